@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog.health import DatabaseHealth, HeartbeatHealth, LoopHealth
+from lanelog.measures import LoopMeasures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +55,12 @@ def of_loop(loop: Loop, bounds: Bounds) -> LoopHealth:
         late=late,
         why=why or error,
     )
+
+
+def measured(loop: Loop) -> LoopMeasures:
+    """Count the turns of one loop."""
+    turned = loop.pulse.turned
+    return LoopMeasures(name=loop.name, turns=loop.pulse.turns, age=time.monotonic() - turned if turned else None)
 
 
 def of_database(keeper: Loop, bounds: Bounds) -> DatabaseHealth:

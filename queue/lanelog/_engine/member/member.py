@@ -8,6 +8,7 @@ a handler under the lock.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
-    from lanelog._engine.member.rules import Counters, Signals, SubscriptionRules
+    from lanelog._engine.member.rules import Signals, SubscriptionRules
     from lanelog._places import GroupTopic
     from lanelog.config import SubscriptionConfig
+    from lanelog.measures import Counters
     from lanelog.notices import NoticeName
 
 log = get_logger("subscription")
@@ -78,6 +80,7 @@ class Member:
             lock=self.lock,
             signals=self.signals,
             send=self._send,
+            pulled=not self.workers,
         )
         self.leasing = LeasingSide(self._state)
         self.fetching = FetchingSide(self._state)
@@ -121,6 +124,10 @@ class Member:
     def tell(self, name: NoticeName, attempt: Attempt, error: str | None) -> None:
         """Tell the program about an attempt, if it has asked for that."""
         self._state.tell(name, attempt, error)
+
+    def measure(self, attempt: Attempt, *, done: bool) -> None:
+        """Tell the observers that the handler of an attempt has ended."""
+        self._state.measure(attempt, time.monotonic() - attempt.started, done=done)
 
     def lose_lane(self, term: Term, why: str) -> None:
         """Drop a lane whose lease is lost: nothing of it may be written any more."""

@@ -19,9 +19,9 @@ from lanelog._engine.lane import error_text
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
-from lanelog._engine.member.rules import Counters
 from lanelog._telemetry import get_logger
 from lanelog.errors import LeaseLost
+from lanelog.measures import Counters, handling
 from lanelog.notices import Notice
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class MemberState:
     lock: threading.Lock
     signals: Signals
     send: Callable[[Run], None]  # gives a run to the workers
+    pulled: bool = False  # the user takes the messages; no worker runs a handler
     lanes: dict[str, Lane] = field(factory=dict)
     detached: dict[Attempt, None] = field(factory=dict)  # handed to the user: pulled, or settled by hand
     burials: deque[Burial] = field(factory=deque)  # to be moved to the dead letters
@@ -107,6 +108,10 @@ class MemberState:
                     error=error_text.summary(error),
                 )
             )
+
+    def measure(self, attempt: Attempt, seconds: float, *, done: bool) -> None:
+        """Tell the observers that an attempt has ended. Needs no lock, and may be called under it."""
+        self.signals.meter.handled(handling(self.at, attempt.number, attempt.row.published_at, seconds, done=done))
 
     def after_change_locked(self, lane: Lane, now: float, *, fetching: bool = False) -> None:
         """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
@@ -178,7 +183,10 @@ class MemberState:
         if attempt not in self.detached:
             return False
         del self.detached[attempt]
-        self.rules.measured(1, time.monotonic() - attempt.started)  # messages settled fast are not marked late
+        seconds = time.monotonic() - attempt.started
+        self.rules.measured(1, seconds)  # messages settled fast are not marked late
+        if self.pulled and self.signals.meter.observers:
+            self.measure(attempt, seconds, done=attempt.state is not State.SUPERSEDED)
         lane = self.lane_of(attempt.term)
         if attempt.run is not None and lane is not None:
             lane.dispatch.finished(attempt.run)
@@ -195,6 +203,7 @@ class MemberState:
             running = list(lane.state.running.values())
             refused = lane.writes.unwritten_settlements
             self.counters.refused += len(refused)
+            self.counters.lost += 1
             waiters = lane.writes.waiters + ([] if lane.writes.writing is None else lane.writes.writing.waiters)
             waiters += [waiter for burial in lane.state.burials.values() for waiter in burial.waiters]
             self.supersede_locked(running)

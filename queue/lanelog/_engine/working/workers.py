@@ -248,6 +248,8 @@ class Workers:
             self.handler(message_of(attempt, member, self.context))
         except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
             error = raised
+        if member.signals.meter.observers:
+            member.measure(attempt, done=error is None)
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
