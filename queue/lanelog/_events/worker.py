@@ -16,6 +16,13 @@ EVENTS: Final = (
         "number died how seconds",
     ),
     Event(
+        "process.not_started",
+        "ERROR",
+        "supervisor",
+        "The system refused another process; it is tried again.",
+        "number error",
+    ),
+    Event(
         "process.recycled",
         "INFO",
         "supervisor",

@@ -47,8 +47,8 @@ def main(number: str, text: str) -> int:
         client = find(orders.target)
         log_to_terminal()
         threading.Thread(target=_report, args=(line, client), name="lanelog-reports", daemon=True).start()
-        client.run(workers=orders.workers, drain_timeout=orders.drain_timeout)
-        client.close()
+        with client:
+            client.run(workers=orders.workers, drain_timeout=orders.drain_timeout)
     except ConfigurationError as error:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
         return REFUSED

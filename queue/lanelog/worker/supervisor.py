@@ -130,7 +130,7 @@ class Supervisor:
         self._recycle()
         for slot in self._slots:
             if slot.process is None and now >= slot.start_at:
-                self._start(slot)
+                self._start(slot, now)
         waits = [slot.start_at - now for slot in self._slots if slot.process is None]
         waits += [] if self._changes is None else [self._look_at - now]
         return max(0.0, min(waits)) if waits else None
@@ -155,8 +155,15 @@ class Supervisor:
 
     # -- one process ---------------------------------------------------------------------------------------------------
 
-    def _start(self, slot: Slot) -> None:
-        slot.process = process = Process.start(self._orders)
+    def _start(self, slot: Slot, now: float) -> None:
+        try:
+            slot.process = process = Process.start(self._orders)
+        except OSError as error:  # the system has too many processes, or too little memory
+            slot.deaths += 1
+            slot.start_at = now + self._backoff.after(slot.deaths)
+            slot.why = f"it cannot be started: {error}"
+            log.error("process.not_started", number=slot.number, error=error)
+            return
         self._selector.register(process.line, selectors.EVENT_READ)
         log.info("process.started", number=slot.number, started=process.pid)
 
