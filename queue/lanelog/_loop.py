@@ -80,7 +80,7 @@ class Loop:
         return thread is not None and thread.is_alive()
 
     @property
-    def due(self) -> bool:
+    def expected(self) -> bool:
         """Whether it should be turning: it was started, and `stop` was not called."""
         return self._thread is not None and not self._stopping.is_set()
 

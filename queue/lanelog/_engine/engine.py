@@ -179,7 +179,7 @@ class Engine:
 
     def loops_health(self) -> tuple[LoopHealth, ...]:
         """Judge the loops that should be turning."""
-        return tuple(vitals.of_loop(loop, self._bounds) for loop in self._loops if loop.due)
+        return tuple(vitals.of_loop(loop, self._bounds) for loop in self._loops if loop.expected)
 
     def heartbeats_health(self) -> tuple[HeartbeatHealth, ...]:
         """Judge the heartbeats of the members."""
@@ -187,7 +187,7 @@ class Engine:
 
     def database_health(self) -> DatabaseHealth:
         """Judge the database."""
-        return vitals.of_database(self._keeping, self._bounds) if self._keeping.due else vitals.UNASKED
+        return vitals.of_database(self._keeping, self._bounds) if self._keeping.expected else vitals.UNASKED
 
     def _due_in(self, seconds: float) -> None:
         """Wake the scheduler if its next turn is too late for a message that is due in so many seconds."""
