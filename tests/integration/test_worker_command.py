@@ -10,8 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lanelog import Client
 from support.cli import Command
@@ -185,6 +188,35 @@ def test_processes_that_have_handled_enough_are_replaced_one_at_a_time(
     assert worker.program.ended() == 0
     told = re.findall(r"process.recycled|(?<=subscription).started", capfd.readouterr().err)
     assert [*"".join(each[0] for each in told)][:5] == [".", ".", "p", ".", "p"]
+
+
+def test_metrics_are_those_of_all_processes_also_of_ended_ones(
+    start: Start, lanelog_client: Client, address: str, tmp_path: Path
+) -> None:
+    """A counter of the application is the sum, and does not fall when a process is replaced."""
+
+    def counted() -> dict[str, float]:
+        try:
+            with urlopen(f"http://{address}/metrics", timeout=20) as answer:
+                text = answer.read().decode()
+        except URLError:
+            return {}
+        return {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
+
+    worker = start("--processes", "2", "--max-messages", "1", "--metrics", address, target="counted:client")
+    first = worker.started(2)
+    done = tmp_path / "done"
+    lanelog_client.publish_many("t", [(f"k{number}", {"wait": str(done)}) for number in range(20)])
+    eventually(lambda: {line["pid"] for line in worker.program.said("started")} == {*first})
+    assert counted()["jobs_handled_total"] == 0
+    done.touch()
+    worker.handled(20)
+    worker.started(4)
+    eventually(lambda: not any(map(alive, first)), within=20)
+    eventually(lambda: counted()["jobs_handled_total"] == 20)
+    assert counted()["jobs_at_work"] == 0
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
 
 
 @pytest.mark.thorough

@@ -8,6 +8,13 @@ from lanelog._events.event import Event
 
 EVENTS: Final = (
     Event(
+        "metrics.failed",
+        "ERROR",
+        "supervisor",
+        "A process could not show its metrics: a collector of the application raised.",
+        "exc_info",
+    ),
+    Event(
         "process.died",
         "WARNING",
         "supervisor",
