@@ -84,6 +84,8 @@ def _figures() -> dict[str, Figure]:
     found["publish_crowd"] = Figure(
         "publish, 10 processes, 50 subscribers, hints", ceiling="publish_crowd_without_hints"
     )
+    found["handle_1_process"] = Figure("handle, 1 ms of Python each, 1 process")
+    found["handle_2_processes"] = Figure("handle, 1 ms of Python each, 2 processes", ceiling="handle_1_process")
     for which in ("none", "elsewhere", "wrong_token", "right_token"):
         title = f"consume, flood: {which.replace('_', ' ')}"
         found[f"consume_flood_{which}"] = Figure(title, ceiling="" if which == "none" else "consume_flood_none")

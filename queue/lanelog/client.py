@@ -611,6 +611,11 @@ class Client:
         """
         return self._notices.on(name, call)
 
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Who is told of each handler, publish and flush."""
+        return self._meter.observers
+
     def observe(self, observer: Observer) -> None:
         """Tell an observer of each handler, publish and flush from now on. `lanelog.metrics.observe` is one.
 

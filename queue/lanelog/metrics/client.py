@@ -119,6 +119,7 @@ class ClientCollector(Collector):
     """The metrics of one client, for a registry of prometheus-client; and the observer that adds its times up."""
 
     _client: Client
+    registry: CollectorRegistry
     _groups: dict[Labels, _GroupTimes] = field(factory=dict, init=False)
     _topics: dict[Labels, _Published] = field(factory=dict, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
@@ -254,7 +255,9 @@ class ClientCollector(Collector):
 
 
 def observe(client: Client, registry: CollectorRegistry = REGISTRY) -> ClientCollector:
-    """Measure a client from now on, with series in a registry of prometheus-client. One registry takes one client.
+    """Measure a client from now on, with series in a registry of prometheus-client. Idempotent.
+
+    A registry takes one client. `lanelog worker --metrics` does this by itself.
 
     Example::
 
@@ -262,7 +265,10 @@ def observe(client: Client, registry: CollectorRegistry = REGISTRY) -> ClientCol
         lanelog.metrics.observe(client)
         prometheus_client.start_http_server(9464, "127.0.0.1")
     """
-    collector = ClientCollector(client)
+    for each in client.observers:
+        if isinstance(each, ClientCollector) and each.registry is registry:
+            return each
+    collector = ClientCollector(client, registry)
     registry.register(collector)
     client.observe(collector)
     return collector
