@@ -86,6 +86,20 @@ def _figures() -> dict[str, Figure]:
     )
     found["handle_1_process"] = Figure("handle, 1 ms of Python each, 1 process")
     found["handle_2_processes"] = Figure("handle, 1 ms of Python each, 2 processes", ceiling="handle_1_process")
+    for what, sorts in (
+        ("consume", ("nothing", "prometheus", "otel")),
+        ("publish", ("nothing", "prometheus", "otel", "traces")),
+    ):
+        for which in sorts:
+            title = f"{what}, measured by {which}" if which != "nothing" else f"{what}, not measured"
+            found[f"{what}_measured_{which}"] = Figure(
+                title, ceiling="" if which == "nothing" else f"{what}_measured_nothing"
+            )
+    for which in ("nothing", "everything"):
+        title = "handle, 1 ms each, " + ("not measured" if which == "nothing" else "metrics and traces")
+        found[f"handle_measured_{which}"] = Figure(
+            title, ceiling="" if which == "nothing" else "handle_measured_nothing"
+        )
     for which in ("none", "elsewhere", "wrong_token", "right_token"):
         title = f"consume, flood: {which.replace('_', ' ')}"
         found[f"consume_flood_{which}"] = Figure(title, ceiling="" if which == "none" else "consume_flood_none")

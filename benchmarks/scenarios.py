@@ -14,7 +14,7 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from benchmarks import behind, crowd, flood, looking, processes, raw, sketch
+from benchmarks import behind, crowd, flood, looking, measured, processes, raw, sketch
 from benchmarks.bench import PAYLOAD, TOPIC
 from benchmarks.neighbour import Neighbour
 
@@ -218,6 +218,11 @@ def _flooded(bench: Bench, messages: int, which: str, group: str) -> tuple[float
     return messages / (ended - done.began), reached
 
 
+def measuring(bench: Bench) -> Iterator[tuple[str, float]]:
+    """What metrics and traces cost, in turns."""
+    yield from measured.figures(bench)
+
+
 def million_behind(bench: Bench) -> Iterator[tuple[str, float]]:
     """Looking at 1 million messages behind, and beginning to consume them."""
     lag = looking.backlog(bench, bench.messages(1_000_000))
@@ -240,6 +245,7 @@ PLAN = (
     crowded,
     flooding,
     working,
+    measuring,
     million_behind,
 )
 

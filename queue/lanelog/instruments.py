@@ -6,7 +6,7 @@ application's SDK. The bounds of histograms and of the number of series are the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from attrs import define
@@ -40,14 +40,16 @@ class _Times:
     _total: Histogram
     _flush: Histogram
 
-    def handled(self, handling: Handling) -> None:
-        """A handler has ended."""
-        attributes = _of_group(handling.topic, handling.group)
-        self._process.record(handling.seconds, {**attributes, "messaging.operation.name": "process"})
-        if handling.waited is not None:
-            self._wait.record(handling.waited, attributes)
-        if handling.total is not None:
-            self._total.record(handling.total, attributes)
+    def handled(self, topic: str, group: str, handlings: Sequence[Handling]) -> None:
+        """Handlers have ended."""
+        attributes = _of_group(topic, group)
+        processing = {**attributes, "messaging.operation.name": "process"}
+        for seconds, waited, total in handlings:
+            self._process.record(seconds, processing)
+            if waited is not None:
+                self._wait.record(waited, attributes)
+            if total is not None:
+                self._total.record(total, attributes)
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
         """A publish has ended."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from attrs import define, evolve, field, fields, frozen
 
@@ -21,12 +21,9 @@ T = TypeVar("T")
 log = get_logger("client")
 
 
-@frozen(kw_only=True)
-class Handling:
+class Handling(NamedTuple):
     """One call of a handler that has ended; pulled messages: from the pull to the settlement. Seconds."""
 
-    topic: str
-    group: str
     seconds: float
     waited: float | None
     """From the publish to the beginning, by this machine's clock and the database's; never below 0. None: an attempt
@@ -41,8 +38,8 @@ class Observer(Protocol):
     What it raises is logged, and changes nothing.
     """
 
-    def handled(self, handling: Handling) -> None:
-        """A handler has ended, whatever came of it."""
+    def handled(self, topic: str, group: str, handlings: Sequence[Handling]) -> None:
+        """Handlers have ended, whatever came of them: those of one run, which takes some milliseconds."""
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
         """A publish has ended, after so many seconds.
@@ -165,21 +162,13 @@ class Meter:
                 found.setdefault(at, Counters()).add(counters)
             return found
 
-    def handled(self, handling: Handling) -> None:
-        """Tell the observers of a handler that has ended."""
-        for each in self.observers:
-            try:
-                each.handled(handling)
-            except Exception:
-                log.exception("observer.failed")
+    def handled(self, at: GroupTopic, handlings: Sequence[Handling]) -> None:
+        """Tell the observers of handlers that have ended."""
+        self._tell(lambda observer: observer.handled(at.topic, at.group, handlings))
 
     def flushed(self, at: GroupTopic, lanes: int) -> None:
         """Tell the observers of a flush."""
-        for each in self.observers:
-            try:
-                each.flushed(at.topic, at.group, lanes)
-            except Exception:
-                log.exception("observer.failed")
+        self._tell(lambda observer: observer.flushed(at.topic, at.group, lanes))
 
     def publishing(self, topic: str, publish: Callable[[], T], count: Callable[[T], int]) -> T:
         """Publish, and tell the observers."""
@@ -193,31 +182,27 @@ class Meter:
         return result
 
     def _published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
+        self._tell(lambda observer: observer.published(topic, messages, seconds, error))
+
+    def _tell(self, tell: Callable[[Observer], None]) -> None:
         for each in self.observers:
             try:
-                each.published(topic, messages, seconds, error)
+                tell(each)
             except Exception:
                 log.exception("observer.failed")
 
 
-def handling(at: GroupTopic, number: int, published_ms: int, seconds: float, *, done: bool) -> Handling:
+def handling(number: int, published_ms: int, seconds: float, *, done: bool) -> Handling:
     """Return what an attempt that ends now has taken.
 
     Args:
-        at: Its topic and group.
         number: The number of the attempt.
         published_ms: When the message was published, in milliseconds of the database's clock.
         seconds: For how long it has run.
         done: Whether nothing is left to do for the message.
     """
     total = max(seconds, time.time() - published_ms / 1000)
-    return Handling(
-        topic=at.topic,
-        group=at.group,
-        seconds=seconds,
-        waited=total - seconds if number == 1 else None,
-        total=total if done else None,
-    )
+    return Handling(seconds, total - seconds if number == 1 else None, total if done else None)
 
 
 def new(receipts: Sequence[object]) -> int:

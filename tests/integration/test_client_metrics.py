@@ -106,7 +106,7 @@ def test_many_topics_are_one_series(lanelog_client: Client, registry: CollectorR
     collector = metrics.observe(lanelog_client, registry)
     for number in range(40):
         collector.published(f"t{number}", 1, 0.1, None)
-        collector.handled(Handling(topic=f"t{number}", group="g", seconds=0.1, waited=0.1, total=0.2))
+        collector.handled(f"t{number}", "g", [Handling(0.1, 0.1, 0.2)])
         collector.flushed(f"t{number}", "g", 1)
     found = scraped(registry)
     assert len(found) <= 1000

@@ -193,7 +193,7 @@ def test_processes_that_have_handled_enough_are_replaced_one_at_a_time(
 def test_metrics_are_those_of_all_processes_also_of_ended_ones(
     start: Start, lanelog_client: Client, address: str, tmp_path: Path
 ) -> None:
-    """A counter, of the application or of the client, is the sum, and does not fall when a process is replaced."""
+    """A counter is the sum, the client's ones too, and does not fall when a process is replaced."""
 
     def counted() -> dict[str, float]:
         try:

@@ -47,9 +47,11 @@ class _Buckets:
     def __attrs_post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def add(self, values: Sequence[float]) -> None:
+        counts, bounds = self.counts, self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.total += sum(values)
 
     def shown(self) -> list[tuple[str, float]]:
         """Bounds, and how many values were not above them."""
@@ -126,15 +128,13 @@ class ClientCollector(Collector):
 
     # -- the observer --------------------------------------------------------------------------------------------------
 
-    def handled(self, handling: Handling) -> None:
-        """A handler has ended."""
+    def handled(self, topic: str, group: str, handlings: Sequence[Handling]) -> None:
+        """Handlers have ended."""
         with self._lock:
-            times = self._times(handling.topic, handling.group)
-            times.handler.add(handling.seconds)
-            if handling.waited is not None:
-                times.wait.add(handling.waited)
-            if handling.total is not None:
-                times.total.add(handling.total)
+            times = self._times(topic, group)
+            times.handler.add([each[0] for each in handlings])
+            times.wait.add([waited for _, waited, _ in handlings if waited is not None])
+            times.total.add([total for _, _, total in handlings if total is not None])
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
         """A publish has ended."""
@@ -144,12 +144,12 @@ class ClientCollector(Collector):
                 found = self._topics.setdefault(_place((topic,), self._topics, TOPICS_MAX), _Published())
             found.messages += messages
             found.failed += error is not None
-            found.seconds.add(seconds)
+            found.seconds.add((seconds,))
 
     def flushed(self, topic: str, group: str, lanes: int) -> None:
         """A transaction has written the progress of so many lanes."""
         with self._lock:
-            self._times(topic, group).flush.add(lanes)
+            self._times(topic, group).flush.add((lanes,))
 
     def _times(self, topic: str, group: str) -> _GroupTimes:
         found = self._groups.get((topic, group))

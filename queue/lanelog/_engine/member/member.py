@@ -8,7 +8,6 @@ a handler under the lock.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
@@ -124,10 +123,6 @@ class Member:
     def tell(self, name: NoticeName, attempt: Attempt, error: str | None) -> None:
         """Tell the program about an attempt, if it has asked for that."""
         self._state.tell(name, attempt, error)
-
-    def measure(self, attempt: Attempt, *, done: bool) -> None:
-        """Tell the observers that the handler of an attempt has ended."""
-        self._state.measure(attempt, time.monotonic() - attempt.started, done=done)
 
     def lose_lane(self, term: Term, why: str) -> None:
         """Drop a lane whose lease is lost: nothing of it may be written any more."""

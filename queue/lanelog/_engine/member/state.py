@@ -109,10 +109,6 @@ class MemberState:
                 )
             )
 
-    def measure(self, attempt: Attempt, seconds: float, *, done: bool) -> None:
-        """Tell the observers that an attempt has ended. Needs no lock, and may be called under it."""
-        self.signals.meter.handled(handling(self.at, attempt.number, attempt.row.published_at, seconds, done=done))
-
     def after_change_locked(self, lane: Lane, now: float, *, fetching: bool = False) -> None:
         """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
 
@@ -186,7 +182,10 @@ class MemberState:
         seconds = time.monotonic() - attempt.started
         self.rules.measured(1, seconds)  # messages settled fast are not marked late
         if self.pulled and self.signals.meter.observers:
-            self.measure(attempt, seconds, done=attempt.state is not State.SUPERSEDED)
+            done = attempt.state is not State.SUPERSEDED
+            self.signals.meter.handled(
+                self.at, [handling(attempt.number, attempt.row.published_at, seconds, done=done)]
+            )
         lane = self.lane_of(attempt.term)
         if attempt.run is not None and lane is not None:
             lane.dispatch.finished(attempt.run)
