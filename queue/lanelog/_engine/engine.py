@@ -195,7 +195,7 @@ class Engine:
 
     def heartbeats_health(self) -> tuple[HeartbeatHealth, ...]:
         """Judge the heartbeats of the members."""
-        return vitals.of_heartbeats(self.context.members(), self._keeper.beaten_at)
+        return vitals.of_heartbeats(self.context.members(), self._keeper.beaten, self._keeping)
 
     def database_health(self) -> DatabaseHealth:
         """Judge the database."""

@@ -79,18 +79,22 @@ def of_database(keeper: Loop, bounds: Bounds) -> DatabaseHealth:
     return DatabaseHealth(answered=silent if answered else None, fresh=not why, why=why)
 
 
-def of_heartbeats(members: Iterable[Member], beaten: Callable[[Member], float | None]) -> tuple[HeartbeatHealth, ...]:
-    """Judge the heartbeat of each member. `beaten`: when (monotonic) it was last written."""
+def of_heartbeats(
+    members: Iterable[Member], beaten: Callable[[Member], tuple[float | None, str]], keeper: Loop
+) -> tuple[HeartbeatHealth, ...]:
+    """Judge the heartbeat of each member. `beaten`: when (monotonic) it was last written, and why not since."""
     found = []
     for member in members:
-        at = beaten(member)
+        at, refused = beaten(member)
         age = None if at is None else time.monotonic() - at
+        fresh = age is not None and age < member.config.lease_duration
         found.append(
             HeartbeatHealth(
                 topic=member.topic,
                 group=member.group,
                 written=age,
-                fresh=age is not None and age < member.config.lease_duration,
+                fresh=fresh,
+                why=refused or ("" if fresh else keeper.error),
             )
         )
     return tuple(found)
