@@ -86,6 +86,23 @@ def _figures() -> dict[str, Figure]:
     )
     found["handle_1_process"] = Figure("handle, 1 ms of Python each, 1 process")
     found["handle_2_processes"] = Figure("handle, 1 ms of Python each, 2 processes", ceiling="handle_1_process")
+    found.update(_measured())
+    for which in ("none", "elsewhere", "wrong_token", "right_token"):
+        title = f"consume, flood: {which.replace('_', ' ')}"
+        found[f"consume_flood_{which}"] = Figure(title, ceiling="" if which == "none" else "consume_flood_none")
+    for which in ("wrong_token", "right_token"):
+        for what in ("sent", "taken"):
+            found[f"flood_{what}_{which}"] = Figure(f"datagrams {what}, {which.replace('_', ' ')}", "1/s")
+    for name in ("first", "again"):
+        found[f"admin_status_{name}"] = Figure(f"lanelog status, 1M behind, {name}", "ms", most=1000)
+    found["first_message_million"] = Figure("time to first, 10,000 lanes, 1M behind", "ms", most=1000)
+    found["memory_million"] = Figure("memory of that process", "MiB", most=150)
+    return found
+
+
+def _measured() -> dict[str, Figure]:
+    """The cost of metrics and traces."""
+    found: dict[str, Figure] = {}
     for what, sorts in (
         ("consume", ("nothing", "prometheus", "otel")),
         ("publish", ("nothing", "prometheus", "otel", "traces")),
@@ -100,16 +117,6 @@ def _figures() -> dict[str, Figure]:
         found[f"handle_measured_{which}"] = Figure(
             title, ceiling="" if which == "nothing" else "handle_measured_nothing"
         )
-    for which in ("none", "elsewhere", "wrong_token", "right_token"):
-        title = f"consume, flood: {which.replace('_', ' ')}"
-        found[f"consume_flood_{which}"] = Figure(title, ceiling="" if which == "none" else "consume_flood_none")
-    for which in ("wrong_token", "right_token"):
-        for what in ("sent", "taken"):
-            found[f"flood_{what}_{which}"] = Figure(f"datagrams {what}, {which.replace('_', ' ')}", "1/s")
-    for name in ("first", "again"):
-        found[f"admin_status_{name}"] = Figure(f"lanelog status, 1M behind, {name}", "ms", most=1000)
-    found["first_message_million"] = Figure("time to first, 10,000 lanes, 1M behind", "ms", most=1000)
-    found["memory_million"] = Figure("memory of that process", "MiB", most=150)
     return found
 
 
