@@ -84,6 +84,9 @@ def _figures() -> dict[str, Figure]:
     found["publish_crowd"] = Figure(
         "publish, 10 processes, 50 subscribers, hints", ceiling="publish_crowd_without_hints"
     )
+    found["handle_1_process"] = Figure("handle, 1 ms of Python each, 1 process")
+    found["handle_2_processes"] = Figure("handle, 1 ms of Python each, 2 processes", ceiling="handle_1_process")
+    found.update(_measured())
     for which in ("none", "elsewhere", "wrong_token", "right_token"):
         title = f"consume, flood: {which.replace('_', ' ')}"
         found[f"consume_flood_{which}"] = Figure(title, ceiling="" if which == "none" else "consume_flood_none")
@@ -94,6 +97,26 @@ def _figures() -> dict[str, Figure]:
         found[f"admin_status_{name}"] = Figure(f"lanelog status, 1M behind, {name}", "ms", most=1000)
     found["first_message_million"] = Figure("time to first, 10,000 lanes, 1M behind", "ms", most=1000)
     found["memory_million"] = Figure("memory of that process", "MiB", most=150)
+    return found
+
+
+def _measured() -> dict[str, Figure]:
+    """The cost of metrics and traces."""
+    found: dict[str, Figure] = {}
+    for what, sorts in (
+        ("consume", ("nothing", "prometheus", "otel")),
+        ("publish", ("nothing", "prometheus", "otel", "traces")),
+    ):
+        for which in sorts:
+            title = f"{what}, measured by {which}" if which != "nothing" else f"{what}, not measured"
+            found[f"{what}_measured_{which}"] = Figure(
+                title, ceiling="" if which == "nothing" else f"{what}_measured_nothing"
+            )
+    for which in ("nothing", "everything"):
+        title = "handle, 1 ms each, " + ("not measured" if which == "nothing" else "metrics and traces")
+        found[f"handle_measured_{which}"] = Figure(
+            title, ceiling="" if which == "nothing" else "handle_measured_nothing"
+        )
     return found
 
 

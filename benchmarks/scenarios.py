@@ -14,7 +14,7 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from benchmarks import behind, crowd, flood, looking, raw, sketch
+from benchmarks import behind, crowd, flood, looking, measured, processes, raw, sketch
 from benchmarks.bench import PAYLOAD, TOPIC
 from benchmarks.neighbour import Neighbour
 
@@ -164,6 +164,23 @@ def crowded(bench: Bench) -> Iterator[tuple[str, float]]:
     yield "publish_crowd", statistics.mean(reached[True])
 
 
+def working(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Handlers that take a millisecond of Python each, in one process and in two."""
+    messages = bench.messages(4000)
+    bench.client.publish_many(TOPIC, [(f"key-{n:05d}", PAYLOAD) for n in range(processes.LANES)])  # lanes exist
+    bench.client.subscribe(TOPIC, processes.GROUP, lambda _message: None).stop()  # and so does the group
+    handled, reached = processes.LANES, {1: 0.0, 2: 0.0}
+    for number in (1, 2):
+        with processes.running(bench, number):
+            began = time.perf_counter()
+            bench.backlog(messages, processes.LANES)
+            handled += messages
+            wait_for_acks(bench, handled, processes.GROUP)
+            reached[number] = messages / (time.perf_counter() - began)
+    yield "handle_1_process", reached[1]
+    yield "handle_2_processes", reached[2]
+
+
 def flooding(bench: Bench) -> Iterator[tuple[str, float]]:
     """Consuming a backlog of 100 lanes while datagrams flood the subscriber's socket."""
     messages = bench.messages(100_000)
@@ -201,6 +218,11 @@ def _flooded(bench: Bench, messages: int, which: str, group: str) -> tuple[float
     return messages / (ended - done.began), reached
 
 
+def measuring(bench: Bench) -> Iterator[tuple[str, float]]:
+    """What metrics and traces cost, in turns."""
+    yield from measured.figures(bench)
+
+
 def million_behind(bench: Bench) -> Iterator[tuple[str, float]]:
     """Looking at 1 million messages behind, and beginning to consume them."""
     lag = looking.backlog(bench, bench.messages(1_000_000))
@@ -222,6 +244,8 @@ PLAN = (
     idle,
     crowded,
     flooding,
+    working,
+    measuring,
     million_behind,
 )
 

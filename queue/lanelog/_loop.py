@@ -170,6 +170,7 @@ class Loop:
                 if self._stopping.is_set():
                     return
                 pulse.turned = pulse.expected = now = time.monotonic()
+                pulse.turns += 1
                 delay = self.step(now)
                 if delay > 0:
                     pulse.expected = time.monotonic() + delay

@@ -22,6 +22,7 @@ class Pulse:
 
     turned: float = 0.0
     """When the last turn began."""
+    turns: int = 0
     expected: float = 0.0
     """When the next sign of life was to come at the latest, if nothing had to be done."""
     asked: float = 0.0

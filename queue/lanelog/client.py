@@ -26,6 +26,7 @@ from lanelog._stores.heartbeats import NOWHERE, WakePlace
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
 from lanelog.errors import ClosedError, ConfigurationError
+from lanelog.measures import Meter
 from lanelog.notices import Notices
 from lanelog.publisher import Publisher
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from lanelog.admin.types.topology import ScheduleInfo
     from lanelog.deliveries import Deliveries
     from lanelog.health import Health
+    from lanelog.measures import Measures, Observer
     from lanelog.message import Outgoing, Receipt
     from lanelog.notices import Listener, Notice, NoticeName
     from lanelog.options import (
@@ -155,11 +157,12 @@ class Client:
     _closer: int = field(default=0, init=False)  # the thread of the first close()
     _announcements: _Announcements = field(init=False)
     _notices: Notices = field(factory=Notices, init=False)
+    _meter: Meter = field(factory=Meter, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
         self._announcements = _Announcements(weakref.ref(self))
-        self._publisher = Publisher(self._database, self._announcements, self._announcements.scheduled)
+        self._publisher = Publisher(self._database, self._announcements, self._announcements.scheduled, self._meter)
         if self.config.wake:
             self._announcements.hints = hints = Sender(
                 self._database, self._announcements.own_place, self._announcements.wake_reader
@@ -174,6 +177,7 @@ class Client:
             self._ended.set()  # the thread that was closing it is not in this process
         self._engine = self._announcements.engine = None
         self._notices = Notices()
+        self._meter.forget_inherited()
         self._subscriptions = []
 
     def __repr__(self) -> str:
@@ -572,7 +576,9 @@ class Client:
         from lanelog._engine.engine import Engine
 
         if self._engine is None:
-            self._engine = Engine(self._database, self._publisher.ensure_lanes, self._announcements, self._notices)
+            self._engine = Engine(
+                self._database, self._publisher.ensure_lanes, self._announcements, self._notices, meter=self._meter
+            )
             self._engine.context.read_places = self._announcements.read_places
             self._announcements.engine = self._engine
         return self._engine
@@ -604,6 +610,25 @@ class Client:
             ClosedError: The client is closed.
         """
         return self._notices.on(name, call)
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Who is told of each handler, publish and flush."""
+        return self._meter.observers
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer of each handler, publish and flush from now on. `lanelog.metrics.observe` is one.
+
+        Args:
+            observer: An object with the methods of `lanelog.measures.Observer`.
+        """
+        self._meter.observe(observer)
+
+    def measures(self) -> Measures:
+        """Return what this process holds now, and what it has done since the client was made. Asks no database."""
+        from lanelog._subscription import measured
+
+        return measured(self._meter, self._engine, list(self._subscriptions), self._database.waits)
 
     def health(self) -> Health:
         """Say whether the background loops of this process turn, and whether it can work.

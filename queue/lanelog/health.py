@@ -33,6 +33,8 @@ class HeartbeatHealth:
     """Seconds since it was last written. None: never."""
     fresh: bool
     """Whether the leases of this process are sure: it was written less than `lease_duration` ago."""
+    why: str
+    """Why it was not written, if an error is known. It may be there while the last one is still fresh."""
 
 
 @frozen(kw_only=True)
@@ -109,6 +111,7 @@ class Health:
 
 
 def _unwritten(heartbeat: HeartbeatHealth) -> str:
+    why = f": {heartbeat.why}" if heartbeat.why else ""
     if heartbeat.written is None:
-        return "no heartbeat was written yet"
-    return f"the last heartbeat was written {heartbeat.written:.1f} s ago"
+        return f"no heartbeat was written yet{why}"
+    return f"the last heartbeat was written {heartbeat.written:.1f} s ago{why}"

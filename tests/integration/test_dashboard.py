@@ -61,6 +61,8 @@ PAGES = {
     "/schedules": "nightly",
     "/delayed": "merge",
     "/delayed?topic=merge": "later",
+    "/audit": "pause",
+    "/audit?topic=halted": "pause",
     "/database": "queue_messages",
 }
 """Addresses, each with a text that only its answer has."""
@@ -244,6 +246,9 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     done = events(caplog, "action.done", logging.WARNING)
     assert len(done) == len(events(caplog, "action.asked")) == len(ACTIONS)
     assert all("by=ann" in line and "incident 7" in line for line in done)
+    kept = {each.verb for each in admin.audit() if (each.by, each.reason) == ("ann", "incident 7")}
+    assert kept == {"skip", "release", "pause", "resume", "redrive", "seek", "delete_group"}  # a letter was not there
+    assert "incident 7" in visitor.get("/audit", topic="merge").text
     assert TOKEN not in caplog.text
 
 
@@ -257,13 +262,17 @@ def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Cl
 def test_an_action_without_the_privilege_is_refused_and_logged(
     own_shop: lanelog.Client, lanelog_server: DevServer, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a reader's account, whatever the dashboard allows; nothing was changed."""
+    """A reader's, whatever the dashboard allows, or one that may not write the audit; nothing was changed."""
     url = own_shop.admin._database.config.database
     there = lanelog_server.url.rpartition("/")[0] + "/" + url
-    with account(raw, there, {"*": "SELECT"}) as reader, lanelog.connect(reader) as client:
-        answer = Visitor(dashboard(client, Access(allow_actions=True))).post("/act/pause", **FORMS["pause"], why="x")
-    assert answer.status_code == 503
-    assert events(caplog, "action.failed", logging.WARNING)
+    for rights in (
+        {"*": "SELECT"},
+        {"*": "SELECT", "queue_groups": "INSERT, UPDATE", "queue_offsets": "INSERT, UPDATE"},
+    ):
+        with account(raw, there, rights) as limited, lanelog.connect(limited) as client:
+            visitor = Visitor(dashboard(client, Access(allow_actions=True)))
+            assert visitor.post("/act/pause", **FORMS["pause"], why="x").status_code == 503
+    assert len(events(caplog, "action.failed", logging.WARNING)) == 2
     assert own_shop.admin.groups("merge")[0].paused_at is None
 
 

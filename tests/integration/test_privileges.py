@@ -115,6 +115,8 @@ def test_who_never_wrote_a_heartbeat_takes_nothing_and_fails(
     lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(5)])
     with lanelog.connect(make(privileges)) as mute:
         subscription = mute.subscribe("t", "g", taken, lease_duration=1.5, lease_renewal=0.5)
+        why = eventually(lambda: next((each.why for each in mute.health().heartbeats if each.why), ""))
+        assert "queue_subscriber_heartbeats" in why
         eventually(lambda: subscription.state == "failed")
         assert "INSERT and UPDATE queue_subscriber_heartbeats" in str(subscription.failure)
         assert events(caplog, "heartbeat.write_failed", logging.ERROR)

@@ -173,6 +173,8 @@ class Database:
     _closed: bool = field(default=False, init=False)
     _facts: ServerFacts | None = field(default=None, init=False)
     _worth: Worth = field(factory=Worth, init=False, repr=False)
+    waits: int = field(default=0, init=False, repr=False)
+    """How often somebody had to wait for a connection of the pool."""
 
     def __attrs_post_init__(self) -> None:
         self._driver = Driver(self.config)
@@ -307,7 +309,9 @@ class Database:
             raise ClosedError
         pool = self._pool
         seconds = self.config.publish_timeout if wait is None else wait
-        if not pool.free.acquire(timeout=max(0.0, seconds)):
+        at_once = pool.free.acquire(blocking=False)
+        self.waits += not at_once  # two threads at once may count one wait
+        if not at_once and not pool.free.acquire(timeout=max(0.0, seconds)):
             raise DatabaseError(
                 f"all {self.config.pool_size} connections of the pool were in use for {seconds:g} s: "
                 "raise pool_size, or shorten the transactions",

@@ -29,6 +29,7 @@ from lanelog._hints.doorbell import Doorbell
 from lanelog._loop import Loop
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError
+from lanelog.measures import Meter
 from lanelog.notices import Notices
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from lanelog._database import Database
     from lanelog._engine.member.member import Member
     from lanelog.health import DatabaseHealth, HeartbeatHealth, LoopHealth
+    from lanelog.measures import LoopMeasures
 
 LOOP_TIMEOUT = 10.0
 
@@ -77,6 +79,7 @@ class Engine:
     published: Callable[[str], None]
     notices: Notices = field(factory=Notices)
     pace: EnginePace = field(factory=EnginePace)
+    meter: Meter = field(factory=Meter, kw_only=True)
     context: EngineContext = field(init=False)
     signals: Signals = field(init=False)
     _supervised: list[Supervised] = field(factory=list)
@@ -117,7 +120,9 @@ class Engine:
         self._bounds = self.pace.health or vitals.Bounds(unanswered=config.connect_timeout + config.read_timeout)
         context.due_in = self._due_in
         context.ground.wake_keeper = self._keeping.wake
-        self.signals = Signals(by_name["fetcher"].wake, by_name["settler"].wake, self._keeping.wake, self.notices)
+        self.signals = Signals(
+            by_name["fetcher"].wake, by_name["settler"].wake, self._keeping.wake, self.notices, self.meter
+        )
 
     def check_process(self) -> None:
         """Raise ClosedError in a forked child."""
@@ -131,6 +136,7 @@ class Engine:
             self._supervised.append(subscription)
             for member in subscription.members:
                 self.context.add(member)
+                self.meter.count(member.at, member.counters)
             for loop in self._loops:
                 loop.start()
         self.signals.wake_keeper()
@@ -140,6 +146,8 @@ class Engine:
         with self._lock:
             if subscription in self._supervised:
                 self._supervised.remove(subscription)
+                for member in subscription.members:
+                    self.meter.ended(member.counters)
 
     def announce(self, topic: str) -> None:
         """This process has published: the members of the topic look at once."""
@@ -177,13 +185,17 @@ class Engine:
         """Whether the scheduler runs."""
         return self._scheduling.running
 
+    def measures(self) -> tuple[LoopMeasures, ...]:
+        """Measure the loops that should be turning."""
+        return tuple(vitals.measured(loop) for loop in self._loops if loop.expected)
+
     def loops_health(self) -> tuple[LoopHealth, ...]:
         """Judge the loops that should be turning."""
         return tuple(vitals.of_loop(loop, self._bounds) for loop in self._loops if loop.expected)
 
     def heartbeats_health(self) -> tuple[HeartbeatHealth, ...]:
         """Judge the heartbeats of the members."""
-        return vitals.of_heartbeats(self.context.members(), self._keeper.beaten_at)
+        return vitals.of_heartbeats(self.context.members(), self._keeper.beaten, self._keeping)
 
     def database_health(self) -> DatabaseHealth:
         """Judge the database."""

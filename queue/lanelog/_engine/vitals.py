@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog.health import DatabaseHealth, HeartbeatHealth, LoopHealth
+from lanelog.measures import LoopMeasures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,6 +57,12 @@ def of_loop(loop: Loop, bounds: Bounds) -> LoopHealth:
     )
 
 
+def measured(loop: Loop) -> LoopMeasures:
+    """Count the turns of one loop."""
+    turned = loop.pulse.turned
+    return LoopMeasures(name=loop.name, turns=loop.pulse.turns, age=time.monotonic() - turned if turned else None)
+
+
 def of_database(keeper: Loop, bounds: Bounds) -> DatabaseHealth:
     """Judge the database by the keeper, which asks it in each turn."""
     answered, error, asked = keeper.pulse.answered, keeper.error, keeper.pulse.asked
@@ -72,18 +79,22 @@ def of_database(keeper: Loop, bounds: Bounds) -> DatabaseHealth:
     return DatabaseHealth(answered=silent if answered else None, fresh=not why, why=why)
 
 
-def of_heartbeats(members: Iterable[Member], beaten: Callable[[Member], float | None]) -> tuple[HeartbeatHealth, ...]:
-    """Judge the heartbeat of each member. `beaten`: when (monotonic) it was last written."""
+def of_heartbeats(
+    members: Iterable[Member], beaten: Callable[[Member], tuple[float | None, str]], keeper: Loop
+) -> tuple[HeartbeatHealth, ...]:
+    """Judge the heartbeat of each member. `beaten`: when (monotonic) it was last written, and why not since."""
     found = []
     for member in members:
-        at = beaten(member)
+        at, refused = beaten(member)
         age = None if at is None else time.monotonic() - at
+        fresh = age is not None and age < member.config.lease_duration
         found.append(
             HeartbeatHealth(
                 topic=member.topic,
                 group=member.group,
                 written=age,
-                fresh=age is not None and age < member.config.lease_duration,
+                fresh=fresh,
+                why=refused or ("" if fresh else keeper.error),
             )
         )
     return tuple(found)

@@ -32,6 +32,13 @@ EVENTS: Final = (
         "notice topic group exc_info",
     ),
     Event(
+        "observer.failed",
+        "ERROR",
+        "client",
+        "An observer given to `client.observe` raised; nothing else changes.",
+        "exc_info",
+    ),
+    Event(
         "publish.notification_failed",
         "ERROR",
         "client",

@@ -8,12 +8,26 @@ from lanelog._events.event import Event
 
 EVENTS: Final = (
     Event(
+        "metrics.failed",
+        "ERROR",
+        "supervisor",
+        "A process could not show its metrics: a collector of the application raised.",
+        "exc_info",
+    ),
+    Event(
         "process.died",
         "WARNING",
         "supervisor",
         "A process ended by itself or was killed; another one is started in so many seconds. What it had in work is "
         "delivered again.",
         "number died how seconds",
+    ),
+    Event(
+        "process.not_started",
+        "ERROR",
+        "supervisor",
+        "The system refused another process; it is tried again.",
+        "number error",
     ),
     Event(
         "process.recycled",

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import signal
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from lanelog.cli._verbs import Refused, url_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.registry import Collector
 
 _PATIENCE: Final = 3.0
 """Seconds after which a scrape says that the database does not answer."""
@@ -36,10 +41,8 @@ def metrics(*, listen: str, rules: bool, dashboard: bool, url: str | None) -> No
 
     Lag and age by topic and group, stuck lanes, dead letters, delayed messages, the database.
     """
-    host, port = _address(listen)
-    if find_spec("prometheus_client") is None:
-        raise Refused("this verb needs prometheus-client: pip install 'lanelog[metrics]'")
-    import prometheus_client
+    _address("--listen", listen)
+    check_installed()
 
     import lanelog
     from lanelog.metrics import LogCollector, alert_rules, board
@@ -50,24 +53,43 @@ def metrics(*, listen: str, rules: bool, dashboard: bool, url: str | None) -> No
         click.echo(alert_rules() if rules else board(), nl=False)
         return
 
-    registry = prometheus_client.CollectorRegistry()
-    with lanelog.connect(url, publish_timeout=_PATIENCE) as client:
-        registry.register(LogCollector(client.admin))
-        try:
-            server, _ = prometheus_client.start_http_server(port, host, registry)
-        except OSError as exc:
-            raise Refused(f"cannot listen at {listen}: {exc.strerror or exc}") from exc
+    with (
+        lanelog.connect(url, publish_timeout=_PATIENCE) as client,
+        serving_metrics("--listen", listen, LogCollector(client.admin)) as address,
+    ):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-        with server, suppress(KeyboardInterrupt):  # the way to end it
-            click.echo(f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics")
+        with suppress(KeyboardInterrupt):  # the way to end it
+            click.echo(address)
             threading.Event().wait()
 
 
-def _address(text: str) -> tuple[str, int]:
+def check_installed() -> None:
+    """Refuse where prometheus-client is missing."""
+    if find_spec("prometheus_client") is None:
+        raise Refused("metrics need prometheus-client: pip install 'lanelog[metrics]'")
+
+
+@contextmanager
+def serving_metrics(option: str, listen: str, collector: Collector) -> Iterator[str]:
+    """Serve a collector's metrics within the block. Gives their URL."""
+    import prometheus_client
+
+    host, port = _address(option, listen)
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(collector)
+    try:
+        server, _ = prometheus_client.start_http_server(port, host, registry)
+    except OSError as exc:
+        raise Refused(f"cannot listen at {listen}: {exc.strerror or exc}") from exc
+    with server:
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
+
+
+def _address(option: str, text: str) -> tuple[str, int]:
     """Return host and port. Port 0: any that is free."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > _PORT_MAX:
-        raise click.UsageError(f"--listen {text!r} is no HOST:PORT: write 127.0.0.1:9464")
+        raise click.UsageError(f"{option} {text!r} is no HOST:PORT: write 127.0.0.1:9464")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -6,11 +6,16 @@ Owns the options and their form. `lanelog.worker` has the supervisor.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lanelog.worker.supervisor import Supervisor
+
     _Type = click.ParamType[Any]
 else:
     _Type = click.ParamType  # which older versions of click cannot subscript
@@ -50,6 +55,9 @@ class Size(_Type):
 )
 @click.option("--health", metavar="HOST:PORT", help="Where to serve /livez and /readyz, of all processes together.")
 @click.option(
+    "--metrics", metavar="HOST:PORT", help="Where to serve metrics to Prometheus: those of all processes, summed."
+)
+@click.option(
     "--drain-timeout",
     type=click.FloatRange(0),
     metavar="S",
@@ -71,6 +79,7 @@ def worker(
     processes: int,
     workers: int | None,
     health: str | None,
+    metrics: str | None,
     drain_timeout: float | None,
     max_messages: int | None,
     max_memory: int | None,
@@ -93,14 +102,31 @@ def worker(
     check_target(target)
     log_to_terminal()
     supervisor = Supervisor(
-        Orders(target=target, workers=workers, drain_timeout=drain_timeout),
+        Orders(target=target, workers=workers, drain_timeout=drain_timeout, metrics=metrics is not None),
         processes,
         Limits(messages=max_messages, memory=max_memory),
         Changes() if reload else None,
     )
-    with serving(health, supervisor.dying, supervisor.lacking):
+    with serving(health, supervisor.dying, supervisor.lacking), _measuring(metrics, supervisor):
         status = supervisor.run()
     raise SystemExit(status)
+
+
+@contextmanager
+def _measuring(listen: str | None, supervisor: Supervisor) -> Iterator[None]:
+    """Serve the metrics within the block."""
+    if listen is None:
+        yield
+        return
+    from lanelog.cli._metrics import check_installed, serving_metrics
+
+    check_installed()
+    from lanelog.metrics.summed import SummedCollector
+
+    summed = SummedCollector(supervisor.metrics)
+    supervisor.retire = summed.retire
+    with serving_metrics("--metrics", listen, summed):
+        yield
 
 
 VERBS = (worker,)

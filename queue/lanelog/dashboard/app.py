@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from lanelog._telemetry import get_logger
 from lanelog._text import moment
 from lanelog.admin import Admin, Status
+from lanelog.admin.lookup.arguments import BY_MAX
 from lanelog.client import Client
 from lanelog.dashboard import pages, stuck
 from lanelog.dashboard.access import Access
@@ -48,6 +49,7 @@ _NAV: Final = (
     ("Dead letters", "dead-letters"),
     ("Schedules", "schedules"),
     ("Delayed", "delayed"),
+    ("Audit", "audit"),
     ("Database", "database"),
 )
 
@@ -176,12 +178,13 @@ class _Site:
         fields = action.chosen(form)
         why = form.get("why", "").strip()
         if not why:
-            raise ConfigurationError("say why: the reason is kept in the log")
+            raise ConfigurationError("say why: the reason is kept in the audit and in the log")
         doer = Doer(by=request.scope[USER], why=why, dry_run=False)
+        admin = self._admin.acting(doer.by[:BY_MAX], why)
         context = {"verb": request.path_params["name"], "by": doer.by, "why": doer.why, **fields}
         log.bind(**context).info("action.asked")
         try:
-            done = _told(action.verb(self._admin, fields, doer))
+            done = _told(action.verb(admin, fields, doer))
         except LanelogError as exc:
             log.bind(**context).warning("action.failed", error=str(exc))
             raise

@@ -18,6 +18,8 @@ from lanelog.errors import ConfigurationError
 
 LANES: Final = 50
 """Lanes on one page."""
+ACTS: Final = 100
+"""Entries of the audit on one page."""
 COMPARED: Final = 500
 """Lanes among which those of one state are looked for."""
 _ORDERS: Final = ("age", "lag", "key")
@@ -195,6 +197,29 @@ def lane(asked: Asked) -> WebPage:
     )
 
 
+def audit(asked: Asked) -> WebPage:
+    """Who changed what with the verbs of administration, the last first: of a topic, or of all."""
+    topic = asked.fields.get("topic")
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (
+            moment(each.at),
+            each.by or each.account,
+            each.verb,
+            WebCell(each.topic, link("audit", topic=each.topic)) if each.topic else "-",
+            " ".join(filter(None, (each.group, each.key, each.choice))) or "-",
+            f"{each.messages:,}",
+            each.reason or "-",
+        )
+        for each in asked.admin.audit(topic, limit=ACTS)
+    ]
+    columns = ("When", "Who", "What", "Topic", "Where", "Messages", "Why")
+    return WebPage(
+        title="Audit" if topic is None else f"Audit of {topic}",
+        lead="What was changed here and from the command line. Entries stay for a year.",
+        sheets=(WebSheet(title="", columns=columns, rows=rows),),
+    )
+
+
 def database(asked: Asked) -> WebPage:
     """What the server says of itself."""
     server = asked.admin.server()
@@ -225,6 +250,7 @@ PAGES: Final[Mapping[str, Maker]] = {
     "dead-letters": message_pages.dead_letters,
     "schedules": message_pages.schedules,
     "delayed": message_pages.delayed,
+    "audit": audit,
     "database": database,
 }
 """By their addresses."""

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: of the log, as `lanelog metrics` serves them. Needs `lanelog[metrics]`.
+"""Metrics for Prometheus: of the log, as `lanelog metrics` serves them, and of a client. Needs `lanelog[metrics]`.
 
 Owns names, labels and bounds of the series, and the one import of prometheus-client. Never asks the database itself:
-`client.admin` has the figures.
+`client.admin` has the figures of the log, `client.measures()` those of the process.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from importlib import resources
 
 from lanelog.metrics.board import board
+from lanelog.metrics.client import ClientCollector, observe
 from lanelog.metrics.log import LogCollector
 
-__all__ = ["LogCollector", "alert_rules", "board"]
+__all__ = ["ClientCollector", "LogCollector", "alert_rules", "board", "observe"]
 
 
 def alert_rules() -> str:

@@ -21,6 +21,7 @@ from lanelog._stores.messages import largest_row
 from lanelog._telemetry import get_logger
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
+from lanelog.measures import Meter, new
 from lanelog.message import Outgoing, Publication, Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
@@ -60,6 +61,7 @@ class Publisher:
     """Called with the topic after every commit that this process knows of. It wakes the local fetchers."""
     _scheduled: OnScheduled = field(default=_nobody, repr=False)
     """Called when a message with a delay was published. It starts or wakes the local scheduler."""
+    meter: Meter = field(factory=Meter, repr=False)
     lanes: LaneCreator = field(init=False)
     _spread: Spread = field(init=False, repr=False)
     _group: GroupCommit = field(init=False, repr=False)
@@ -93,6 +95,13 @@ class Publisher:
         """See `Client.publish`."""
         check_name("topic", topic)
         outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl, codec)
+        if self.meter.observers:
+            return self.meter.publishing(
+                topic, lambda: self._publish_through(topic, outgoing, connection), lambda receipt: new([receipt])
+            )
+        return self._publish_through(topic, outgoing, connection)
+
+    def _publish_through(self, topic: str, outgoing: Outgoing, connection: Any) -> Receipt:
         layers = self._database.config.middleware
         if layers:
             return publish_through(
@@ -121,6 +130,20 @@ class Publisher:
     ) -> list[Receipt]:
         """See `Client.publish_many`. `target_group`: only this group gets the messages; the other groups pass them."""
         check_name("topic", topic)
+        if self.meter.observers:
+            return self.meter.publishing(
+                topic, lambda: self._publish_all(topic, items, connection, codec, target_group), new
+            )
+        return self._publish_all(topic, items, connection, codec, target_group)
+
+    def _publish_all(
+        self,
+        topic: str,
+        items: Iterable[Outgoing | tuple[str | None, object]],
+        connection: Any,
+        codec: Codec | None,
+        target_group: str,
+    ) -> list[Receipt]:
         layers = self._database.config.middleware
         if layers:
             return publish_through(

@@ -1,7 +1,8 @@
 """One process of `lanelog worker`: it imports the module, runs its client, and reports to the supervisor.
 
-Owns its two threads beside the client's: one reports, and one waits for the end of the supervisor. Its arguments are
-the number of its socket, and its orders. Exit status: 0 drained; 1 failed, and another attempt may help; 2 refused.
+Owns its two threads beside the client's: one reports, and one hears the supervisor, its questions and its end. Its
+arguments are the number of its socket, and its orders. Exit status: 0 drained; 1 failed, and another attempt may help;
+2 refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from attrs import define, field
+
+from lanelog._telemetry import get_logger
 from lanelog.errors import ConfigurationError
 from lanelog.worker.orders import REFUSED, Orders, Report
 from lanelog.worker.target import find
@@ -36,19 +40,26 @@ _LAST_WRITES: Final = 10.0
 """Seconds after a drain's end in which such a process ends by itself."""
 _FORMAT: Final = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
 
+log = get_logger("supervisor")
+
 
 def main(number: str, text: str) -> int:
     """Run, and return the exit status."""
     orders = Orders.from_json(text)
     line = socket.socket(fileno=int(number))
     line.set_inheritable(False)  # a program that a handler starts must not hold the supervisor's place
-    threading.Thread(target=_outlive, args=(line, orders), name="lanelog-supervised", daemon=True).start()
+    reporter = Reporter(line)
+    threading.Thread(target=_hear, args=(line, reporter, orders), name="lanelog-supervised", daemon=True).start()
     try:
-        client = find(orders.target)
+        reporter.client = client = find(orders.target)
         log_to_terminal()
-        threading.Thread(target=_report, args=(line, client), name="lanelog-reports", daemon=True).start()
-        client.run(workers=orders.workers, drain_timeout=orders.drain_timeout)
-        client.close()
+        if orders.metrics:
+            _measure(client)
+        threading.Thread(target=reporter.repeat, name="lanelog-reports", daemon=True).start()
+        with client:
+            client.run(workers=orders.workers, drain_timeout=orders.drain_timeout)
+            if orders.metrics:
+                reporter.tell(metrics=True)  # the last word: what is counted until here is not lost
     except ConfigurationError as error:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
         return REFUSED
@@ -65,10 +76,47 @@ def log_to_terminal() -> None:
         logging.basicConfig(level=logging.INFO, format=_FORMAT)  # does nothing if the root logger has a handler
 
 
-def _outlive(line: socket.socket, orders: Orders) -> None:
-    """Wait for the end of the supervisor, which never sends anything. Then drain, and end in any case."""
+@define(eq=False)
+class Reporter:
+    """Tells the supervisor how this process is."""
+
+    _line: socket.socket
+    client: Client | None = None
+    """None: it is still being imported."""
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+
+    def repeat(self) -> None:
+        """Tell it again and again, until the supervisor is gone."""
+        pause = threading.Event()
+        while (report := self.tell()) is not None:
+            pause.wait(_SOON if report.lacking else _EVERY)
+
+    def tell(self, *, metrics: bool = False) -> Report | None:
+        """Send one report, and return it. None: there was nobody to send it, or nothing to say."""
+        client = self.client
+        if client is None:
+            return None
+        health = client.health()
+        report = Report(
+            dying=health.dying,
+            lacking=health.lacking,
+            handled=sum(each.stats().handled for each in list(client._subscriptions)),  # noqa: SLF001 - as `run`
+            memory=_memory(),
+            metrics=_metrics() if metrics else None,
+        )
+        try:
+            with self._lock:
+                self._line.sendall(report.to_line())
+        except OSError:
+            return None
+        return report
+
+
+def _hear(line: socket.socket, reporter: Reporter, orders: Orders) -> None:
+    """Answer the supervisor, which asks for nothing but metrics. When it is gone, drain, and end in any case."""
     with suppress(OSError):
-        line.recv(1)
+        while line.recv(1):
+            reporter.tell(metrics=True)
     drain = _ORPHAN if orders.drain_timeout is None else orders.drain_timeout
     late = threading.Timer(drain + _LAST_WRITES, os._exit, (FAILED,))
     late.daemon = True
@@ -76,19 +124,20 @@ def _outlive(line: socket.socket, orders: Orders) -> None:
     os.kill(os.getpid(), signal.SIGTERM)  # before the client runs, this ends the process
 
 
-def _report(line: socket.socket, client: Client) -> None:
-    pause = threading.Event()
-    with suppress(OSError):  # the supervisor is gone
-        while True:
-            health = client.health()
-            report = Report(
-                dying=health.dying,
-                lacking=health.lacking,
-                handled=sum(each.stats().handled for each in list(client._subscriptions)),  # noqa: SLF001 - as `run`
-                memory=_memory(),
-            )
-            line.sendall(report.to_line())
-            pause.wait(_SOON if report.lacking else _EVERY)
+def _measure(client: Client) -> None:
+    from lanelog.metrics import observe
+
+    observe(client)
+
+
+def _metrics() -> str:
+    from lanelog.metrics.summed import exposed
+
+    try:
+        return exposed()
+    except Exception:
+        log.exception("metrics.failed")
+        return ""
 
 
 def _memory() -> int:

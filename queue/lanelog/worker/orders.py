@@ -22,6 +22,8 @@ class Orders:
     """`package.module:name` of its client."""
     workers: int | None = None
     drain_timeout: float | None = None
+    metrics: bool = False
+    """Whether it tells its metrics when it is asked, and at its end."""
 
     def to_json(self) -> str:
         """Return it as one argument of a command line."""
@@ -60,6 +62,8 @@ class Report:
     handled: int = 0
     memory: int = 0
     """Bytes of memory that it uses."""
+    metrics: str | None = None
+    """Its metrics as Prometheus reads them. None: nobody has asked."""
 
     def to_line(self) -> bytes:
         """Return it as one line."""

@@ -36,6 +36,10 @@ class Process:
     asked: bool = False
     """Whether it was asked to drain."""
     report: Report = field(factory=Report)
+    metrics: str = ""
+    """What it has shown last."""
+    told_at: float = 0.0
+    """When it has shown that. 0: never."""
     _rest: bytes = b""
 
     @classmethod
@@ -78,11 +82,21 @@ class Process:
                 if not chunk:
                     return False
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
-                if lines:
-                    self.report, self.heard_at = Report.from_line(lines[-1]), time.monotonic()
-                    if self.ready and not self.ready_at:
-                        self.ready_at = self.heard_at
+                for line in lines:
+                    self._take(Report.from_line(line))
         return True
+
+    def _take(self, report: Report) -> None:
+        self.report, self.heard_at = report, time.monotonic()
+        if report.metrics is not None:
+            self.metrics, self.told_at = report.metrics, self.heard_at
+        if self.ready and not self.ready_at:
+            self.ready_at = self.heard_at
+
+    def ask(self) -> None:
+        """Ask for its metrics. Any thread may. Its report brings them."""
+        with suppress(OSError):  # it has ended, or has been asked too often without an answer
+            self.line.send(b"?")
 
     def ended(self) -> int | None:
         """Return its exit status, negative for a signal. None: it still runs."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import selectors
 import signal
+import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from attrs import define, field
 
@@ -21,7 +22,9 @@ from lanelog.worker.process import Process, named
 from lanelog.worker.signals import INTERRUPTED, EndingSignals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 SILENCE: Final = 30.0
 """Seconds without a report after which a process counts as dead. It reports once a second."""
@@ -33,6 +36,9 @@ IN_VAIN: Final = 5
 """So many processes in a row died before they were ready: then the supervisor gives up, and its own end tells."""
 
 FAILED: Final = 1
+
+ANSWER: Final = 2.0
+"""Seconds in which processes tell their metrics."""
 
 LOOK: Final = 0.5
 """Seconds between two looks at the application's source."""
@@ -91,12 +97,15 @@ class Supervisor:
     _changes: Changes | None = None
     """None: the processes are not replaced when the source changes."""
     _backoff: Backoff = OF_PROCESSES
+    retire: Callable[[str], None] | None = None
+    """Gets what a process has shown last, when it has ended."""
     _slots: list[Slot] = field(init=False)
     _selector: selectors.BaseSelector = field(factory=selectors.DefaultSelector, init=False)
     _look_at: float = field(default=0.0, init=False)
     _in_vain: int = field(default=0, init=False)
     _draining: bool = field(default=False, init=False)
     _status: int = field(default=0, init=False)
+    _heard: threading.Condition = field(factory=threading.Condition, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._slots = [Slot(number) for number in range(1, self._processes + 1)]
@@ -122,6 +131,8 @@ class Supervisor:
         for slot in self._slots:
             self._hear(slot)
             self._bury(slot, now)
+        with self._heard:
+            self._heard.notify_all()
         if self._draining:
             return None
         if self._changes is not None and now >= self._look_at:
@@ -130,7 +141,7 @@ class Supervisor:
         self._recycle()
         for slot in self._slots:
             if slot.process is None and now >= slot.start_at:
-                self._start(slot)
+                self._start(slot, now)
         waits = [slot.start_at - now for slot in self._slots if slot.process is None]
         waits += [] if self._changes is None else [self._look_at - now]
         return max(0.0, min(waits)) if waits else None
@@ -153,10 +164,32 @@ class Supervisor:
         excused = len(self._slots) > 1
         return [reason for slot in self._slots if not (excused and slot.recycling) for reason in slot.lacking()]
 
+    def metrics(self, read: Callable[[list[str]], T]) -> T:
+        """Ask the processes for their metrics, and return `read` of the answers. No process is retired meanwhile.
+
+        Of a process that does not answer in time, the answer before is taken.
+        """
+        asked = time.monotonic()
+        processes = [slot.process for slot in self._slots if slot.process is not None and slot.process.heard_at]
+        for process in processes:
+            process.ask()
+        with self._heard:
+            self._heard.wait_for(
+                lambda: all(each.told_at >= asked or each.line.fileno() < 0 for each in processes), ANSWER
+            )
+            return read([slot.process.metrics for slot in self._slots if slot.process is not None])
+
     # -- one process ---------------------------------------------------------------------------------------------------
 
-    def _start(self, slot: Slot) -> None:
-        slot.process = process = Process.start(self._orders)
+    def _start(self, slot: Slot, now: float) -> None:
+        try:
+            slot.process = process = Process.start(self._orders)
+        except OSError as error:  # the system has too many processes, or too little memory
+            slot.deaths += 1
+            slot.start_at = now + self._backoff.after(slot.deaths)
+            slot.why = f"it cannot be started: {error}"
+            log.error("process.not_started", number=slot.number, error=error)
+            return
         self._selector.register(process.line, selectors.EVENT_READ)
         log.info("process.started", number=slot.number, started=process.pid)
 
@@ -179,9 +212,13 @@ class Supervisor:
         status = None if process is None else process.ended()
         if process is None or status is None:
             return
+        process.hear()  # its last word may have come after the one before
         self._hang_up(process)
         process.close()
-        slot.process = None
+        with self._heard:
+            slot.process = None
+            if self.retire is not None:
+                self.retire(process.metrics)
         if self._draining:
             # SIGTERM ends a process that was still starting.
             self._status = self._status or (0 if status in (0, -signal.SIGTERM) else FAILED)

@@ -68,6 +68,7 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
         holders = ["", *(suspect.owner for suspect in dead if _still_silent(cx, member, suspect))]
         taken = leases.take(cx, at, member.owner, candidates, holders)
     if taken and len(holders) > 1:
+        member.counters.taken_over += taken
         log.warning("lanes.taken_over", topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
         if "lanes_taken_over" in (notices := member.signals.notices).wanted:
             why = f"{plural(taken, 'lane')} of a member that is gone: {', '.join(holders[1:])}"

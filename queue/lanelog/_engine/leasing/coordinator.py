@@ -79,6 +79,7 @@ class Coordinator:
     _claim_at: float = 0.0  # when the next plan is made, even if nothing has changed
     _planned: int = NOT_READ  # `MemberState.changes` at the last plan
     _sweep_at: float = 0.0
+    unheard: str = ""  # why the last heartbeat could not be written; empty: it was, or a repetition mends it
     _unheard_since: float | None = None  # since when no heartbeat could be written; None: the last one was
     _members_failed: bool = False
     _started: bool = False  # its start was logged
@@ -165,7 +166,7 @@ class Coordinator:
                 raise
             self._not_heard(error, now)
         else:
-            self._unheard_since = None
+            self._unheard_since, self.unheard = None, ""
             self._beaten = Beaten(now, slept)
             self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
 
@@ -175,7 +176,7 @@ class Coordinator:
         Other members take our lanes when our heartbeat has run out. Our authority ends before that. So the member tries
         on for one lease, in which an operator may give the grant back. Then the subscription fails.
         """
-        member = self.member
+        member, self.unheard = self.member, f"{type(error).__name__}: {error}"
         if self._unheard_since is None:
             self._unheard_since = now
             log.error("heartbeat.write_failed", topic=member.topic, group=member.group, error=error)

@@ -91,10 +91,13 @@ class Keeper:
         self._hurried = self._hurried or self._allowance.free_at(now) <= now
         return self._hurried
 
-    def beaten_at(self, member: Member) -> float | None:
-        """When (monotonic) the member's last heartbeat was written. None: never. Any thread may ask."""
+    def beaten(self, member: Member) -> tuple[float | None, str]:
+        """When (monotonic) the member's last heartbeat was written, and why not since. Any thread may ask.
+
+        None: never. The reason is empty if there is none, or if it is the keeper's own.
+        """
         keeper = self._keepers.get(member)
-        return None if keeper is None else keeper.beaten_at
+        return (None, "") if keeper is None else (keeper.beaten_at, keeper.unheard)
 
     def _look_after_all(self) -> None:
         try:

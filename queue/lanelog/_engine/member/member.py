@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
-    from lanelog._engine.member.rules import Counters, Signals, SubscriptionRules
+    from lanelog._engine.member.rules import Signals, SubscriptionRules
     from lanelog._places import GroupTopic
     from lanelog.config import SubscriptionConfig
+    from lanelog.measures import Counters
     from lanelog.notices import NoticeName
 
 log = get_logger("subscription")
@@ -78,6 +79,7 @@ class Member:
             lock=self.lock,
             signals=self.signals,
             send=self._send,
+            pulled=not self.workers,
         )
         self.leasing = LeasingSide(self._state)
         self.fetching = FetchingSide(self._state)

@@ -1,4 +1,4 @@
-"""The rules of a subscription for its lanes, its signals to the loops, and its counters.
+"""The rules of a subscription for its lanes, and its signals to the loops.
 
 Owns the derived numbers: run size, concurrency, the attempts that a policy allows. Never touches a lane.
 """
@@ -11,6 +11,7 @@ from attrs import define, field
 
 from lanelog._engine.lane import policy
 from lanelog.config import AckPolicy, Order
+from lanelog.measures import Meter
 from lanelog.notices import Notices
 
 if TYPE_CHECKING:
@@ -84,16 +85,5 @@ class Signals:
     wake_keeper: Callable[[], None]
     notices: Notices = field(factory=Notices)
     """What the program itself is told."""
-
-
-@define(eq=False)
-class Counters:
-    """The counts that `subscription.stats()` reports. They change under the member's lock."""
-
-    handled: int = 0
-    acked: int = 0
-    retried: int = 0
-    postponed: int = 0
-    dead_lettered: int = 0
-    timed_out: int = 0
-    refused: int = 0
+    meter: Meter = field(factory=Meter)
+    """Who is told what is measured."""

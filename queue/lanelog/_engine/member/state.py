@@ -19,9 +19,9 @@ from lanelog._engine.lane import error_text
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
-from lanelog._engine.member.rules import Counters
 from lanelog._telemetry import get_logger
 from lanelog.errors import LeaseLost
+from lanelog.measures import Counters, handling
 from lanelog.notices import Notice
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class MemberState:
     lock: threading.Lock
     signals: Signals
     send: Callable[[Run], None]  # gives a run to the workers
+    pulled: bool = False  # the user takes the messages; no worker runs a handler
     lanes: dict[str, Lane] = field(factory=dict)
     detached: dict[Attempt, None] = field(factory=dict)  # handed to the user: pulled, or settled by hand
     burials: deque[Burial] = field(factory=deque)  # to be moved to the dead letters
@@ -178,7 +179,13 @@ class MemberState:
         if attempt not in self.detached:
             return False
         del self.detached[attempt]
-        self.rules.measured(1, time.monotonic() - attempt.started)  # messages settled fast are not marked late
+        seconds = time.monotonic() - attempt.started
+        self.rules.measured(1, seconds)  # messages settled fast are not marked late
+        if self.pulled and self.signals.meter.observers:
+            done = attempt.state is not State.SUPERSEDED
+            self.signals.meter.handled(
+                self.at, [handling(attempt.number, attempt.row.published_at, seconds, done=done)]
+            )
         lane = self.lane_of(attempt.term)
         if attempt.run is not None and lane is not None:
             lane.dispatch.finished(attempt.run)
@@ -195,6 +202,7 @@ class MemberState:
             running = list(lane.state.running.values())
             refused = lane.writes.unwritten_settlements
             self.counters.refused += len(refused)
+            self.counters.lost += 1
             waiters = lane.writes.waiters + ([] if lane.writes.writing is None else lane.writes.writing.waiters)
             waiters += [waiter for burial in lane.state.burials.values() for waiter in burial.waiters]
             self.supersede_locked(running)

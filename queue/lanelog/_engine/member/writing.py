@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._engine.lane import error_text
+from lanelog._stores.history import Ended
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class WritingSide:
         while state.dropped:
             attempt, error, raised = state.dropped.popleft()
             state.tell("expired" if attempt.expired else "dropped", attempt, error)
+            with state.lock:
+                state.counters.expired += attempt.expired
             if attempt.expired:
                 log.error("message.expired", **{**state.about(attempt), "attempt": 0}, dead_letter_topic=None)
             else:
@@ -132,6 +135,7 @@ class WritingSide:
             if lane is not None and attempt is not None:
                 lane.dispatch.succeeded(attempt, time.monotonic(), stored=True)
                 self.state.counters.dead_lettered += 1
+                self.state.counters.expired += burial.ended is Ended.EXPIRED
                 self.state.after_change_locked(lane, time.monotonic())
         for waiter in burial.waiters:
             waiter.resolve()

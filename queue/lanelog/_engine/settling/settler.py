@@ -102,6 +102,8 @@ class Settler:
         self._deadlocks = 0
         self.flushes += 1
         member.writing.committed(written)
+        if written and member.signals.meter.observers:
+            member.signals.meter.flushed(member.at, len(written))
         made = set(written)
         left = [write for write in writes if write not in made]
         if len(left) == len(refused):

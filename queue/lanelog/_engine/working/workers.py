@@ -22,6 +22,7 @@ from lanelog._engine.lane.run import State
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._telemetry import get_logger
+from lanelog.measures import handling
 
 if TYPE_CHECKING:
     import queue
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.member.member import Member
     from lanelog.config import SubscriptionConfig
+    from lanelog.measures import Handling
     from lanelog.message import Message
 
 RUN_LIMIT = 3 * RUN_SECONDS
@@ -206,6 +208,8 @@ class Workers:
             inside = True
         passage = Passage(isolation) if inside else None
         began = time.monotonic()
+        meter = member.signals.meter
+        handlings: list[Handling] | None = [] if meter.observers else None
         detached = False
         try:
             if run.late and inside:
@@ -218,7 +222,7 @@ class Workers:
             worker.member, worker.run, worker.passage = member, run, passage
             while inside and passage is not None and (attempt := self._start_next(member, run, began)) is not None:
                 worker.attempt = attempt
-                after = self._handle(member, run, attempt, passage.leave)
+                after = self._handle(member, run, attempt, passage.leave, handlings)
                 worker.attempt = None
                 detached = after is _After.DETACHED
                 if worker.abandoned or after is not _After.GO_ON:
@@ -230,6 +234,8 @@ class Workers:
         finally:
             if passage is not None and not detached:
                 passage.leave()
+            if handlings:
+                meter.handled(member.at, handlings)
 
     def _start_next(self, member: Member, run: Run, began: float) -> Attempt | None:
         now = time.monotonic()
@@ -238,7 +244,14 @@ class Workers:
             return run.start_next(now, self.config.visibility_timeout)
         return None
 
-    def _handle(self, member: Member, run: Run, attempt: Attempt, leave: Callable[[], None]) -> _After:
+    def _handle(
+        self,
+        member: Member,
+        run: Run,
+        attempt: Attempt,
+        leave: Callable[[], None],
+        handlings: list[Handling] | None,
+    ) -> _After:
         """Run the handler, unless the message's time is over, and record its outcome."""
         if attempt.expired:
             run.record(attempt, policy.EXPIRED)
@@ -248,6 +261,9 @@ class Workers:
             self.handler(message_of(attempt, member, self.context))
         except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
             error = raised
+        if handlings is not None:
+            seconds = time.monotonic() - attempt.started
+            handlings.append(handling(attempt.number, attempt.row.published_at, seconds, done=error is None))
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:

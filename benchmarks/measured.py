@@ -1,0 +1,111 @@
+"""What metrics and traces cost: the same work without them and with them, in turns, each with a client of its own.
+
+A span costs more than the library spends on a message whose handler does nothing: traces are measured with handlers
+that take a millisecond.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.bench import PAYLOAD, TOPIC
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry
+
+import lanelog
+from lanelog import instruments, metrics
+from lanelog.tracing import Tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.bench import Bench
+
+ROUNDS = 3
+LANES = 1000
+SECONDS = 0.001
+"""Processor time of a handler that does something."""
+PATIENCE = 120.0
+
+Values = dict[str, list[float]]
+
+
+def figures(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Yield the best of each way."""
+    many, few = bench.messages(50_000), bench.messages(3000)
+    bench.backlog(many, LANES)
+    values: Values = {}
+    for _ in range(ROUNDS):
+        for which in ("nothing", "prometheus", "otel"):
+            values.setdefault(f"consume_measured_{which}", []).append(_consumed(bench, which, many, 0.0))
+        for which in ("nothing", "prometheus", "otel", "traces"):
+            values.setdefault(f"publish_measured_{which}", []).append(_published(bench, which, few))
+        for which in ("nothing", "everything"):
+            values.setdefault(f"handle_measured_{which}", []).append(_consumed(bench, which, few, SECONDS))
+    for name, found in values.items():
+        yield name, max(found)
+
+
+def _client(bench: Bench, which: str) -> tuple[lanelog.Client, Tracing | None]:
+    """Return a client that is measured, and how its spans are made."""
+    tracing = None
+    if which in ("traces", "everything"):
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+        tracing = Tracing(provider)
+    client = lanelog.connect(bench.url, middleware=(tracing.publish,) if tracing else ())
+    if which in ("prometheus", "everything"):
+        metrics.observe(client, CollectorRegistry())
+    if which == "otel":
+        instruments.observe(client, MeterProvider([InMemoryMetricReader()]))
+    return client, tracing
+
+
+def _consumed(bench: Bench, which: str, messages: int, seconds: float) -> float:
+    """Messages a second of a new group, from its first on."""
+    ended = threading.Event()
+    count = itertools.count(1)
+    began: list[float] = []
+
+    def handle(_message: lanelog.Message) -> None:
+        until = time.thread_time() + seconds
+        number = next(count)
+        if number == 1:
+            began.append(time.perf_counter())
+        while seconds and time.thread_time() < until:
+            pass
+        if number == messages:
+            ended.set()
+
+    client, tracing = _client(bench, which)
+    with client:
+        middleware = (tracing.handle,) if tracing else ()
+        group = f"{which}-{time.monotonic_ns()}"
+        with client.subscribe(TOPIC, group, handle, middleware=middleware):
+            if not ended.wait(PATIENCE):
+                raise TimeoutError(f"{messages} messages were not handled within {PATIENCE:g} s")
+            taken = time.perf_counter() - began[0]
+        client.admin.delete_group(TOPIC, group, dry_run=False)
+    return messages / taken
+
+
+def _published(bench: Bench, which: str, messages: int) -> float:
+    """Messages a second of one thread, each below a span of its own if there are traces."""
+    client, tracing = _client(bench, which)
+    tracer = TracerProvider().get_tracer("bench")  # of the request, which is not measured
+    with client:
+        began = time.perf_counter()
+        for number in range(messages):
+            if tracing is None:
+                client.publish("published", f"key-{number % 64}", PAYLOAD)
+            else:
+                with tracer.start_as_current_span("request"):
+                    client.publish("published", f"key-{number % 64}", PAYLOAD)
+        return messages / (time.perf_counter() - began)

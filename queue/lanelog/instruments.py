@@ -1,0 +1,148 @@
+"""The metrics of a client by OpenTelemetry. Needs `lanelog[otel]`, which is its API alone.
+
+Owns their names, which follow the semantic conventions for messaging where these have one. Exports nothing: that is the
+application's SDK. The bounds of histograms and of the number of series are the SDK's, by its views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from attrs import define
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
+
+if TYPE_CHECKING:
+    from lanelog.client import Client
+    from lanelog.measures import GroupMeasures, Handling
+
+Attributes = dict[str, str]
+
+SYSTEM: Final = "lanelog"
+
+_DESTINATION: Final = "messaging.destination.name"
+_GROUP: Final = "messaging.consumer.group.name"
+
+
+def _of_group(topic: str, group: str) -> Attributes:
+    return {"messaging.system": SYSTEM, _DESTINATION: topic, _GROUP: group}
+
+
+@define(eq=False)
+class _Times:
+    """The observer that records times."""
+
+    _sent: Counter
+    _publish: Histogram
+    _process: Histogram
+    _wait: Histogram
+    _total: Histogram
+    _flush: Histogram
+
+    def handled(self, topic: str, group: str, handlings: Sequence[Handling]) -> None:
+        """Handlers have ended."""
+        attributes = _of_group(topic, group)
+        processing = {**attributes, "messaging.operation.name": "process"}
+        for seconds, waited, total in handlings:
+            self._process.record(seconds, processing)
+            if waited is not None:
+                self._wait.record(waited, attributes)
+            if total is not None:
+                self._total.record(total, attributes)
+
+    def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
+        """A publish has ended."""
+        attributes = {"messaging.system": SYSTEM, _DESTINATION: topic, "messaging.operation.name": "publish"}
+        if error is not None:
+            attributes["error.type"] = error
+        self._publish.record(seconds, attributes)
+        self._sent.add(messages, attributes)
+
+    def flushed(self, topic: str, group: str, lanes: int) -> None:
+        """A transaction has written the progress of so many lanes."""
+        self._flush.record(lanes, _of_group(topic, group))
+
+
+_COUNTS: Final[tuple[tuple[str, str, str, Callable[[GroupMeasures], int]], ...]] = (
+    ("messaging.client.consumed.messages", "{message}", "Attempts begun.", lambda each: each.counters.handled),
+    ("lanelog.messages.acked", "{message}", "Messages acked.", lambda each: each.counters.acked),
+    ("lanelog.messages.retried", "{message}", "Attempts that failed.", lambda each: each.counters.retried),
+    ("lanelog.messages.postponed", "{message}", "Messages postponed.", lambda each: each.counters.postponed),
+    ("lanelog.messages.dead_lettered", "{message}", "Dead letters.", lambda each: each.counters.dead_lettered),
+    ("lanelog.messages.expired", "{message}", "Messages expired.", lambda each: each.counters.expired),
+    ("lanelog.messages.timed_out", "{message}", "Attempts timed out.", lambda each: each.counters.timed_out),
+    ("lanelog.settlements.refused", "{message}", "Settlements too late.", lambda each: each.counters.refused),
+    ("lanelog.lanes.taken_over", "{lane}", "Lanes of members gone.", lambda each: each.counters.taken_over),
+    ("lanelog.lanes.lost", "{lane}", "Lanes lost.", lambda each: each.counters.lost),
+)
+_GAUGES: Final[tuple[tuple[str, str, str, Callable[[GroupMeasures], int]], ...]] = (
+    ("lanelog.lanes", "{lane}", "Lanes that this process has.", lambda each: each.lanes),
+    ("lanelog.messages.in_flight", "{message}", "Messages in handlers.", lambda each: each.running),
+    ("lanelog.messages.waiting", "{message}", "Messages that wait for another attempt.", lambda each: each.waiting),
+)
+
+
+def observe(client: Client, meter_provider: metrics.MeterProvider | None = None) -> None:
+    """Measure a client from now on.
+
+    Args:
+        client: The client.
+        meter_provider: Makes the instruments. None: the global one.
+
+    Example::
+
+        client = lanelog.connect(url)
+        lanelog.instruments.observe(client)
+    """
+    meter = metrics.get_meter("lanelog", meter_provider=meter_provider)
+
+    def by_group(value: Callable[[GroupMeasures], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def look(_options: CallbackOptions) -> Iterator[Observation]:
+            for each in client.measures().groups:
+                yield Observation(value(each), _of_group(each.topic, each.group))
+
+        return look
+
+    for name, unit, help_, value in _COUNTS:
+        meter.create_observable_counter(name, [by_group(value)], unit=unit, description=help_)
+    for name, unit, help_, value in _GAUGES:
+        meter.create_observable_gauge(name, [by_group(value)], unit=unit, description=help_)
+    meter.create_observable_gauge(
+        "lanelog.messages.prefetched",
+        [lambda _options: [Observation(client.measures().prefetched)]],
+        unit="{message}",
+        description="Messages in memory that no handler has begun.",
+    )
+    meter.create_observable_counter(
+        "lanelog.pool.waits",
+        [lambda _options: [Observation(client.measures().pool_waits)]],
+        unit="{wait}",
+        description="How often somebody waited for a connection of the pool.",
+    )
+    meter.create_observable_counter(
+        "lanelog.loop.turns",
+        [lambda _options: [Observation(each.turns, {"loop": each.name}) for each in client.measures().loops]],
+        unit="{turn}",
+        description="Turns of the background loops.",
+    )
+    meter.create_observable_gauge(
+        "lanelog.loop.age",
+        [
+            lambda _options: [
+                Observation(each.age, {"loop": each.name}) for each in client.measures().loops if each.age is not None
+            ]
+        ],
+        unit="s",
+        description="Since the last turn of a background loop began.",
+    )
+    client.observe(
+        _Times(
+            meter.create_counter("messaging.client.sent.messages", "{message}", "New messages."),
+            meter.create_histogram("messaging.client.operation.duration", "s", "How long publishes took."),
+            meter.create_histogram("messaging.process.duration", "s", "How long handlers took."),
+            meter.create_histogram("lanelog.wait.duration", "s", "From the publish to the first attempt."),
+            meter.create_histogram("lanelog.end_to_end.duration", "s", "From the publish to the handler's end."),
+            meter.create_histogram("lanelog.flush.lanes", "{lane}", "Lanes that one transaction wrote."),
+        )
+    )

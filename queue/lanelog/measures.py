@@ -1,0 +1,210 @@
+"""What is counted and timed in a client, for those who measure it: `lanelog.metrics` and `lanelog.instruments` do.
+
+Owns the counters, and the way from the engine to the observers. Knows no monitoring system. With no observer nothing is
+timed: each place looks once whether there is one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from attrs import define, evolve, field, fields, frozen
+
+from lanelog._places import GroupTopic
+from lanelog._telemetry import get_logger
+
+T = TypeVar("T")
+
+log = get_logger("client")
+
+
+class Handling(NamedTuple):
+    """One call of a handler that has ended; pulled messages: from the pull to the settlement. Seconds."""
+
+    seconds: float
+    waited: float | None
+    """From the publish to the beginning, by this machine's clock and the database's; never below 0. None: an attempt
+    after the first."""
+    total: float | None
+    """From the publish to the end. None: it failed, and the message is not done."""
+
+
+class Observer(Protocol):
+    """Is told what happens, in the threads in which it happens, some of which hold a lock: be quick, never wait.
+
+    What it raises is logged, and changes nothing.
+    """
+
+    def handled(self, topic: str, group: str, handlings: Sequence[Handling]) -> None:
+        """Handlers have ended, whatever came of them: those of one run, which takes some milliseconds."""
+
+    def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
+        """A publish has ended, after so many seconds.
+
+        Args:
+            topic: The topic.
+            messages: New messages. Those with an id that was there are not among them.
+            seconds: How long it took. In a transaction of the caller, its commit is not part of it.
+            error: The type of the exception. None: there was none.
+        """
+
+    def flushed(self, topic: str, group: str, lanes: int) -> None:
+        """A transaction has written the progress of so many lanes."""
+
+
+@define(eq=False)
+class Counters:
+    """What happened since the start. They change under the member's lock, or in the one thread that counts them."""
+
+    handled: int = 0
+    acked: int = 0
+    retried: int = 0
+    postponed: int = 0
+    dead_lettered: int = 0
+    timed_out: int = 0
+    refused: int = 0
+    expired: int = 0
+    """Messages whose time was over before a handler began. Those with a dead letter count as `dead_lettered`, too."""
+    taken_over: int = 0
+    """Lanes of members that were gone."""
+    lost: int = 0
+    """Lanes that others had taken, or that were given up after an error."""
+
+    def add(self, other: Counters) -> None:
+        """Add another one's counts."""
+        for name in _COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_COUNTED: Final = tuple(each.name for each in fields(Counters))
+
+
+@frozen(kw_only=True)
+class GroupMeasures:
+    """One topic and group in this process."""
+
+    topic: str
+    group: str
+    counters: Counters
+    """Since the client was made, over all its subscriptions."""
+    lanes: int
+    running: int
+    """Messages in handlers, or in the user's hands."""
+    waiting: int
+    """Messages that wait for their next attempt."""
+
+
+@frozen(kw_only=True)
+class LoopMeasures:
+    """One background loop."""
+
+    name: str
+    turns: int
+    age: float | None
+    """Seconds since its last turn began. None: it has not turned yet."""
+
+
+@frozen(kw_only=True)
+class Measures:
+    """A client at one moment."""
+
+    groups: tuple[GroupMeasures, ...]
+    loops: tuple[LoopMeasures, ...]
+    prefetched: int
+    """Messages in memory that no handler has begun."""
+    prefetched_bytes: int
+    hints: int
+    """Hints that reached subscriptions which still run."""
+    pool_waits: int
+    """How often somebody had to wait for a connection of the pool."""
+
+
+@define(eq=False)
+class Meter:
+    """The observers of one client, and the counters of its members."""
+
+    observers: tuple[Observer, ...] = field(default=(), init=False)
+    """Replaced, not changed: the engine reads it without a lock."""
+    _running: dict[Counters, GroupTopic] = field(factory=dict, init=False)
+    _ended: dict[GroupTopic, Counters] = field(factory=dict, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+
+    def observe(self, observer: Observer) -> None:
+        """See `Client.observe`."""
+        with self._lock:
+            self.observers = (*self.observers, observer)
+
+    def count(self, at: GroupTopic, counters: Counters) -> None:
+        """A member begins to count."""
+        with self._lock:
+            self._running[counters] = at
+
+    def ended(self, counters: Counters) -> None:
+        """A member has ended. Its counts stay."""
+        with self._lock:
+            at = self._running.pop(counters, None)
+            if at is not None:
+                self._ended.setdefault(at, Counters()).add(counters)
+
+    def forget_inherited(self) -> None:
+        """In a forked child: its parent's members are not here, and nobody may hold the lock."""
+        self._lock = threading.Lock()
+        self._running, self._ended = {}, {}
+
+    def totals(self) -> dict[GroupTopic, Counters]:
+        """Return the counts by topic and group."""
+        with self._lock:
+            found = {at: evolve(counters) for at, counters in self._ended.items()}
+            for counters, at in self._running.items():
+                found.setdefault(at, Counters()).add(counters)
+            return found
+
+    def handled(self, at: GroupTopic, handlings: Sequence[Handling]) -> None:
+        """Tell the observers of handlers that have ended."""
+        self._tell(lambda observer: observer.handled(at.topic, at.group, handlings))
+
+    def flushed(self, at: GroupTopic, lanes: int) -> None:
+        """Tell the observers of a flush."""
+        self._tell(lambda observer: observer.flushed(at.topic, at.group, lanes))
+
+    def publishing(self, topic: str, publish: Callable[[], T], count: Callable[[T], int]) -> T:
+        """Publish, and tell the observers."""
+        began = time.perf_counter()
+        try:
+            result = publish()
+        except BaseException as error:
+            self._published(topic, 0, time.perf_counter() - began, type(error).__name__)
+            raise
+        self._published(topic, count(result), time.perf_counter() - began, None)
+        return result
+
+    def _published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
+        self._tell(lambda observer: observer.published(topic, messages, seconds, error))
+
+    def _tell(self, tell: Callable[[Observer], None]) -> None:
+        for each in self.observers:
+            try:
+                tell(each)
+            except Exception:
+                log.exception("observer.failed")
+
+
+def handling(number: int, published_ms: int, seconds: float, *, done: bool) -> Handling:
+    """Return what an attempt that ends now has taken.
+
+    Args:
+        number: The number of the attempt.
+        published_ms: When the message was published, in milliseconds of the database's clock.
+        seconds: For how long it has run.
+        done: Whether nothing is left to do for the message.
+    """
+    total = max(seconds, time.time() - published_ms / 1000)
+    return Handling(seconds, total - seconds if number == 1 else None, total if done else None)
+
+
+def new(receipts: Sequence[object]) -> int:
+    """How many of these receipts are of new messages."""
+    return sum(not getattr(receipt, "duplicate", False) for receipt in receipts)
