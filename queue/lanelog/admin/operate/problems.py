@@ -27,6 +27,8 @@ SLOW: Final = 60.0
 """Seconds after which a running attempt, or a backlog, is reported."""
 JOB_RESTS: Final = 86_400.0
 """Seconds for which an archive or a replay may be behind while no process runs it: an archive often runs once a day."""
+ALIKE: Final = 10.0
+"""Seconds between two ages that are as good as the same."""
 REASONS: Final = 3
 """Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
 
@@ -274,5 +276,12 @@ def _letters(topic: TopicInfo, group: str, detail: str, mend: str, *, since: str
 
 
 def worst_first(found: Iterable[Problem]) -> list[Problem]:
-    """Sort by rank, and the oldest of each rank first."""
-    return sorted(found, key=lambda each: (each.rank, -(each.seconds or 0), each.topic, each.group, each.key or ""))
+    """Sort by rank, and the oldest of each rank first.
+
+    Ages come from several snapshots, so those that differ by less than `ALIKE` seconds are in the order of names.
+    """
+
+    def place(each: Problem) -> tuple[int, int, str, str, str]:
+        return each.rank, -int((each.seconds or 0) / ALIKE), each.topic, each.group, each.key or ""
+
+    return sorted(found, key=place)
