@@ -275,13 +275,15 @@ def _letters(topic: TopicInfo, group: str, detail: str, mend: str, *, since: str
     )
 
 
-def worst_first(found: Iterable[Problem]) -> list[Problem]:
-    """Sort by rank, and the oldest of each rank first.
+def oldest_first(seconds: float | None) -> int:
+    """Return the place of an age. Ages come from several snapshots: if they are alike, names decide."""
+    return -int((seconds or 0) / ALIKE)
 
-    Ages come from several snapshots, so those that differ by less than `ALIKE` seconds are in the order of names.
-    """
+
+def worst_first(found: Iterable[Problem]) -> list[Problem]:
+    """Sort by rank, and the oldest of each rank first."""
 
     def place(each: Problem) -> tuple[int, int, str, str, str]:
-        return each.rank, -int((each.seconds or 0) / ALIKE), each.topic, each.group, each.key or ""
+        return each.rank, oldest_first(each.seconds), each.topic, each.group, each.key or ""
 
     return sorted(found, key=place)
