@@ -70,8 +70,7 @@ def _settle_times(raw: Any) -> None:
     def set_all(table: str, **columns: str) -> None:
         rows(raw, f"UPDATE {table} SET {', '.join(f'{name} = {value}' for name, value in columns.items())}")
 
-    # Groups are looked at side by side: what is of one age by the table is not by two clocks. The orders are the oldest.
-    set_all("queue_messages", created_at=f"{ago(3)} - 10000 * (topic = 'orders')", published_at=ago(3))
+    set_all("queue_messages", created_at=ago(3), published_at=ago(3))
     set_all("queue_messages", failed_at=f"IF(failed_at = 0, 0, {ago(2)})")
     set_all("queue_partitions", created_at=ago(26))
     set_all("queue_offsets", updated_at=ago(1), marked_at="0", paused_at=f"IF(paused_at = 0, 0, {ago(1)})")
