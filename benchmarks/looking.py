@@ -13,11 +13,13 @@ from benchmarks.bench import PAYLOAD, TOPIC
 from click.testing import CliRunner
 
 from lanelog.cli._main import cli
+from lanelog.metrics import LogCollector
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
 LANES = 10_000
+GROUPS = 20
 LANES_A_STATEMENT = 500
 SETTLED = 3
 """Messages of each lane behind which its group is."""
@@ -67,6 +69,24 @@ def backlog(bench: Bench, messages: int) -> int:
         cursor.execute(OFFSETS, ("group", TOPIC, SETTLED, SETTLED, LANES))
         cursor.execute(FAILING, ("group", TOPIC, SETTLED + 1, SETTLED + 1, LANES))
     return (each - SETTLED) * LANES
+
+
+def more_groups(bench: Bench) -> None:
+    """Add groups that stand where the first one does, up to `GROUPS`."""
+    for number in range(GROUPS - 1):
+        group = f"group-{number:02}"
+        bench.client.subscribe(TOPIC, group, _never).stop()
+        with bench.raw() as connection, connection.cursor() as cursor:
+            cursor.execute("SET @now = ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")
+            cursor.execute(OFFSETS, (group, TOPIC, SETTLED, SETTLED, LANES))
+            cursor.execute(FAILING, (group, TOPIC, SETTLED + 1, SETTLED + 1, LANES))
+
+
+def scrape(bench: Bench) -> float:
+    """Milliseconds that the figures of a scrape take."""
+    began = time.perf_counter()
+    list(LogCollector(bench.client.admin).collect())
+    return 1000 * (time.perf_counter() - began)
 
 
 def status(bench: Bench) -> float:

@@ -95,6 +95,8 @@ def _figures() -> dict[str, Figure]:
             found[f"flood_{what}_{which}"] = Figure(f"datagrams {what}, {which.replace('_', ' ')}", "1/s")
     for name in ("first", "again"):
         found[f"admin_status_{name}"] = Figure(f"lanelog status, 1M behind, {name}", "ms", most=1000)
+    found["admin_status_20_groups"] = Figure("lanelog status, 1M behind, 20 groups", "ms", most=1000)
+    found["scrape_20_groups"] = Figure("scrape, 1M behind, 20 groups", "ms", most=1000)
     found["first_message_million"] = Figure("time to first, 10,000 lanes, 1M behind", "ms", most=1000)
     found["memory_million"] = Figure("memory of that process", "MiB", most=150)
     return found

@@ -229,6 +229,9 @@ def million_behind(bench: Bench) -> Iterator[tuple[str, float]]:
     # The first look finds little of it in the server's memory, and none of the statements prepared.
     yield "admin_status_first", looking.status(bench)
     yield "admin_status_again", min(looking.status(bench) for _ in range(STATUS_LOOKS))
+    looking.more_groups(bench)
+    yield "admin_status_20_groups", min(looking.status(bench) for _ in range(STATUS_LOOKS))
+    yield "scrape_20_groups", min(looking.scrape(bench) for _ in range(STATUS_LOOKS))
     began = behind.measured(bench, min(behind.HANDLED, lag // 2))
     yield "first_message_million", began.first_ms
     yield "memory_million", began.memory_mib

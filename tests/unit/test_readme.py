@@ -196,8 +196,9 @@ def test_every_command_line_is_well_formed(line: str) -> None:
 def test_the_runbook_has_everything_that_status_says() -> None:
     """Each kind of problem once, with verbs that exist."""
     rows = table("`status` says", "It means", "What mends it")
-    pattern = r'(?:what=|Rank\.[A-Z]+,\s*|(?:FAILING|OWNER_GONE): Final = )"([a-z ]+)"'
-    said = re.findall(pattern, Path(problems.__file__).read_text())
+    said = re.findall(
+        r'(?:what=|Rank\.[A-Z]+,\s*|(?:FAILING|OWNER_GONE): Final = )"([a-z ]+)"', Path(problems.__file__).read_text()
+    )
     assert {row[0].strip("`").lower() for row in rows} == {*said}
     assert len(rows) == len({*said}) > 1
     assert {verb for row in rows for verb in re.findall(r"`lanelog ([a-z-]+)", row[2])} <= {*all_verbs()}

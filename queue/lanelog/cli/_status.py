@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lanelog._text import age, plural, shown
+from lanelog.admin.operate.problems import oldest_first
 from lanelog.admin.operate.status import LANES
 from lanelog.cli import _columns
 from lanelog.cli._output import Answer
@@ -42,7 +43,7 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
         f"{plural(sum(group.members for group in found.groups), 'member')}: lag {found.lag:,}, "
         f"oldest {age(found.oldest_age, exact=found.oldest_age_exact)}, {plural(found.dead_letters, 'dead letter')}"
     )
-    lagging = sorted((group for group in found.groups if group.lag), key=lambda group: -(group.oldest_age or 0))
+    lagging = sorted((group for group in found.groups if group.lag), key=lambda group: oldest_first(group.oldest_age))
     measured = [(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age) for each in found.groups]
     return Answer(
         data=found,

@@ -27,6 +27,8 @@ SLOW: Final = 60.0
 """Seconds after which a running attempt, or a backlog, is reported."""
 JOB_RESTS: Final = 86_400.0
 """Seconds for which an archive or a replay may be behind while no process runs it: an archive often runs once a day."""
+ALIKE: Final = 10.0
+"""Seconds between two ages that are as good as the same."""
 REASONS: Final = 3
 """Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
 
@@ -273,6 +275,15 @@ def _letters(topic: TopicInfo, group: str, detail: str, mend: str, *, since: str
     )
 
 
+def oldest_first(seconds: float | None) -> int:
+    """Return the place of an age. Ages come from several snapshots: if they are alike, names decide."""
+    return -int((seconds or 0) / ALIKE)
+
+
 def worst_first(found: Iterable[Problem]) -> list[Problem]:
     """Sort by rank, and the oldest of each rank first."""
-    return sorted(found, key=lambda each: (each.rank, -(each.seconds or 0), each.topic, each.group, each.key or ""))
+
+    def place(each: Problem) -> tuple[int, int, str, str, str]:
+        return each.rank, oldest_first(each.seconds), each.topic, each.group, each.key or ""
+
+    return sorted(found, key=place)
