@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from lanelog._telemetry import get_logger
-from lanelog._text import moment
+from lanelog._text import moment, shown
 from lanelog.admin import Admin, Status
 from lanelog.admin.lookup.arguments import BY_MAX
 from lanelog.client import Client
@@ -42,6 +42,8 @@ REFRESH: Final = 10
 """Seconds after which the front page refreshes itself."""
 FORM_MAX: Final = 65_536
 """Bytes of a form. Keys, reasons and ids are far shorter."""
+RESULT_MAX: Final = 1000
+"""Characters of one field of a result. A verb may name thousands of lanes."""
 _NAV: Final = (
     ("Is it stuck?", ""),
     ("Topics", "topics"),
@@ -227,7 +229,7 @@ class _Site:
 def _told(result: Any) -> list[tuple[str, str]]:
     """Return the fields of a verb's result, as names and texts."""
     return [
-        (name.replace("_", " "), moment(value) if isinstance(value, datetime) else str(value))
+        (name.replace("_", " "), moment(value) if isinstance(value, datetime) else shown(str(value), RESULT_MAX))
         for name, value in attrs.asdict(result, recurse=False).items()
         if name not in ("dry_run", "moved") and value is not None
     ]
