@@ -6,7 +6,7 @@ application's SDK. The bounds of histograms and of the number of series are the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from attrs import define
@@ -15,7 +15,7 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observati
 
 if TYPE_CHECKING:
     from lanelog.client import Client
-    from lanelog.measures import GroupMeasures, Handling
+    from lanelog.measures import GroupMeasures, Handlings
 
 Attributes = dict[str, str]
 
@@ -40,16 +40,16 @@ class _Times:
     _total: Histogram
     _flush: Histogram
 
-    def handled(self, topic: str, group: str, handlings: Sequence[Handling]) -> None:
+    def handled(self, topic: str, group: str, handlings: Handlings) -> None:
         """Handlers have ended."""
         attributes = _of_group(topic, group)
         processing = {**attributes, "messaging.operation.name": "process"}
-        for seconds, waited, total in handlings:
+        for seconds in handlings.seconds:
             self._process.record(seconds, processing)
-            if waited is not None:
-                self._wait.record(waited, attributes)
-            if total is not None:
-                self._total.record(total, attributes)
+        for wait in handlings.waits:
+            self._wait.record(wait, attributes)
+        for total in handlings.totals:
+            self._total.record(total, attributes)
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
         """A publish has ended."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from attrs import define, evolve, field, fields, frozen
 
@@ -21,15 +21,36 @@ T = TypeVar("T")
 log = get_logger("client")
 
 
-class Handling(NamedTuple):
-    """One call of a handler that has ended; pulled messages: from the pull to the settlement. Seconds."""
+@define
+class Handlings:
+    """How long calls of handlers have taken, in seconds; pulled messages: from the pull to the settlement."""
 
-    seconds: float
-    waited: float | None
-    """From the publish to the beginning, by this machine's clock and the database's; never below 0. None: an attempt
-    after the first."""
-    total: float | None
-    """From the publish to the end. None: it failed, and the message is not done."""
+    seconds: list[float] = field(factory=list)
+    """Of each call, whatever came of it."""
+    waits: list[float] = field(factory=list)
+    """Of each first attempt, from the publish to the beginning, by this machine's clock and the database's. Never below
+    0."""
+    totals: list[float] = field(factory=list)
+    """Of each message that is done, from the publish to the end."""
+
+    def add(self, number: int, published_ms: int, seconds: float, since: float, *, done: bool) -> None:
+        """Add an attempt that has ended.
+
+        Args:
+            number: The number of the attempt.
+            published_ms: When the message was published, in milliseconds of the database's clock.
+            seconds: For how long it has run.
+            since: When it began, in seconds of this machine's clock.
+            done: Whether nothing is left to do for the message.
+        """
+        wait = since - published_ms / 1000
+        if wait < 0:
+            wait = 0.0
+        self.seconds.append(seconds)
+        if number == 1:
+            self.waits.append(wait)
+        if done:
+            self.totals.append(wait + seconds)
 
 
 class Observer(Protocol):
@@ -38,7 +59,7 @@ class Observer(Protocol):
     What it raises is logged, and changes nothing.
     """
 
-    def handled(self, topic: str, group: str, handlings: Sequence[Handling]) -> None:
+    def handled(self, topic: str, group: str, handlings: Handlings) -> None:
         """Handlers have ended, whatever came of them: those of one run, which takes some milliseconds."""
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
@@ -162,7 +183,7 @@ class Meter:
                 found.setdefault(at, Counters()).add(counters)
             return found
 
-    def handled(self, at: GroupTopic, handlings: Sequence[Handling]) -> None:
+    def handled(self, at: GroupTopic, handlings: Handlings) -> None:
         """Tell the observers of handlers that have ended."""
         self._tell(lambda observer: observer.handled(at.topic, at.group, handlings))
 
@@ -190,19 +211,6 @@ class Meter:
                 tell(each)
             except Exception:
                 log.exception("observer.failed")
-
-
-def handling(number: int, published_ms: int, seconds: float, *, done: bool) -> Handling:
-    """Return what an attempt that ends now has taken.
-
-    Args:
-        number: The number of the attempt.
-        published_ms: When the message was published, in milliseconds of the database's clock.
-        seconds: For how long it has run.
-        done: Whether nothing is left to do for the message.
-    """
-    total = max(seconds, time.time() - published_ms / 1000)
-    return Handling(seconds, total - seconds if number == 1 else None, total if done else None)
 
 
 def new(receipts: Sequence[object]) -> int:

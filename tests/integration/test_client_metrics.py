@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
 from lanelog import Client, Message, Postpone, Reject, Retry, instruments, metrics
-from lanelog.measures import Handling
+from lanelog.measures import Handlings
 from support.waiting import Record, eventually
 
 Series = dict[tuple[str, ...], float]
@@ -106,7 +106,7 @@ def test_many_topics_are_one_series(lanelog_client: Client, registry: CollectorR
     collector = metrics.observe(lanelog_client, registry)
     for number in range(40):
         collector.published(f"t{number}", 1, 0.1, None)
-        collector.handled(f"t{number}", "g", [Handling(0.1, 0.1, 0.2)])
+        collector.handled(f"t{number}", "g", Handlings([0.1], [0.1], [0.2]))
         collector.flushed(f"t{number}", "g", 1)
     found = scraped(registry)
     assert len(found) <= 1000

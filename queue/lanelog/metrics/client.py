@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from lanelog.client import Client
-    from lanelog.measures import GroupMeasures, Handling
+    from lanelog.measures import GroupMeasures, Handlings
 
 GROUPS_MAX: Final = 13
 """Topics and groups with series of their own: with the bound of topics, a client has at most 1,000 series."""
@@ -128,13 +128,13 @@ class ClientCollector(Collector):
 
     # -- the observer --------------------------------------------------------------------------------------------------
 
-    def handled(self, topic: str, group: str, handlings: Sequence[Handling]) -> None:
+    def handled(self, topic: str, group: str, handlings: Handlings) -> None:
         """Handlers have ended."""
         with self._lock:
             times = self._times(topic, group)
-            times.handler.add([each[0] for each in handlings])
-            times.wait.add([waited for _, waited, _ in handlings if waited is not None])
-            times.total.add([total for _, _, total in handlings if total is not None])
+            times.handler.add(handlings.seconds)
+            times.wait.add(handlings.waits)
+            times.total.add(handlings.totals)
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
         """A publish has ended."""

@@ -21,7 +21,7 @@ from lanelog._engine.lane.values import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
 from lanelog._telemetry import get_logger
 from lanelog.errors import LeaseLost
-from lanelog.measures import Counters, handling
+from lanelog.measures import Counters, Handlings
 from lanelog.notices import Notice
 
 if TYPE_CHECKING:
@@ -183,9 +183,9 @@ class MemberState:
         self.rules.measured(1, seconds)  # messages settled fast are not marked late
         if self.pulled and self.signals.meter.observers:
             done = attempt.state is not State.SUPERSEDED
-            self.signals.meter.handled(
-                self.at, [handling(attempt.number, attempt.row.published_at, seconds, done=done)]
-            )
+            handlings = Handlings()
+            handlings.add(attempt.number, attempt.row.published_at, seconds, time.time() - seconds, done=done)
+            self.signals.meter.handled(self.at, handlings)
         lane = self.lane_of(attempt.term)
         if attempt.run is not None and lane is not None:
             lane.dispatch.finished(attempt.run)

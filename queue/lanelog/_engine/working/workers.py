@@ -22,17 +22,16 @@ from lanelog._engine.lane.run import State
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._telemetry import get_logger
-from lanelog.measures import handling
+from lanelog.measures import Handlings
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.member.member import Member
     from lanelog.config import SubscriptionConfig
-    from lanelog.measures import Handling
     from lanelog.message import Message
 
 RUN_LIMIT = 3 * RUN_SECONDS
@@ -42,6 +41,10 @@ RELIEF = 0.25
 """Seconds in one handler after which the earlier outcomes of its run are settled without it."""
 
 log = get_logger("worker")
+
+
+_Timed = tuple["Attempt", float, bool]
+"""An attempt, when it ended (monotonic), and whether its handler raised nothing."""
 
 
 class _After(Enum):
@@ -76,6 +79,15 @@ def compose(
 
 def _call(layer: Callable[..., object], call_next: Callable[[Message], object], message: Message) -> object:
     return layer(message, call_next)
+
+
+def _times(ended: Sequence[_Timed]) -> Handlings:
+    """How long the attempts of a run have taken."""
+    times, clock = Handlings(), time.time() - time.monotonic()
+    for attempt, until, done in ended:
+        began = attempt.started
+        times.add(attempt.number, attempt.row.published_at, until - began, clock + began, done=done)
+    return times
 
 
 def run_hook(hook: Callable[[], object]) -> None:
@@ -209,7 +221,7 @@ class Workers:
         passage = Passage(isolation) if inside else None
         began = time.monotonic()
         meter = member.signals.meter
-        handlings: list[Handling] | None = [] if meter.observers else None
+        ended: list[_Timed] | None = [] if meter.observers else None
         detached = False
         try:
             if run.late and inside:
@@ -222,7 +234,7 @@ class Workers:
             worker.member, worker.run, worker.passage = member, run, passage
             while inside and passage is not None and (attempt := self._start_next(member, run, began)) is not None:
                 worker.attempt = attempt
-                after = self._handle(member, run, attempt, passage.leave, handlings)
+                after = self._handle(member, run, attempt, passage.leave, ended)
                 worker.attempt = None
                 detached = after is _After.DETACHED
                 if worker.abandoned or after is not _After.GO_ON:
@@ -234,8 +246,8 @@ class Workers:
         finally:
             if passage is not None and not detached:
                 passage.leave()
-            if handlings:
-                meter.handled(member.at, handlings)
+            if ended:
+                meter.handled(member.at, _times(ended))
 
     def _start_next(self, member: Member, run: Run, began: float) -> Attempt | None:
         now = time.monotonic()
@@ -250,7 +262,7 @@ class Workers:
         run: Run,
         attempt: Attempt,
         leave: Callable[[], None],
-        handlings: list[Handling] | None,
+        ended: list[_Timed] | None,
     ) -> _After:
         """Run the handler, unless the message's time is over, and record its outcome."""
         if attempt.expired:
@@ -261,9 +273,8 @@ class Workers:
             self.handler(message_of(attempt, member, self.context))
         except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
             error = raised
-        if handlings is not None:
-            seconds = time.monotonic() - attempt.started
-            handlings.append(handling(attempt.number, attempt.row.published_at, seconds, done=error is None))
+        if ended is not None:
+            ended.append((attempt, time.monotonic(), error is None))
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
