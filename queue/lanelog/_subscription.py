@@ -32,7 +32,6 @@ from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
 from lanelog.health import SubscriptionHealth
-from lanelog.measures import GroupMeasures, Measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.member.member import Holdings
     from lanelog.config import SubscriptionConfig
-    from lanelog.measures import Meter
     from lanelog.message import Message
 
 SHORTEST_WAIT = 0.05
@@ -358,36 +356,6 @@ class SubscriptionCore:
     def drain(self) -> None:
         """Give back the runs that wait in the queue of a pulled subscription."""
         self._puller.drain()
-
-
-def measured(
-    meter: Meter, engine: Engine | None, subscriptions: Sequence[SubscriptionCore], pool_waits: int
-) -> Measures:
-    """See `Client.measures`."""
-    running = [each for each in subscriptions if each.state is not SubscriptionState.NEW and not each.inherited]
-    held: dict[GroupTopic, list[Holdings]] = {}
-    for each in running:
-        for at, holdings in each.holdings().items():
-            held.setdefault(at, []).append(holdings)
-    prefetched = [each.prefetched() for each in running]
-    return Measures(
-        groups=tuple(
-            GroupMeasures(
-                topic=at.topic,
-                group=at.group,
-                counters=counters,
-                lanes=sum(each.lanes for each in held.get(at, ())),
-                running=sum(each.running for each in held.get(at, ())),
-                waiting=sum(each.waiting for each in held.get(at, ())),
-            )
-            for at, counters in meter.totals().items()
-        ),
-        loops=() if engine is None else engine.measures(),
-        prefetched=sum(messages for messages, _ in prefetched),
-        prefetched_bytes=sum(payload for _, payload in prefetched),
-        hints=sum(member.fetching.hints for each in running for member in each.members),
-        pool_waits=pool_waits,
-    )
 
 
 def checked_topics(topic: str | Sequence[str], config: SubscriptionConfig) -> tuple[str, ...]:

@@ -626,7 +626,7 @@ class Client:
 
     def measures(self) -> Measures:
         """Return what this process holds now, and what it has done since the client was made. Asks no database."""
-        from lanelog._subscription import measured
+        from lanelog._measured import measured
 
         return measured(self._meter, self._engine, list(self._subscriptions), self._database.waits)
 

@@ -187,9 +187,8 @@ class Database:
 
         `wait`: seconds until a connection is free (default: publish_timeout), then DatabaseError. `guarded`: for blocks
         that give `raw` to user code, see `Transaction.verify`. Our statements then name their database, and afterwards
-        the connection is as new, or closed. If COMMIT loses the connection, the DatabaseError has `outcome_unknown`. A
-        transaction that met a deadlock or a lock time-out is not committed, even if the block swallows that error: it
-        is raised again instead.
+        the connection is as new, or closed. If COMMIT loses the connection, the DatabaseError has `outcome_unknown`.
+        After a deadlock or a lock time-out nothing is committed: an error that the block swallows is raised again.
         """
         pool, pooled = self._borrow(wait)
         try:

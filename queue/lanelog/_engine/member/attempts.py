@@ -55,19 +55,15 @@ class Attempts:
     def mark(self, run: Run, until: float | None = None) -> bool | None:
         """Let the next flush mark this late run, and wait for the commit. The caller has entered the isolation.
 
-        True: the mark is committed.
+        True: the mark is committed. Before the handler, the caller must ask `may_start`: a thread may sleep there until
+        the lane is lost, and the next owner has counted the attempt as a crash.
 
         False: the run must not start. It was taken back meanwhile, or its lane is lost. The refused flush marks
-        nothing, so the next owner does not count the attempt. A flush of unknown outcome is no commit: it is written
-        again.
+        nothing. A flush of unknown outcome is no commit: it is written again.
 
-        None: the mark was not committed by `until` (monotonic), or within `patience`. The database is away, and a
-        quarantined message of another client must not wait for it as well. The mark stays due, and a second call waits
-        for it again. Only a quarantined message waits without limit: its row may say that it runs alone, so it must not
-        let others in.
-
-        Between the commit and the handler the caller must ask `may_start`. A thread may sleep there until the lane is
-        lost. Then the next owner has counted the attempt as a crash.
+        None: the mark was not committed by `until` (monotonic), or within `patience`: a quarantined message of another
+        client must not wait for a database that is away. The mark stays due, and a second call waits for it again. Only
+        a quarantined message waits without limit: its row may say that it runs alone.
         """
         longest = self.patience if until is None else min(self.patience, max(0.0, until - time.monotonic()))
         patience = None if run.alone else longest
@@ -89,8 +85,7 @@ class Attempts:
     def wait_written(self, run: Run) -> None:
         """Wait until the outcome of a quarantined message is committed, but not longer than `patience`.
 
-        Until then its row says that it runs alone. If another message ran now and killed the process, the quarantined
-        one would be dead-lettered for that, even if its handler had returned.
+        Until then its row says that it runs alone: if another one killed the process now, it would be dead-lettered.
         """
         waiter = FlushWaiter()
         with self.state.lock:
@@ -182,10 +177,7 @@ class Attempts:
             return True
 
     def hand_back(self, *, forgotten: bool = False) -> None:
-        """Return the messages that the user has and has not settled. Their attempts do not count.
-
-        `forgotten`: only the messages that the user has thrown away. Another thread may still have any other one.
-        """
+        """Return the messages that the user has and has not settled, or only those thrown away. No attempt counts."""
         now = time.monotonic()
         with self.state.lock:
             back = [a for a in self.state.detached if a.state is State.RUNNING and (a.forgotten or not forgotten)]
@@ -203,9 +195,8 @@ class Attempts:
     def cut_off(self) -> list[Attempt]:
         """The process is about to end while handlers still run: return their messages. Their attempts do not count.
 
-        These attempts are superseded: their settlements are refused. A message that was acked before its handler cannot
-        go back. It is returned as well, so that the caller can report it as lost. All lanes must be closing, so that
-        nothing new starts.
+        Their settlements are refused. A message that was acked before its handler cannot go back: it is returned as
+        well, and the caller reports it as lost. All lanes must be closing, so that nothing new starts.
         """
         now = time.monotonic()
         cut: list[Attempt] = []

@@ -1,0 +1,47 @@
+"""What a client holds and has done, put together from its parts. Counts nothing itself, and asks no database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog._subscription import SubscriptionState
+from lanelog.measures import GroupMeasures, Measures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._engine.engine import Engine
+    from lanelog._engine.member.member import Holdings
+    from lanelog._places import GroupTopic
+    from lanelog._subscription import SubscriptionCore
+    from lanelog.measures import Meter
+
+
+def measured(
+    meter: Meter, engine: Engine | None, subscriptions: Sequence[SubscriptionCore], pool_waits: int
+) -> Measures:
+    """See `Client.measures`."""
+    running = [each for each in subscriptions if each.state is not SubscriptionState.NEW and not each.inherited]
+    held: dict[GroupTopic, list[Holdings]] = {}
+    for each in running:
+        for at, holdings in each.holdings().items():
+            held.setdefault(at, []).append(holdings)
+    prefetched = [each.prefetched() for each in running]
+    return Measures(
+        groups=tuple(
+            GroupMeasures(
+                topic=at.topic,
+                group=at.group,
+                counters=counters,
+                lanes=sum(each.lanes for each in held.get(at, ())),
+                running=sum(each.running for each in held.get(at, ())),
+                waiting=sum(each.waiting for each in held.get(at, ())),
+            )
+            for at, counters in meter.totals().items()
+        ),
+        loops=() if engine is None else engine.measures(),
+        prefetched=sum(messages for messages, _ in prefetched),
+        prefetched_bytes=sum(payload for _, payload in prefetched),
+        hints=sum(member.fetching.hints for each in running for member in each.members),
+        pool_waits=pool_waits,
+    )
