@@ -1,12 +1,14 @@
 """The dashboard against a real database: every page, every action, and whom it refuses."""
 
 import base64
+import io
 import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -18,8 +20,10 @@ from attrs import evolve
 from starlette.routing import Route
 
 import lanelog
-from lanelog.config import ConnectConfig
-from lanelog.dashboard import Access, dashboard
+from lanelog._engine.leasing.registration import register
+from lanelog._places import GroupTopic
+from lanelog.config import ConnectConfig, SubscriptionConfig
+from lanelog.dashboard import Access, WebPace, dashboard, wsgi
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.guard import Guard
 from lanelog.devserver import DevServer
@@ -28,7 +32,7 @@ from support.accounts import account
 from support.cli import Command
 from support.dashboards import Visitor
 from support.shop import open_shop
-from support.waiting import events
+from support.waiting import accept, events, eventually
 
 TOKEN = "a-token-of-26-characters-x"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -46,6 +50,9 @@ FORMS: dict[str, dict[str, Any]] = {
 """A request for each action that has something to do in the shop."""
 PAGES = {
     "/": "no such branch",
+    "/?still=1": "Refresh it by itself",
+    "/charts": "Not enough samples",
+    "/charts?topic=merge&hours=6": "Charts of merge",
     "/topics": "merge",
     "/groups": "builders",
     "/groups?topic=halted": "paused",
@@ -61,11 +68,20 @@ PAGES = {
     "/schedules": "nightly",
     "/delayed": "merge",
     "/delayed?topic=merge": "later",
+    "/archives": "what they have not read",
+    "/jobs": "since this dashboard was started",
     "/audit": "pause",
     "/audit?topic=halted": "pause",
     "/database": "queue_messages",
 }
 """Addresses, each with a text that only its answer has."""
+STREAMS = {"/live/stuck": "no such branch", "/live/charts": "Not enough samples"}
+"""Addresses of streams of events, likewise."""
+STATIC = [f"/static/{name}" for name in ("style.css", "htmx.min.js", "htmx-sse.min.js")]
+JOB = ["/job", "/job/stop", "/live/job"]
+"""What needs the id of a job."""
+AT_ONCE = WebPace(sample=3600, look=0.01, stream=0)
+"""A stream ends behind its first event."""
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +98,11 @@ def own_shop(lanelog_server: DevServer) -> Iterator[lanelog.Client]:
         yield client
 
 
+def threads() -> list[threading.Thread]:
+    """Those that take samples."""
+    return [each for each in threading.enumerate() if each.name == "lanelog-dashboard"]
+
+
 def routes(app: Any) -> list[Route]:
     """All routes behind the guard."""
     assert isinstance(app, Guard)
@@ -93,24 +114,39 @@ def routes(app: Any) -> list[Route]:
 
 @pytest.mark.parametrize("address", PAGES)
 def test_every_page_answers_a_reader(shop: lanelog.Client, address: str) -> None:
-    """With what it is for, without a button, script or foreign address, and under a strict policy."""
+    """With what it is for, without a button, a script of its own or a foreign address, and under a strict policy."""
     answer = Visitor(dashboard(shop)).send("GET", address)
     assert answer.status_code == 200, answer.text
     assert PAGES[address] in answer.text
     assert "/act/" not in answer.text
-    assert not re.search(r"<script|\son\w+=|style=|https?://", answer.text)
+    ours = re.sub(r'<script src="/static/htmx[-a-z]*\.min\.js\?[\w.]+" defer></script>', "", answer.text)
+    assert not re.search(r"<script|\son\w+=|style=|https?://", ours)
     policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
+    assert "default-src 'none'; script-src 'self'" in policy
     assert "unsafe" not in policy
     assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("address", STREAMS)
+def test_a_page_that_is_watched_is_told_what_has_changed(shop: lanelog.Client, address: str) -> None:
+    """By a stream of events that ends by itself, and carries what the page itself shows."""
+    answer = Visitor(dashboard(shop, pace=AT_ONCE)).send("GET", address)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    retry, event, end = answer.text.split("\n\n")
+    assert (retry, end) == ("retry: 1000", "")
+    told = "\n".join(line.removeprefix("data: ") for line in event.splitlines()[1:])
+    assert STREAMS[address] in told
+    page = Visitor(dashboard(shop, pace=AT_ONCE)).send("GET", address.removeprefix("/live").replace("stuck", "")).text
+    assert f'sse-connect="{address}' in page
 
 
 def test_the_pages_are_all_there_are(shop: lanelog.Client) -> None:
     """A new route needs its line above; all of them only look, but the one for actions."""
     paths = {route.path for route in routes(dashboard(shop))}
-    assert paths == {*(address.partition("?")[0] for address in PAGES), "/style.css", "/act/{name}"}
+    pages = {address.partition("?")[0] for address in PAGES}
+    assert paths == {*pages, *STREAMS, *JOB, "/static/{name}", "/act/{name}"}
     changing = {route.path for route in routes(dashboard(shop)) if not (route.methods or set()) <= {"GET", "HEAD"}}
-    assert changing == {"/act/{name}"}
+    assert changing == {"/act/{name}", "/job/stop"}
     assert FORMS.keys() == ACTIONS.keys()
 
 
@@ -125,9 +161,11 @@ def test_a_page_of_what_is_not_there_says_so(shop: lanelog.Client, address: str,
 def test_a_database_that_is_away_is_said_on_the_page(empty_url: str) -> None:
     """Here: the tables are missing."""
     with lanelog.connect(empty_url) as client:
-        answer = Visitor(dashboard(client)).get("/")
-    assert answer.status_code == 503
-    assert "migrate" in answer.text
+        visitor = Visitor(dashboard(client, pace=AT_ONCE))
+        for address, status in (("/", 503), ("/groups", 503), ("/live/stuck", 200)):
+            answer = visitor.get(address)
+            assert answer.status_code == status
+            assert "migrate" in answer.text
 
 
 def test_ten_thousand_lanes_are_read_page_by_page(lanelog_client: lanelog.Client) -> None:
@@ -169,6 +207,17 @@ def test_a_payload_is_hidden_until_asked_for(lanelog_client: lanelog.Client) -> 
         assert not {"4111", "34 31 31 31"} & set(re.findall(r"4111|34 31 31 31", answer.text))
 
 
+def test_archives_are_shown_as_the_groups_they_are(lanelog_client: lanelog.Client) -> None:
+    """With their names, and what they have not read yet."""
+    lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
+    at = GroupTopic(topic="t", group="nightly")
+    register(lanelog_client.admin._database, at, SubscriptionConfig(start="earliest"), order="archive")
+    text = Visitor(dashboard(lanelog_client)).get("/archives").text
+    assert re.search(
+        r">nightly</a>.*<td><span class=\"\">archive</span></td>.*<td><span class=\"\">2</span></td>", text
+    )
+
+
 def test_hostile_names_and_payloads_stay_text(lanelog_client: lanelog.Client) -> None:
     """On every page that shows them."""
     lanelog_client.publish("t", HOSTILE, HOSTILE.encode(), metadata={"x": HOSTILE})
@@ -183,7 +232,7 @@ def test_hostile_names_and_payloads_stay_text(lanelog_client: lanelog.Client) ->
         visitor.get("/groups", topic=HOSTILE),
     ):
         assert "alert(1)" in answer.text
-        assert not re.search(r"<(script|img)", answer.text)
+        assert not re.search(r"<(script(?! src=./static/)|img)", answer.text)
 
 
 def test_it_is_mounted_under_a_prefix(shop: lanelog.Client) -> None:
@@ -193,9 +242,37 @@ def test_it_is_mounted_under_a_prefix(shop: lanelog.Client) -> None:
 
     visitor = Visitor(Starlette(routes=[Mount("/queue", dashboard(shop, Access(allow_actions=True)))]))
     text = visitor.get("/queue/").text
-    assert visitor.get("/queue/style.css").headers["content-type"].startswith("text/css")
-    assert all(link.startswith(("/queue/", "#")) for link in re.findall(r'(?:href|action)="([^"]*)"', text))
+    assert visitor.get("/queue/static/style.css").headers["content-type"].startswith("text/css")
+    assert visitor.get("/queue/static/app.py").status_code == 404
+    links = re.findall(r'(?:href|action|src|sse-connect)="([^"]*)"', text)
+    assert all(link.startswith(("/queue/", "#")) for link in links)
     assert visitor.get("/queue/act/release", **GOOD).status_code == 200
+
+
+def test_it_is_mounted_in_a_wsgi_application(shop: lanelog.Client) -> None:
+    """Below a prefix, for this machine alone. Pages reload themselves there: a stream would keep a thread."""
+    app = wsgi.dashboard(shop, Access(allow_actions=True))
+
+    def get(path: str, *, method: str = "GET", query: str = "", body: bytes = b"", **other: str) -> tuple[str, str]:
+        environ: dict[str, Any] = {"REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "127.0.0.1", "QUERY_STRING": query}
+        environ |= {"REQUEST_METHOD": method, "SCRIPT_NAME": "/queue", "PATH_INFO": path, "SERVER_NAME": "here"}
+        environ |= {"SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1", "CONTENT_LENGTH": str(len(body))}
+        said: list[str] = []
+        answer = app({**environ, "wsgi.input": io.BytesIO(body), **other}, lambda status, *_: said.append(status))
+        return b"".join(answer).decode(), said[0]
+
+    text, status = get("/")
+    assert status == "200 OK"
+    assert 'href="/queue/topics"' in text
+    assert 'http-equiv="refresh"' in text
+    assert "<script" not in text
+    assert get("/live/stuck")[1].startswith("404")
+    assert get("/", REMOTE_ADDR="10.0.0.6")[1].startswith("401")
+    assert "What it would change now" in get("/act/release", query="topic=merge&group=builders&key=good")[0]
+    forged = get("/act/release", method="POST", body=b"why=x", HTTP_ORIGIN="http://evil.example")
+    assert forged[1].startswith("403")
+    said = get("/act/release", method="POST", body=b"topic=merge", HTTP_ORIGIN="http://127.0.0.1")
+    assert "names no group, key" in said[0]
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------
@@ -259,6 +336,56 @@ def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Cl
     assert own_shop.admin.dead_letters("merge") == []
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_redrive_that_takes_long_shows_its_progress(own_shop: lanelog.Client, *, stopped: bool) -> None:
+    """On a page of its own, and goes on without anybody. Stopped, it ends behind its batch; what is done stays."""
+    own_shop.publish_many("merge", [("many", b"x")] * 4)
+
+    def reject(_: lanelog.Message) -> None:
+        raise lanelog.Reject("again")
+
+    with own_shop.subscribe("merge", "builders2", reject):
+        eventually(lambda: len(own_shop.admin.dead_letters("merge", "builders2")) >= 4)
+    letters = len(own_shop.admin.dead_letters("merge", "builders2"))
+    visitor = Visitor(dashboard(own_shop, Access(allow_actions=True), pace=AT_ONCE))
+    form = {"topic": "merge", "group": "builders2", "letters": "again", "rate": "1", "why": "incident 7"}
+    begun = visitor.post("/act/redrive", **form)
+    assert begun.status_code == 303
+    page = begun.headers["location"]
+    shown = visitor.send("GET", page).text
+    assert "incident 7" in shown
+    assert f"of {letters}<" in shown
+    assert f'sse-connect="/live{page}"' in shown
+    assert f'max="{letters}"' in visitor.send("GET", f"/live{page}").text
+    if stopped:
+        assert visitor.post("/job/stop", id=page.partition("=")[2]).status_code == 303
+    eventually(lambda: "http-equiv" not in visitor.send("GET", page).text, within=letters + 10)
+    ended = visitor.send("GET", page).text
+    left = len(own_shop.admin.dead_letters("merge", "builders2"))
+    assert ("<dd>stopped</dd>" if stopped else "What it changed") in ended
+    assert f"<dd>{letters - left} of {letters}</dd>" in ended
+    assert bool(left) is stopped
+    assert "event: end" in visitor.send("GET", f"/live{page}").text
+    assert page[1:] in visitor.get("/jobs").text
+    assert visitor.get("/job", id="none").status_code == 404
+
+
+def test_charts_are_drawn_of_the_dashboards_own_samples(lanelog_client: lanelog.Client) -> None:
+    """From its first page on, until the client is closed: then its thread ends."""
+    lanelog_client.publish("t", "k", b"x")
+    lanelog_client.subscribe("t", "g", accept).stop()
+    before = threads()
+    visitor = Visitor(dashboard(lanelog_client, pace=evolve(AT_ONCE, sample=0.01)))
+    visitor.get("/")
+    eventually(lambda: "<polyline" in visitor.get("/charts", topic="t", group="g").text)
+    assert "<polyline" in visitor.get("/live/charts").text
+    running = [each for each in threads() if each not in before]
+    lanelog_client.close()
+    (thread,) = running
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_an_action_without_the_privilege_is_refused_and_logged(
     own_shop: lanelog.Client, lanelog_server: DevServer, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,9 +446,9 @@ def test_every_action_is_refused(shop: lanelog.Client, why: str) -> None:
     assert shop.admin.groups("merge")[0].paused_at is None
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/style.css", "/act/skip"])
+@pytest.mark.parametrize("path", [*PAGES, *STREAMS, *STATIC, *JOB, "/act/skip"])
 def test_no_page_is_shown_without_the_token_or_to_a_forged_host(shop: lanelog.Client, path: str) -> None:
-    """Not even the style sheet."""
+    """Not even the style sheet, nor a stream."""
     app = dashboard(shop, ACTING)
     assert Visitor(app).send("GET", path).status_code == 401
     assert Visitor(app, {**basic("ann"), "host": "evil.example"}).send("GET", path).status_code == 421

@@ -1,6 +1,7 @@
-"""Four incidents. Each is named by an alert, by `lanelog status` and by the front page, and their command mends it.
+"""Four incidents. An alert, `lanelog status` and the front page name each; their command or button mends it.
 
-The commands are taken from what is shown, and run in a shell. After that all three are quiet.
+The commands are taken from what is shown, and run in a shell. Buttons are followed as a browser does. After that all
+three are quiet.
 """
 
 import json
@@ -26,10 +27,10 @@ STATUS = "lanelog status -- 'orders; it'\\''s due'"
 PROXIED = {"lease_duration": 600.0, "lease_renewal": 200.0}
 
 
-@pytest.fixture
-def on_call(lanelog_url: str, tmp_path: Path) -> OnCall:
+@pytest.fixture(params=["command", "button"])
+def on_call(lanelog_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> OnCall:
     """Who is paged."""
-    return OnCall(lanelog_url, tmp_path)
+    return OnCall(lanelog_url, tmp_path, clicks=request.param == "button")
 
 
 def grow_older(raw: Any, table: str, *columns: str, seconds: int) -> None:

@@ -1,4 +1,7 @@
-"""Who is paged at night: looks at alerts, `lanelog status` and the front page, and runs what they offer in a shell."""
+"""Who is paged at night: looks at alerts, `lanelog status` and the front page, and does what they offer.
+
+Either runs the command in a shell, or clicks through the dashboard.
+"""
 
 import json
 import os
@@ -14,7 +17,7 @@ from attrs import frozen
 from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
-from lanelog.dashboard import dashboard
+from lanelog.dashboard import Access, dashboard
 from lanelog.metrics import alert_rules
 from support.dashboards import Visitor
 from support.prometheus import check_rules, serving
@@ -43,6 +46,8 @@ class OnCall:
     url: str
     place: Path
     """A directory for Prometheus' files."""
+    clicks: bool
+    """Whether they go by the dashboard, and not by the command."""
 
     def named(self, alert: Alert, state: str) -> str:
         """Hold that this alert fires and no other, that its command and the front page name the state, and agree.
@@ -63,9 +68,28 @@ class OnCall:
         return offered
 
     def mend(self, offered: str) -> None:
-        """Run the command as it stands. It shows what it would do, and says how it is done."""
+        """Run the command as it stands: it shows what it would do, and says how it is done. Or click the button."""
+        if self.clicks:
+            self.click(offered)
+            return
         (flag,) = re.findall(r"^nothing was changed: add (\S+) to do it$", self.shell(offered), re.MULTILINE)
         self.shell(f"{offered} {flag}")
+
+    def click(self, offered: str) -> None:
+        """Follow the button of the card with this command, or its link to the button, and give a reason."""
+        with lanelog.connect(self.url) as client:
+            visitor = Visitor(dashboard(client, Access(allow_actions=True)))
+            cards = re.findall(r"<article.*?</article>", visitor.get("/").text, re.DOTALL)
+            (card,) = [card for card in cards if f"$ {offered}<" in unescape(card)]
+            if 'class="button"' not in card:
+                card = visitor.send("GET", links(card)[-1]).text
+            button = next(link for link in links(card) if link.startswith("/act/"))
+            preview = visitor.send("GET", button).text
+            (form,) = re.findall(r'<form method="post".*?</form>', preview, re.DOTALL)
+            fields = dict(re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)">', form))
+            given = {name: unescape(value) for name, value in fields.items()}
+            done = visitor.post(button.partition("?")[0], **given, why="paged at night")
+            assert done.status_code == 200, done.text
 
     def quiet(self) -> None:
         """Hold that soon nothing is wrong any more, wherever they look."""
@@ -114,6 +138,11 @@ class OnCall:
         ]
         test = {"interval": "1m", "input_series": series, "alert_rule_test": expected}
         check_rules(self.place, "test", json.dumps({"rule_files": ["rules.yaml"], "tests": [test]}))
+
+
+def links(page: str) -> list[str]:
+    """All links of a piece of a page."""
+    return [unescape(link) for link in re.findall(r'href="(.*?)"', page)]
 
 
 def told(alert: Alert) -> dict[str, Any]:

@@ -18,7 +18,7 @@ WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 GROUP = GroupInfo(
     topic="merge", group="builders", order="strict", start="earliest", retention=300.0, created_at=WHEN, paused_at=None,
     paused_by="", pause_reason="", members=2, members_unchanged=31.0, lanes=5, owned_lanes=5,
-    stale_lanes=0, paused_lanes=0, lagging_lanes=1, lag=3, oldest_age=31.0, oldest_age_exact=True,
+    stale_lanes=0, paused_lanes=0, lagging_lanes=1, head=10, lag=3, oldest_age=31.0, oldest_age_exact=True,
     waiting=0, in_flight=0,
 )  # fmt: skip
 LANE = LaneInfo(

@@ -25,7 +25,7 @@ SERIES_MAX = 1000
 GROUP = GroupInfo(
     topic="t", group="g", order="strict", start="earliest", retention=0.0, created_at=THEN, paused_at=None,
     paused_by="", pause_reason="", members=1, members_unchanged=100.0, lanes=2, owned_lanes=2, stale_lanes=0,
-    paused_lanes=0, lagging_lanes=1, lag=10, oldest_age=1.0, oldest_age_exact=True, waiting=0, in_flight=0,
+    paused_lanes=0, lagging_lanes=1, head=10, lag=10, oldest_age=1.0, oldest_age_exact=True, waiting=0, in_flight=0,
 )  # fmt: skip
 TOPIC = TopicInfo(
     topic="t", lanes=2, messages=10, head=10, floor=0, dead_letters=1, groups=(), dead_letter_topics=(),

@@ -68,6 +68,21 @@ EVENTS: Final = (
         "verb by why topic group key offset to id letters rate error",
     ),
     Event(
+        "job.failed",
+        "ERROR",
+        "dashboard",
+        "An action of the dashboard that takes long met an error that is none of this library.",
+        "job exc_info",
+    ),
+    Event(
+        "job.stopped",
+        "WARNING",
+        "dashboard",
+        "A user of the dashboard stopped an action that takes long. What it has done stays.",
+        "job by",
+    ),
+    Event("sample.failed", "DEBUG", "dashboard", "The charts lack a sample: the log could not be asked.", "error"),
+    Event(
         "connections.missing",
         "ERROR",
         "database",

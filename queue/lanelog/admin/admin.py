@@ -13,7 +13,7 @@ from attrs import define, evolve, field
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.act import NOBODY, Act, Actor
-from lanelog.admin.lookup.arguments import decided, limit_of
+from lanelog.admin.lookup.arguments import decided, limit_of, unheard
 from lanelog.admin.read import heads, lanes, messages, topics
 from lanelog.admin.schedules import scheduled
 
@@ -589,6 +589,7 @@ class Admin:
         ttl: Duration | None = None,
         max_deliveries: int | None = None,
         to_topic: str | None = None,
+        progress: Callable[[int], None] = unheard,
         dry_run: bool,
     ) -> Redriven:
         """Put dead letters of a group back into their original topic, for this group only and in the order of each key.
@@ -614,6 +615,8 @@ class Admin:
                 None: as the subscription says.
             to_topic: Write to this topic instead. If the group is registered there, the copies are for this group only,
                 otherwise for all groups of that topic.
+            progress: Called after each batch, with the messages that this call has moved so far. What it raises ends
+                the call there; what has moved stays.
             dry_run: True: only show.
         """
         from lanelog.admin.dead_letters import redrive
@@ -630,6 +633,7 @@ class Admin:
             ttl=ttl,
             max_deliveries=max_deliveries,
             to_topic=to_topic,
+            progress=progress,
             actor=self._actor,
             dry_run=decided(dry_run),
             ensure_lanes=self._ensure_lanes,
@@ -645,6 +649,7 @@ class Admin:
         ids: Collection[str] | None = None,
         reason: str | None = None,
         all: bool = False,  # noqa: A002 - as redrive
+        progress: Callable[[int], None] = unheard,
         dry_run: bool,
     ) -> Deleted:
         """Settle dead letters of a group for ever. Give exactly one of `ids`, `reason` and `all`.
@@ -657,6 +662,7 @@ class Admin:
             ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
             reason: All dead letters with this reason (`DeadLetterInfo.reason`).
             all: True: all dead letters of the group.
+            progress: As for `redrive`, with the dead letters that were settled.
             dry_run: True: only show.
         """
         from lanelog.admin.dead_letters import delete
@@ -668,6 +674,7 @@ class Admin:
             ids=ids,
             reason=reason,
             everything=all,
+            progress=progress,
             actor=self._actor,
             dry_run=decided(dry_run),
         )

@@ -6,9 +6,12 @@ Owns how dead letters are chosen and shown. Administration changes them.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from lanelog._text import age, moment, plural, shown
 from lanelog.cli import _columns_messages, _totals
@@ -18,7 +21,7 @@ from lanelog.cli._verbs import Verbs, changing, limit_option, reading
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from lanelog.admin import Admin, MessageInfo
     from lanelog.message import DeadLetter
@@ -142,19 +145,21 @@ def redrive(
 ) -> Answer:
     """Put dead letters of GROUP back into TOPIC, for this group only and in the order of each key."""
     _check_choice(ids, reason, everything=everything)
-    done = admin.redrive(
-        topic,
-        group,
-        ids=ids or None,
-        reason=reason,
-        all=everything,
-        rate=rate,
-        delay=delay,
-        ttl=ttl,
-        max_deliveries=max_deliveries,
-        to_topic=to_topic,
-        dry_run=dry_run,
-    )
+    with _counting("dead letters put back") as progress:
+        done = admin.redrive(
+            topic,
+            group,
+            ids=ids or None,
+            reason=reason,
+            all=everything,
+            rate=rate,
+            delay=delay,
+            ttl=ttl,
+            max_deliveries=max_deliveries,
+            to_topic=to_topic,
+            progress=progress,
+            dry_run=dry_run,
+        )
     text = f"{'would put' if dry_run else 'put'} {plural(done.messages, 'dead letter')} of {shown(group)} "
     text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}"
     if done.delay:
@@ -184,10 +189,23 @@ def delete(
 ) -> Answer:
     """Settle dead letters of GROUP for ever. Their rows stay until the next collection."""
     _check_choice(ids, reason, everything=everything)
-    done = admin.delete_dead_letters(topic, group, ids=ids or None, reason=reason, all=everything, dry_run=dry_run)
+    with _counting("dead letters deleted") as progress:
+        done = admin.delete_dead_letters(
+            topic, group, ids=ids or None, reason=reason, all=everything, progress=progress, dry_run=dry_run
+        )
     text = f"{'would delete' if dry_run else 'deleted'} {plural(done.messages, 'dead letter')} of {shown(group)} "
     text += f"in {plural(done.keys, 'lane')}"
     return Answer(data=done, lines=[text, *_missing(done.missing, group)])
+
+
+@contextmanager
+def _counting(what: str) -> Iterator[Callable[[int], None]]:
+    """Show on standard error how many are done, if that is a terminal. The line goes with the end."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.completed:,} {task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown_so_far:
+        task = shown_so_far.add_task(what, total=None)
+        yield lambda count: shown_so_far.update(task, completed=count)
 
 
 def _check_choice(ids: tuple[str, ...], reason: str | None, *, everything: bool) -> None:

@@ -68,8 +68,14 @@ def web(
         raise Refused(f"{listen} is reached from other machines: set {_TOKEN} or --token-file, or name a trusted proxy")
     with lanelog.connect(url, publish_timeout=_PATIENCE) as client:
         # uvicorn must not log addresses, which hold keys, and must not believe a proxy about who asks.
+        # At its end it waits no longer for streams of events: browsers would keep it for half a minute.
         config = uvicorn.Config(
-            dashboard(client, access), log_level="warning", access_log=False, proxy_headers=False, server_header=False
+            dashboard(client, access),
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
         )
         try:
             family = socket.AF_INET6 if ":" in at else socket.AF_INET

@@ -12,6 +12,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from lanelog.admin import Admin
+from lanelog.admin.lookup.arguments import unheard
 from lanelog.errors import ConfigurationError
 
 
@@ -23,6 +24,8 @@ class Doer:
     why: str
     dry_run: bool
     """Whether this is the preview."""
+    progress: Callable[[int], None] = unheard
+    """Called with the messages that are done, by verbs that take long."""
 
 
 Fields = Mapping[str, str]
@@ -42,6 +45,8 @@ class WebAction:
     """Fields that it may have."""
     asks: Mapping[str, str] = {}
     """Fields that a person fills in on the preview, each with its label."""
+    long: bool = False
+    """Whether it may take minutes. Then the result of its verb has `messages`."""
     verb: Verb
 
     def chosen(self, given: Fields) -> dict[str, str]:
@@ -78,11 +83,15 @@ def _seek(admin: Admin, at: Fields, doer: Doer) -> Any:
 
 def _redrive(admin: Admin, at: Fields, doer: Doer) -> Any:
     rate = float(_whole("rate", at["rate"])) if "rate" in at else None
-    return admin.redrive(at["topic"], at["group"], **_letters(at), rate=rate, dry_run=doer.dry_run)
+    return admin.redrive(
+        at["topic"], at["group"], **_letters(at), rate=rate, progress=doer.progress, dry_run=doer.dry_run
+    )
 
 
 def _delete_letters(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.delete_dead_letters(at["topic"], at["group"], **_letters(at), dry_run=doer.dry_run)
+    return admin.delete_dead_letters(
+        at["topic"], at["group"], **_letters(at), progress=doer.progress, dry_run=doer.dry_run
+    )
 
 
 def _delete_group(admin: Admin, at: Fields, doer: Doer) -> Any:
@@ -144,6 +153,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         needs=_GROUP,
         may=("id", "letters", "rate"),
         asks={"rate": "Messages a second (empty: no limit)"},
+        long=True,
         verb=_redrive,
     ),
     "delete-letters": WebAction(
@@ -151,6 +161,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         warning="The messages are given up for good. This cannot be taken back.",
         needs=_GROUP,
         may=("id", "letters"),
+        long=True,
         verb=_delete_letters,
     ),
     "delete-group": WebAction(

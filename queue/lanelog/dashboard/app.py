@@ -1,72 +1,67 @@
-"""The dashboard as an ASGI application: routes, templates, and the two handlers of actions.
+"""The dashboard as an ASGI application: its routes, and the handlers of pages.
 
-Owns the way from a request to an answer. `guard` has refused by then what must not come in; pages stand in `pages`.
+Owns the way from a request to a page. `guard` has refused by then what must not come in. Pages stand in `pages`,
+actions in `acting`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
-import attrs
-from attrs import define, field, frozen
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from attrs import define, field
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from lanelog._telemetry import get_logger
-from lanelog._text import moment, shown
+from lanelog._places import GroupTopic
+from lanelog._text import moment
 from lanelog.admin import Admin, Status
-from lanelog.admin.lookup.arguments import BY_MAX
 from lanelog.client import Client
-from lanelog.dashboard import pages, stuck
+from lanelog.dashboard import charts, pages, stuck
 from lanelog.dashboard.access import Access
-from lanelog.dashboard.actions import ACTIONS, Doer, WebAction
+from lanelog.dashboard.acting import Acting, TooMuch
 from lanelog.dashboard.asked import Asked, Maker
-from lanelog.dashboard.guard import USER, Guard
+from lanelog.dashboard.guard import Guard
+from lanelog.dashboard.jobs import Jobs
+from lanelog.dashboard.live import Fragment, WebPace, stream
 from lanelog.dashboard.looks import SharedLook
 from lanelog.dashboard.payload import Mask
-from lanelog.dashboard.views import WebButton, WebPage, cell
-from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
+from lanelog.dashboard.rendering import Renderer, trouble
+from lanelog.dashboard.samples import SPAN, Samples
+from lanelog.dashboard.views import link
+from lanelog.errors import LanelogError
 
 FRESH: Final = 2.0
 """Seconds for which all who watch get the same answer."""
 REFRESH: Final = 10
-"""Seconds after which the front page refreshes itself."""
-FORM_MAX: Final = 65_536
-"""Bytes of a form. Keys, reasons and ids are far shorter."""
-RESULT_MAX: Final = 1000
-"""Characters of one field of a result. A verb may name thousands of lanes."""
-_NAV: Final = (
-    ("Is it stuck?", ""),
-    ("Topics", "topics"),
-    ("Groups", "groups"),
-    ("Dead letters", "dead-letters"),
-    ("Schedules", "schedules"),
-    ("Delayed", "delayed"),
-    ("Audit", "audit"),
-    ("Database", "database"),
-)
-
-log = get_logger("dashboard")
+"""Seconds after which a page that changes reloads itself, where it can have no stream of events."""
+_SPANS: Final = {"1": 3600, "6": SPAN}
+"""Seconds that charts show, by what the address says."""
+_STATIC: Final = {
+    "style.css": "text/css",
+    "htmx.min.js": "text/javascript",
+    "htmx-sse.min.js": "text/javascript",
+}
 
 
-def dashboard(client: Client, access: Access | None = None, *, mask: Mask | None = None) -> ASGIApp:
+def dashboard(
+    client: Client, access: Access | None = None, *, mask: Mask | None = None, pace: WebPace | None = None
+) -> ASGIApp:
     """Return the dashboard of a client's database as an ASGI application, to be served or mounted under a prefix.
 
-    The application uses the client and does not close it.
+    The application uses the client and does not close it. From its first request on a thread takes samples for the
+    charts, until the client is closed.
 
     Args:
         client: The client. The account of a `reader` is enough to look.
         access: Who may use it. None: whoever is on this machine, without actions.
         mask: Called with a message whose payload somebody wants to see; returns the bytes to show instead.
+        pace: How often it looks. None: as `WebPace()` says.
 
     Example:
         Below `/queue` of a FastAPI application, whose host name is `shop.example.com`::
@@ -74,13 +69,13 @@ def dashboard(client: Client, access: Access | None = None, *, mask: Mask | None
             access = Access(hosts=("shop.example.com",), token=os.environ["LANELOG_WEB_TOKEN"])
             app.mount("/queue", dashboard(client, access))
     """
+    return assemble(client, access, mask=mask, pace=pace, live=True)
+
+
+def assemble(client: Client, access: Access | None, *, mask: Mask | None, pace: WebPace | None, live: bool) -> ASGIApp:
+    """Return the application. Without `live`, pages reload themselves instead of asking for streams of events."""
     rules = access or Access()
-    return Guard(_Site(client.admin, rules, mask).application(), rules)
-
-
-@frozen
-class _TooMuch(Exception):
-    """A form is larger than any that this dashboard writes."""
+    return Guard(_Site(client.admin, rules, mask, pace or WebPace(), live).application(), rules)
 
 
 @define(eq=False)
@@ -90,165 +85,155 @@ class _Site:
     _admin: Admin
     _access: Access
     _mask: Mask | None
+    _pace: WebPace
+    _live: bool
     _status: SharedLook[Status] = field(init=False)
-    _templates: Environment = field(init=False)
+    _samples: Samples = field(init=False)
+    _jobs: Jobs = field(init=False, factory=Jobs)
+    _renderer: Renderer = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._status = SharedLook(lambda before: self._admin.status(since=before), FRESH)
-        self._templates = Environment(
-            loader=PackageLoader("lanelog.dashboard"),
-            autoescape=select_autoescape(default=True, default_for_string=True),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-        )
-        self._templates.filters["cell"] = cell
-        self._templates.tests["button"] = lambda value: isinstance(value, WebButton)
+        self._samples = Samples(self._status, self._pace.sample)
+        self._renderer = Renderer(self._access, self._live)
 
     def application(self) -> ASGIApp:
         """Return the routes."""
+        acting = Acting(self._admin, self._access, self._renderer, self._status, self._jobs, self._pace)
+        routes = [
+            Route("/", self._front, methods=["GET"]),
+            Route("/charts", self._charts, methods=["GET"]),
+            Route("/job", acting.job, methods=["GET"]),
+            Route("/job/stop", acting.stop_job, methods=["POST"]),
+            Route("/static/{name}", _static, methods=["GET"]),
+            *(Route(f"/{name}", self._page(make), methods=["GET"]) for name, make in pages.PAGES.items()),
+            Route("/act/{name}", acting.preview, methods=["GET"]),
+            Route("/act/{name}", acting.act, methods=["POST"]),
+        ]
+        if self._live:
+            routes += [
+                Route("/live/stuck", self._streamed("_stuck.html.jinja", self._stuck), methods=["GET"]),
+                Route("/live/charts", self._streamed("_charts.html.jinja", self._drawn), methods=["GET"]),
+                Route("/live/job", acting.live_job, methods=["GET"]),
+            ]
         return Starlette(
-            routes=[
-                Route("/", self._front, methods=["GET"]),
-                Route("/style.css", _style, methods=["GET"]),
-                *(Route(f"/{name}", self._page(make), methods=["GET"]) for name, make in pages.PAGES.items()),
-                Route("/act/{name}", self._preview, methods=["GET"]),
-                Route("/act/{name}", self._act, methods=["POST"]),
-            ],
-            exception_handlers={LanelogError: self._failed, _TooMuch: _too_much},
+            routes=routes,
+            exception_handlers={LanelogError: self._renderer.failed, TooMuch: _too_much},
+            lifespan=self._lifespan,
         )
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Take samples from the start where a server tells it, as for `lanelog web`; else from the first request on."""
+        self._samples.start()
+        yield
+        self._samples.stop()
+
+    # -- the front page ------------------------------------------------------------------------------------------------
 
     def _front(self, request: Request) -> Response:
-        status = self._status()
-        line, tone = stuck.headline(status)
-        return self._render(
+        self._samples.start()
+        values = self._stuck(request)
+        still = "still" in request.query_params
+        return self._renderer.page(
             request,
             "stuck.html.jinja",
+            status_code=200 if values["at"] else 503,
             title="Is it stuck?",
-            headline=line,
-            tone=tone,
-            cards=stuck.cards(status),
-            more=max(0, len(status.problems) - stuck.SHOWN),
-            at=moment(status.at),
-            refresh=None if "still" in request.query_params else REFRESH,
+            still=still,
+            stream=None if still else "live/stuck",
+            refresh=0 if still else REFRESH,
+            **values,
         )
+
+    def _stuck(self, _: Request) -> dict[str, Any]:
+        """Return what is stuck, or that the log cannot be asked: a page that somebody watches says so, and recovers."""
+        try:
+            status = self._status()
+        except LanelogError as error:
+            return {"headline": f"{trouble(error)}: {error}", "tone": "bad", "cards": [], "more": 0, "at": ""}
+        line, tone = stuck.headline(status)
+        more = max(0, len(status.problems) - stuck.SHOWN)
+        return {
+            "headline": line,
+            "tone": tone,
+            "cards": stuck.cards(status),
+            "more": more,
+            "at": moment(status.at),
+        }
+
+    # -- charts --------------------------------------------------------------------------------------------------------
+
+    def _charts(self, request: Request) -> Response:
+        self._samples.start()
+        topic, group, hours = _chosen(request)
+        parameters = {"topic": topic, "group": group}
+        return self._renderer.page(
+            request,
+            "charts.html.jinja",
+            title=" ".join(filter(None, ("Charts", topic and f"of {topic}", group))),
+            spans=[(each, link("charts", **parameters, hours=each), each == hours) for each in _SPANS],
+            stream=link("live/charts", **parameters, hours=hours),
+            refresh=REFRESH,
+            **self._drawn(request),
+        )
+
+    def _drawn(self, request: Request) -> dict[str, Any]:
+        topic, group, hours = _chosen(request)
+
+        def chosen(place: GroupTopic) -> bool:
+            return topic in (None, place.topic) and group in (None, place.group)
+
+        samples = self._samples.latest(_SPANS[hours])
+        places = sorted(samples[-1].groups, key=lambda place: place.columns) if samples else []
+        return {
+            "charts": charts.draw(samples, chosen),
+            "box": (charts.WIDTH, charts.HEIGHT),
+            "groups": [
+                (f"{each.topic} {each.group}", link("charts", topic=each.topic, group=each.group, hours=hours))
+                for each in places
+            ],
+        }
+
+    # -- other pages, and streams --------------------------------------------------------------------------------------
 
     def _page(self, make: Maker) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
-            asked = Asked(admin=self._admin, fields=dict(request.query_params), mask=self._mask, status=self._status)
-            return self._render(request, "page.html.jinja", **make(asked).template_values())
+            asked = Asked(
+                admin=self._admin,
+                fields=dict(request.query_params),
+                mask=self._mask,
+                status=self._status,
+                jobs=self._jobs,
+            )
+            return self._renderer.sheets(request, make(asked))
 
         return answer
 
-    # -- acting --------------------------------------------------------------------------------------------------------
+    def _streamed(
+        self, template: str, values: Callable[[Request], dict[str, Any]]
+    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        async def answer(request: Request) -> Response:
+            return stream(lambda: Fragment(self._renderer.text(request, template, **values(request))), self._pace)
 
-    def _preview(self, request: Request) -> Response:
-        action = self._permitted(request)
-        if isinstance(action, Response):
-            return action
-        given = dict(request.query_params)
-        fields = {name: given[name] for name in (*action.needs, *action.may) if given.get(name)}
-        planned = None
-        if set(action.needs) <= fields.keys() or not action.asks:
-            doer = Doer(by=request.scope[USER], why="", dry_run=True)
-            planned = _told(action.verb(self._admin, action.chosen(given), doer))
-        return self._render(
-            request,
-            "act.html.jinja",
-            title=action.label,
-            name=request.path_params["name"],
-            action=action,
-            fields=fields,
-            asked=bool(action.asks),
-            planned=planned,
-        )
-
-    async def _act(self, request: Request) -> Response:
-        action = self._permitted(request)
-        if isinstance(action, Response):
-            return action
-        form = await _form(request)
-        return await run_in_threadpool(self._done, request, action, form)
-
-    def _done(self, request: Request, action: WebAction, form: Mapping[str, str]) -> Response:
-        """Run the verb.
-
-        The event before it is logged for the process that dies in the middle: then nobody else knows who asked, and
-        why. A form that is sent twice runs twice; every verb says the second time what little is left.
-        """
-        fields = action.chosen(form)
-        why = form.get("why", "").strip()
-        if not why:
-            raise ConfigurationError("say why: the reason is kept in the audit and in the log")
-        doer = Doer(by=request.scope[USER], why=why, dry_run=False)
-        admin = self._admin.acting(doer.by[:BY_MAX], why)
-        context = {"verb": request.path_params["name"], "by": doer.by, "why": doer.why, **fields}
-        log.bind(**context).info("action.asked")
-        try:
-            done = _told(action.verb(admin, fields, doer))
-        except LanelogError as exc:
-            log.bind(**context).warning("action.failed", error=str(exc))
-            raise
-        finally:
-            self._status.forget()
-        log.bind(**context).warning("action.done")
-        page = WebPage(title=f"{action.label}: done", lead=f"By {doer.by}: {doer.why}", facts=tuple(done))
-        return self._render(request, "page.html.jinja", **page.template_values())
-
-    def _permitted(self, request: Request) -> WebAction | Response:
-        """Return the action of a request, or the refusal of who may not act."""
-        if not self._access.allow_actions:
-            return self._problem(request, 403, "Read-only", "This dashboard was started without --allow-actions.")
-        action = ACTIONS.get(request.path_params["name"])
-        return action or self._problem(request, 404, "No such action", "")
-
-    # -- answering -----------------------------------------------------------------------------------------------------
-
-    def _failed(self, request: Request, error: Exception) -> Response:
-        if isinstance(error, ConfigurationError):
-            return self._problem(request, 404 if request.method == "GET" else 400, "Not found", str(error))
-        title = "The database does not answer" if isinstance(error, DatabaseError) and error.retriable else "It failed"
-        return self._problem(request, 503, title, str(error))
-
-    def _problem(self, request: Request, status: int, title: str, lead: str) -> Response:
-        page = WebPage(title=title, lead=lead)
-        return self._render(request, "page.html.jinja", status_code=status, **page.template_values())
-
-    def _render(self, request: Request, template: str, *, status_code: int = 200, **values: Any) -> Response:
-        known = {
-            "root": request.scope.get("root_path", "").rstrip("/"),
-            "pages": _NAV,
-            "user": request.scope[USER],
-            "may_act": self._access.allow_actions,
-            "refresh": None,
-        }
-        return HTMLResponse(self._templates.get_template(template).render(**{**known, **values}), status_code)
+        return answer
 
 
-def _told(result: Any) -> list[tuple[str, str]]:
-    """Return the fields of a verb's result, as names and texts."""
-    return [
-        (name.replace("_", " "), moment(value) if isinstance(value, datetime) else shown(str(value), RESULT_MAX))
-        for name, value in attrs.asdict(result, recurse=False).items()
-        if name not in ("dry_run", "moved") and value is not None
-    ]
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. No form of this dashboard is large, or has files."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > FORM_MAX:
-            raise _TooMuch
-    return dict(parse_qsl(body.decode(errors="replace")))
+def _chosen(request: Request) -> tuple[str | None, str | None, str]:
+    """Return topic, group and hours of the charts that are asked for."""
+    asked = request.query_params
+    hours = asked.get("hours", "1")
+    return asked.get("topic") or None, asked.get("group") or None, hours if hours in _SPANS else "1"
 
 
 def _too_much(_: Request, __: Exception) -> Response:
     return PlainTextResponse("the form is too large\n", 413)
 
 
-def _style(_: Request) -> Response:
-    text = resources.files("lanelog.dashboard").joinpath("static/style.css").read_text()
-    return Response(text, media_type="text/css")
+def _static(request: Request) -> Response:
+    """Return a file that comes with the package. Its address has the version: a browser may keep it."""
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return PlainTextResponse("there is no such file\n", 404)
+    content = resources.files("lanelog.dashboard").joinpath("static", name).read_bytes()
+    return Response(content, media_type=_STATIC[name], headers={"Cache-Control": "private, max-age=86400"})

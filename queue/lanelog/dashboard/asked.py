@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from attrs import field, frozen
 
 from lanelog.admin import Admin, Status
+from lanelog.dashboard.jobs import Jobs
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.views import WebPage
 from lanelog.errors import ConfigurationError
@@ -21,6 +22,8 @@ class Asked:
     mask: Mask | None
     status: Callable[[], Status]
     """The shared look at the whole log: groups of all topics cost a look at all lanes."""
+    jobs: Jobs
+    """The actions of this process that run, or have ended."""
 
     def need(self, name: str) -> str:
         """Return a field that the page cannot do without."""

@@ -24,10 +24,9 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="lanelog", charset="UTF-8"
 # Referrer-Policy must not be `no-referrer`: browsers then send `Origin: null` with forms.
 _HEADERS: Final = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
-        "frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
-    "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
@@ -54,7 +53,9 @@ class Guard:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                answer = MutableHeaders(scope=message)
+                answer.update(_HEADERS)
+                answer.setdefault("Cache-Control", "no-store")
             await send(message)
 
         headers = Headers(scope=scope)

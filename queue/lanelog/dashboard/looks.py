@@ -12,6 +12,8 @@ from typing import Final, Generic, TypeVar
 
 from attrs import define, field
 
+from lanelog.errors import LanelogError
+
 T = TypeVar("T")
 
 PATIENCE: Final = 10
@@ -26,7 +28,8 @@ class SharedLook(Generic[T]):
 
     After a look that took a second, the next one comes after ten: it must not keep a large database busy.
 
-    Threads that come while one asks wait for its answer. If it fails, each of them asks for itself, one after another.
+    Threads that come while one asks wait for its answer. If it fails, they get its error, and so do all who come within
+    `fresh` seconds: who watches a database that is away must not wait for all others who do.
     """
 
     _ask: Callable[[T | None], T]
@@ -34,17 +37,29 @@ class SharedLook(Generic[T]):
     _fresh: float
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
     _last: T | None = field(init=False, default=None)
+    _error: LanelogError | None = field(init=False, default=None)
     _until: float = field(init=False, default=0.0)
 
     def __call__(self) -> T:
         """Return the answer."""
         with self._lock:
             began = time.monotonic()
-            if self._last is None or began > self._until:
-                self._last = self._ask(self._last)
-                now = time.monotonic()
-                self._until = now + min(OLDEST, max(self._fresh, PATIENCE * (now - began)))
+            if began > self._until:
+                self._look(began)
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+            assert self._last is not None  # noqa: S101 - without an error there is an answer
             return self._last
+
+    def _look(self, began: float) -> None:
+        try:
+            self._last, self._error = self._ask(self._last), None
+        except LanelogError as exc:
+            self._error = exc
+            self._until = time.monotonic() + self._fresh
+        else:
+            now = time.monotonic()
+            self._until = now + min(OLDEST, max(self._fresh, PATIENCE * (now - began)))
 
     def forget(self) -> None:
         """Ask again at the next call: something was changed."""

@@ -120,6 +120,7 @@ def dead_letters(asked: Asked) -> WebPage:
     columns = ("Key", "Group", "Error", "Failed", "", "")
     return WebPage(
         title=f"Dead letters of {topic}",
+        links=(WebCell("Jobs that redrive or delete", link("jobs")),),
         sheets=(
             WebSheet(
                 title="By reason",

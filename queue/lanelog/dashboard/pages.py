@@ -119,7 +119,11 @@ def lanes(asked: Asked) -> WebPage:
         )
     return WebPage(
         title=f"Lanes of {topic} {group}",
-        links=(WebCell("Members", link("members", topic=topic, group=group)), *turns),
+        links=(
+            WebCell("Members", link("members", topic=topic, group=group)),
+            WebCell("Charts", link("charts", topic=topic, group=group)),
+            *turns,
+        ),
         buttons=_group_buttons(topic, group),
         sheets=(
             WebSheet(
@@ -192,9 +196,27 @@ def lane(asked: Asked) -> WebPage:
         sheets=(
             message_pages.sheet(asked, "Next messages", topic, key, next_one),
             message_pages.sheet(asked, "Before them", topic, key, max(1, next_one - message_pages.RECENT), next_one),
+            _other_groups(asked, found),
         ),
         texts=(("Last error", found.last_error),) if found.last_error else (),
     )
+
+
+def _other_groups(asked: Asked, lane: LaneInfo) -> WebSheet:
+    """Return where the other groups are in the lane."""
+    place = {"topic": lane.topic, "key": lane.key}
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (
+            WebCell(each.group, link("lane", group=each.group, **place)),
+            f"{each.watermark:,}",
+            f"{each.lag:,}",
+            WebCell("paused", None, "warn") if each.paused_at else "-",
+            moment(each.updated_at),
+        )
+        for each in asked.admin.offsets(lane.topic, key=lane.key)
+        if each.group != lane.group
+    ]
+    return WebSheet(title="Other groups here", columns=("Group", "Acked", "Lag", "Paused", "Last moved"), rows=rows)
 
 
 def audit(asked: Asked) -> WebPage:
@@ -216,6 +238,56 @@ def audit(asked: Asked) -> WebPage:
     return WebPage(
         title="Audit" if topic is None else f"Audit of {topic}",
         lead="What was changed here and from the command line. Entries stay for a year.",
+        sheets=(WebSheet(title="", columns=columns, rows=rows),),
+    )
+
+
+def archives(asked: Asked) -> WebPage:
+    """The groups of archives and replays: how far they are, and whether the job that moves them on has stopped."""
+    status = asked.status()
+    wrong = {(each.topic, each.group): each for each in status.problems if each.key is None}
+    rows: list[tuple[Texts | WebButton, ...]] = []
+    for each in status.groups:
+        if each.order not in ("archive", "replay"):
+            continue
+        problem = wrong.get((each.topic, each.group))
+        rows.append(
+            (
+                WebCell(each.topic, link("groups", topic=each.topic)),
+                WebCell(each.group, link("lanes", topic=each.topic, group=each.group)),
+                each.order,
+                WebCell(problem.what, None, "bad") if problem else WebCell("fine", None, "good"),
+                f"{each.lag:,}",
+                age(each.oldest_age, exact=each.oldest_age_exact),
+                each.start or "-",
+                moment(each.created_at),
+            )
+        )
+    columns = ("Topic", "Group", "Kind", "State", "Behind", "Oldest", "Archive", "Since")
+    return WebPage(
+        title="Archives",
+        lead="Spark's archives and replays stand in the log as groups: what they have not read is not collected.",
+        sheets=(WebSheet(title="", columns=columns, rows=rows),),
+    )
+
+
+def jobs(asked: Asked) -> WebPage:
+    """What was asked for here and takes long: it runs, or has ended."""
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (
+            WebCell(each.title, link("job", id=each.id)),
+            each.state,
+            f"{each.done:,}" if each.total is None else f"{each.done:,} of {each.total:,}",
+            each.by,
+            each.why,
+            moment(each.begun_at),
+        )
+        for each in asked.jobs.all()
+    ]
+    columns = ("Job", "State", "Messages", "Who", "Why", "Since")
+    return WebPage(
+        title="Jobs",
+        lead="Actions that take long, since this dashboard was started. The audit has all actions.",
         sheets=(WebSheet(title="", columns=columns, rows=rows),),
     )
 
@@ -250,6 +322,8 @@ PAGES: Final[Mapping[str, Maker]] = {
     "dead-letters": message_pages.dead_letters,
     "schedules": message_pages.schedules,
     "delayed": message_pages.delayed,
+    "archives": archives,
+    "jobs": jobs,
     "audit": audit,
     "database": database,
 }

@@ -5,6 +5,7 @@ Owns the choice of the button for each problem. `admin.status` finds the problem
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from attrs import frozen
@@ -28,6 +29,8 @@ _GROUP_ACTIONS: Final = {
 class StuckCard:
     """One problem as the front page shows it."""
 
+    id: str
+    """The same for the same problem at each look: so the focus of a keyboard stays where it is."""
     what: str
     tone: str
     place: tuple[WebCell, ...]
@@ -69,7 +72,9 @@ def _card(problem: Problem) -> StuckCard:
         place.append(WebCell(key, link("lane", topic=topic, group=group, key=key)))
     if key is not None and problem.offset is not None:
         place.append(WebCell(f"offset {problem.offset}", link("message", topic=topic, key=key, offset=problem.offset)))
+    name = "\0".join((problem.what, topic, problem.group or "", key or ""))
     return StuckCard(
+        id="p" + hashlib.sha256(name.encode()).hexdigest()[:12],
         what=problem.what,
         tone="bad" if problem.rank <= Rank.NOBODY else "warn",
         place=tuple(place),

@@ -26,7 +26,7 @@ from lanelog.admin.types.results import Deleted
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog.admin.dead_letters.selection import Letter
@@ -40,6 +40,7 @@ def delete_dead_letters(
     ids: Collection[str] | None,
     reason: str | None,
     everything: bool,
+    progress: Callable[[int], None],
     actor: Actor,
     dry_run: bool,
 ) -> Deleted:
@@ -65,6 +66,7 @@ def delete_dead_letters(
                 settled = repeated(database, _Settling(database, batch, act).attempt, "deleting dead letters")
                 tally.add(messages=settled)
                 count += settled
+                progress(count)
     if not any_letter:  # a deleted group may have left dead letters: only a group without any is refused
         read(database, known_group, "looking for the group", GroupTopic(topic=original, group=group))
     return Deleted(

@@ -69,6 +69,7 @@ def redrive(
     ttl: Duration | None,
     max_deliveries: int | None,
     to_topic: str | None,
+    progress: Callable[[int], None],
     actor: Actor,
     dry_run: bool,
     ensure_lanes: Callable[[str, Sequence[str]], None],
@@ -103,16 +104,19 @@ def redrive(
         timing=timing,
         max_deliveries=max_deliveries,
         ensure_lanes=ensure_lanes,
+        progress=progress,
     )
     read(database, work.check_target, "looking for the group")
-    for found in selection.letters(database, dead_topics, original, group, chosen):
-        work.choose(chosen, found)
+    try:
+        for found in selection.letters(database, dead_topics, original, group, chosen):
+            work.choose(chosen, found)
+            if not dry_run:
+                work.put_back(found)
         if not dry_run:
-            work.put_back(found)
-    if not dry_run:
-        work.finish()
-    if work.moved:
-        (wake_scheduler if timing.delay_ms else partial(published, work.target))()
+            work.finish()
+    finally:  # what has moved is there, even if the rest failed
+        if work.moved:
+            (wake_scheduler if timing.delay_ms else partial(published, work.target))()
     return Redriven(
         topic=original,
         group=group,
@@ -153,6 +157,7 @@ class _Redrive:
     timing: Timing
     max_deliveries: int | None
     ensure_lanes: Callable[[str, Sequence[str]], None]
+    progress: Callable[[int], None]
     chosen: int = 0
     moved: int = 0
     keys: set[str] = field(factory=set)
@@ -257,6 +262,7 @@ class _Redrive:
         self.moved += moved
         if self.rate is not None:
             self._not_before = max(self._not_before, time.monotonic()) + moved / self.rate
+        self.progress(self.moved)
         return busy
 
     def _attempt(self, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:

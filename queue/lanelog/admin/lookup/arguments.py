@@ -43,6 +43,10 @@ def decided(dry_run: object) -> bool:
     return dry_run
 
 
+def unheard(_: int) -> None:
+    """Default for `progress`: does nothing."""
+
+
 def optional(kind: str, value: object) -> str | None:
     """Return a checked name, or None."""
     return None if value is None else check_name(kind, value)

@@ -95,11 +95,11 @@ SELECT {_SUMS}
 WHERE d.consumer_group = %s AND d.topic = %s AND d.through_offset > {WATERMARK}
 """
 
-# A group's lanes, added up: lanes, offsets rows, paused, lagging, messages above the watermark, under run marks of the
-# present epoch, and under run marks of earlier ones (all PRIMARY).
+# A group's lanes, added up: lanes, offsets rows, paused, lagging, heads, messages above the watermark, under run marks
+# of the present epoch, and under run marks of earlier ones (all PRIMARY).
 GROUP_LANES = f"""
 SELECT COUNT(*), COUNT(o.partition_key), COALESCE(SUM(o.paused_at > 0), 0),
-       COALESCE(SUM(p.head_offset > {WATERMARK}), 0),
+       COALESCE(SUM(p.head_offset > {WATERMARK}), 0), COALESCE(SUM(p.head_offset), 0),
        COALESCE(SUM(GREATEST(p.head_offset, {WATERMARK}) - {WATERMARK}), 0),
        COALESCE(SUM(IF({_MARK_LIVES}, GREATEST(o.marked_through, {WATERMARK}) - {WATERMARK}, 0)), 0),
        COALESCE(SUM(IF({_MARK_LIVES}, 0, GREATEST(COALESCE(o.marked_through, {_ZERO}), {WATERMARK}) - {WATERMARK})), 0)
@@ -199,6 +199,7 @@ class GroupFacts:
     """Lanes for which the group has an offsets row."""
     paused: int
     lagging: int
+    head: int
     lag: int
     in_flight: int
     waiting: int
@@ -249,13 +250,14 @@ def total(cx: Executor, at: GroupTopic) -> GroupFacts:
     exceptions = cx.one(GROUP_EXCEPTIONS, at.columns)
     assert row is not None  # noqa: S101 - a sum always has a row
     assert exceptions is not None  # noqa: S101
-    lanes, placed, paused, lagging, behind, live, dead = row
+    lanes, placed, paused, lagging, head, behind, live, dead = row
     sums = _sums(exceptions)
     return GroupFacts(
         lanes=int(lanes),
         placed=int(placed),
         paused=int(paused),
         lagging=int(lagging),
+        head=int(head),
         lag=max(0, int(behind) - sums.ahead),
         in_flight=sums.flying + max(0, int(live) - sums.covered_live),
         waiting=sums.waiting + max(0, int(dead) - sums.covered_dead),

@@ -371,6 +371,7 @@ def _group(row: tuple[Any, ...], sums: _GroupSums, oldest: _Oldest, uptime: floa
         stale_lanes=stale,
         paused_lanes=facts.paused,
         lagging_lanes=facts.lagging,
+        head=facts.head,
         lag=facts.lag,
         oldest_age=oldest.age,
         oldest_age_exact=exact,

@@ -120,6 +120,8 @@ class GroupInfo:
     """Lanes that were paused by themselves."""
     lagging_lanes: int
     """Lanes whose watermark is below their head."""
+    head: int
+    """Heads of all lanes, summed. `head - lag` rises by each message that the group settles."""
     lag: int
     """Messages not settled by this group, over all lanes; exact."""
     oldest_age: float | None

@@ -1,0 +1,204 @@
+"""The handlers of actions: the preview, the deed, and jobs that take long.
+
+Owns the way from a form to a verb. `actions` has the verbs, `guard` has refused by then what must not come in; whether
+a user may act is asked here again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from attrs import define, evolve, frozen
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from lanelog._telemetry import get_logger
+from lanelog._text import moment
+from lanelog.admin import Admin, Status
+from lanelog.admin.lookup.arguments import BY_MAX
+from lanelog.dashboard.access import Access
+from lanelog.dashboard.actions import ACTIONS, Doer, WebAction
+from lanelog.dashboard.guard import USER
+from lanelog.dashboard.jobs import Job, Jobs, Progress
+from lanelog.dashboard.live import Fragment, WebPace, stream
+from lanelog.dashboard.looks import SharedLook
+from lanelog.dashboard.rendering import Renderer, told
+from lanelog.dashboard.views import WebPage, link
+from lanelog.errors import ConfigurationError
+
+FORM_MAX: Final = 65_536
+"""Bytes of a form. Keys, reasons and ids are far shorter."""
+SHORT: Final = 1.0
+"""Seconds for which an answer waits for a job. One that takes longer has a page of its own."""
+_JOB_PACE: Final = 0.5
+"""Seconds between two looks at a job: they cost no statement."""
+
+log = get_logger("dashboard")
+
+
+@frozen
+class TooMuch(Exception):
+    """A form is larger than any that this dashboard writes."""
+
+
+@define(eq=False)
+class Acting:
+    """The handlers, and what they share."""
+
+    _admin: Admin
+    _access: Access
+    _renderer: Renderer
+    _status: SharedLook[Status]
+    _jobs: Jobs
+    _pace: WebPace
+
+    def preview(self, request: Request) -> Response:
+        """Show what an action would change, and ask why."""
+        action = self._permitted(request)
+        if isinstance(action, Response):
+            return action
+        given = dict(request.query_params)
+        fields = {name: given[name] for name in (*action.needs, *action.may) if given.get(name)}
+        planned = None
+        if set(action.needs) <= fields.keys() or not action.asks:
+            doer = Doer(by=request.scope[USER], why="", dry_run=True)
+            planned = told(action.verb(self._admin, action.chosen(given), doer))
+        return self._renderer.page(
+            request,
+            "act.html.jinja",
+            title=action.label,
+            name=request.path_params["name"],
+            action=action,
+            fields=fields,
+            asked=bool(action.asks),
+            planned=planned,
+        )
+
+    async def act(self, request: Request) -> Response:
+        """Do what a form asks for."""
+        action = self._permitted(request)
+        if isinstance(action, Response):
+            return action
+        form = await _form(request)
+        return await run_in_threadpool(self._act, request, action, form)
+
+    def _act(self, request: Request, action: WebAction, form: Mapping[str, str]) -> Response:
+        """Run the verb. A form that is sent twice runs twice; every verb says the second time what little is left."""
+        fields = action.chosen(form)
+        why = form.get("why", "").strip()
+        if not why:
+            raise ConfigurationError("say why: the reason is kept in the audit and in the log")
+        doer = Doer(by=request.scope[USER], why=why, dry_run=False)
+        name = request.path_params["name"]
+        if not action.long:
+            return self._done(request, action, doer, self._run(name, action, fields, doer))
+        job = Job(title=action.label, by=doer.by, why=why, place=tuple(fields.items()))
+
+        def count() -> int:
+            return int(action.verb(self._admin, fields, evolve(doer, dry_run=True)).messages)
+
+        def verb(progress: Progress) -> Any:
+            return self._run(name, action, fields, evolve(doer, progress=progress))
+
+        self._jobs.start(job, count, verb)
+        if job.wait(SHORT) and job.error is None:
+            return self._done(request, action, doer, job.result)
+        if job.error is not None:
+            raise job.error
+        root = request.scope.get("root_path", "").rstrip("/")
+        return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
+
+    def _run(self, name: str, action: WebAction, fields: Mapping[str, str], doer: Doer) -> Any:
+        """Run a verb, and log it.
+
+        The event before it is logged for the process that dies in the middle: then nobody else knows who asked, and
+        why.
+        """
+        admin = self._admin.acting(doer.by[:BY_MAX], doer.why)
+        context = {"verb": name, "by": doer.by, "why": doer.why, **fields}
+        log.bind(**context).info("action.asked")
+        try:
+            result = action.verb(admin, fields, doer)
+        except Exception as exc:
+            log.bind(**context).warning("action.failed", error=str(exc))
+            raise
+        finally:
+            self._status.forget()
+        log.bind(**context).warning("action.done")
+        return result
+
+    def _done(self, request: Request, action: WebAction, doer: Doer, result: Any) -> Response:
+        page = WebPage(title=f"{action.label}: done", lead=f"By {doer.by}: {doer.why}", facts=tuple(told(result)))
+        return self._renderer.sheets(request, page)
+
+    def _permitted(self, request: Request) -> WebAction | Response:
+        """Return the action of a request, or the refusal of who may not act."""
+        if refusal := self._refusal(request):
+            return refusal
+        action = ACTIONS.get(request.path_params["name"])
+        return action or self._renderer.problem(request, 404, "No such action", "")
+
+    def _refusal(self, request: Request) -> Response | None:
+        if self._access.allow_actions:
+            return None
+        text = "This dashboard was started without --allow-actions."
+        return self._renderer.problem(request, 403, "Read-only", text)
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def job(self, request: Request) -> Response:
+        """Show a job, and tell how it goes on."""
+        job = self._jobs.find(request.query_params.get("id", ""))
+        return self._renderer.page(
+            request,
+            "job.html.jinja",
+            title=job.title,
+            stream=link("live/job", id=job.id) if job.running else None,
+            refresh=2 if job.running else 0,
+            **_shown(job),
+        )
+
+    async def live_job(self, request: Request) -> Response:
+        """Stream how a job goes on."""
+        job = self._jobs.find(request.query_params.get("id", ""))
+
+        def make() -> Fragment:
+            last = not job.running  # asked first: a job that ends now is shown once more
+            return Fragment(self._renderer.text(request, "_job.html.jinja", **_shown(job)), last=last)
+
+        return stream(make, evolve(self._pace, look=min(self._pace.look, _JOB_PACE)))
+
+    async def stop_job(self, request: Request) -> Response:
+        """Stop a job behind its present batch."""
+        if refusal := self._refusal(request):
+            return refusal
+        job = self._jobs.find((await _form(request)).get("id", ""))
+        job.stop()
+        log.warning("job.stopped", job=job.title, by=request.scope[USER])
+        root = request.scope.get("root_path", "").rstrip("/")
+        return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    facts = [
+        ("State", job.state),
+        ("Messages", f"{job.done:,}" if job.total is None else f"{job.done:,} of {job.total:,}"),
+        ("By", job.by),
+        ("Why", job.why),
+        ("Since", moment(job.begun_at)),
+        *job.place,
+    ]
+    return {"job": job, "facts": facts, "result": told(job.result) if job.result is not None else []}
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. No form of this dashboard is large, or has files."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_MAX:
+            raise TooMuch
+    return dict(parse_qsl(body.decode(errors="replace")))

@@ -1,0 +1,214 @@
+"""Charts of throughput, lag, age and latency, drawn from the samples as lines of SVG.
+
+Owns the arithmetic from samples to points. Takes no sample, and writes no HTML.
+
+Latency is the mean time from publish to settlement by Little's law (J. D. C. Little, 1961): messages that are there,
+divided by messages that leave in a second. It holds on average, so it is told for intervals in which messages leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+from attrs import frozen
+
+from lanelog._places import GroupTopic
+from lanelog._text import age
+from lanelog.dashboard.samples import Sample
+
+WIDTH: Final = 600
+HEIGHT: Final = 120
+COLUMNS: Final = 120
+"""Points of a line at most."""
+GAP: Final = 180.0
+"""Seconds without a sample after which a line is broken. A large log is looked at once a minute at least."""
+_FEW: Final = 10
+"""Below that, a rate is told with its tenths."""
+_NICE: Final = (1, 2, 5)
+_NICE_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400)
+
+
+@frozen(kw_only=True)
+class ChartLine:
+    """One line, in pieces: where nothing is known it is broken."""
+
+    name: str
+    tone: str
+    """A class of the style sheet."""
+    pieces: tuple[str, ...]
+    """Each the points of a polyline, in a box of WIDTH by HEIGHT."""
+    now: str
+    """The last value, as text."""
+
+
+@frozen(kw_only=True)
+class Chart:
+    """One chart."""
+
+    title: str
+    top: str
+    """The value at its upper edge; the lower edge is 0."""
+    begin: str
+    end: str
+    lines: tuple[ChartLine, ...]
+
+
+@frozen(kw_only=True)
+class _Interval:
+    """What happened between two samples, or between several that follow each other."""
+
+    end: float
+    """Seconds since the first moment of the chart."""
+    seconds: float
+    published: int
+    settled: int
+    waited: float
+    """Messages not settled, times the seconds that they were so."""
+    lag: int
+    oldest: float
+
+    def and_then(self, other: _Interval) -> _Interval:
+        """Return both together."""
+        return _Interval(
+            end=other.end,
+            seconds=self.seconds + other.seconds,
+            published=self.published + other.published,
+            settled=self.settled + other.settled,
+            waited=self.waited + other.waited,
+            lag=max(self.lag, other.lag),
+            oldest=max(self.oldest, other.oldest),
+        )
+
+
+_Reading = Callable[[_Interval], float | None]
+
+
+def draw(samples: Sequence[Sample], chosen: Callable[[GroupTopic], bool]) -> list[Chart]:
+    """Return the charts of some groups together. Without two samples that follow each other there is none."""
+    found = list(_columns(samples, chosen)) if samples else []
+    if not found:
+        return []
+    box = (samples[0].at, samples[-1].at)
+    return [
+        _chart("Messages a second", box, found, _rate_text, ("published", _published), ("settled", _settled)),
+        _chart("Lag, in messages", box, found, _count_text, ("lag", lambda each: each.lag)),
+        _chart("Age of the oldest message", box, found, age, ("age", lambda each: each.oldest)),
+        _chart("Latency, from publish to settlement", box, found, age, ("latency", _latency)),
+    ]
+
+
+def _columns(samples: Sequence[Sample], chosen: Callable[[GroupTopic], bool]) -> Iterator[_Interval]:
+    """Yield the intervals, those of one column together."""
+    width = (samples[-1].at - samples[0].at).total_seconds() / COLUMNS
+    last: _Interval | None = None
+    for before, after in pairwise(samples):
+        here = _interval(before, after, (after.at - samples[0].at).total_seconds(), chosen)
+        if last is not None and here.seconds <= GAP and int(last.end / width) == int(here.end / width):
+            last = last.and_then(here)
+            continue
+        if last is not None:
+            yield last
+        last = here if here.seconds <= GAP else None  # nobody looked: what happened when is unknown
+    if last is not None:
+        yield last
+
+
+def _interval(before: Sample, after: Sample, end: float, chosen: Callable[[GroupTopic], bool]) -> _Interval:
+    seconds = (after.at - before.at).total_seconds()
+    published: dict[str, int] = {}
+    settled, lag, waited, oldest = 0, 0, 0.0, 0.0
+    for place, now in after.groups.items():
+        then = before.groups.get(place)
+        if then is None or not chosen(place):
+            continue
+        published[place.topic] = max(0, now.head - then.head)
+        settled += max(0, now.settled - then.settled)
+        lag += now.lag
+        waited += (then.lag + now.lag) / 2 * seconds
+        oldest = max(oldest, now.oldest)
+    return _Interval(
+        end=end,
+        seconds=seconds,
+        published=sum(published.values()),
+        settled=settled,
+        waited=waited,
+        lag=lag,
+        oldest=oldest,
+    )
+
+
+def _published(each: _Interval) -> float:
+    return each.published / each.seconds
+
+
+def _settled(each: _Interval) -> float:
+    return each.settled / each.seconds
+
+
+def _latency(each: _Interval) -> float | None:
+    """None: messages wait, and none has left."""
+    if each.settled:
+        return each.waited / each.settled
+    return None if each.lag else 0.0
+
+
+def _rate_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.{int(value < _FEW)}f}"
+
+
+def _count_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _chart(
+    title: str,
+    box: tuple[datetime, datetime],
+    found: Sequence[_Interval],
+    text: Callable[[float | None], str],
+    *readings: tuple[str, _Reading],
+) -> Chart:
+    values = {name: [(each.end, read(each)) for each in found] for name, read in readings}
+    greatest = max((value for line in values.values() for _, value in line if value is not None), default=0.0)
+    top = _above(greatest, seconds=text is age)
+    across = (box[1] - box[0]).total_seconds()
+    return Chart(
+        title=title,
+        top=text(top),
+        begin=f"{box[0]:%H:%M} UTC",
+        end=f"{box[1]:%H:%M} UTC",
+        lines=tuple(
+            ChartLine(name=name, tone=f"line{number}", pieces=tuple(_pieces(line, across, top)), now=text(line[-1][1]))
+            for number, (name, line) in enumerate(values.items(), 1)
+        ),
+    )
+
+
+def _pieces(line: Sequence[tuple[float, float | None]], across: float, top: float) -> Iterator[str]:
+    piece: list[str] = []
+    last = 0.0
+    for end, value in line:
+        if piece and (value is None or end - last > GAP + across / COLUMNS):
+            yield " ".join(piece)
+            piece = []
+        if value is not None:
+            piece.append(f"{end / across * WIDTH:.1f},{HEIGHT * (1 - value / top):.1f}")
+        last = end
+    if piece:
+        yield " ".join(piece)
+
+
+def _above(value: float, *, seconds: bool) -> float:
+    """Return the next round number that is not below the value, at least 1."""
+    if seconds:
+        for each in _NICE_SECONDS:
+            if value <= each:
+                return each
+    power = 1
+    while True:
+        for digit in _NICE:
+            if value <= digit * power:
+                return digit * power
+        power *= 10

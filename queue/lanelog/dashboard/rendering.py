@@ -1,0 +1,107 @@
+"""From values to HTML: the templates, what all of them are given, and answers that say what went wrong.
+
+Owns the environment of the templates. Asks no database.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any, Final
+
+import attrs
+from attrs import define, field
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from lanelog._text import moment, shown
+from lanelog.dashboard.access import Access
+from lanelog.dashboard.guard import USER
+from lanelog.dashboard.views import WebButton, WebPage, cell
+from lanelog.errors import ConfigurationError, DatabaseError
+
+RESULT_MAX: Final = 1000
+"""Characters of one field of a result. A verb may name thousands of lanes."""
+_NAV: Final = (
+    ("Is it stuck?", ""),
+    ("Charts", "charts"),
+    ("Topics", "topics"),
+    ("Groups", "groups"),
+    ("Dead letters", "dead-letters"),
+    ("Schedules", "schedules"),
+    ("Delayed", "delayed"),
+    ("Archives", "archives"),
+    ("Audit", "audit"),
+    ("Database", "database"),
+)
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("lanelog.dashboard"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    made.filters["cell"] = cell
+    made.tests["button"] = lambda value: isinstance(value, WebButton)
+    return made
+
+
+@define(eq=False)
+class Renderer:
+    """Makes answers of templates."""
+
+    _access: Access
+    _live: bool
+    """Whether pages may ask for streams of events."""
+    _templates: Environment = field(init=False, factory=_environment)
+    _version: str = field(init=False, factory=lambda: version("lanelog"))
+
+    def page(self, request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
+        """Return a whole page, or another template that is an answer by itself."""
+        return HTMLResponse(self.text(request, template, **values), status_code)
+
+    def text(self, request: Request, template: str, **values: Any) -> str:
+        """Return what a template makes of its values, and of those that all templates have."""
+        known = {
+            "root": request.scope.get("root_path", "").rstrip("/"),
+            "pages": _NAV,
+            "user": request.scope[USER],
+            "may_act": self._access.allow_actions,
+            "version": self._version,
+            "live": self._live,
+            "stream": None,
+            "refresh": 0,
+        }
+        return self._templates.get_template(template).render(**{**known, **values})
+
+    def sheets(self, request: Request, page: WebPage, *, status_code: int = 200) -> HTMLResponse:
+        """Return a page of facts and tables."""
+        return self.page(request, "page.html.jinja", status_code=status_code, **page.template_values())
+
+    def problem(self, request: Request, status_code: int, title: str, lead: str) -> HTMLResponse:
+        """Return a page that says what is wrong."""
+        return self.sheets(request, WebPage(title=title, lead=lead), status_code=status_code)
+
+    def failed(self, request: Request, error: Exception) -> HTMLResponse:
+        """Return the page for an error of this library."""
+        if isinstance(error, ConfigurationError):
+            return self.problem(request, 404 if request.method == "GET" else 400, "Not found", str(error))
+        return self.problem(request, 503, trouble(error), str(error))
+
+
+def trouble(error: Exception) -> str:
+    """Return the title for an error that is nobody's fault who looks."""
+    away = isinstance(error, DatabaseError) and error.retriable
+    return "The database does not answer" if away else "It failed"
+
+
+def told(result: Any) -> list[tuple[str, str]]:
+    """Return the fields of a verb's result, as names and texts."""
+    return [
+        (name.replace("_", " "), moment(value) if isinstance(value, datetime) else shown(str(value), RESULT_MAX))
+        for name, value in attrs.asdict(result, recurse=False).items()
+        if name not in ("dry_run", "moved") and value is not None
+    ]

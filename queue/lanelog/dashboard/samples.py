@@ -1,0 +1,133 @@
+"""The dashboard's own ring of samples: how each group stood over the last hours.
+
+Owns the samples and the thread that takes them. Draws nothing (`charts` does). They live in this process alone: a
+restart begins anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from attrs import define, field, frozen
+
+from lanelog._places import GroupTopic
+from lanelog._telemetry import get_logger
+from lanelog.admin import Status
+from lanelog.errors import ClosedError, LanelogError
+
+SPAN: Final = 6 * 3600
+"""Seconds that the samples reach back."""
+GROUPS: Final = 100
+"""Groups of one sample: those that lag most."""
+
+log = get_logger("dashboard")
+
+
+@frozen(kw_only=True)
+class GroupSample:
+    """One group at one moment."""
+
+    head: int
+    """Heads of all lanes, summed."""
+    lag: int
+    """Messages not settled."""
+    oldest: float
+    """Seconds since the oldest of them was written; 0 without any."""
+
+    @property
+    def settled(self) -> int:
+        """Messages settled so far. It falls when the group goes back, and when lanes are purged."""
+        return self.head - self.lag
+
+
+@frozen(kw_only=True)
+class Sample:
+    """All groups at one moment."""
+
+    at: datetime
+    """By the database's clock."""
+    groups: Mapping[GroupTopic, GroupSample]
+
+
+@define(eq=False)
+class Samples:
+    """Takes a sample every `every` seconds, from the look that all pages share. Thread-safe.
+
+    The thread begins with `start`, and again after a fork. It ends with `stop`, when the client was closed, or when the
+    dashboard was forgotten. A look that fails leaves a gap.
+    """
+
+    _look: Callable[[], Status]
+    _every: float
+    _ring: deque[Sample] = field(init=False)
+    _lock: threading.Lock = field(init=False, factory=threading.Lock)
+    _stopped: threading.Event = field(init=False, factory=threading.Event)
+    _thread: threading.Thread | None = field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self._ring = deque(maxlen=max(2, int(SPAN / self._every)))
+        weakref.finalize(self, self._stopped.set)
+
+    def start(self) -> None:
+        """Begin, unless the thread runs."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._stopped.clear()
+                self._thread = threading.Thread(
+                    target=_take, args=(weakref.ref(self), self._stopped), name="lanelog-dashboard", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more samples."""
+        self._stopped.set()
+
+    def latest(self, seconds: float) -> list[Sample]:
+        """Return the samples of the last seconds, the oldest first."""
+        with self._lock:
+            found = list(self._ring)
+        return [each for each in found if found[-1].at - each.at <= timedelta(seconds=seconds)]
+
+    def add(self, status: Status) -> None:
+        """Add a sample, unless this one is there already. After the server's clock was set back, begin anew."""
+        worst = sorted(status.groups, key=lambda group: -group.lag)[:GROUPS]
+        groups = {
+            GroupTopic(topic=each.topic, group=each.group): GroupSample(
+                head=each.head, lag=each.lag, oldest=each.oldest_age or 0.0
+            )
+            for each in worst
+        }
+        with self._lock:
+            if self._ring and status.at < self._ring[-1].at:
+                self._ring.clear()
+            if not self._ring or status.at > self._ring[-1].at:
+                self._ring.append(Sample(at=status.at, groups=groups))
+
+    def take(self) -> float:
+        """Take one sample. Return the seconds until the next. Raises ClosedError: the client was closed."""
+        try:
+            self.add(self._look())
+        except ClosedError:
+            raise
+        except LanelogError as exc:
+            log.debug("sample.failed", error=str(exc))
+        return self._every
+
+
+def _take(of: weakref.ref[Samples], stopped: threading.Event) -> None:
+    """Take samples, without keeping them alive."""
+    while not stopped.is_set():
+        samples = of()
+        if samples is None:
+            return
+        try:
+            pause = samples.take()
+        except ClosedError:
+            return
+        del samples
+        stopped.wait(pause)

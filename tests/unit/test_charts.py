@@ -1,0 +1,119 @@
+"""The dashboard's charts: from samples to points, without a database."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanelog._places import GroupTopic
+from lanelog.admin import Status
+from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw
+from lanelog.dashboard.looks import SharedLook
+from lanelog.dashboard.samples import GROUPS, GroupSample, Sample, Samples
+from lanelog.errors import DatabaseError
+from unit.test_cli_problems import GROUP
+
+THEN = datetime(2026, 11, 1, tzinfo=UTC)
+AT = GroupTopic(topic="t", group="g")
+STATUS = Status(
+    at=THEN, topics=1, groups=(), lag=0, oldest_age=None, oldest_age_exact=True, dead_letters=0, problems=()
+)
+STEPS = st.lists(
+    st.tuples(st.floats(0.5, 300), st.integers(0, 50_000), st.integers(0, 10_000)), min_size=2, max_size=300
+)
+
+
+def sampled(*steps: tuple[float, int, int]) -> list[Sample]:
+    """Samples of one group, each so many seconds after the one before, with its head and its lag."""
+    found, at = [], THEN
+    for seconds, head, lag in steps:
+        at += timedelta(seconds=seconds)
+        found.append(Sample(at=at, groups={AT: GroupSample(head=head, lag=min(lag, head), oldest=lag / 10)}))
+    return found
+
+
+def everything(samples: Sequence[Sample]) -> dict[str, Chart]:
+    return {chart.title: chart for chart in draw(samples, lambda _: True)}
+
+
+def test_what_happened_between_two_samples() -> None:
+    """100 published and 50 settled in ten seconds, while 100 waited on average: each waited for 20 s (Little)."""
+    rates, lag, _, latency = draw(sampled((0, 1000, 75), (10, 1100, 125)), lambda _: True)
+    assert [(line.name, line.now) for line in rates.lines] == [("published", "10"), ("settled", "5.0")]
+    assert lag.lines[0].now == "125"
+    assert latency.lines[0].now == "20s"
+
+
+def test_without_two_samples_there_is_no_chart() -> None:
+    """And none is invented."""
+    for steps in ((), ((0, 1, 1),), ((0, 1, 1), (GAP + 1, 1, 1))):
+        assert draw(sampled(*steps), lambda _: True) == []
+
+
+def test_what_waits_and_never_leaves_has_no_latency() -> None:
+    """It is not 0, and the line is broken; where nothing waits it is 0."""
+    assert everything(sampled((0, 10, 10), (10, 10, 10)))["Latency, from publish to settlement"].lines[0].now == "-"
+    assert everything(sampled((0, 10, 0), (10, 10, 0)))["Latency, from publish to settlement"].lines[0].now == "0.0s"
+
+
+def test_a_group_that_goes_back_and_a_purged_lane_make_nothing_negative() -> None:
+    """Then less is settled, or published, than before."""
+    rates = everything(sampled((0, 1000, 0), (10, 1000, 900), (10, 500, 400)))["Messages a second"]
+    assert [line.now for line in rates.lines] == ["0.0", "0.0"]
+
+
+def test_a_line_is_broken_where_nobody_looked() -> None:
+    """What happened when is unknown there."""
+    steps = [(10.0, 10 * each, 5) for each in range(5)]
+    chart = everything(sampled(*steps, (GAP + 1, 60, 5), *steps[1:]))["Lag, in messages"]
+    assert len(chart.lines[0].pieces) == 2
+
+
+@given(steps=STEPS)
+def test_lines_stay_in_their_box(steps: list[tuple[float, int, int]]) -> None:
+    """Whatever was sampled: at most so many points, from left to right, none above the top or below 0."""
+    for chart in draw(sampled(*steps), lambda _: True):
+        for line in chart.lines:
+            points = [tuple(map(float, point.split(","))) for piece in line.pieces for point in piece.split()]
+            assert len(points) <= COLUMNS + 1
+            assert [x for x, _ in points] == sorted(x for x, _ in points)
+            assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
+
+
+def test_a_clock_that_is_set_back_begins_anew() -> None:
+    """What follows would have no place behind what is there."""
+    samples = Samples(lambda: STATUS, 15)
+    for seconds in (0, 15, 15, -100, -85):
+        samples.add(evolve(STATUS, at=THEN + timedelta(seconds=seconds)))
+    assert [(each.at - THEN).total_seconds() for each in samples.latest(3600)] == [-100, -85]
+
+
+def test_of_many_groups_those_that_lag_most_are_kept() -> None:
+    """A sample has a bound."""
+    groups = tuple(evolve(GROUP, group=f"g{number}", lag=number) for number in range(GROUPS + 50))
+    samples = Samples(lambda: evolve(STATUS, groups=groups), 15)
+    samples.add(evolve(STATUS, groups=groups))
+    (sample,) = samples.latest(1)
+    assert min(each.lag for each in sample.groups.values()) == 50
+
+
+def test_a_look_that_fails_fails_for_all_who_wait_for_it() -> None:
+    """One after another they would wait for the time-out of each."""
+    asked = []
+
+    def ask(before: int | None) -> int:
+        asked.append(before)
+        raise DatabaseError("away")
+
+    look = SharedLook(ask, 60)
+    for _ in range(3):
+        with pytest.raises(DatabaseError, match="away"):
+            look()
+    assert asked == [None]
+    look.forget()
+    with pytest.raises(DatabaseError, match="away"):
+        look()
+    assert len(asked) == 2
