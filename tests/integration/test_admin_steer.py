@@ -138,6 +138,41 @@ def test_skip_settles_one_message_for_one_group(lanelog_client: Client, raw: Any
     assert sorted(seen.wait(8)) == sorted(expected)
 
 
+def test_retry_ends_the_wait_for_the_next_attempt(lanelog_client: Client, raw: Any) -> None:
+    """A living owner hands out at once what waits for an hour, failed or postponed, as the attempt that it would be."""
+    seen, broken = Record(), threading.Event()
+    broken.set()
+
+    def handle(message: Message) -> None:
+        seen((message.key, message.offset, message.attempt))
+        if broken.is_set() and message.key == "fails":
+            message.nack(delay=3600, reason="not yet")
+        if broken.is_set() and message.key == "later":
+            message.postpone(3600)
+
+    lanelog_client.publish_many("t", [(key, b"x") for key in ("fails", "fails", "later")])
+    admin = lanelog_client.admin
+    with lanelog_client.subscribe("t", "g", handle) as subscription:
+        eventually(lambda: sum(admin.lane("t", "g", key).waiting for key in ("fails", "later")) == 2)
+        assert not admin.retry("t", "g", "fails", 2, dry_run=False).changed  # it waits for its turn, not for a time
+        before = everything(raw)
+        planned = admin.retry("t", "g", "fails", dry_run=True)
+        assert (planned.changed, planned.messages, planned.owner) == (True, 1, subscription.owner)
+        assert everything(raw) == before
+        broken.clear()
+        assert admin.retry("t", "g", "fails", 1, dry_run=False).changed
+        assert admin.acting("ann", "fixed").retry("t", "g", "later", dry_run=False).messages == 1
+        handled = seen.wait(5)
+        assert sorted(handled[:2]) == [("fails", 1, 1), ("later", 1, 1)]
+        assert sorted(handled[2:]) == [("fails", 1, 2), ("fails", 2, 1), ("later", 1, 1)]
+        eventually(lambda: admin.groups("t")[0].lag == 0)
+        assert not admin.retry("t", "g", "fails", dry_run=False).changed
+        assert delivery_rows(raw, "g", "t") == []
+    (latest, first) = admin.audit("t")
+    assert (latest.verb, latest.key, latest.by, latest.messages) == ("retry", "later", "ann", 1)
+    assert (first.verb, first.key, first.choice) == ("retry", "fails", "offset 1")
+
+
 @pytest.mark.thorough
 def test_skip_of_what_is_failing_or_running(lanelog_client: Client, raw: Any) -> None:
     """A message that holds its lane back, or whose handler hangs, is passed; what it still settles is refused."""

@@ -97,6 +97,7 @@ WRONG: list[tuple[str, str]] = [
     ("skip merge builders good 99 --reason x --execute", "there is no message 99"),
     ("skip merge builders good one --reason x --execute", "'one' is not a valid integer"),
     ("skip merge builders good 1 --execute", "Missing option '--reason'"),
+    ("retry merge builders good --offset 99 --execute", "there is no message 99"),
     ("purge merge --before 2026-01-31T12:00:00 --execute", "no time zone"),
     ("purge merge --before 2026-01-31T12:00:00+24:00 --execute", "cannot purge before"),
     ("purge merge --before 2026 --execute", "cannot purge before '2026'"),
@@ -188,6 +189,9 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("skip", (*WHERE, "good", 4), {"reason": "x"}, "ends at offset 3"),
     ("skip", (*WHERE, "good", "1"), {"reason": "x"}, "offset must be"),
     ("skip", (*WHERE, "good", 1), {"reason": "  "}, "reason must have"),
+    ("retry", (*WHERE, "good", 4), {}, "ends at offset 3"),
+    ("retry", (*WHERE, "good", "1"), {}, "offset must be"),
+    ("retry", (*WHERE, "good "), {}, "white space"),
     ("delete_group", ("merge", ""), {}, "group must have"),
     ("delete_topic", ("merge\n",), {}, "white space"),
     ("purge", ("merge",), {"before": datetime(2026, 1, 1)}, "aware datetime"),  # noqa: DTZ001 - that is the point

@@ -39,6 +39,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 GOOD = {"topic": "merge", "group": "builders", "key": "good"}
 FORMS: dict[str, dict[str, Any]] = {
     "skip": {**GOOD, "offset": "2"},
+    "retry": {**GOOD, "key": "fails"},
     "release": GOOD,
     "pause": {"topic": "merge", "group": "builders"},
     "resume": {"topic": "merge", "group": "builders", "key": "paused"},
@@ -309,6 +310,9 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     assert admin.lane("merge", "builders", "good").watermark == 2
     act("release", key="fails")
     assert admin.lane("merge", "builders", "fails").owner is None
+    assert (admin.lane("merge", "builders", "fails").next_attempt_in or 0) > 60
+    act("retry")
+    assert admin.lane("merge", "builders", "fails").next_attempt_in == 0
     act("pause")
     assert (admin.groups("merge")[0].paused_by, admin.groups("merge")[0].pause_reason) == ("ann", "incident 7")
     act("resume")
@@ -324,7 +328,16 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     assert len(done) == len(events(caplog, "action.asked")) == len(ACTIONS)
     assert all("by=ann" in line and "incident 7" in line for line in done)
     kept = {each.verb for each in admin.audit() if (each.by, each.reason) == ("ann", "incident 7")}
-    assert kept == {"skip", "release", "pause", "resume", "redrive", "seek", "delete_group"}  # a letter was not there
+    assert kept == {
+        "skip",
+        "retry",
+        "release",
+        "pause",
+        "resume",
+        "redrive",
+        "seek",
+        "delete_group",
+    }  # a letter was not there
     assert "incident 7" in visitor.get("/audit", topic="merge").text
     assert TOKEN not in caplog.text
 

@@ -132,6 +132,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             (f"{lane}good", "pause"),
             (f"{lane}good", "resume"),
             (f"{lane}fails", "release"),
+            (f"{lane}fails", "retry"),
             (f"{lane}fails", "skip"),
             (f"{lane}good", "seek"),
             (f"{letters}builders", "redrive"),
@@ -148,7 +149,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             assert page.ask("document.querySelector('h1').innerText") == f"{ACTIONS[name].label}: done", place
             clicked.add(name)
         assert {each.verb for each in client.admin.audit() if each.reason == "incident 7"} == {
-            "pause", "resume", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group"
+            "pause", "resume", "retry", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group"
         }  # fmt: skip
     assert clicked == ACTIONS.keys()
 

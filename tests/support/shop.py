@@ -99,6 +99,13 @@ CHANGES = (
         writes=(STATE, AUDIT),
     ),
     Verb(
+        "retry",
+        ("merge", "builders", "fails"),
+        {"dry_run": False},
+        line="retry merge builders fails --execute",
+        writes=(LEASES, STATE, OFFSETS, AUDIT),
+    ),
+    Verb(
         "seek",
         ("merge", "builders"),
         {"to": "earliest", "dry_run": False},

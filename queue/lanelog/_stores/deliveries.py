@@ -49,6 +49,13 @@ DELETE gone FROM ({exact}) AS exact STRAIGHT_JOIN queue_delivery_state AS gone F
 ON gone.consumer_group = %s AND gone.topic = %s AND gone.partition_key = exact.k AND gone.message_offset = exact.o
 """
 
+# Let messages wait no longer, by exact key as above (PRIMARY).
+MAKE_DUE = f"""
+UPDATE ({{exact}}) AS exact STRAIGHT_JOIN queue_delivery_state AS waits FORCE INDEX (PRIMARY)
+ON waits.consumer_group = %s AND waits.topic = %s AND waits.partition_key = exact.k AND waits.message_offset = exact.o
+SET waits.invisible_until = {NOW_MS}
+"""
+
 # Settle one message in a transaction of its own (PRIMARY).
 SETTLE = f"""
 INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
@@ -208,6 +215,13 @@ def delete(cx: Executor, at: GroupTopic, points: Iterable[tuple[str, int]]) -> N
     for chunk in chunked(ordered):
         args = [value for point in chunk for value in point]
         cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))
+
+
+def make_due(cx: Executor, lane: LaneId, found: Iterable[int]) -> None:
+    """Let these offsets of a lane wait no longer."""
+    for chunk in chunked(sorted(found)):
+        args = [value for offset in chunk for value in (lane.key, offset)]
+        cx.execute(MAKE_DUE.format(exact=exactly(chunk)), (*args, *lane.of.columns))
 
 
 def settle(cx: Executor, lane: LaneId, offset: int) -> None:

@@ -21,7 +21,7 @@ from lanelog.admin.types.messages import (
     DeadLetterInfo, DeadLetterReason, GroupState, HistoryInfo, MessageInfo, ScheduledInfo)
 from lanelog.admin.types.results import (
     AuditInfo, Deleted, Finding, GroupDeleted, Maintained, OpenLanes, Paused, Purged, Redriven, Released, Resumed,
-    SchedulePaused, ScheduleRemoved, ScheduleResumed, Skipped, Sought, SoughtLane, TopicDeleted)
+    Retried, SchedulePaused, ScheduleRemoved, ScheduleResumed, Skipped, Sought, SoughtLane, TopicDeleted)
 from lanelog.admin.types.topology import (
     GroupInfo, LaneInfo, LeaseInfo, MemberInfo, MessageState, OffsetInfo, OwnerState, ScheduleInfo, TopicInfo)
 
@@ -29,7 +29,7 @@ __all__ = [
     "Admin", "AuditInfo", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding",
     "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained",
     "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo", "OpenLanes", "OwnerState", "Paused", "Problem", "Purged",
-    "Rank", "Redriven", "Released", "Resumed", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed",
-    "ScheduledInfo", "ServerFigures", "Skipped", "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted",
-    "TopicInfo",
+    "Rank", "Redriven", "Released", "Resumed", "Retried", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved",
+    "ScheduleResumed", "ScheduledInfo", "ServerFigures", "Skipped", "Sought", "SoughtLane", "Status", "TableSize",
+    "TopicDeleted", "TopicInfo",
 ]

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Redriven,
         Released,
         Resumed,
+        Retried,
         SchedulePaused,
         ScheduleRemoved,
         ScheduleResumed,
@@ -480,6 +481,32 @@ class Admin:
         return pause_and_skip.skip(
             self._database, topic, group, key, offset, reason=reason, actor=self._actor, dry_run=decided(dry_run)
         )
+
+    def retry(self, topic: str, group: str, key: str, offset: int | None = None, *, dry_run: bool) -> Retried:
+        """Let messages that failed or were postponed wait no longer: they are handed out again at once.
+
+        For the time behind a fix. Attempts, errors and limits stay as they are; a message of which no attempt is left
+        is a dead letter, and `redrive` brings it back. In strict and serial order the key goes on in its order.
+
+        The lane's owner is fenced, and may take the lane again. Its deliveries in flight there count as an attempt, are
+        refused when they settle, and are delivered again, even after a last attempt. They count as a crash only if the
+        owner is dead.
+
+        Locks topic row, group, floor, lease, delivery rows and offsets row.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            key: The key of the lane.
+            offset: Only this message. None: all that wait in the lane.
+            dry_run: True: only show.
+
+        Raises:
+            ConfigurationError: The lane has no such offset yet, or as the class says.
+        """
+        from lanelog.admin.change import retry
+
+        return retry.retry(self._database, topic, group, key, offset, actor=self._actor, dry_run=decided(dry_run))
 
     def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force. Any member may take it then.

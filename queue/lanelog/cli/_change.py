@@ -1,4 +1,4 @@
-"""The verbs that change something: seek, pause, resume, skip, release, open-lanes, delete-group, delete-topic, purge.
+"""The verbs that change something: from seek, pause, skip and retry to the deletion of groups and topics.
 
 Owns their answers; administration does the work. Pause, resume and open-lanes act at once, the others only with
 --execute.
@@ -145,6 +145,26 @@ def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason:
 @click.argument("topic")
 @click.argument("group")
 @click.argument("key")
+@click.option("--offset", type=int, help="Only this message.")
+@changing
+def retry(admin: Admin, *, topic: str, group: str, key: str, offset: int | None, dry_run: bool) -> Answer:
+    """Hand the waiting messages of lane KEY out to GROUP at once, whatever their back-off: after a fix.
+
+    What else is being handled there is delivered again, and its handler is refused when it settles.
+    """
+    done = admin.retry(topic, group, key, offset, dry_run=dry_run)
+    where = _where(topic, group, key)
+    if not done.changed:
+        what = "nothing" if offset is None else f"offset {offset}"
+        return Answer(data=done, lines=[f"{what} of {where} waits for another attempt"])
+    text = f"{_would('hand', 'handed', dry_run=dry_run)} out {plural(done.messages, 'message')} of {where} at once"
+    return Answer(data=done, lines=[text])
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("group")
+@click.argument("key")
 @changing
 def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) -> Answer:
     """Take lane KEY away from its owner by force; any member of GROUP may take it then.
@@ -250,4 +270,4 @@ def _left(remaining: int, noun: str, *, dry_run: bool) -> tuple[str, ...]:
     return (f"{plural(remaining, noun)} left, because somebody held their lanes: run it again",)
 
 
-VERBS = (seek, pause, resume, skip, release, open_lanes, delete_group, delete_topic, purge)
+VERBS = (seek, pause, resume, skip, retry, release, open_lanes, delete_group, delete_topic, purge)

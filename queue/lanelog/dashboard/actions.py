@@ -62,6 +62,11 @@ def _skip(admin: Admin, at: Fields, doer: Doer) -> Any:
     return admin.skip(at["topic"], at["group"], at["key"], offset, reason=doer.why or "preview", dry_run=doer.dry_run)
 
 
+def _retry(admin: Admin, at: Fields, doer: Doer) -> Any:
+    offset = _whole("offset", at["offset"]) if "offset" in at else None
+    return admin.retry(at["topic"], at["group"], at["key"], offset, dry_run=doer.dry_run)
+
+
 def _release(admin: Admin, at: Fields, doer: Doer) -> Any:
     return admin.release(at["topic"], at["group"], at["key"], dry_run=doer.dry_run)
 
@@ -122,6 +127,14 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         warning="The group never handles this message. The lane goes on with the next one.",
         needs=(*_LANE, "offset"),
         verb=_skip,
+    ),
+    "retry": WebAction(
+        label="Retry now",
+        warning="Messages that wait for their next attempt are handed out at once. What else is in flight in this lane "
+        "may be handled twice.",
+        needs=_LANE,
+        may=("offset",),
+        verb=_retry,
     ),
     "release": WebAction(
         label="Release the lane",

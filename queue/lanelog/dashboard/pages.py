@@ -168,7 +168,8 @@ def lane(asked: Asked) -> WebPage:
     topic, group, key = asked.need("topic"), asked.need("group"), asked.need("key")
     found = asked.admin.lane(topic, group, key)
     place = {"topic": topic, "group": group, "key": key}
-    actions = {"pause": "Pause", "resume": "Resume", "release": "Release", "seek": "Seek"}
+    steer = {"resume": "Resume"} if found.paused_at else {"pause": "Pause"}
+    actions = {**({"retry": "Retry now"} if found.waiting else {}), **steer, "release": "Release", "seek": "Seek"}
     buttons = [WebButton(text=text, href=link(f"act/{name}", **place)) for name, text in actions.items()]
     next_one = found.watermark + 1
     if found.lag:

@@ -181,6 +181,22 @@ class Skipped:
 
 
 @frozen(kw_only=True)
+class Retried:
+    """What `retry` made due."""
+
+    topic: str
+    group: str
+    key: str
+    changed: bool
+    """False: nothing waited there for its next attempt."""
+    messages: int
+    """Messages that wait no longer."""
+    owner: str | None
+    """The owner that lost the lane, or None. It may take the lane again."""
+    dry_run: bool
+
+
+@frozen(kw_only=True)
 class Released:
     """What `release` took away."""
 
