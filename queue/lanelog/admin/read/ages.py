@@ -64,11 +64,13 @@ FROM queue_partitions p FORCE INDEX (PRIMARY) {_LANES}
 ORDER BY COALESCE(o.updated_at, p.created_at), p.partition_key LIMIT %s
 """
 
-# Of so many lanes whose offsets rows are unchanged for longest, those with something unsettled (all PRIMARY).
+# Of so many lanes whose offsets rows are unchanged for longest, those with something unsettled (all PRIMARY). The inner
+# order leaves out the key: comparing keys costs MySQL half of the time, and of lanes that changed in the same
+# millisecond any may be looked into.
 STILL_LAGGING = f"""
 SELECT o.partition_key, {WATERMARK}, o.updated_at, {NOW_MS}
 FROM (SELECT topic, partition_key, offset_acked, updated_at FROM queue_offsets FORCE INDEX (PRIMARY)
-      WHERE consumer_group = %s AND topic = %s ORDER BY updated_at, partition_key LIMIT %s) o
+      WHERE consumer_group = %s AND topic = %s ORDER BY updated_at LIMIT %s) o
 JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = o.topic AND p.partition_key = o.partition_key
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
