@@ -17,8 +17,8 @@ from lanelog.tracing import Tracing
 
 
 def connect(url: str, provider: TracerProvider | None = None) -> lanelog.Client:
-    """Make a client whose messages carry the current trace."""
-    return lanelog.connect(url, middleware=(Tracing(provider).publish,))
+    """Make a client whose messages carry the current trace, and whose publishes are spans of it."""
+    return lanelog.connect(url, middleware=(Tracing(provider, publish_spans=True).publish,))
 
 
 def application(client: lanelog.Client, provider: TracerProvider | None = None) -> FastAPI:

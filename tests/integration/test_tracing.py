@@ -8,7 +8,14 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
 
 import lanelog
 from lanelog import Client, Message
@@ -93,6 +100,26 @@ def test_a_trace_is_seen_whole_from_the_request_to_the_handler(
         "lanelog.offset": 1,
         "lanelog.attempt": 2,
     }
+
+
+def test_without_spans_of_their_own_publishes_hand_the_current_span_on(
+    lanelog_url: str, lanelog_client: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """The handler's span is the request's child; what other systems have put into the trace travels, too."""
+    state = TraceState([("vendor", "x")])
+    tracing, seen = Tracing(provider), list[Message]()
+    with lanelog.connect(lanelog_url, middleware=(tracing.publish,)) as client:
+        remote = SpanContext(0xABC, 0xDEF, is_remote=True, trace_flags=TraceFlags(1), trace_state=state)
+        around = set_span_in_context(NonRecordingSpan(remote))
+        with provider.get_tracer(TRACER).start_as_current_span("root", context=around) as root:
+            client.publish("t", "k", b"x", metadata={"mine": "stays"})
+            client.publish_many("t", [("k", b"y")])
+        with client.subscribe("t", "g", seen.append, middleware=(tracing.handle,)):
+            eventually(lambda: len(spans(exporter, "process t")) == 2)
+    assert {parent(span) for span in spans(exporter, "process t")} == {root.get_span_context().span_id}
+    assert not spans(exporter, "publish t")
+    line = f"00-{0xABC:032x}-{root.get_span_context().span_id:016x}-01"
+    assert dict(seen[0].metadata) == {"mine": "stays", "traceparent": line, "tracestate": "vendor=x"}
 
 
 def _delayed(client: Client) -> None:

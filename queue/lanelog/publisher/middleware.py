@@ -41,15 +41,12 @@ def publish_through(
         written.append(write(given))
         return written[0]
 
-    def enter(depth: int, given: object) -> object:
-        checked = _checked(publication, given)
-        if depth == len(layers):
-            return last(checked.messages)
+    def enter(depth: int, given: Publication) -> T:
+        def call_next(changed: object) -> T:
+            checked = _checked(publication, changed)
+            return last(checked.messages) if depth + 1 == len(layers) else enter(depth + 1, checked)
 
-        def call_next(changed: object) -> object:
-            return enter(depth + 1, changed)
-
-        layers[depth](checked, call_next)
+        layers[depth](given, call_next)
         if not begun:
             raise ConfigurationError(
                 "a publish middleware returned without call_next(publication), so nothing was published: raise an "
