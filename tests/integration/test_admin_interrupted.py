@@ -164,6 +164,7 @@ def first(offset: int) -> tuple[Any, ...]:
     ("verb", "left", "place"),
     [
         ("release", [THREE, first(4), ACKED, first(7), EIGHT, first(9)], (2, 2, 0)),
+        ("retry", [THREE, first(4), ACKED, first(7), EIGHT, first(9)], (2, 2, 0)),
         ("skip", [THREE, (4, 6, 1), first(7), EIGHT, first(9)], (2, 2, 0)),
         ("purge", [first(7), EIGHT, first(9)], (6, 2, 0)),
     ],
@@ -183,6 +184,7 @@ def test_what_was_in_flight_gets_rows(
     in_flight(lanelog_client, raw, alive=True)
     verbs: dict[str, Callable[[], object]] = {
         "release": lambda: lanelog_client.admin.release("t", "g", "k", dry_run=False),
+        "retry": lambda: lanelog_client.admin.retry("t", "g", "k", dry_run=False),
         "skip": lambda: lanelog_client.admin.skip("t", "g", "k", 4, reason="not needed", dry_run=False),
         "purge": lambda: lanelog_client.admin.purge("t", before=5, dry_run=False),
     }
@@ -194,7 +196,7 @@ def test_what_was_in_flight_gets_rows(
     covered = [row for row in found(raw) if not row[2]]
     assert covered == [row for row in left if not row[2]]
     acked = set(itertools.chain(*(range(row[0], row[1] + 1) for row in found(raw) if row[2])))
-    assert acked == {"release": {5, 6}, "skip": {4, 5, 6}, "purge": set()}[verb]
+    assert acked == {"release": {5, 6}, "retry": {5, 6}, "skip": {4, 5, 6}, "purge": set()}[verb]
     assert mark(raw) == [place]
 
 

@@ -1,4 +1,4 @@
-"""Pause, resume, skip and release: a group, a lane or a message is steered while its workers run."""
+"""Pause, resume, skip, retry and release: a group, a lane or a message is steered while its workers run."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from lanelog import Client, LeaseLost, Message
 from lanelog.admin import MessageState, OwnerState
 from support.cli import everything
 from support.commits import every_commit_unanswered_once
-from support.situations import settle
+from support.situations import Situations, fill, settle
 from support.sql import delivery_rows, one, owners, rows, take_lanes, watermark
 from support.traffic import steady_load
 from support.turns import Turns
@@ -206,6 +206,48 @@ def test_skip_of_what_is_failing_or_running(lanelog_client: Client, raw: Any) ->
     assert sorted(item for item in seen.items if item[1] == 1) == [("fails", 1, 1), ("hangs", 1, 1)]
     assert watermark(raw, "g", "t", "fails") == watermark(raw, "g", "t", "hangs") == 3
     assert delivery_rows(raw, "g", "t") == []
+
+
+STAYS = """SELECT message_offset, acked, retry_count, postponed, crashed, lease_epoch, last_attempt_at, last_error
+FROM queue_delivery_state WHERE consumer_group = 'g' ORDER BY message_offset"""
+
+
+def test_retry_ends_waits_and_nothing_else(lanelog_client: Client, raw: Any) -> None:
+    """One message or all of them, each once; whoever takes the lane from an owner that is gone handles them."""
+    made = Situations(raw)
+    fill(lanelog_client, "k", 9)
+    made.register()
+    made.owner("gone:1", stopped=True)
+    made.lease("k", "gone:1", 7)
+    made.place("k", 2, marked_through=8, marked_epoch=6)
+    made.row("k", 2, retry_count=9, due=3600.0)  # below the watermark: settled
+    made.row("k", 3, retry_count=2, due=3600.0, last_error="later")
+    made.row("k", 4, postponed=1, due=3600.0)
+    made.row("k", 5, acked=1)
+    made.row("k", 6, retry_count=1, due=-5.0)
+    made.row("k", 7, retry_count=1, lease_epoch=6, due=3600.0)  # its process died
+    made.row("k", 8, retry_count=1, due=60.0)
+    admin, before, stays = lanelog_client.admin, everything(raw), rows(raw, STAYS)
+
+    def retry(offset: int | None = None, *, dry_run: bool = False) -> tuple[tuple[int, ...], str | None]:
+        done = admin.retry("t", "g", "k", offset, dry_run=dry_run)
+        assert (done.changed, done.dry_run) == (bool(done.offsets), dry_run)
+        return done.offsets, done.owner
+
+    assert retry(dry_run=True) == ((3, 4, 8), "gone:1")
+    assert [retry(offset) for offset in (1, 2, 5, 6, 7, 9)] == [((), None)] * 6
+    assert everything(raw) == before
+    assert retry(4) == ((4,), "gone:1")
+    assert retry(4) == ((), None)
+    assert retry() == ((3, 8), None)
+    assert retry() == ((), None)
+    assert rows(raw, STAYS) == stays
+    assert one(raw, "SELECT lease_epoch FROM queue_partition_leases") == 9
+    kept = [(each.verb, each.key, each.choice, each.messages) for each in reversed(admin.audit("t"))]
+    assert kept == [("retry", "k", "offset 4", 1), ("retry", "k", "", 2)]
+    seen = Record()
+    with lanelog_client.subscribe("t", "g", lambda m: seen((m.offset, m.attempt))):
+        assert seen.wait(6) == [(3, 3), (4, 1), (6, 2), (7, 2), (8, 2), (9, 1)]
 
 
 def test_release_of_a_lane_that_nobody_ever_had(lanelog_client: Client, raw: Any) -> None:

@@ -9,6 +9,7 @@ from attrs import evolve
 import lanelog
 from lanelog.admin import Admin
 from support.cli import Command, everything
+from support.situations import Situations
 from support.sql import one, rows, watermark
 from support.waiting import eventually
 
@@ -110,6 +111,24 @@ def test_pause_names_who_did_it(command: Command, shop: lanelog.Client, monkeypa
 
     monkeypatch.setattr("getpass.getuser", unknown)
     assert command.json("pause", "merge", "builders", "--key", "bad")["by"] == ""
+
+
+def test_retry_ends_what_waits(command: Command, shop: lanelog.Client, raw: Any) -> None:
+    """Without --execute it goes on waiting, and a second time nothing waits; JSON has the offsets."""
+    Situations(raw, "merge", "builders").row("good", 4, retry_count=1, due=3600.0)
+    before, line = everything(raw), ("retry", "merge", "builders", "good")
+    told = command(*line)
+    assert told.stdout == "would hand out 1 message of builders on merge, lane good at once\n"
+    assert told.stderr == NOTE
+    assert command.json(*line, "--offset", "4")["offsets"] == [4]
+    other = command(*line, "--offset", "3", "--execute").stdout
+    assert other == "nothing at offset 3 of builders on merge, lane good waits for another attempt\n"
+    assert everything(raw) == before
+    done = command(*line, "--why", "mended", "--execute").stdout
+    assert done == "handed out 1 message of builders on merge, lane good at once\n"
+    assert command(*line, "--execute").stdout == "nothing of builders on merge, lane good waits for another attempt\n"
+    kept = command.json("audit", "merge")[0]
+    assert (kept["verb"], kept["reason"], kept["messages"]) == ("retry", "mended", 1)
 
 
 def test_release_takes_a_lane_from_its_owner(command: Command, shop: lanelog.Client, raw: Any) -> None:

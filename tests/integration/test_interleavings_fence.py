@@ -1,4 +1,4 @@
-"""Seek, skip and release take a lane from its owner: against everything that the owner may be settling meanwhile.
+"""Seek, skip, release and retry take a lane from its owner: against all that the owner may be settling meanwhile.
 
 The owner's settlement is stopped in a process of its own before its fence, behind it, or waits at it for an operator
 who is stopped before his COMMIT. `test_admin_seek.py` and `test_admin_steer.py` have the verbs undisturbed,
@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from support.settling import BEFORE_THE_FENCE, BEHIND_THE_FENCE, assert_nothing_left, effects, settling
-from support.stage import Actor, Stage, thorough, wait_until_blocked
+from support.settling import BEFORE_THE_FENCE, BEHIND_THE_FENCE, HANDLING, assert_nothing_left, effects, settling
+from support.sql import delivery_rows
+from support.stage import DIES, Actor, Stage, thorough, wait_until_blocked
+from support.waiting import eventually
 
 COMMITTING = "before COMMIT following leases.TAKE_AWAY"
 VERBS: dict[str, dict[str, Any]] = {
@@ -94,3 +96,64 @@ def test_a_settlement_that_meets_the_operator_waits_and_is_decided_by_his_commit
     wait_until_blocked(stage.raw)
     changing.end(dies=dies)
     assert_goes_on(stage, owner, how, [] if dies else REFUSED[verb], settled=dies)
+
+
+# -- retry -------------------------------------------------------------------------------------------------------------
+
+
+def settling_beside_a_wait(stage: Stage, point: str) -> Actor:
+    """An owner of lane k whose offset 1 failed and waits for an hour, stopped at this point of settling offset 2."""
+    owner = stage.member("owner", order="concurrent")
+    stage.client.publish("t", "k", json.dumps({"how": "later"}))
+    eventually(lambda: [row["retry_count"] for row in delivery_rows(stage.raw, "g", "t")] == [1], what="the wait")
+    stage.client.publish("t", "k", json.dumps({"wait": HANDLING}))
+    owner.paused(HANDLING).pause(point, "k").go(HANDLING)
+    return owner.paused(point)
+
+
+def retry_now(stage: Stage) -> tuple[int, ...]:
+    return stage.client.admin.retry("t", "g", "k", dry_run=False).offsets
+
+
+def assert_all_begun(stage: Stage, owner: Actor, *begun: tuple[int, int]) -> None:
+    stage.until_acked(2)
+    assert sorted(owner.started()) == sorted(begun)
+    assert_nothing_left(stage)
+
+
+def test_a_retry_before_the_fence_has_the_settlement_refused(stage: Stage) -> None:
+    """What waited and what ran begin again, each with one attempt more."""
+    point = BEFORE_THE_FENCE["return"]
+    owner = settling_beside_a_wait(stage, point)
+    assert retry_now(stage) == (1,)
+    owner.go(point)
+    owner.is_refused("return")
+    assert_all_begun(stage, owner, (1, 1), (2, 1), (1, 2), (2, 2))
+
+
+@pytest.mark.thorough
+def test_a_retry_behind_the_fence_waits_for_the_settlement(stage: Stage) -> None:
+    """What ran is settled, and only what waited begins again."""
+    point = BEHIND_THE_FENCE["return"]
+    owner = settling_beside_a_wait(stage, point)
+    retrying = stage.waiting(retry_now, stage)
+    owner.go(point)
+    assert retrying.result(20) == (1,)
+    assert_all_begun(stage, owner, (1, 1), (2, 1), (1, 2))
+
+
+@pytest.mark.thorough
+@DIES
+def test_a_settlement_that_meets_a_retry_is_decided_by_its_commit(stage: Stage, *, dies: bool) -> None:
+    """Refused if the operator commits. If he dies, it is written, and what waited goes on waiting."""
+    point = BEFORE_THE_FENCE["return"]
+    owner = settling_beside_a_wait(stage, point)
+    retrying = stage.stopped(COMMITTING, "admin", verb="retry", topic="t", group="g", key="k", dry_run=False)
+    owner.go(point)
+    wait_until_blocked(stage.raw)
+    retrying.end(dies=dies)
+    if dies:
+        eventually(lambda: [row["acked"] for row in delivery_rows(stage.raw, "g", "t")] == [0, 1])
+        assert owner.started() == [(1, 1), (2, 1)]
+        assert retry_now(stage) == (1,)
+    assert_all_begun(stage, owner, (1, 1), (2, 1), (1, 2), *([] if dies else [(2, 2)]))

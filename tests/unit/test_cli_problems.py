@@ -169,6 +169,14 @@ def test_a_problem_is_three_lines() -> None:
     ]
 
 
+def test_a_lane_that_waits_for_its_next_attempt_names_the_verb_that_ends_the_wait() -> None:
+    """Beside when the attempt comes by itself; the command stays the one that gives the message up."""
+    found = of_lane(lane(**FAILING | {"next_attempt_in": 540.0}), GROUP, None)
+    assert isinstance(found, Problem)
+    assert "; the next in 9m00s, at once by `lanelog retry`; to give it up:" in found.detail
+    assert found.command == SKIP
+
+
 def plain(lines: list[Line]) -> list[str]:
     return [str(line) for line in lines]
 
@@ -180,10 +188,11 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         for n in range(40)
     ]
     other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
+    detail = "attempt 2 failed: no branch 0; the next in 3s, at once by `lanelog retry`; to give it up:"
     lines = plain(told([*filter(None, failing), *filter(None, [other])], most=100))
     assert lines[:4] == [
         "FAILING  merge builders 40 lanes, the oldest for 1m40s",
-        "    lanes k0, k1, k2, …; the first: attempt 2 failed: no branch 0; the next in 3s; to give it up:",
+        f"    lanes k0, k1, k2, …; the first: {detail}",
         "    $ lanelog lanes merge builders --by age",
         "",
     ]

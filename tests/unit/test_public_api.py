@@ -74,6 +74,7 @@ Admin.seek: topic group key to dry_run
 Admin.pause: topic group key by reason dry_run
 Admin.resume: topic group key dry_run
 Admin.skip: topic group key offset reason dry_run
+Admin.retry: topic group key offset dry_run
 Admin.release: topic group key dry_run
 Admin.open_lanes: topic
 Admin.set_open_lanes: topic lanes dry_run
@@ -114,7 +115,8 @@ def test_the_parameters_keep_their_names(signature: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["delete_dead_letters", "delete_group", "delete_topic", "purge", "redrive", "release", "seek", "skip"]
+    "verb",
+    ["delete_dead_letters", "delete_group", "delete_topic", "purge", "redrive", "release", "retry", "seek", "skip"],
 )
 def test_what_destroys_or_delivers_again_is_decided_by_the_caller(verb: str) -> None:
     """Such a verb has no default for `dry_run`, and takes it by its name alone."""

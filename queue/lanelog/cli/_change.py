@@ -155,7 +155,7 @@ def retry(admin: Admin, *, topic: str, group: str, key: str, offset: int | None,
     done = admin.retry(topic, group, key, offset, dry_run=dry_run)
     where = _where(topic, group, key)
     if not done.changed:
-        what = "nothing" if offset is None else f"offset {offset}"
+        what = "nothing" if offset is None else f"nothing at offset {offset}"
         return Answer(data=done, lines=[f"{what} of {where} waits for another attempt"])
     text = f"{_would('hand', 'handed', dry_run=dry_run)} out {plural(done.messages, 'message')} of {where} at once"
     return Answer(data=done, lines=[text])

@@ -2,7 +2,7 @@
 
 Commands: `arm` and `go` a point, `do` a step in a thread of its own. Payloads of messages (JSON objects) say what the
 handler does with them: `wait` stops its first attempt here at a point of that name, `how` is then `return`,
-`transaction` or `reject`.
+`transaction`, `reject`, or `later`: the first attempt fails, and the next one is due in an hour.
 """
 
 import json
@@ -171,6 +171,8 @@ def handle(message: lanelog.Message) -> None:
     if "wait" in what and (message.key, message.offset) not in waited:
         waited.add((message.key, message.offset))
         pauses.stop_here(what["wait"])
+    if how == "later" and message.attempt == 1:
+        raise lanelog.Retry(delay=3600)
     if how == "reject":
         raise lanelog.Reject("as told")
     if how == "transaction":

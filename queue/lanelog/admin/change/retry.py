@@ -58,11 +58,13 @@ def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dr
     at, key = lane.of, lane.key
     with database.transaction() as cx:
         epoch = lease_takeover.begin(cx, at)
-        if key not in offsets.share_floors(cx, at.topic, [key]):
+        floor = offsets.share_floors(cx, at.topic, [key]).get(key)
+        if floor is None:
             raise no_lane(at.topic, key)
         held = leases.lock_owners(cx, at, [key]).get(key)
-        rows = deliveries.load(cx, at, [key]).get(key, [])
-        waiting = list(_waiting(rows, offset, 0 if held is None else held.epoch))
+        place = offsets.load(cx, at, [key]).get((at.group, key))
+        watermark = max(floor.floor, place.offset_acked if place else 0)
+        waiting = tuple(_waiting(deliveries.load(cx, at, [key]).get(key, []), offset, watermark))
         if waiting and not dry_run:
             lease_takeover.take_away(cx, at, [key], epoch)
             void = interrupt.interrupt(cx, at, {} if held is None else {key: held})
@@ -74,15 +76,19 @@ def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dr
             group=at.group,
             key=key,
             changed=bool(waiting),
+            offsets=waiting,
             messages=len(waiting),
             owner=(held.owner or None) if held and waiting else None,
             dry_run=dry_run,
         )
 
 
-def _waiting(rows: Iterable[DeliveryRow], offset: int | None, epoch: int) -> Iterable[int]:
-    """Yield the offsets that are not due yet: none that is settled or in flight under the lane's present epoch."""
+def _waiting(rows: Iterable[DeliveryRow], offset: int | None, watermark: int) -> Iterable[int]:
+    """Yield the offsets that are not due yet.
+
+    None that is settled, and none with an epoch in its row: that is in flight, or was when its process died.
+    """
     for row in rows:
-        flying = row.lease_epoch != 0 and row.lease_epoch == epoch
-        if row.due_in > 0 and not row.acked and not flying and offset in (None, row.offset):
+        unsettled = row.offset > watermark and not row.acked
+        if unsettled and not row.lease_epoch and row.due_in > 0 and offset in (None, row.offset):
             yield row.offset

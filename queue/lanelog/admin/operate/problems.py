@@ -201,7 +201,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
         return problem(Rank.STUCK, OWNER_GONE, detail, command("release", *place))
     if lane.state is MessageState.RETRYABLE and lane.attempts:
-        due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
+        due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}, at once by `lanelog retry`"
         detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
         mend = command("skip", *place, str(offset), options=["--reason", "…"])
         return problem(Rank.STUCK, FAILING, detail, mend, cause=summary(lane.last_error))

@@ -189,8 +189,10 @@ class Retried:
     key: str
     changed: bool
     """False: nothing waited there for its next attempt."""
+    offsets: tuple[int, ...]
+    """The messages that wait no longer, in order."""
     messages: int
-    """Messages that wait no longer."""
+    """How many they are."""
     owner: str | None
     """The owner that lost the lane, or None. It may take the lane again."""
     dry_run: bool
