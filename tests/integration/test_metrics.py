@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
 from lanelog import Reject, Retry
-from lanelog.metrics import LogCollector, alert_rules, board
+from lanelog.metrics import LogCollector, alert_rules, board, observe
 from support.accounts import account
 from support.cli import Command
 from support.prometheus import serving
@@ -83,10 +83,13 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
 
 def test_each_query_of_alerts_and_board_finds_its_series_in_a_scrape(log: lanelog.Client) -> None:
     """With the labels that it asks by, and that its legend and its annotations name."""
+    worker = observe(log, CollectorRegistry())
     with log.subscribe("t", "g", handle) as subscription:
         eventually(lambda: subscription.stats().dead_lettered == 1)
         there = {
-            sample.name: {*sample.labels} for metric in LogCollector(log.admin).collect() for sample in metric.samples
+            sample.name: {*sample.labels}
+            for metric in (*LogCollector(log.admin).collect(), *worker.collect())
+            for sample in metric.samples
         }
     alerts = [rule for group in yaml.safe_load(alert_rules())["groups"] for rule in group["rules"]]
     shown = json.loads(board())

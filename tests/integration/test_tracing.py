@@ -172,6 +172,27 @@ def test_the_transaction_of_the_caller_carries_the_trace(
     assert {parent(span) for span in spans(exporter, "process t")} == {own(sent)}
 
 
+def test_a_refused_publish_is_an_error_and_a_postponement_is_none(
+    traced: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """The span of each says so."""
+    with provider.get_tracer(TRACER).start_as_current_span("root"):
+        traced.publish("t", "k", b"x")
+        with pytest.raises(lanelog.PayloadTooLarge):
+            traced.publish("t", "k", b"x" * (traced.config.max_payload_bytes + 1))
+    _, refused = spans(exporter, "publish t")
+    assert (refused.attributes or {})["error.type"] == "PayloadTooLarge"
+    assert refused.status.status_code is StatusCode.ERROR
+
+    def later(_: Message) -> None:
+        raise lanelog.Postpone(3600)
+
+    with traced.subscribe("t", "g", later, middleware=(Tracing(provider).handle,)):
+        (postponed,) = eventually(lambda: spans(exporter, "process t"))
+    assert postponed.status.status_code is StatusCode.UNSET
+    assert "error.type" not in (postponed.attributes or {})
+
+
 def test_a_redriven_message_links(traced: Client, provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
     """The copy of a dead letter keeps the trace of its message, and its handler's span links to it."""
 

@@ -1,4 +1,4 @@
-"""The board for Grafana: panels over the metrics of the log.
+"""The board for Grafana: panels over the metrics of the log, and some over those of the workers.
 
 Owns the panels, their queries and their places. Knows no database and no figure.
 """
@@ -17,6 +17,14 @@ _HIGH: Final = 8
 _GROUP: Final = '{topic=~"$topic",group=~"$group"}'
 _TOPIC: Final = '{topic=~"$topic"}'
 _BOTH: Final = "{{topic}} {{group}}"
+
+
+def _summed(expression: str, *labels: str) -> str:
+    """Return the sum of all processes, by topic, group and these labels."""
+    return f"sum by ({','.join(('topic', 'group', *labels))}) ({expression})"
+
+
+_HANDLING: Final = _summed(f"rate(lanelog_client_handler_seconds_bucket{_GROUP}[5m])", "le")
 _NOBODY: Final = (
     f"count(lanelog_group_lag_messages{_GROUP} > 0 and lanelog_group_members{_GROUP} == 0 "
     f"and lanelog_group_unowned_lanes{_GROUP} > 0) or vector(0)"
@@ -89,6 +97,20 @@ _OVER_TIME: Final = (
         ),
     ),
     Panel("Members", ((f"lanelog_group_members{_GROUP}", _BOTH),)),
+    Panel(
+        "Lanes taken over, and lost",
+        (
+            (_summed(f"increase(lanelog_client_lanes_taken_over_total{_GROUP}[5m])"), f"taken over {_BOTH}"),
+            (_summed(f"increase(lanelog_client_lanes_lost_total{_GROUP}[5m])"), f"lost {_BOTH}"),
+        ),
+        says="In five minutes. From the metrics of the workers: empty unless they are scraped.",
+    ),
+    Panel(
+        "Time in handlers",
+        ((f"histogram_quantile(0.95, {_HANDLING})", _BOTH),),
+        "s",
+        says="What 19 of 20 attempts stay below. From the metrics of the workers.",
+    ),
     Panel(
         "In handlers, and waiting for another attempt",
         (
