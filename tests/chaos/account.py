@@ -23,10 +23,10 @@ A fault that explains too much hides bugs. So each kind explains only what it ca
   something kept it from renewing it all the time since the renewal was due: faults, or a machine or a proxy so `slow`
   that a commit of one row took a fifth of a second, without a gap in which it could have. A lease that runs out
   without a reason is a bug, and explains nothing.
-* An operator's `seek`, `release` and `skip` take a lane from its owner, who goes on until its keeper's next turn: in
-  this lane and group, what was begun under an older epoch may be begun again and may overlap. A seek alone takes back
-  what was confirmed, and only above the place it went to. A skip is the end of one message. Nothing else is excused by
-  them: what a seek brought back has to be delivered again, see `operators`.
+* An operator's `seek`, `release`, `skip` and `retry` take a lane from its owner, who goes on until its keeper's next
+  turn: in this lane and group, what was begun under an older epoch may be begun again and may overlap. A seek alone
+  takes back what was confirmed, and only above the place it went to. A skip is the end of one message. Nothing else is
+  excused by them: what a seek brought back has to be delivered again, see `operators`.
 * `promote`, `restore`: the server goes on without its last commits. Sessions are lost as with `server`. What was read
   from it before anybody could reach it says which messages it had and what each group had settled: a message that was
   not there is lost, and one that was not settled there comes again. Nothing else is excused, see `lives`.
@@ -87,7 +87,7 @@ OVERLAPPING: Final = frozenset({"stop", "connections", "server", "cut", "half-cl
 REDELIVERING: Final = OVERLAPPING | {"kill", "vanish"}
 """Faults after which a message may be delivered once more."""
 
-FENCING: Final = frozenset({"seek", "release", "skip"})
+FENCING: Final = frozenset({"seek", "release", "skip", "retry"})
 """Verbs that take a lane from its owner."""
 
 REASONS: Final = (OVERLAPPING - {"expiry"}) | {"slow", "exhaustion"}

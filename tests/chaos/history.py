@@ -198,7 +198,7 @@ class Settled:
     above: tuple[tuple[int, int], ...] = field(default=(), converter=_runs)
 
 
-Verb = Literal["seek", "pause", "release", "skip", "redrive"]
+Verb = Literal["seek", "pause", "release", "skip", "retry", "redrive"]
 
 
 @frozen(kw_only=True)

@@ -120,6 +120,16 @@ class Operator:
         if done is None or done.changed:
             self._note(evolve(steer, offset=offset), f"offset {offset}")
 
+    def _retry(self, admin: Admin, operation: Operation) -> None:
+        """Let what waits for its next attempt wait no longer, in a lane in which something is to be done."""
+        place = self._busy(admin, operation)
+        if place is None:
+            return
+        group, key, _ = place
+        done, steer = self._try("retry", lambda: admin.retry(TOPIC, group, key, dry_run=False), group, key)
+        if done is None or done.changed:
+            self._note(steer)
+
     def _pause(self, admin: Admin, operation: Operation) -> None:
         group, key = _group(operation), None if operation.lane is None else f"k{operation.lane}"
         _, steer = self._try("pause", lambda: admin.pause(TOPIC, group, key=key, by="chaos"), group, key)

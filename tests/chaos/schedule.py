@@ -77,7 +77,7 @@ REPLACED: Final = 3.5
 FREEZES: Final = 1.8
 """Leases: 27 seconds of the default's 15."""
 
-VERBS: Final[dict[Verb, int]] = {"seek": 4, "release": 2, "skip": 2, "pause": 2, "redrive": 2}
+VERBS: Final[dict[Verb, int]] = {"seek": 4, "release": 2, "skip": 2, "retry": 2, "pause": 2, "redrive": 2}
 REST: Final = (0.5, 2.0)
 PAUSED: Final = (1.5, 3.5)
 FARTHEST: Final = 8
