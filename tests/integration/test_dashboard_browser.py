@@ -141,6 +141,8 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
         ):
             page.visit(address + place)
             page.follow(f"document.querySelector('a.button[href*=\"act/{name}?\"]').click()")
+            if name == "redrive":  # it asks how fast
+                page.ask("document.querySelector('[name=rate]').value = '1000'")
             if name == "seek":  # it asks where to
                 page.ask("document.querySelector('[name=to]').value = 'earliest'")
                 page.follow("document.querySelector('form[method=get] button').click()")
@@ -158,7 +160,7 @@ def test_a_page_that_is_watched_changes_by_itself(page: Page, lanelog_server: De
     """What is paused appears, the charts move on, and the focus of the keyboard stays, beyond the end of a stream."""
     with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
         page.visit(address)
-        page.ask("document.querySelector('[id$=-act]').focus()")
+        page.ask("document.querySelector('[id$=-act1]').focus()")
         focused = page.ask("document.activeElement.id")
         client.admin.pause("merge", "builders", by="ann", reason="seen at once")
         eventually(lambda: "seen at once" in page.ask("document.body.innerText"))

@@ -73,7 +73,9 @@ class Acting:
             name=request.path_params["name"],
             action=action,
             fields=fields,
-            asked=bool(action.asks),
+            # What the preview depends on is asked for before it, the rest beside the reason.
+            asked_first={name: label for name, label in action.asks.items() if name in action.needs},
+            asked_last={name: label for name, label in action.asks.items() if name not in action.needs},
             planned=planned,
         )
 

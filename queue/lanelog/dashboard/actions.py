@@ -44,7 +44,7 @@ class WebAction:
     may: tuple[str, ...] = ()
     """Fields that it may have."""
     asks: Mapping[str, str] = {}
-    """Fields that a person fills in on the preview, each with its label."""
+    """Fields that a person fills in, each with its label. What is in `may` changes nothing of the preview."""
     long: bool = False
     """Whether it may take minutes. Then the result of its verb has `messages`."""
     verb: Verb

@@ -38,8 +38,8 @@ class StuckCard:
     owner: str | None
     detail: str
     command: str
-    button: WebButton | None
-    """The action that mends it, if the dashboard has one."""
+    buttons: tuple[WebButton, ...]
+    """The action that mends it, if the dashboard has one, and what can be tried before."""
     look: WebCell
     """Where more is seen."""
 
@@ -82,15 +82,15 @@ def _card(problem: Problem) -> StuckCard:
         owner=problem.owner,
         detail=problem.detail,
         command=problem.command,
-        button=_button(problem),
+        buttons=_buttons(problem),
         look=_look(problem),
     )
 
 
-def _button(problem: Problem) -> WebButton | None:
+def _buttons(problem: Problem) -> tuple[WebButton, ...]:
     group, key, offset = problem.group or None, problem.key, None
     if group is None:
-        return None
+        return ()
     if problem.rank is Rank.PAUSED:
         name = "resume"
     elif key is not None:
@@ -98,11 +98,13 @@ def _button(problem: Problem) -> WebButton | None:
         offset = problem.offset if name == "skip" else None
     else:
         name = _GROUP_ACTIONS.get(problem.what, "")
-    if not name:
-        return None
-    return WebButton(
-        text=ACTIONS[name].label,
-        href=link(f"act/{name}", topic=problem.topic, group=group, key=key, offset=offset),
+    names = [name, "retry"] if name == "skip" else [name] if name else []
+    return tuple(
+        WebButton(
+            text=ACTIONS[each].label,
+            href=link(f"act/{each}", topic=problem.topic, group=group, key=key, offset=offset),
+        )
+        for each in names
     )
 
 
