@@ -64,6 +64,7 @@ PAGES = {
     "/lanes?topic=merge&group=builders&state=retryable": "fails",
     "/lane?topic=merge&group=builders&key=good": "Next messages",
     "/message?topic=merge&key=good&offset=2": "What each group did",
+    "/message?topic=merge&key=good&offset=1": "success",
     "/dead-letters": "merge",
     "/dead-letters?topic=merge": "no such branch",
     "/schedules": "nightly",

@@ -355,10 +355,11 @@ def test_history_is_filtered_by_outcome_id_and_time(lanelog_client: Client, lane
     assert ids(outcome="rejected") == {"id-4", "id-5"}
     assert ids(outcome="rejected", key="k0") == {"id-4"}
     assert ids(id="id-1") == {"id-1"}
+    assert ids(key="k0", offset=3) == {"id-4"}
     assert ids(since=begin + timedelta(seconds=2), until=begin + timedelta(seconds=3)) == {"id-2", "id-3"}
     assert ids(until=begin + timedelta(seconds=2), key="k1", outcome="success") == {"id-1"}
     assert ids(outcome="expired") == set()
-    for wrong in ({"outcome": "lost"}, {"since": datetime(2026, 1, 1)}, {"id": ""}):  # noqa: DTZ001 - that is refused
+    for wrong in ({"outcome": "lost"}, {"since": datetime(2026, 1, 1)}, {"id": ""}, {"offset": 1}):  # noqa: DTZ001 - that is refused
         with pytest.raises(ConfigurationError):
             admin.history("t", "g", **wrong)
     command = Command(lanelog_url)

@@ -63,7 +63,7 @@ Admin.message: topic key id offset
 Admin.messages: topic key from_offset limit
 Admin.acting: by reason
 Admin.audit: topic limit
-Admin.history: topic group key id outcome since until limit
+Admin.history: topic group key offset id outcome since until limit
 Admin.scheduled: topic key limit
 Admin.cancel_scheduled: topic key id dry_run
 Admin.dead_letters: topic group limit

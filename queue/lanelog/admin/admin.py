@@ -325,6 +325,7 @@ class Admin:
         group: str,
         *,
         key: str | None = None,
+        offset: int | None = None,
         id: str | None = None,  # noqa: A002 - the field's name
         outcome: str | None = None,
         since: datetime | None = None,
@@ -340,6 +341,7 @@ class Admin:
             topic: The topic.
             group: The group.
             key: Only this lane. None: all lanes.
+            offset: Only the message with this offset in the lane `key`. None: all.
             id: Only messages with this id.
             outcome: Only this outcome: `success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`.
             since: Only messages that finished then or later (aware datetime).
@@ -349,7 +351,16 @@ class Admin:
         from lanelog.admin.read import history
 
         return history.history(
-            self._database, topic, group, key=key, id=id, outcome=outcome, since=since, until=until, limit=limit
+            self._database,
+            topic,
+            group,
+            key=key,
+            offset=offset,
+            id=id,
+            outcome=outcome,
+            since=since,
+            until=until,
+            limit=limit,
         )
 
     def scheduled(self, topic: str, key: str | None = None, limit: int = 100) -> list[ScheduledInfo]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, moment, plural, shown
-from lanelog.admin import DeadLetterReason, MessageInfo
+from lanelog.admin import DeadLetterReason, HistoryInfo, MessageInfo
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import FORMS, as_read
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -54,6 +54,10 @@ def message(asked: Asked) -> WebPage:
     here = {"topic": topic, "key": key, "offset": offset}
     texts = [(f"Payload as {form}", as_read(found, form, asked.mask))] if form else []
     texts += [(f"Last error of {each.group}", each.last_error) for each in found.states if each.last_error]
+    history = [
+        left for each in found.states for left in asked.admin.history(topic, each.group, key=key, offset=int(offset))
+    ]
+    texts += [(f"What {each.group} kept of it", each.error) for each in history if each.error]
     if found.dead_letter is not None:
         texts.append((f"Why {found.dead_letter.group} gave it up", found.dead_letter.last_error))
     return WebPage(
@@ -67,7 +71,7 @@ def message(asked: Asked) -> WebPage:
             *_metadata(found),
         ),
         links=tuple(WebCell(f"Show as {each}", link("message", **here, show=each)) for each in FORMS),
-        sheets=(_states(found),),
+        sheets=(_states(found), _history(history)),
         texts=tuple(texts),
     )
 
@@ -92,6 +96,24 @@ def _states(found: MessageInfo) -> WebSheet:
         title="What each group did",
         columns=("Group", "State", "Attempts", "Next attempt in", "Last attempt", "Owner of the lane"),
         rows=rows,
+    )
+
+
+def _history(found: list[HistoryInfo]) -> WebSheet:
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (
+            WebCell(each.group, link("lane", topic=each.topic, group=each.group, key=each.key)),
+            each.outcome,
+            str(each.attempts),
+            moment(each.first_delivered_at),
+            moment(each.finished_at),
+            each.owner or "-",
+        )
+        for each in found
+    ]
+    columns = ("Group", "Outcome", "Attempts", "First delivered", "Finished", "Owner")
+    return WebSheet(
+        title="How it left each group", columns=columns, rows=rows, note="Of groups that keep history (history=True)."
     )
 
 

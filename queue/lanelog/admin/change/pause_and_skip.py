@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from lanelog._checks import check_integer, check_name
+from lanelog._checks import check_name
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, heartbeats, history, leases, moves, offsets
@@ -25,7 +25,7 @@ from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.told import Unanswered, passing
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
+from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, offset_of
 from lanelog.admin.lookup.known import PAGE, known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog.admin.read import lane_totals, message_state, owners
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from lanelog._stores.deliveries import DeliveryRow
 
 NOW = f"SELECT {NOW_MS}"
-MAX_OFFSET = 1 << 62
 
 
 # -- pause and resume --------------------------------------------------------------------------------------------------
@@ -162,7 +161,7 @@ def skip(
 ) -> Skipped:
     """See `Admin.skip`."""
     check_name("key", key)
-    check_integer("offset", offset, least=1, most=MAX_OFFSET)
+    offset_of(offset)
     check_text("reason", reason, REASON_MAX, empty=False)
     lane = LaneId(topic=topic, group=group, key=key)
     _check(database, lane.of, key)

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._checks import check_integer, check_name
+from lanelog._checks import check_name
 from lanelog._places import LaneId
 from lanelog._stores import deliveries, leases, offsets
 from lanelog.admin.change import interrupt, lease_takeover
-from lanelog.admin.change.pause_and_skip import MAX_OFFSET
 from lanelog.admin.lookup.act import Act, Actor
+from lanelog.admin.lookup.arguments import offset_of
 from lanelog.admin.lookup.known import known_group, known_lane, no_lane, read, repeated
 from lanelog.admin.types.results import Retried
 from lanelog.errors import ConfigurationError
@@ -44,7 +44,7 @@ def retry(
     read(database, known_group, "looking for the group", lane.of)
     head = read(database, known_lane, "looking for the lane", topic, key)
     if offset is not None:
-        check_integer("offset", offset, least=1, most=MAX_OFFSET)
+        offset_of(offset)
         if offset > head:
             raise ConfigurationError(
                 f"lane {key!r} of topic {topic!r} ends at offset {head}: there is no message {offset}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lanelog._places import GroupTopic
 from lanelog._stores.history import Ended
-from lanelog.admin.lookup.arguments import aware, limit_of, milliseconds, optional, when
+from lanelog.admin.lookup.arguments import OFFSET_MAX, aware, limit_of, milliseconds, offset_of, optional, when
 from lanelog.admin.lookup.known import known_group, repeated
 from lanelog.admin.types.messages import HistoryInfo
 from lanelog.config import check_name
@@ -35,9 +35,10 @@ HISTORY = f"""SELECT {_LEFT} FORCE INDEX (by_finished)
 WHERE consumer_group = %s AND topic = %s AND {_FILTERS} ORDER BY finished_at DESC LIMIT %s
 """
 
-# The messages that left a group in one lane, the highest offset first (PRIMARY).
+# The messages that left a group in one lane, from one offset to another, the highest first (PRIMARY).
 HISTORY_OF = f"""SELECT {_LEFT} FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND {_FILTERS} ORDER BY message_offset DESC LIMIT %s
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset >= %s AND message_offset <= %s
+      AND {_FILTERS} ORDER BY message_offset DESC LIMIT %s
 """
 
 
@@ -47,6 +48,7 @@ def history(
     group: str,
     *,
     key: str | None,
+    offset: int | None,
     id: str | None,  # noqa: A002 - the field's name
     outcome: str | None,
     since: datetime | None,
@@ -63,8 +65,8 @@ def history(
     begin = 0 if since is None else milliseconds(aware("since", since))
     end = _NEVER if until is None else milliseconds(aware("until", until)) - 1
     limit_of(limit)
-    sql, lane = (HISTORY, (group, topic)) if key is None else (HISTORY_OF, (group, topic, key))
-    args = (*lane, begin, end, id or "", id or "", outcome or "", outcome or "", limit)
+    sql, place = _at(key, offset)
+    args = (group, topic, *place, begin, end, id or "", id or "", outcome or "", outcome or "", limit)
 
     def look() -> list[HistoryInfo]:
         with database.snapshot() as cx:
@@ -74,6 +76,15 @@ def history(
         return [_left(topic, group, *row) for row in rows]
 
     return repeated(database, look, "reading history")
+
+
+def _at(key: str | None, offset: int | None) -> tuple[str, tuple[str | int, ...]]:
+    """Return the statement, and what it asks for beside group and topic."""
+    if key is None and offset is not None:
+        raise ConfigurationError("an offset is a place in one lane: give its key, too")
+    if key is None:
+        return HISTORY, ()
+    return HISTORY_OF, (key, *((1, OFFSET_MAX) if offset is None else (offset_of(offset), offset)))
 
 
 def _left(topic: str, group: str, *row: Any) -> HistoryInfo:
