@@ -1,4 +1,4 @@
-"""The operator of a chaos run: seeks, pauses, releases, skips and redrives by `client.admin`, while everything breaks.
+"""The operator of a chaos run: seeks, pauses, retries, redrives and more by `client.admin`, while everything breaks.
 
 Owns one thread and a client of its own, and writes down what it did; it never looks at what becomes of it, nor breaks
 anything itself. The stage starts it beside the nemesis.
@@ -30,6 +30,8 @@ PATIENCE: Final = 4.0
 
 AGAIN: Final = 0.2
 PAUSED: Final = "SELECT partition_key FROM queue_offsets WHERE consumer_group = %s AND topic = %s AND paused_at > 0"
+WAITING: Final = """SELECT partition_key FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s
+AND acked = 0 AND invisible_until > ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000) LIMIT 20"""
 BUSY: Final = 20
 """So many lanes, those with most to do, are the choice for a release or a skip."""
 
@@ -121,11 +123,12 @@ class Operator:
             self._note(evolve(steer, offset=offset), f"offset {offset}")
 
     def _retry(self, admin: Admin, operation: Operation) -> None:
-        """Let what waits for its next attempt wait no longer, in a lane in which something is to be done."""
-        place = self._busy(admin, operation)
-        if place is None:
+        """Let what waits for its next attempt wait no longer, in a lane where something does."""
+        group = _group(operation)
+        found = self._asked(WAITING, group, TOPIC)
+        if not found:
             return
-        group, key, _ = place
+        key = found[(operation.lane or 0) % len(found)][0]
         done, steer = self._try("retry", lambda: admin.retry(TOPIC, group, key, dry_run=False), group, key)
         if done is None or done.changed:
             self._note(steer)

@@ -32,7 +32,7 @@ PUBLISH_TIMEOUT: Final = 10.0
 """Short, so that outages outlast it, and because what was handled is collected after twice that time."""
 FAILS, REJECTS, DAWDLES, ACKS = 0.02, 0.005, 0.1, 0.2
 """How often a handler raises, gives a message up, takes 0.3 seconds, and (records) settles by a blocking ack."""
-RETRY: Final = lanelog.RetryPolicy(stop=tenacity.stop_after_attempt(50), wait=tenacity.wait_fixed(0.05))
+RETRY: Final = lanelog.RetryPolicy(stop=tenacity.stop_after_attempt(50), wait=tenacity.wait_random(0.05, 1.0))
 
 
 class Hiccup(Exception):
