@@ -19,9 +19,11 @@ from lanelog.devserver import DevServer
 from support.browser import Page, browser
 from support.shop import open_shop
 from support.sql import connect, rows
-from support.waiting import eventually
+from support.waiting import accept, eventually
 
 HOSTILE = "</pre><script>document.title='scripted'</script>\"'><img src=x onerror=\"document.title='scripted'\">"
+WIDE = "wide"
+"""A topic with 10,000 lanes."""
 LONG = "customer-" + "0123456789" * 12
 ADDRESSES = (
     "",
@@ -29,6 +31,7 @@ ADDRESSES = (
     "groups",
     "members?topic=merge&group=builders",
     "lanes?topic=merge&group=builders",
+    f"lanes?topic={WIDE}&group=builders&by=key&after=k09900",
     "lane?topic=merge&group=builders&key=fails",
     "message?topic=merge&key=bad&offset=1&show=text",
     "dead-letters?topic=merge",
@@ -86,6 +89,8 @@ def address(lanelog_server: DevServer) -> Iterator[str]:
     with open_shop(lanelog_server) as url, lanelog.connect(url) as client:
         client.publish("merge", LONG, b"x")
         client.publish("merge", HOSTILE, HOSTILE.encode())
+        client.subscribe(WIDE, "builders", accept, start="earliest").stop()
+        client.publish_many(WIDE, [(f"k{number:05}", b"x") for number in range(10_000)])
         with connect(url) as connection:
             rows(connection, "UPDATE queue_messages SET created_at = created_at - 3600000")
             rows(connection, "UPDATE queue_groups SET created_at = created_at - 3600000")
@@ -103,6 +108,9 @@ def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, d
         assert page.ask("document.documentElement.scrollWidth") <= width, each
         assert page.ask("document.querySelectorAll('h1').length") == 1, each
         assert page.ask(CONTRAST) >= 4.5, each
+        if WIDE in each:  # 10,000 lanes are shown by fifty
+            assert page.ask("document.querySelectorAll('tbody tr').length") == 50
+            assert page.ask("document.body.innerText.includes('Next page')")
         assert all(asked.startswith((address, "data:")) for asked in page.requested), each
         if where := os.environ.get("LANELOG_PICTURES"):
             name = f"{each.partition('?')[0].replace('/', '-') or 'stuck'}-{width}-{'dark' if dark else 'light'}.png"
