@@ -107,7 +107,7 @@ def _measured() -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for what, sorts in (
         ("consume", ("nothing", "prometheus", "otel")),
-        ("publish", ("nothing", "prometheus", "otel", "traces")),
+        ("publish", ("nothing", "prometheus", "otel", "traces", "spans")),
     ):
         for which in sorts:
             title = f"{what}, measured by {which}" if which != "nothing" else f"{what}, not measured"

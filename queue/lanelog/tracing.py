@@ -37,7 +37,7 @@ class Tracing:
     Args:
         tracer_provider: Makes the spans. None: the global one.
         publish_spans: Whether each publish has a span of its own. False: the current span's context travels, and the
-            handler's span is its child, which costs a fiftieth of a publish. A span of its own costs a fifth.
+            handler's span is its child, which costs a twentieth of a publish. A span of its own costs a fifth.
 
     Example::
 

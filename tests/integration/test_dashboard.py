@@ -82,7 +82,7 @@ STREAMS = {"/live/stuck": "no such branch", "/live/charts": "Not enough samples"
 STATIC = [f"/static/{name}" for name in ("style.css", "htmx.min.js", "htmx-sse.min.js")]
 JOB = ["/job", "/job/stop", "/live/job"]
 """What needs the id of a job."""
-AT_ONCE = WebPace(sample=3600, look=0.01, stream=0)
+AT_ONCE = WebPace(sample=60, look=0.01, stream=0)
 """A stream ends behind its first event."""
 
 
@@ -382,6 +382,9 @@ def test_a_redrive_that_takes_long_shows_its_progress(own_shop: lanelog.Client, 
     assert "event: end" in visitor.send("GET", f"/live{page}").text
     assert page[1:] in visitor.get("/jobs").text
     assert visitor.get("/job", id="none").status_code == 404
+    gone = visitor.get("/live/job", id="none").text
+    assert "knows no job" in gone
+    assert "event: end" in gone
 
 
 def test_charts_are_drawn_of_the_dashboards_own_samples(lanelog_client: lanelog.Client) -> None:

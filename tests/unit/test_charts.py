@@ -1,5 +1,6 @@
-"""The dashboard's charts: from samples to points, without a database."""
+"""The dashboard's charts, jobs and shared look, without a database."""
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from lanelog._places import GroupTopic
 from lanelog.admin import Status
 from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw
+from lanelog.dashboard.jobs import Job, Jobs
+from lanelog.dashboard.live import WebPace
 from lanelog.dashboard.looks import SharedLook
 from lanelog.dashboard.samples import GROUPS, GroupSample, Sample, Samples
-from lanelog.errors import DatabaseError
+from lanelog.errors import ConfigurationError, DatabaseError
 from unit.test_cli_problems import GROUP
 
 THEN = datetime(2026, 11, 1, tzinfo=UTC)
@@ -70,6 +73,43 @@ def test_a_line_is_broken_where_nobody_looked() -> None:
     steps = [(10.0, 10 * each, 5) for each in range(5)]
     chart = everything(sampled(*steps, (GAP + 1, 60, 5), *steps[1:]))["Lag, in messages"]
     assert len(chart.lines[0].pieces) == 2
+
+
+def test_the_last_value_is_of_the_last_sample() -> None:
+    """Not of the time before a gap, nor the highest of a column; of a gap no rate is told."""
+    steps = [(10.0, 10 * each, 500) for each in range(100, 105)]
+    gap, back = (GAP + 1, 1060, 0), (10.0, 1060, 3)
+    assert everything(sampled(*steps, gap))["Lag, in messages"].lines[0].now == "0"
+    assert [line.now for line in everything(sampled(*steps, gap))["Messages a second"].lines] == ["-", "-"]
+    many = [(1.0, 10_000, 500)] * 1000
+    for seconds in (0.5, 1.0, 3.0):
+        assert everything(sampled(*many, (seconds, 10_000, 3)))["Lag, in messages"].lines[0].now == "3"
+    assert everything(sampled(*steps, gap, back))["Lag, in messages"].lines[0].now == "3"
+
+
+@pytest.mark.parametrize("wrong", [{"sample": 0}, {"sample": 200}, {"look": 0}, {"stream": -1}])
+def test_a_pace_that_shows_nothing_or_never_rests_is_refused(wrong: dict[str, float]) -> None:
+    """When it is made."""
+    with pytest.raises(ConfigurationError):
+        WebPace(**wrong)
+
+
+def test_a_job_that_is_stopped_while_it_counts_does_nothing() -> None:
+    """Deleting is not to be taken back."""
+    jobs, job, done = Jobs(), Job(title="Delete", by="ann", why="oops", place=()), []
+    jobs.start(job, lambda: (job.stop(), 5)[1], done.append)
+    assert job.wait(10)
+    assert (job.state, job.done, done) == ("stopped", 0, [])
+
+
+def test_a_forked_child_waits_for_no_look_of_its_parent() -> None:
+    """The thread that looks is not there in the child."""
+    look = SharedLook(lambda _: os.fork(), 60)
+    child = look()
+    if child == 0:
+        look.forget()  # waits for ever if the lock is the parent's
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 @given(steps=STEPS)

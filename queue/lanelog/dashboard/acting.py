@@ -22,8 +22,8 @@ from lanelog.admin.lookup.arguments import BY_MAX
 from lanelog.dashboard.access import Access
 from lanelog.dashboard.actions import ACTIONS, Doer, WebAction
 from lanelog.dashboard.guard import USER
-from lanelog.dashboard.jobs import Job, Jobs, Progress
-from lanelog.dashboard.live import Fragment, WebPace, stream
+from lanelog.dashboard.jobs import Job, Jobs, JobStopped, Progress
+from lanelog.dashboard.live import Fragment, Streams
 from lanelog.dashboard.looks import SharedLook
 from lanelog.dashboard.rendering import Renderer, told
 from lanelog.dashboard.views import WebPage, link
@@ -53,7 +53,7 @@ class Acting:
     _renderer: Renderer
     _status: SharedLook[Status]
     _jobs: Jobs
-    _pace: WebPace
+    _streams: Streams
 
     def preview(self, request: Request) -> Response:
         """Show what an action would change, and ask why."""
@@ -108,7 +108,7 @@ class Acting:
         self._jobs.start(job, count, verb)
         if job.wait(SHORT) and job.error is None:
             return self._done(request, action, doer, job.result)
-        if job.error is not None:
+        if job.error is not None and not isinstance(job.error, JobStopped):
             raise job.error
         root = request.scope.get("root_path", "").rstrip("/")
         return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
@@ -165,13 +165,16 @@ class Acting:
 
     async def live_job(self, request: Request) -> Response:
         """Stream how a job goes on."""
-        job = self._jobs.find(request.query_params.get("id", ""))
 
         def make() -> Fragment:
+            try:
+                job = self._jobs.find(request.query_params.get("id", ""))
+            except ConfigurationError as error:  # the dashboard was started again: a page that was left open says so
+                return Fragment(self._renderer.text(request, "_gone.html.jinja", lead=str(error)), last=True)
             last = not job.running  # asked first: a job that ends now is shown once more
             return Fragment(self._renderer.text(request, "_job.html.jinja", **_shown(job)), last=last)
 
-        return stream(make, evolve(self._pace, look=min(self._pace.look, _JOB_PACE)))
+        return self._streams.answer(make, look=_JOB_PACE)
 
     async def stop_job(self, request: Request) -> Response:
         """Stop a job behind its present batch."""

@@ -28,7 +28,7 @@ from lanelog.dashboard.acting import Acting, TooMuch
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.guard import Guard
 from lanelog.dashboard.jobs import Jobs
-from lanelog.dashboard.live import Fragment, WebPace, stream
+from lanelog.dashboard.live import Fragment, Streams, WebPace
 from lanelog.dashboard.looks import SharedLook
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.rendering import Renderer, trouble
@@ -54,7 +54,7 @@ def dashboard(
 ) -> ASGIApp:
     """Return the dashboard of a client's database as an ASGI application, to be served or mounted under a prefix.
 
-    The application uses the client and does not close it. From its first request on a thread takes samples for the
+    The application uses the client and does not close it. From its first page on, a thread takes samples for the
     charts, until the client is closed.
 
     Args:
@@ -87,6 +87,7 @@ class _Site:
     _mask: Mask | None
     _pace: WebPace
     _live: bool
+    _streams: Streams = field(init=False)
     _status: SharedLook[Status] = field(init=False)
     _samples: Samples = field(init=False)
     _jobs: Jobs = field(init=False, factory=Jobs)
@@ -95,11 +96,12 @@ class _Site:
     def __attrs_post_init__(self) -> None:
         self._status = SharedLook(lambda before: self._admin.status(since=before), FRESH)
         self._samples = Samples(self._status, self._pace.sample)
+        self._streams = Streams(self._pace)
         self._renderer = Renderer(self._access, self._live)
 
     def application(self) -> ASGIApp:
         """Return the routes."""
-        acting = Acting(self._admin, self._access, self._renderer, self._status, self._jobs, self._pace)
+        acting = Acting(self._admin, self._access, self._renderer, self._status, self._jobs, self._streams)
         routes = [
             Route("/", self._front, methods=["GET"]),
             Route("/charts", self._charts, methods=["GET"]),
@@ -199,6 +201,7 @@ class _Site:
 
     def _page(self, make: Maker) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
+            self._samples.start()
             asked = Asked(
                 admin=self._admin,
                 fields=dict(request.query_params),
@@ -214,7 +217,8 @@ class _Site:
         self, template: str, values: Callable[[Request], dict[str, Any]]
     ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def answer(request: Request) -> Response:
-            return stream(lambda: Fragment(self._renderer.text(request, template, **values(request))), self._pace)
+            self._samples.start()
+            return self._streams.answer(lambda: Fragment(self._renderer.text(request, template, **values(request))))
 
         return answer
 

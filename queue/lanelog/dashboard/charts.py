@@ -91,13 +91,35 @@ def draw(samples: Sequence[Sample], chosen: Callable[[GroupTopic], bool]) -> lis
     found = list(_columns(samples, chosen)) if samples else []
     if not found:
         return []
-    box = (samples[0].at, samples[-1].at)
+    drawn = _Drawn(
+        begin=samples[0].at,
+        end=samples[-1].at,
+        columns=found,
+        newest=_interval(samples[-2], samples[-1], 0.0, chosen),
+    )
     return [
-        _chart("Messages a second", box, found, _rate_text, ("published", _published), ("settled", _settled)),
-        _chart("Lag, in messages", box, found, _count_text, ("lag", lambda each: each.lag)),
-        _chart("Age of the oldest message", box, found, age, ("age", lambda each: each.oldest)),
-        _chart("Latency, from publish to settlement", box, found, age, ("latency", _latency)),
+        _chart("Messages a second", drawn, _rate_text, ("published", _published), ("settled", _settled)),
+        _chart("Lag, in messages", drawn, _count_text, ("lag", lambda each: each.lag)),
+        _chart("Age of the oldest message", drawn, age, ("age", lambda each: each.oldest)),
+        _chart("Latency, from publish to settlement", drawn, age, ("latency", _latency)),
     ]
+
+
+@frozen(kw_only=True)
+class _Drawn:
+    """What all charts of one answer are drawn from."""
+
+    begin: datetime
+    end: datetime
+    columns: Sequence[_Interval]
+    newest: _Interval
+    """Between the last two samples."""
+
+    def now(self, read: _Reading) -> float | None:
+        """Return the last value. Behind a gap, nothing is known of what happened in the last seconds."""
+        if read in (_published, _settled, _latency) and self.newest.seconds > GAP:
+            return None
+        return read(self.newest)
 
 
 def _columns(samples: Sequence[Sample], chosen: Callable[[GroupTopic], bool]) -> Iterator[_Interval]:
@@ -163,25 +185,24 @@ def _count_text(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def _chart(
-    title: str,
-    box: tuple[datetime, datetime],
-    found: Sequence[_Interval],
-    text: Callable[[float | None], str],
-    *readings: tuple[str, _Reading],
-) -> Chart:
-    values = {name: [(each.end, read(each)) for each in found] for name, read in readings}
-    greatest = max((value for line in values.values() for _, value in line if value is not None), default=0.0)
+def _chart(title: str, drawn: _Drawn, text: Callable[[float | None], str], *readings: tuple[str, _Reading]) -> Chart:
+    values = [[(each.end, read(each)) for each in drawn.columns] for _, read in readings]
+    greatest = max((value for line in values for _, value in line if value is not None), default=0.0)
     top = _above(greatest, seconds=text is age)
-    across = (box[1] - box[0]).total_seconds()
+    across = (drawn.end - drawn.begin).total_seconds()
     return Chart(
         title=title,
         top=text(top),
-        begin=f"{box[0]:%H:%M} UTC",
-        end=f"{box[1]:%H:%M} UTC",
+        begin=f"{drawn.begin:%H:%M} UTC",
+        end=f"{drawn.end:%H:%M} UTC",
         lines=tuple(
-            ChartLine(name=name, tone=f"line{number}", pieces=tuple(_pieces(line, across, top)), now=text(line[-1][1]))
-            for number, (name, line) in enumerate(values.items(), 1)
+            ChartLine(
+                name=name,
+                tone=f"line{number}",
+                pieces=tuple(_pieces(line, across, top)),
+                now=text(drawn.now(read)),
+            )
+            for number, ((name, read), line) in enumerate(zip(readings, values, strict=True), 1)
         ),
     )
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
+from lanelog._database.fork import register_shared
 from lanelog._telemetry import get_logger
 from lanelog.errors import ConfigurationError, LanelogError
 
@@ -25,7 +26,7 @@ log = get_logger("dashboard")
 Progress = Callable[[int], None]
 
 
-class _Stopped(Exception):
+class JobStopped(LanelogError):
     """Somebody has stopped the job."""
 
 
@@ -62,7 +63,7 @@ class Job:
             return "stops behind this batch" if self._stop.is_set() else "runs"
         if self.error is None:
             return "done"
-        return "stopped" if isinstance(self.error, _Stopped) else f"failed: {self.error}"
+        return "stopped" if isinstance(self.error, JobStopped) else f"failed: {self.error}"
 
     def wait(self, seconds: float) -> bool:
         """Wait until it ends. Return whether it has."""
@@ -76,8 +77,9 @@ class Job:
         """Count what there is to do, do it, and remember how it ended."""
         try:
             self.total = count()
+            self._progress(0)  # whoever stops it while it counts wants nothing of it
             self.result = verb(self._progress)
-        except (_Stopped, LanelogError) as exc:
+        except LanelogError as exc:
             self.error = exc
         except Exception as exc:
             self.error = exc
@@ -88,7 +90,7 @@ class Job:
     def _progress(self, done: int) -> None:
         self.done = done
         if self._stop.is_set():
-            raise _Stopped
+            raise JobStopped("a user of the dashboard stopped it")
 
 
 @define(eq=False)
@@ -97,6 +99,13 @@ class Jobs:
 
     _jobs: dict[str, Job] = field(init=False, factory=dict)
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """Forget, in a forked child, the parent's jobs."""
+        self._jobs, self._lock = {}, threading.Lock()
 
     def start(self, job: Job, count: Callable[[], int], verb: Callable[[Progress], Any]) -> None:
         """Run a job, and forget the oldest that has ended."""

@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
+from typing import Final
 
-from attrs import frozen
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
+from attrs import define, field, frozen
 from starlette.responses import StreamingResponse
 
-RETRY: float = 1.0
+from lanelog.errors import ConfigurationError
+
+RETRY: Final = 1.0
 """Seconds after which a browser asks again."""
+SAMPLE_MAX: Final = 60.0
+"""Seconds between samples at the most: charts take three minutes without one for a gap."""
+AT_ONCE: Final = 4
+"""Streams that look at the same time. While the database is away, each keeps a thread for as long as its time-out; the
+threads of the application that mounts the dashboard are not theirs to take."""
 
 
 @frozen(kw_only=True)
@@ -32,6 +40,12 @@ class WebPace:
     look: float = 5.0
     stream: float = 30.0
 
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.sample <= SAMPLE_MAX:
+            raise ConfigurationError(f"sample must be above 0 and at most {SAMPLE_MAX:g} seconds, not {self.sample!r}")
+        if self.look <= 0 or self.stream < 0:
+            raise ConfigurationError("look must be above 0 seconds, and stream 0 or more")
+
 
 @frozen
 class Fragment:
@@ -42,27 +56,39 @@ class Fragment:
     """Whether nothing follows: the page needs no stream any more."""
 
 
-def stream(make: Callable[[], Fragment], pace: WebPace) -> StreamingResponse:
-    """Return the answer that tells a page what has changed, until its life is over."""
-    return StreamingResponse(
-        _events(make, pace), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
-    )  # nginx would hold events back
+@define(eq=False)
+class Streams:
+    """All streams of one dashboard."""
 
+    _pace: WebPace
+    _limiter: CapacityLimiter = field(init=False, factory=lambda: CapacityLimiter(AT_ONCE))
 
-async def _events(make: Callable[[], Fragment], pace: WebPace) -> AsyncIterator[bytes]:
-    until = monotonic() + pace.stream
-    told = ""
-    yield f"retry: {RETRY * 1000:.0f}\n\n".encode()
-    while True:
-        fragment = await run_in_threadpool(make)
-        # Without an event for a while, a browser that has gone would not be noticed: a comment is told.
-        yield _event("message", fragment.html) if fragment.html != told else b": still here\n\n"
-        if fragment.last:
-            yield _event("end", "")
-        told = fragment.html
-        if fragment.last or monotonic() + pace.look > until:
-            return
-        await asyncio.sleep(pace.look)
+    def answer(self, make: Callable[[], Fragment], *, look: float | None = None) -> StreamingResponse:
+        """Return the answer that tells a page what has changed, until its life is over.
+
+        Args:
+            make: Returns the piece of the page. It may wait: it runs in a thread.
+            look: Seconds between two calls of it, if that is less than usual.
+        """
+        every = self._pace.look if look is None else min(look, self._pace.look)
+        # nginx would hold events back
+        headers = {"X-Accel-Buffering": "no"}
+        return StreamingResponse(self._events(make, every), media_type="text/event-stream", headers=headers)
+
+    async def _events(self, make: Callable[[], Fragment], every: float) -> AsyncIterator[bytes]:
+        until = monotonic() + self._pace.stream
+        told = ""
+        yield f"retry: {RETRY * 1000:.0f}\n\n".encode()
+        while True:
+            fragment = await to_thread.run_sync(make, limiter=self._limiter)
+            # Without an event for a while, a browser that has gone would not be noticed: a comment is told.
+            yield _event("message", fragment.html) if fragment.html != told else b": still here\n\n"
+            if fragment.last:
+                yield _event("end", "")
+            told = fragment.html
+            if fragment.last or monotonic() + every > until:
+                return
+            await asyncio.sleep(every)
 
 
 def _event(name: str, text: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from attrs import define, field
 
+from lanelog._database.fork import register_shared
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")
@@ -39,6 +40,13 @@ class SharedLook(Generic[T]):
     _last: T | None = field(init=False, default=None)
     _error: LanelogError | None = field(init=False, default=None)
     _until: float = field(init=False, default=0.0)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """Forget, in a forked child, that a thread of the parent asks."""
+        self._lock = threading.Lock()
 
     def __call__(self) -> T:
         """Return the answer."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from lanelog._database.fork import register_shared
 from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
 from lanelog.admin import Status
@@ -72,6 +73,11 @@ class Samples:
     def __attrs_post_init__(self) -> None:
         self._ring = deque(maxlen=max(2, int(SPAN / self._every)))
         weakref.finalize(self, self._stopped.set)
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """Forget, in a forked child, the parent's thread. The samples are true of the database, and stay."""
+        self._lock, self._thread = threading.Lock(), None
 
     def start(self) -> None:
         """Begin, unless the thread runs."""
