@@ -14,6 +14,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, ClosedError, ConfigurationError, Message
+from lanelog._engine.settling.settler import Settler
 from support.processes import Fleet
 from support.sql import delivery_rows, one, owners, rows, watermark
 from support.turns import Turns
@@ -238,6 +239,41 @@ def test_what_is_settled_during_the_drain_counts(lanelog_client: Client, lanelog
     with lanelog.connect(lanelog_url) as other:
         other.subscribe("t", "g", lambda m: seen((m.key, m.attempt)))
         assert seen.wait(1) == [("fails", 2)]
+
+
+@pytest.mark.parametrize("comes_late", [True, False], ids=["late", "too late"])
+def test_what_is_settled_after_a_failure_is_written_by_a_settler_that_comes_late(
+    lanelog_client: Client, raw: Any, held: Held, monkeypatch: pytest.MonkeyPatch, comes_late: bool
+) -> None:
+    """The keeper leaves it some seconds; then it gives the lane back, and the next owner delivers again."""
+    turns, settling, really = Turns(monkeypatch), threading.Event(), Settler.turn
+
+    def turn(self: Settler, now: float) -> float:
+        assert settling.wait(30)
+        return really(self, now)
+
+    settling.set()
+    monkeypatch.setattr(Settler, "turn", turn)
+    if not comes_late:
+        monkeypatch.setattr(lanelog._engine.member.leasing, "LAST_WRITES", 0.0)
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", held, lease_renewal=0.1)
+    assert held.inside.wait(20)
+    settling.clear()
+    subscription._core.members[0].fail(RuntimeError("out of order"))
+    held.release.set()
+    eventually(lambda: subscription.stats().running == 0)
+    if comes_late:
+        turns.pass_by([subscription])
+    else:
+        eventually(lambda: owners(raw, "g", "t") == {"a": ""})
+    settling.set()
+    assert subscription.stop(20)
+    assert watermark(raw, "g", "t", "a") == comes_late
+    lanelog_client.subscribe("t", "g", held)
+    lanelog_client.publish("t", "a", b"y")
+    expected = [("a", 1, 1), ("a", 2, 1)] if comes_late else [("a", 1, 1), ("a", 1, 2), ("a", 2, 1)]
+    assert held.seen.wait(len(expected)) == expected
 
 
 def test_the_decorator_sends_nothing_before_start(lanelog_client: Client, raw: Any) -> None:

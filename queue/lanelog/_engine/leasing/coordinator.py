@@ -359,7 +359,7 @@ class Coordinator:
         """Give back closed and paused lanes whose last handler has ended, and whose last flush has committed."""
         member = self.member
         failed = member.failure is not None
-        idle = member.leasing.take_idle(self.resting, failed=failed)
+        idle = member.leasing.take_idle(self.resting, time.monotonic(), failed=failed)
         if not idle:
             return
         with self.session.transaction() as cx:

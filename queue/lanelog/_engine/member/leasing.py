@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from attrs import define
+from attrs import define, field
 
 from lanelog._engine.lane.run import State
 from lanelog.errors import LeaseLost
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from lanelog._engine.member.state import MemberState
     from lanelog.notices import NoticeName
 
+LAST_WRITES = 5.0
+"""Seconds that the settler of a failed member has for the last settlements of a lane."""
+
 
 @define(eq=False, repr=False)
 class LeasingSide:
     """What the keeper may do with a member. Every method takes the lock itself."""
 
     state: MemberState
+    _unwritten: dict[Lane, float] = field(factory=dict)  # since when (monotonic) only writes keep a lane from release
 
     @property
     def lanes(self) -> Mapping[str, Lane]:
@@ -152,14 +156,14 @@ class LeasingSide:
         self.state.signals.wake_settler()
         self.state.signals.wake_fetcher()
 
-    def take_idle(self, resting: AbstractSet[str], *, failed: bool) -> list[Lane]:
+    def take_idle(self, resting: AbstractSet[str], now: float, *, failed: bool) -> list[Lane]:
         """The closed lanes to give back: their last handler has ended, and their last write is committed.
 
         `resting`: the keys of the lanes that an operator paused. An idle one is closed here. A busy one stays open, and
         may go on as soon as it is resumed.
 
-        `failed`: the writes may never get through. Then a closed lane without a running handler is given back, too, and
-        settlements that were not flushed are delivered again.
+        `failed`: the writes may never get through. Then a closed lane is given back `LAST_WRITES` after its last
+        handler has ended. Settlements that were not flushed until then are delivered again.
         """
         with self.state.lock:
             lanes = self.state.lanes
@@ -167,7 +171,11 @@ class LeasingSide:
                 lane = lanes[key]
                 lane.state.closing = lane.state.closing or (lane.state.paused and lane.idle)
             closed = [lane for lane in lanes.values() if lane.state.closing]
-            return [lane for lane in closed if lane.idle or (failed and not lane.state.handling)]
+            if failed:
+                quiet = [lane for lane in closed if not lane.idle and not lane.state.handling]
+                self._unwritten = {lane: self._unwritten.get(lane, now) for lane in quiet}
+            given_up = {lane for lane, since in self._unwritten.items() if now >= since + LAST_WRITES}
+            return [lane for lane in closed if lane.idle or lane in given_up]
 
     def forget_lane(self, lane: Lane) -> None:
         """The lane was released in good order."""
