@@ -58,6 +58,12 @@ class _Audience:
     told_at: float = 0.0
     last: Hint | None = None  # targets that the next reading finds new are told this; None: nothing since the last one
 
+    def remember(self, hint: Hint | None) -> None:
+        """Have the new targets of the next reading told this, too."""
+        if hint is not None:
+            new_lanes = hint.new_lanes or (self.last is not None and self.last.new_lanes)
+            self.last = Hint(hint.topic, new_lanes)
+
 
 @define(eq=False)
 class Sender:
@@ -103,8 +109,7 @@ class Sender:
         audience.told_at = now
         if new_lanes or self._allowance.free_at(now) <= now:
             self._send(audience.targets, hint)
-        last = audience.last
-        audience.last = hint if last is None else Hint(hint.topic, new_lanes or last.new_lanes)
+        audience.remember(hint)
         if now < self._refresh_at:
             return
         self._refresh_at = now + REFRESH
@@ -148,7 +153,12 @@ class Sender:
             hints.append(audience.last)
             audience.last = None
         own, networks = self._own(), self._database.config.wake_networks
-        found = heartbeats.wake_places(cx, [topic for topic, _ in recent], bounded=bounded)
+        try:
+            found = heartbeats.wake_places(cx, [topic for topic, _ in recent], bounded=bounded)
+        except LanelogError:
+            for (_, audience), hint in zip(recent, hints, strict=True):
+                audience.remember(hint)
+            raise
         self._failing = False
         for (topic, audience), hint in zip(recent, hints, strict=True):
             before = audience.targets
