@@ -1,15 +1,18 @@
-"""The signals that end `client.run()`: the first asks for the end, a second Ctrl-C does not wait for it.
+"""What ends `client.run()`: SIGTERM, SIGINT, or the failure of a subscription. A second Ctrl-C does not wait.
 
 Owns the signal handlers inside a block. Puts the application's handlers back at its end.
 """
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
 
 from lanelog._telemetry import get_logger
 
@@ -26,21 +29,48 @@ _ANOTHER_PRESS: Final = 1.0
 log = get_logger("client")
 
 
-@contextmanager
-def ending_by_signal(stop: Callable[[], None], hurry: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at each SIGTERM or SIGINT inside the block, and `hurry` before a second SIGINT ends the program.
+@define(eq=False)
+class Ending:
+    """The wish to end. It can be told by any thread and in a signal handler, and the main thread waits for it.
 
-    Does nothing outside of the main thread: only that thread gets signals.
+    A signal handler runs between two lines of the main thread, and the main thread may hold any lock there. An Event
+    would wait for its own lock for ever, if the signal met the main thread while it begins to wait. The `put` of a
+    SimpleQueue may interrupt any other call of the queue.
     """
+
+    _told: queue.SimpleQueue[signal.Signals | None] = field(factory=queue.SimpleQueue, init=False)
+
+    def ask(self, received: signal.Signals | None = None) -> None:
+        """Ask for the end, because of a signal or for another reason."""
+        self._told.put(received)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the end is asked for. Return whether it is, and log the signal."""
+        try:
+            received = self._told.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        if received is not None:
+            log.info("signal.received", signal=received.name)
+        return True
+
+
+@contextmanager
+def ending_by_signal(hurry: Callable[[], None]) -> Iterator[Ending]:
+    """Give what SIGTERM and SIGINT ask to end. Call `hurry` before a second SIGINT ends the program.
+
+    Puts the application's handlers back at the end of the block. Only the main thread gets signals, so in other threads
+    no signal asks for the end.
+    """
+    ending = Ending()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield ending
         return
     previous: dict[signal.Signals, Any] = {}
     first: list[float] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        log.info("signal.received", signal=signal.Signals(number).name)
-        stop()
+        ending.ask(signal.Signals(number))
         now = time.monotonic()
         if not first:
             first.append(now)
@@ -54,7 +84,7 @@ def ending_by_signal(stop: Callable[[], None], hurry: Callable[[], None]) -> Ite
     for each in _SIGNALS:
         previous[each] = signal.signal(each, on_signal)
     try:
-        yield
+        yield ending
     finally:
         for each, handler in previous.items():
             signal.signal(each, handler)

@@ -698,15 +698,14 @@ class Client:
 
         if workers is not None:
             self._subscriptions = [each.with_workers(workers) for each in self._subscriptions]
-        stop = threading.Event()
         patience = check_timeout("drain_timeout", drain_timeout)
         live, ready = (lambda: self.health().dying), (lambda: self.health().lacking)
-        with serving(health, live, ready), ending_by_signal(stop.set, self._hurry):
+        with serving(health, live, ready), ending_by_signal(self._hurry) as ending:
             self.start()
             subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
             for subscription in subscriptions:
-                subscription.on_failure(stop.set)
-            while not stop.wait(LOOK_FOR_SIGNALS) and not self._closed:
+                subscription.on_failure(ending.ask)
+            while not ending.wait(LOOK_FOR_SIGNALS) and not self._closed:
                 pass
             if not self._drain(subscriptions, patience):
                 for subscription in subscriptions:
