@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from attrs import define, field
@@ -694,13 +695,10 @@ class Client:
         """
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
-        from lanelog._probes import serving
-
         if workers is not None:
             self._subscriptions = [each.with_workers(workers) for each in self._subscriptions]
         patience = check_timeout("drain_timeout", drain_timeout)
-        live, ready = (lambda: self.health().dying), (lambda: self.health().lacking)
-        with serving(health, live, ready), ending_by_signal(self._hurry) as ending:
+        with ending_by_signal(self._hurry) as ending, self._probed(health):
             self.start()
             subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
             for subscription in subscriptions:
@@ -714,6 +712,14 @@ class Client:
         for subscription in subscriptions:
             if subscription.failure is not None:
                 raise subscription.failure
+
+    def _probed(self, address: str | None) -> AbstractContextManager[str]:
+        """What serves the probes inside a block. Without an address, no HTTP server is imported."""
+        if address is None:
+            return nullcontext("")
+        from lanelog._probes import serving
+
+        return serving(address, lambda: self.health().dying, lambda: self.health().lacking)
 
     def _hurry(self) -> None:
         self._hurried = True
