@@ -107,10 +107,20 @@ class _Announcements:
     hints: Sender | None = None
 
     def __call__(self, topic: str) -> None:
+        self.told(topic)
+        self.catch_up()
+
+    def told(self, topic: str) -> None:
+        """Tell of a commit, while other threads may be waiting for this one."""
         if self.engine is not None:
             self.engine.announce(topic)
         if self.hints is not None:
             self.hints.tell(topic)
+
+    def catch_up(self) -> None:
+        """Do what `told` has left to do, and which may take as long as the database does."""
+        if self.hints is not None:
+            self.hints.catch_up()
 
     def own_place(self) -> WakePlace:
         """Where this process itself is told."""
@@ -163,7 +173,13 @@ class Client:
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
         self._announcements = _Announcements(weakref.ref(self))
-        self._publisher = Publisher(self._database, self._announcements, self._announcements.scheduled, self._meter)
+        self._publisher = Publisher(
+            self._database,
+            self._announcements.told,
+            self._announcements.scheduled,
+            self._meter,
+            self._announcements.catch_up,
+        )
         if self.config.wake:
             self._announcements.hints = hints = Sender(
                 self._database, self._announcements.own_place, self._announcements.wake_reader
