@@ -12,7 +12,8 @@ from attrs import define
 
 from lanelog._engine.lane.policy import own_cap
 from lanelog._engine.lane.run import Attempt, Run, State
-from lanelog._engine.lane.values import CRASHED, EXPIRED, Burial, Waiting
+from lanelog._engine.lane.values import CRASHED, EXPIRED, Waiting
+from lanelog._engine.lane.writes import Burial
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:

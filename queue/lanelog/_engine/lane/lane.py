@@ -15,7 +15,8 @@ from lanelog._engine.lane.dispatch import Dispatcher
 from lanelog._engine.lane.pending_writes import PendingWrites
 from lanelog._engine.lane.run import Attempt, State
 from lanelog._engine.lane.state import LaneState
-from lanelog._engine.lane.values import CRASHED, Burial, Term, Waiting
+from lanelog._engine.lane.values import CRASHED, Term, Waiting
+from lanelog._engine.lane.writes import Burial
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.policy import ACKED, Outcome, Verb
+from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import Attempt, Run, State
 from lanelog._engine.member.isolation import PATIENCE
 from lanelog._telemetry import get_logger

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
     from lanelog._engine.context import EngineContext
-    from lanelog._engine.lane.values import LaneWrite
+    from lanelog._engine.lane.writes import LaneWrite
     from lanelog._engine.member.member import Member
 
 FLUSH_LANES = 1000
