@@ -331,7 +331,7 @@ class World:
         self._hold_back(attempt)
         due = self.now + wait
         last = attempt.crashed and self.rules.exhausted(attempt.number + 1, 0.0)
-        self.lane.dispatch.failed(attempt, due=due, error="ValueError: no", postponed=postponed, last=last)
+        self.lane.dispatch.failed(attempt, due=due, error="ValueError: no", postponed=postponed, next_is_last=last)
 
     def postpone(self, attempt: Attempt) -> None:
         self.nack(attempt, postponed=True)

@@ -33,7 +33,7 @@ class Outcome:
     verb: Verb
     wait: float = 0.0
     error: str | None = None
-    last: bool = False  # for a message that crashed before: the attempt after this wait is the last
+    next_is_last: bool = False  # for a message that crashed before: the attempt after this wait is the last
     ended: Ended = Ended.SUCCESS  # how history says that the message left
     raised: ExcInfo | None = field(default=None, eq=False, repr=False)  # the traceback for a dead letter's event
 

@@ -97,8 +97,9 @@ def failed(
         return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
     wait = wait if delay is None else delay
     following = attempt.number + 1
+    # For `quarantine`, asked here because no lock is held here.
     last = attempt.crashed and (_reached(own, following) or exhausted(config, following, since_first + wait))
-    return Outcome(Verb.RETRY, wait, clip(reason), last)
+    return Outcome(Verb.RETRY, wait, clip(reason), next_is_last=last)
 
 
 def report(context: Mapping[str, object], error: BaseException, outcome: Outcome | None) -> None:

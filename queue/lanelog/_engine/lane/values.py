@@ -84,8 +84,8 @@ class Waiting:
     first_started: float | None
     crashed: bool = False
     died_alone: bool = False
-    spent: bool = False  # for a message that crashed: no attempt may follow
-    last: bool = False  # for a message that crashed: the next attempt is the last; see `Lane._asked`
+    no_attempts_left: bool = False  # for a message that crashed; see `quarantine`
+    next_is_last: bool = False  # for a message that crashed
     postponed: int = 0
     last_error: str | None = None
     released: bool = False  # an operator took its last attempt away: the cap does not hold for the next one
