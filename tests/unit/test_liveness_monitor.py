@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from lanelog._database import START_TOLERANCE_MS, Incarnation
-from lanelog._engine.leasing.assignment import (
+from lanelog._engine.leasing.liveness import (
     EVERYBODY_BACK,
     SECOND_LOOK,
     DeadOwner,

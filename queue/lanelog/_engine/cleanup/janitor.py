@@ -1,6 +1,6 @@
 """The janitor: collection, purge of drained lanes, old heartbeats, history and dead letters, expired messages, audits.
 
-Owns the times of these duties and the choice of lanes. `collection`, `lane_purge`, `retention`, `unattended` and
+Owns the times of these duties and the choice of lanes. `collection`, `lane_purge`, `retention`, `expired` and
 `auditing` do the work. It writes a group's own rows in five cases only: it purges a lane that all groups have drained,
 mends a lane whose tables contradict each other, deletes old history, deletes old heartbeats, and dead-letters expired
 messages of a group without a living member.
@@ -22,8 +22,8 @@ from attrs import define, field, frozen
 from lanelog._database import codes
 from lanelog._engine.cleanup import auditing, collection, retention
 from lanelog._engine.cleanup.collection import Collected
+from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
-from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._stores import groups, moves, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._telemetry import get_logger

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._engine.leasing.assignment import Proof
+from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
 from lanelog._open_lanes import PREFIX
 from lanelog._stores import groups, heartbeats, leases, partitions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor, Session
-    from lanelog._engine.leasing.assignment import DeadOwner, LivenessView
+    from lanelog._engine.leasing.liveness import DeadOwner, LivenessView
     from lanelog._engine.member.member import Member
 
 LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}

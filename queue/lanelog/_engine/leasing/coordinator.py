@@ -17,7 +17,7 @@ from lanelog._database import Incarnation
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.acquisition import Taken
-from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, fair_share, fair_shares
+from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView, fair_share, fair_shares
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.read_back import Beaten, ReadBack, lose_others
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing

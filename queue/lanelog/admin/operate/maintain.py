@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
 from lanelog._engine.cleanup import auditing, collection, deletion_events
+from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
-from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._places import GroupTopic
