@@ -1,6 +1,6 @@
 """`queue_subscriber_heartbeats`: one row for each owner, which keeps all its leases valid at once.
 
-Owns the SQL of its table. Never judges whether an owner is alive: `assignment` does.
+Owns the SQL of its table. Never judges whether an owner is alive: `liveness` does.
 """
 
 from __future__ import annotations

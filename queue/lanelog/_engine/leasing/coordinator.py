@@ -1,7 +1,7 @@
 """The keeper's work for one member: beat, read back, look for members and lanes, acquire, shed, release, leave.
 
-Owns the order of these steps. The arithmetic is in `assignment`, the SQL in the stores. It runs in the keeper's thread,
-on the keeper's connection.
+Owns the order of these steps. The arithmetic is in `liveness`, `fair_share` and `sharing`, the SQL in the stores. It
+runs in the keeper's thread, on the keeper's connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from lanelog._database import Incarnation
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.acquisition import Taken
-from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView, fair_share, fair_shares
+from lanelog._engine.leasing.fair_share import fair_share, fair_shares
+from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.read_back import Beaten, ReadBack, lose_others
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
