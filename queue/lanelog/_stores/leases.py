@@ -26,7 +26,7 @@ WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND lea
 """
 
 # The fence after a lock time-out, without the leases that another transaction has locked (PRIMARY).
-FENCE_FREE = f"""
+TRY_FENCE = f"""
 SELECT partition_key, lease_epoch, {SERVER_MARK}, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) FOR UPDATE SKIP LOCKED
 """
@@ -72,7 +72,7 @@ WHERE consumer_group = %s AND topic = %s AND leased_by = %s LIMIT 1
 """
 
 # Lanes of these owners, except for paused ones. The owner '' stands for no owner (by_owner; queue_offsets PRIMARY).
-FREE = """
+CANDIDATES = """
 SELECT l.partition_key FROM queue_partition_leases l FORCE INDEX (by_owner)
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
        ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
@@ -229,11 +229,11 @@ def fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fenc
     return Fence({key: epoch for key, epoch, _ in found}, found[-1][2] if found else None)
 
 
-def fence_free(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
+def try_fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
     """As `fence`, without waiting. An absent key is locked by another transaction. None: not the owner's."""
     found: list[tuple[str, int, int, str]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
-        found += cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
+        found += cx.query(TRY_FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
     epochs = {key: epoch if holder == owner else None for key, epoch, _, holder in found}
     return Fence(epochs, found[-1][2] if found else None)
 
@@ -272,7 +272,7 @@ def holds(cx: Executor, at: GroupTopic, owner: str) -> bool:
     return cx.one(HOLDS, (*at.columns, owner)) is not None
 
 
-def free(
+def candidates(
     cx: Executor,
     at: GroupTopic,
     owners: Sequence[str],
@@ -280,7 +280,7 @@ def free(
     like: tuple[str, str] = ALL_KEYS,
 ) -> list[str]:
     """Return lanes of these owners ('': of none), without the paused ones. `like`: as for `unclaimed`."""
-    sql = FREE.format(owners=placeholders(owners), like=like[0])
+    sql = CANDIDATES.format(owners=placeholders(owners), like=like[0])
     return [key for (key,) in cx.query(sql, (*at.columns, *owners, like[1], limit))]
 
 

@@ -192,7 +192,7 @@ class Coordinator:
 
     def _look_at_members(self, now: float) -> bool:
         """Judge which owners are alive. True when the view has changed."""
-        if now < self._members_at and not self.watch.suspects:
+        if now < self._members_at and not self.watch.second_look_due:
             return False
         self._members_at = now + self.pace.members
         member = self.member
@@ -322,7 +322,7 @@ class Coordinator:
             if not (lane.state.closing or lane.key in self.resting)
         ]
         opened = len(self._open - self.resting)
-        share = fair_shares(opened, self._shared_out - opened, view.heirs, self.member.owner)
+        share = fair_shares(opened, self._shared_out - opened, view.sharers, self.member.owner)
         return self._sharing.plan(
             [lane for lane in held if is_open(lane.key)],
             [lane for lane in held if not is_open(lane.key)],

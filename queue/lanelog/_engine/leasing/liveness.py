@@ -72,7 +72,7 @@ class LivenessView:
     )  # our session has been steady long enough for an expired heartbeat to count
 
     @property
-    def heirs(self) -> tuple[str, ...]:
+    def sharers(self) -> tuple[str, ...]:
         """The owners among whom lanes are shared out.
 
         While there are dead owners, newcomers get no share. A newcomer must look twice itself before it may take a dead
@@ -117,7 +117,7 @@ class LivenessMonitor:
     _sights: dict[str, _Sight] = field(factory=dict)
 
     @property
-    def suspects(self) -> bool:
+    def second_look_due(self) -> bool:
         """Whether the last look found the lock of some owner free. The second look should follow soon."""
         return any(sight.free_since is not None for sight in self._sights.values())
 

@@ -198,7 +198,7 @@ def _bury_expired(
     for group in read(database, groups.unattended, "looking for groups that nobody consumes", topic):
         for page in pages(database, topic, LANES_A_TRANSACTION):
             keys = [key for key, _ in page]
-            buried += repeated(database, undertaker.bury, "burying what has expired", group, keys).messages
+            buried += repeated(database, undertaker.bury, "settling what has expired", group, keys).messages
     return buried
 
 

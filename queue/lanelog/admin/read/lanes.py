@@ -267,8 +267,8 @@ def _leases(database: Database, topic: str, group: str, limit: int, *, stale: bo
             at = GroupTopic(topic=topic, group=group)
             owners = _owners.load(cx, at)
             if stale:
-                suspects = [name for name in leases.counts(cx, at) if name and not owners.alive(name)]
-                rows = _of(cx, group, topic, suspects, limit)
+                dead = [name for name in leases.counts(cx, at) if name and not owners.alive(name)]
+                rows = _of(cx, group, topic, dead, limit)
             else:
                 rows = cx.query(LEASES, (group, topic, limit))
         return [_lease(topic, group, row, owners) for row in rows]
