@@ -640,6 +640,7 @@ class Client:
             Each loop with the age of its last turn, the heartbeats, the database and the subscriptions. `live` and
             `ready` sum up for probes.
         """
+        from lanelog import _subscription_facts as facts
         from lanelog._engine.vitals import UNASKED
         from lanelog.health import Health
 
@@ -649,7 +650,11 @@ class Client:
             heartbeats=engine.heartbeats_health() if engine else (),
             database=engine.database_health() if engine else UNASKED,
             tables=self._database.tables_version,
-            subscriptions=tuple(each.health() for each in list(self._subscriptions) if each.state != "stopped"),
+            subscriptions=tuple(
+                facts.health(each.group, each.topics, state, each.failure)
+                for each in list(self._subscriptions)
+                if (state := each.state) != "stopped"
+            ),
         )
 
     def start(self) -> None:
