@@ -22,7 +22,7 @@ VERSION_WITH_DEAD_LETTER_TOPIC = 3
 # One group (PRIMARY), and milliseconds until the next delayed message of any topic is due, if that is soon (by_due).
 # The keeper reads its group often, so the scheduler learns in time of messages that other processes have delayed.
 GET = f"""
-SELECT delivery_order, paused_at, retention_ms, created_at, history_ms, lane_pauses,
+SELECT delivery_order, paused_at, created_at, history_ms, lane_pauses,
        (SELECT CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED) FROM queue_scheduled FORCE INDEX (by_due)
         WHERE deliver_at BETWEEN {NOW_MS} - 60000 AND {NOW_MS} + 1500 ORDER BY deliver_at LIMIT 1)
 FROM queue_groups WHERE consumer_group = %s AND topic = %s
@@ -134,7 +134,6 @@ class GroupRow:
 
     order: str
     paused: bool
-    retention_ms: int
     created_at: int
     history_ms: int
     lane_pauses: int
