@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 LOOK_FOR_SIGNALS = 0.5
 """Seconds of one wait. A signal handler runs in the main thread between two waits."""
-LAST_WRITES = 5.0
+AFTER_DRAIN = 5.0
 """Seconds for the last commits and the release of the leases, after `drain_timeout`."""
 
 log = get_logger("client")
@@ -715,7 +715,7 @@ class Client:
             if not self._drain(subscriptions, patience):
                 for subscription in subscriptions:
                     subscription.cut_off()
-                self._drain(subscriptions, LAST_WRITES)
+                self._drain(subscriptions, AFTER_DRAIN)
         for subscription in subscriptions:
             if subscription.failure is not None:
                 raise subscription.failure

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._due_soon import HORIZON_MS, RECENT_MS
 from lanelog._stores._points import chunked, exactly, fitting
 from lanelog._stores._redriven import ID, METADATA
 
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lanelog._database import Executor
-
-HORIZON_MS: Final = 1500
-"""How far ahead the scheduler looks for the next due message. It looks again before that time is over."""
-
-RECENT_MS: Final = 60_000
-"""How far back the usual look goes. Rows that were moved long ago stay in the index as long as an old snapshot is open,
-and a look from the beginning reads all of them. So it is rare."""
 
 # Insert rows, whose heads are locked. A time in the past becomes now (PRIMARY).
 INSERT = """INSERT INTO queue_scheduled
