@@ -81,12 +81,12 @@ def maintain(
         except DatabaseError as error:
             failed[topic] = str(error)
             refusal = None if error.retriable else error
-    for group, topic in read(database, history.kept, "looking for history"):
-        if topics is None or topic in dict(wanted):  # None: deleted topics, too
+    for at in read(database, history.kept, "looking for history"):
+        if topics is None or at.topic in dict(wanted):  # None: deleted topics, too
             try:
-                outcomes += _purge_history(database, GroupTopic(topic=topic, group=group))
+                outcomes += _purge_history(database, at)
             except DatabaseError as error:
-                failed.setdefault(topic, str(error))
+                failed.setdefault(at.topic, str(error))
     done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or outcomes
     if refusal is not None and not done and failed.keys() >= dict(wanted).keys():
         raise refusal  # the account may do nothing of all this
