@@ -144,7 +144,8 @@ def purge(cx: Executor, at: GroupTopic, retention_ms: int) -> tuple[int, float |
     """
     found = cx.query(OLDEST, (*at.columns, BATCH + 1))
     old = [(key, offset) for key, offset, age_ms in found[:BATCH] if age_ms >= retention_ms]
-    left = found[len(old)][2] / 1000 if len(found) > len(old) else None
+    ages = [age_ms / 1000 for _, _, age_ms in found[len(old) :]]
+    left = ages[0] if ages else None
     if not old:
         return 0, left
     old.sort(key=lambda point: (point[0].encode(), point[1]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, SERVER_MARK
-from lanelog._stores._points import chunked, exactly, placeholders
+from lanelog._stores._points import chunked, exactly, pairs, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -226,7 +226,8 @@ def fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fenc
     found: list[tuple[str, int, int]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
         found += cx.query(FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk, owner))
-    return Fence({key: epoch for key, epoch, _ in found}, found[-1][2] if found else None)
+    server = next((mark for _, _, mark in reversed(found)), None)
+    return Fence({key: epoch for key, epoch, _ in found}, server)
 
 
 def try_fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
@@ -234,8 +235,8 @@ def try_fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> 
     found: list[tuple[str, int, int, str]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
         found += cx.query(TRY_FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
-    epochs = {key: epoch if holder == owner else None for key, epoch, _, holder in found}
-    return Fence(epochs, found[-1][2] if found else None)
+    server = next((mark for _, _, mark, _ in reversed(found)), None)
+    return Fence({key: epoch if holder == owner else None for key, epoch, _, holder in found}, server)
 
 
 def owned(cx: Executor, at: GroupTopic, owner: str) -> list[OwnedLane]:
@@ -255,7 +256,8 @@ def owned_among(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -
 def digest(cx: Executor, at: GroupTopic, owner: str) -> LeasesDigest:
     """Return the digest of an owner's lanes. Pauses are not part of it."""
     row = cx.one(DIGEST, (*at.columns, owner))
-    return LeasesDigest(0, 0) if row is None else LeasesDigest(int(row[0]), int(row[1]))
+    count, checksum = row or (0, 0)
+    return LeasesDigest(int(count), int(checksum))
 
 
 def unclaimed(cx: Executor, at: GroupTopic, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:
@@ -314,7 +316,7 @@ def release(cx: Executor, at: GroupTopic, owner: str, lanes: Iterable[tuple[str,
     """Give those lanes (key, epoch) back that are still the owner's."""
     for chunk in chunked(sorted(lanes, key=lambda lane: lane[0].encode())):
         keys = [key for key, _ in chunk]
-        sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
+        sql = RELEASE.format(keys=placeholders(keys), lanes=pairs(chunk))
         cx.execute(sql, (*at.columns, *keys, owner, *(value for lane in chunk for value in lane)))
 
 

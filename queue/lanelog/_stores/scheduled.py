@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._due_soon import HORIZON_MS, RECENT_MS
-from lanelog._stores._points import chunked, exactly, fitting
+from lanelog._stores._points import chunked, exactly, fitting, pairs, placeholders
 from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def find_shared(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> 
     """Share-lock and return those (key, id) that are scheduled, also those that an old snapshot hides."""
     found: set[tuple[str, str]] = set()
     for chunk in chunked(sorted(set(points))):
-        marks = ",".join(["(%s,%s)"] * len(chunk))
+        marks = pairs(chunk)
         found.update(cx.query(FIND_SHARED.format(points=marks), (topic, *(v for point in chunk for v in point))))
     return found
 
@@ -155,10 +155,10 @@ def due(
     """
     lanes = [_NO_LANE, *busy]
     args: list[object] = [value for lane in lanes for value in lane]
-    marks = ",".join(["(%s,%s)"] * len(lanes))
+    marks = pairs(lanes)
     if not topics:
         return cx.query(DUE.format(lanes=marks), (everything, *args, limit))
-    return cx.query(DUE_OF.format(lanes=marks, topics=",".join(["%s"] * len(topics))), (*args, *topics, limit))
+    return cx.query(DUE_OF.format(lanes=marks, topics=placeholders(topics)), (*args, *topics, limit))
 
 
 def lock(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
@@ -190,7 +190,7 @@ def redrive(
 
     `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
-    sql = REDRIVE.format(points=",".join(["(%s, %s)"] * len(points)))
+    sql = REDRIVE.format(points=pairs(points))
     flat = [value for point in points for value in point]
     return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lanelog._places import GroupTopic
 from lanelog._stores import history
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, pairs, placeholders
 from lanelog.spark.source.offsets import LaneExtent, TopicState
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> d
     """
     found: dict[str, int] = {}
     for chunk in chunked(places):
-        sql = WRITTEN_AT.format(points=",".join(["(%s,%s)"] * len(chunk)))
+        sql = WRITTEN_AT.format(points=pairs(chunk))
         rows = cx.query(sql, (topic, *(value for place in chunk for value in place)))
         found.update({key: int(created) for key, _, created in rows})
     return found
@@ -207,7 +207,7 @@ def messages(cx: Executor, page: Sequence[LaneRange], largest: int) -> list[byte
 
 def payloads(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
     """Return the payloads at these places, at most a thousand."""
-    sql = PAYLOADS.format(points=",".join(["(%s,%s)"] * len(places)))
+    sql = PAYLOADS.format(points=pairs(places))
     rows = cx.query(sql, (topic, *(value for place in places for value in place)))
     return {(key, int(offset)): payload for key, offset, payload in rows}
 
