@@ -21,6 +21,11 @@ def placeholders(values: Sequence[object]) -> str:
     return ",".join(["%s"] * len(values))
 
 
+def pairs(points: Sequence[object]) -> str:
+    """`(%s, %s), (%s, %s), …` for an IN list of rows with two columns."""
+    return ",".join(["(%s, %s)"] * len(points))
+
+
 def exactly(points: Sequence[object]) -> str:
     """A derived table of keys `k` and offsets `o`, for a join by the whole primary key, one row after the other.
 

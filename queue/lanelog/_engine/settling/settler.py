@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
     from lanelog._engine.context import EngineContext
-    from lanelog._engine.lane.values import LaneWrite
+    from lanelog._engine.lane.writes import LaneWrite
     from lanelog._engine.member.member import Member
 
 FLUSH_LANES = 1000
@@ -132,9 +132,9 @@ class Settler:
         keys = [write.term.key for write in writes]
         refused: list[LaneWrite] = []
         if member in self._cautious:
-            free = self.context.fenced(leases.fence_free(cx, at, member.owner, keys))
+            free = self.context.fenced(leases.try_fence(cx, at, member.owner, keys))
             had = set(offsets.load(cx, at, list(free)))
-            unlocked = offsets.lock_free(cx, at, list(free))
+            unlocked = offsets.try_lock(cx, at, list(free))
             usable = {key: epoch for key, epoch in free.items() if key in unlocked or (at.group, key) not in had}
             refused = [w for w in writes if w.term.key in free and free[w.term.key] != w.term.epoch]
             mine = [w for w in writes if usable.get(w.term.key) == w.term.epoch]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attrs import frozen
 
@@ -160,7 +160,7 @@ def look_at_groups(
     optional("topic", topic)
     optional("group", group)
 
-    def look() -> tuple[list[tuple[Any, ...]], float]:
+    def look() -> tuple[list[_Registration], float]:
         with database.snapshot() as cx:
             uptime = _owners.uptime(cx)
             if topic is not None:
@@ -168,7 +168,7 @@ def look_at_groups(
             return _registrations(cx, topic, group), uptime
 
     rows, uptime = repeated(database, look, "listing groups")
-    places = [GroupTopic(topic=row[0], group=row[1]) for row in rows]
+    places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
     sums = together([partial(_sums_of, database, at) for at in places])
     exact = _exact([each.facts.lagging for each in sums], breadth)
     oldest = together(
@@ -284,10 +284,27 @@ def _complete(
     ]
 
 
-def _registrations(cx: Executor, topic: str | None, group: str | None) -> list[tuple[Any, ...]]:
+class _Registration(NamedTuple):
+    """`_REGISTRATION` of one group. Times in milliseconds."""
+
+    topic: str
+    group: str
+    order: str
+    start: str
+    retention_ms: int
+    created_at: int
+    paused_at: int
+    paused_by: str
+    pause_reason: str
+    now: int
+
+
+def _registrations(cx: Executor, topic: str | None, group: str | None) -> list[_Registration]:
     if topic is None:
-        return cx.query(GROUPS, (GROUPS_MAX,)) if group is None else cx.query(GROUPS_NAMED, (group, GROUPS_MAX))
-    return cx.query(GROUPS_OF, (topic, GROUPS_MAX)) if group is None else cx.query(GROUP, (group, topic))
+        rows = cx.query(GROUPS, (GROUPS_MAX,)) if group is None else cx.query(GROUPS_NAMED, (group, GROUPS_MAX))
+    else:
+        rows = cx.query(GROUPS_OF, (topic, GROUPS_MAX)) if group is None else cx.query(GROUP, (group, topic))
+    return [_Registration(*row) for row in rows]
 
 
 @frozen(kw_only=True)
@@ -350,22 +367,21 @@ def _oldest_of(
     return repeated(database, look, "looking for the oldest message")
 
 
-def _group(row: tuple[Any, ...], sums: _GroupSums, oldest: _Oldest, uptime: float, *, exact: bool) -> GroupLook:
-    topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
+def _group(row: _Registration, sums: _GroupSums, oldest: _Oldest, uptime: float, *, exact: bool) -> GroupLook:
     facts, owners = sums.facts, sums.owners
     owned, stale = owners.counted(sums.lanes)
     info = GroupInfo(
-        topic=topic,
-        group=group,
-        order=order,
-        start=start,
-        retention=retention_ms / 1000,
-        created_at=utc_from_ms(created_at),
-        paused_at=when(paused_at),
-        paused_by=paused_by,
-        pause_reason=pause_reason,
+        topic=row.topic,
+        group=row.group,
+        order=row.order,
+        start=row.start,
+        retention=row.retention_ms / 1000,
+        created_at=utc_from_ms(row.created_at),
+        paused_at=when(row.paused_at),
+        paused_by=row.paused_by,
+        pause_reason=row.pause_reason,
         members=sum(owners.alive(owner) for owner in owners.rows),
-        members_unchanged=min(owners.unchanged(), max(0, now - created_at) / 1000, uptime),
+        members_unchanged=min(owners.unchanged(), max(0, row.now - row.created_at) / 1000, uptime),
         lanes=facts.lanes,
         owned_lanes=owned,
         stale_lanes=stale,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lanelog._engine.lane.lane import Lane
-from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.lane.outcome import ACKED
 from lanelog._engine.lane.values import LaneSnapshot
 from lanelog._engine.member import isolation as module
 from lanelog._engine.member.isolation import Isolation
