@@ -54,6 +54,12 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
 
 
+def test_the_readme_counts_the_tables() -> None:
+    """It says how many come into the user's database."""
+    words = {11: "eleven", 12: "twelve", 13: "thirteen"}
+    assert f"{words[len([*(ROOT / 'schema').glob('*.sql')])]} tables" in README
+
+
 def test_the_map_for_contributors_leads_somewhere() -> None:
     """Every file and folder that CONTRIBUTING names is there, from the root or from the package."""
     text = (ROOT / "CONTRIBUTING.md").read_text()

@@ -27,7 +27,9 @@ def pairs(points: Sequence[object]) -> str:
 
 
 def exactly(points: Sequence[object]) -> str:
-    """A derived table of keys `k` and offsets `o`, for a join by the whole primary key, one row after the other.
+    """A derived table of `k` and `o`, for a join by the whole primary key, one row after the other.
+
+    `k` is a key and `o` an offset, or what else the primary key ends with. Without a second column `o` is not read.
 
     For statements that lock. `(key, offset) IN (…)` leaves the servers a choice: for many points of a small table, or
     of a small part of one, they read all of it (MariaDB for a single point, too) and wait for locks on other rows.
