@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from attrs import define, field
@@ -106,10 +107,20 @@ class _Announcements:
     hints: Sender | None = None
 
     def __call__(self, topic: str) -> None:
+        self.told(topic)
+        self.catch_up()
+
+    def told(self, topic: str) -> None:
+        """Tell of a commit, while other threads may be waiting for this one."""
         if self.engine is not None:
             self.engine.announce(topic)
         if self.hints is not None:
             self.hints.tell(topic)
+
+    def catch_up(self) -> None:
+        """Do what `told` has left to do, and which may take as long as the database does."""
+        if self.hints is not None:
+            self.hints.catch_up()
 
     def own_place(self) -> WakePlace:
         """Where this process itself is told."""
@@ -162,7 +173,13 @@ class Client:
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
         self._announcements = _Announcements(weakref.ref(self))
-        self._publisher = Publisher(self._database, self._announcements, self._announcements.scheduled, self._meter)
+        self._publisher = Publisher(
+            self._database,
+            self._announcements.told,
+            self._announcements.scheduled,
+            self._meter,
+            self._announcements.catch_up,
+        )
         if self.config.wake:
             self._announcements.hints = hints = Sender(
                 self._database, self._announcements.own_place, self._announcements.wake_reader
@@ -699,13 +716,10 @@ class Client:
         """
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
-        from lanelog._probes import serving
-
         if workers is not None:
             self._subscriptions = [each.with_workers(workers) for each in self._subscriptions]
         patience = check_timeout("drain_timeout", drain_timeout)
-        live, ready = (lambda: self.health().dying), (lambda: self.health().lacking)
-        with serving(health, live, ready), ending_by_signal(self._hurry) as ending:
+        with ending_by_signal(self._hurry) as ending, self._probed(health):
             self.start()
             subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
             for subscription in subscriptions:
@@ -719,6 +733,14 @@ class Client:
         for subscription in subscriptions:
             if subscription.failure is not None:
                 raise subscription.failure
+
+    def _probed(self, address: str | None) -> AbstractContextManager[str]:
+        """What serves the probes inside a block. Without an address, no HTTP server is imported."""
+        if address is None:
+            return nullcontext("")
+        from lanelog._probes import serving
+
+        return serving(address, lambda: self.health().dying, lambda: self.health().lacking)
 
     def _hurry(self) -> None:
         self._hurried = True

@@ -137,7 +137,7 @@ def test_a_worker_that_ends_by_itself_is_a_failure(place: Path, lanelog_url: str
             process.kill()
     assert process.returncode == 1
     assert errors.startswith("failed: worker-2 ended with status -9")
-    assert "Traceback" not in errors
+    assert "__main__.py" not in errors  # no traceback of the demo; the log of the worker that was killed may have one
 
 
 WRONG_FILES = {

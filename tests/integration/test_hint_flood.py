@@ -14,6 +14,9 @@ import lanelog
 from lanelog import Client
 from lanelog._engine.fetching import fetcher
 from lanelog._engine.fetching.fetcher import Fetcher, FetcherPace, Pace
+from lanelog._engine.leasing import keeper as keeper_module
+from lanelog._engine.leasing.keeper import HURRY_SHARE, Keeper
+from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.member import Member
 from lanelog._hints.allowance import MOST, SHARE
 from lanelog._hints.datagram import Hint, number_of
@@ -46,6 +49,15 @@ class Clock:
         """Return the time, a little later."""
         self.now += 0.004
         return self.now
+
+
+class Hinted(Keeper):
+    """A hint of new lanes comes within each of its turns."""
+
+    woken = False
+
+    def _look_after_all(self) -> None:
+        self.woken = self.may_hurry()
 
 
 def receiver(client: Client) -> Receiver:
@@ -158,3 +170,24 @@ def test_messages_are_handled_during_a_flood(lanelog_client: Client, lanelog_url
     }
     if not right:
         assert subscription.stats().hints == 0
+
+
+def test_the_keepers_turns_of_a_flood_take_their_share_of_the_time(
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hint of new lanes comes between any two turns and within each: each turn that it causes is paid for."""
+    lanelog_client.subscribe("t", "g", Record()).stop()
+    engine = lanelog_client._engine
+    assert engine is not None
+    keeper = Hinted(engine.context, lambda _now: None, KeeperPace())  # its turns are made here, by a clock of ours
+    clock, hurried = Clock(time.monotonic()), 0.0
+    began = clock.now
+    monkeypatch.setattr(keeper_module, "time", clock)
+    for _ in range(5000):
+        if keeper.woken or keeper.may_hurry():
+            keeper.woken, before = False, clock.now
+            keeper.turn(clock.now)
+            hurried += clock.now - before
+        else:
+            clock.now += TURN
+    assert 0.5 * HURRY_SHARE < hurried / (clock.now - began) <= 1.1 * HURRY_SHARE

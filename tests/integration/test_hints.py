@@ -14,6 +14,8 @@ from attrs import evolve
 import lanelog
 from lanelog import Client
 from lanelog._engine.fetching.fetcher import FetcherPace
+from lanelog._hints import sender as sender_module
+from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
 from support.old_tables import set_back
@@ -36,6 +38,16 @@ def other(lanelog_client: Client, lanelog_url: str) -> Iterator[Client]:
     """A client that publishes, and knows nothing of the first one."""
     with lanelog.connect(lanelog_url) as client:
         yield client
+
+
+class Clock:
+    """In the place of `time`; the test moves it."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def sender(client: Client) -> Sender:
@@ -278,6 +290,74 @@ def test_who_only_publishes_waits_for_the_places_for_a_moment(
 
     eventually(read_again)
     assert hints.sent > sent
+
+
+def test_no_other_publisher_waits_for_who_reads_the_places(
+    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that reads has published, and given its place in the line of the topic to others."""
+    lanelog_client.subscribe("t", "g", accept)
+    acquaint(other, raw)
+    reading, go = threading.Event(), threading.Event()
+    read = Sender.read_places
+
+    def slowly(self: Sender, cx: Any, **bounded: Any) -> None:
+        reading.set()
+        assert go.wait(15)
+        read(self, cx, **bounded)
+
+    monkeypatch.setattr(Sender, "read_places", slowly)
+    sender(other)._refresh_at = 0.0
+    first = threading.Thread(target=other.publish, args=("t", "k", b"x"))
+    first.start()
+    try:
+        assert reading.wait(15)
+        before = int(one(raw, PUBLISHED))
+        other.publish("t", "k", b"x")
+        other.publish_many("t", [("k", b"x")])
+        assert first.is_alive()
+        assert int(one(raw, PUBLISHED)) == before + 2
+    finally:
+        go.set()
+        first.join()
+
+
+def test_a_topic_that_always_follows_another_one_is_hinted(
+    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are published to within a second, and not again for longer than a topic is read: each is told in time."""
+    told = Record()
+    monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: told(hint.topic) or len(targets))
+    monkeypatch.setattr(sender_module, "time", clock := Clock())
+    for topic in ("a", "b"):
+        lanelog_client.subscribe(topic, "g", accept)
+    eventually(lambda: one(raw, PLACES) == 2)
+    for _ in range(3):
+        for topic in ("a", "b"):
+            other.publish(topic, "k", b"x")
+        clock.now += 15.0
+    assert set(told.items) == {number_of("a"), number_of("b")}
+
+
+def test_what_another_program_writes_into_a_row_harms_no_other_topic(
+    lanelog_client: Client, other: Client, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The comparison does not see a space at the end of a name; a socket's name that is not ASCII is left out."""
+    lanelog_client.subscribe("t", "g", accept)
+    eventually(lambda: one(raw, PLACES))
+    for topic, name, address in (("t ", "spaced", "lanelog-spaced"), ("t", "snowman", "lanelog-\u2603")):
+        rows(
+            raw,
+            "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, expires_at, wake_host, "
+            "wake_address, wake_token) VALUES ('g', %s, %s, 99999999999999, %s, %s, 1)",
+            topic,
+            name,
+            own_host(),
+            address,
+        )
+    acquaint(other, raw)
+    assert sender(other).lost == 0
+    assert not events(caplog, "hints.places_unread") + events(caplog, "publish.notification_failed")
 
 
 @pytest.mark.parametrize(("address", "network"), [("127.0.0.1", "127.0.0.0/8"), ("::1", "::1/128")])

@@ -1,13 +1,24 @@
 """Ctrl-C twice, and the end of a worker whose database is away."""
 
 import signal
+import socket
 
 import pytest
 
 import lanelog
 from lanelog.devserver import DevServer
+from lanelog.devserver._local import free_port
 from support.processes import Fleet
-from support.waiting import never
+from support.waiting import eventually, never
+
+
+def listens(port: int) -> bool:
+    """Whether a process listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 @pytest.mark.thorough
@@ -17,7 +28,9 @@ def test_a_second_ctrl_c_does_not_wait_for_a_database_that_is_away(private_serve
         client.migrate()
     fleet = Fleet(private_server.url)
     try:
-        worker = fleet.worker("w")
+        port = free_port()
+        worker = fleet.worker("w", run={"health": f"127.0.0.1:{port}"})
+        eventually(lambda: listens(port), what="it answers probes, so it hears signals")
         private_server.kill()
         worker.popen.send_signal(signal.SIGINT)
         worker.popen.send_signal(signal.SIGINT)  # at once: the terminal's and a wrapper's, which are one press

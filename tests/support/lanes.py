@@ -133,7 +133,8 @@ class World:
     taken over when the run is finished or relieved, an explicit settlement at once.
     """
 
-    def __init__(self, count: int = 0, **rules: object) -> None:
+    def __init__(self, count: int = 0, *, behind: int = 0, **rules: object) -> None:
+        """`count` messages come after the group's first owner, `behind` before it."""
         self.rules = Rules(**rules)  # type: ignore[arg-type]
         self.budget = Budget()
         self.log: dict[int, Fetched] = {}
@@ -145,8 +146,9 @@ class World:
         self.generation = 0
         self.at_workers: deque[Run] = deque()
         self.burials: deque[Burial] = deque()
+        self.publish(behind)
         self.lane = self.take_over()
-        self.flush()  # the offsets row of the group's first owner
+        self.flush()  # the offsets row of the group's first owner, if there was nothing to read
         self.publish(count)
 
     # -- the database --------------------------------------------------------------------------------------------------

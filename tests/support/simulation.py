@@ -73,6 +73,10 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def thread_time(self) -> float:
+        """No work takes time."""
+        return 0.0
+
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the engine read this clock."""
         names = [found.name for found in pkgutil.walk_packages(_engine.__path__, f"{_engine.__name__}.")]

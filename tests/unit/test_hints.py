@@ -79,6 +79,7 @@ def test_one_reading_is_bounded_and_followed_by_deafness(receiver: Receiver) -> 
         stop.set()
         flooding.join()
     assert receiver.ignored <= BATCH
+    receiver.rest(before)
     assert receiver.deaf_until >= before + DEAF
 
 

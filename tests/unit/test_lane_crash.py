@@ -162,21 +162,17 @@ def test_nothing_beyond_the_head_is_a_suspect() -> None:
     assert set(world.lane.state.waiting) == {1, 2, 3, 4}
 
 
-def test_a_lane_without_an_offsets_row_gets_one_first() -> None:
-    """The first owner of a lane writes its row before anything is handed out: collection must see the group there."""
-    lane = Lane.load(
-        LaneSnapshot(key="key", epoch=1, generation=1, head=3, floor=0, offset_acked=None),
-        world_of().rules,
-        world_of().budget,
-        0.0,
-    )
-    assert lane.state.adopting
-    write = lane.writes.write(0.0)
-    assert write is not None
-    assert (write.watermark, write.mark) == (0, 0)
-    lane.writes.written(write)
-    assert lane.needs_fetch
-    assert not lane.writes.needs_write
+@pytest.mark.parametrize("head", [0, 3])
+def test_a_lane_without_an_offsets_row_gets_it_with_its_first_mark(head: int) -> None:
+    """No handler starts before that commit, so a crash counts what ran. A lane with nothing to read gets it at once."""
+    world = World(behind=head)
+    assert world.rows.acked == (None if head else 0)
+    world.publish(3 - head)
+    (run,) = world.go()
+    assert (world.rows.acked, world.rows.mark) == (0, 3)
+    world.start(run)
+    world.take_over()
+    assert [wait.attempts for wait in world.lane.state.waiting.values()] == [1, 1, 1]
 
 
 # -- who is to blame ---------------------------------------------------------------------------------------------------

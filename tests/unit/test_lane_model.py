@@ -50,10 +50,12 @@ class LaneMachine(Process, RuleBasedStateMachine):
         late=st.booleans(),
         attempts=st.sampled_from([1, 3, 5]),
         limit=st.sampled_from([None, 2]),
+        behind=st.sampled_from([0, 3]),
     )
-    def begin(self, run: int, late: bool, attempts: int, limit: int | None) -> None:
+    def begin(self, run: int, late: bool, attempts: int, limit: int | None, behind: int) -> None:
         run = 1 if attempts == 1 or limit == 1 else run  # as SubscriptionRules has it
-        world = World(run=run, late=late, attempts=attempts, max_deliveries=limit, batch_size=4, **self.new_rules)
+        rules = {"run": run, "late": late, "attempts": attempts, "max_deliveries": limit, "batch_size": 4}
+        world = World(behind=behind, **rules, **self.new_rules)
         self.begin_with(world)
 
     # -- what happens --------------------------------------------------------------------------------------------------

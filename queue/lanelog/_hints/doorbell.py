@@ -85,8 +85,10 @@ class Doorbell:
         if self._pipe[0] in ready:
             os.read(self._pipe[0], _DRAINED)
         if not ready.isdisjoint(sockets):
+            began = time.monotonic()
             for hint in self._receiver.receive():
                 self._heard(hint)
+            self._receiver.rest(began)
 
     def _ring(self) -> None:
         try:

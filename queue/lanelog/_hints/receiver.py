@@ -67,22 +67,24 @@ class Receiver:
             if (unix := _unix(name)) is not None:
                 sockets.append(unix)
             if sockets:
-                self._sockets = tuple(sockets)
                 self.place = WakePlace(own_host(), name, secrets.randbits(63))
+                self._sockets = tuple(sockets)  # from here on, the token is asked for
 
     def filenos(self) -> tuple[int, ...]:
         """What to wait for; nothing while it is closed."""
         return tuple(each.fileno() for each in self._sockets)
 
     def receive(self) -> set[Hint]:
-        """Read what has come in, at most `BATCH` datagrams of each socket, and be deaf for a while."""
-        began = time.monotonic()
+        """Read what has come in, at most `BATCH` datagrams of each socket. Call `rest` when they are passed on."""
         hints: set[Hint] = set()
         for each in self._sockets:
             self._read(each, hints)
+        return hints
+
+    def rest(self, began: float) -> None:
+        """Be deaf for a while. `began`: when (monotonic) the last reading began."""
         ended = time.monotonic()
         self.deaf_until = ended + max(DEAF, (ended - began) / SHARE)
-        return hints
 
     def _read(self, line: socket.socket, hints: set[Hint]) -> None:
         for _ in range(BATCH):

@@ -43,7 +43,8 @@ class Target:
 def target_of(place: WakePlace, networks: tuple[Network, ...]) -> Target | None:
     """Return where this place is reached from here. None: nowhere."""
     if place.host == own_host():
-        unix = place.address.startswith(PREFIX)
+        # Only ASCII: another text cannot be a socket's name in every locale.
+        unix = place.address.startswith(PREFIX) and place.address.isascii()
         return Target(socket.AF_UNIX, f"\0{place.address}", place.token) if unix else None
     if not networks:
         return None

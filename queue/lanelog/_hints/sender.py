@@ -1,11 +1,11 @@
 """The publisher's side: it tells the subscribers of a topic that messages were committed.
 
-Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. It is called
-after the commit, and sends at once to the places that it knows. Once a second at most, such a call also has them read
-anew. The scheduler's thread reads them, if it runs. In a client without one, the publishing thread does, after it has
-sent, and the server ends that query soon if it cannot answer. What has come in new is told then. A publisher pays for
-what its hints make the subscribers do, and leaves hints out when it has spent its share of the time. The looks find
-what is committed in between.
+Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. `tell` is
+called after the commit, and sends at once to the places that it knows. Once a second at most, such a call also has them
+read anew. The scheduler's thread reads them, if it runs. In a client without one, the publishing thread does by
+`catch_up`, when no other publisher waits for it, and the server ends that query soon if it cannot answer. What has come
+in new is told then. A publisher pays for what its hints make the subscribers do, and leaves hints out when it has spent
+its share of the time. The looks find what is committed in between.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ READ_WITHIN: Final = 0.1
 """Seconds after which the server ends the reading in a publishing thread: the most that it waits for a busy server."""
 
 FORGET: Final = 10.0
-"""A topic in which nothing was published for so many seconds is not read again."""
+"""A topic in which nothing was published for so many seconds is not read again, unless a hint is still owed there."""
 
 TOPICS: Final = 100
-"""The most topics that are read at once, those published to last."""
+"""The most topics that are remembered, those published to last."""
 
 PRICE: Final = 0.001
 """Seconds that a publisher pays for each hint: about what waking a subscriber and its look cost the machine."""
@@ -83,7 +83,8 @@ class Sender:
         factory=Allowance, init=False
     )  # two threads at once may forget to pay for one of them
     _refresh_at: float = field(default=0.0, init=False)
-    _wanted: bool = field(default=False, init=False)  # a thread was woken to read the places
+    _wanted: bool = field(default=False, init=False)  # the places are to be read
+    _by_publisher: bool = field(default=False, init=False)  # there was no thread to be woken for that
     _failing: bool = field(default=False, init=False)
     _refreshing: threading.Lock = field(factory=threading.Lock, init=False)
 
@@ -114,8 +115,16 @@ class Sender:
             return
         self._refresh_at = now + REFRESH
         self._wanted = True  # before the wake-up: the thread may run at once
-        if self._wake_reader():
+        self._by_publisher = not self._wake_reader()
+
+    def catch_up(self) -> None:
+        """Read the places if `tell` has asked for it, and no other thread does. Raises nothing.
+
+        The caller may have to wait for the database, so no other publisher may be waiting for the caller.
+        """
+        if not self._by_publisher:
             return
+        self._by_publisher = False
         try:
             with self._database.autocommit(wait=0.0) as cx:
                 self.read_places(cx, bounded=partial(self._database.facts().bounded, seconds=READ_WITHIN))
@@ -143,9 +152,12 @@ class Sender:
         self._failing = True
 
     def _refresh(self, cx: Executor, now: float, bounded: Callable[[str], str] | None) -> None:
-        recent = sorted(self._audiences.items(), key=lambda each: each[1].told_at, reverse=True)
-        recent = [each for each in recent if each[1].told_at > now - FORGET][:TOPICS]
-        self._audiences = dict(recent)
+        # A copy: other threads may tell of a new topic. If that comes between these lines, its next hint adds it again.
+        known = sorted(self._audiences.copy().items(), key=lambda each: each[1].told_at, reverse=True)
+        for topic, _ in known[TOPICS:]:
+            self._audiences.pop(topic, None)
+        # A topic that is published to rarely, and soon after another one, would never be read by its own commits.
+        recent = [each for each in known[:TOPICS] if each[1].told_at > now - FORGET or each[1].last is not None]
         if not recent:
             return
         hints = []

@@ -61,13 +61,14 @@ MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_a
 _BLIND = ("INSERT INTO", "REPLACE INTO")
 
 # The addresses for hints of a topic's living subscribers (by_topic, PRIMARY prefix). UNION ALL joins several topics:
-# for a list of topics, MySQL may read the whole index.
+# for a list of topics, MySQL may read the whole index. The limit bounds the packets that an account can cause by rows.
 WAKE_PLACES = f"""
 SELECT h.topic, h.wake_host, h.wake_address, h.wake_token
 FROM queue_groups g FORCE INDEX (by_topic)
 STRAIGHT_JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
       ON h.consumer_group = g.consumer_group AND h.topic = g.topic
 WHERE g.topic = %s AND h.wake_address <> '' AND h.deregistered_at = 0 AND h.expires_at >= {NOW_MS}
+LIMIT 1000
 """
 
 # The addresses for hints among the first thousand rows, of the living subscribers (PRIMARY).
@@ -218,9 +219,10 @@ def wake_places(
     `bounded`: gives a query an end on the server.
     """
     found: dict[str, list[WakePlace]] = {topic: [] for topic in topics}
-    query = " UNION ALL ".join([WAKE_PLACES] * len(topics))
+    query = " UNION ALL ".join([f"({WAKE_PLACES})"] * len(topics))
     for topic, host, address, token in cx.query(query if bounded is None else bounded(query), topics):
-        found[topic].append(WakePlace(host, address, int(token)))
+        if topic in found:  # another program's row may have a space at its end, which the comparison does not see
+            found[topic].append(WakePlace(host, address, int(token)))
     return found
 
 

@@ -7,7 +7,7 @@ process what was committed. It never decides an offset.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Protocol, cast
@@ -52,16 +52,24 @@ def _nobody(*, committed: bool) -> None:
     """Default for `scheduled`: does nothing."""
 
 
+def _nothing() -> None:
+    """Default for `catch_up`: does nothing."""
+
+
 @define(eq=False)
 class Publisher:
     """Publishes to one database. Thread-safe."""
 
     _database: Database
     _published: Any = field(repr=False)
-    """Called with the topic after every commit that this process knows of. It wakes the local fetchers."""
+    """Called with the topic after every commit that this process knows of. It wakes the local fetchers.
+
+    Other publishers wait for the thread that calls it."""
     _scheduled: OnScheduled = field(default=_nobody, repr=False)
     """Called when a message with a delay was published. It starts or wakes the local scheduler."""
     meter: Meter = field(factory=Meter, repr=False)
+    _catch_up: Callable[[], None] = field(default=_nothing, repr=False)
+    """Called by a publishing thread after its commit, when no other publisher waits for it."""
     lanes: LaneCreator = field(init=False)
     _spread: Spread = field(init=False, repr=False)
     _group: GroupCommit = field(init=False, repr=False)
@@ -117,7 +125,9 @@ class Publisher:
             return self._publish_in(connection, topic, [draft])[0]
         self._refuse_to_wait_for_itself()
         self._prepare(topic, [draft])
-        return self._group.publish(draft)
+        receipt = self._group.publish(draft)
+        self._catch_up()
+        return receipt
 
     def publish_many(
         self,
@@ -166,7 +176,9 @@ class Publisher:
             return self._publish_in(connection, topic, drafts)
         self._refuse_to_wait_for_itself()
         self._prepare(topic, drafts)
-        return self._bulk.publish(topic, drafts)
+        receipts = self._bulk.publish(topic, drafts)
+        self._catch_up()
+        return receipts
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -181,6 +193,7 @@ class Publisher:
                 raise entry.lost
         for topic in entry.topics:
             self._tell(topic)
+        self._catch_up()
         if entry.scheduled:
             self._tell_scheduler(committed=True)
 

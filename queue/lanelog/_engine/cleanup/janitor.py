@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 LANES_A_PASS = 200
+LIST_SHARE = 199.0
+"""All watermarks may be listed in a 200th of the time: after a list of d seconds, the next is 199 d later."""
+
+SHORT_LIST = 0.002
+"""Seconds. A list that takes less delays no other one."""
+
 LONGEST_WAIT = 60.0
 """The longest wait, in seconds, before the next look at a lane that another group holds back."""
 
@@ -66,6 +72,7 @@ class Topic:
     """The janitor's memory of one topic. It saves statements for lanes that have not moved."""
 
     ready: list[str] = field(factory=list)  # lanes whose watermark has moved; they are collected page by page
+    list_at: float = 0.0  # when all watermarks are compared again (monotonic)
     collected: dict[str, int] = field(factory=dict)  # key -> highest floor seen
     not_before: dict[str, float] = field(factory=dict)  # key -> when its oldest message is old enough (monotonic)
     waits: dict[str, float] = field(factory=dict)  # key -> the length of its last wait (seconds)
@@ -156,12 +163,15 @@ class Janitor:
     def _collect(self, member: Member, state: Topic) -> bool:
         """Release and delete messages of lanes whose watermark has moved. True when more may be ready at once."""
         now = time.monotonic()
-        if not state.ready:
+        if not state.ready and now >= state.list_at:
+            used = time.thread_time()
             state.ready = [
                 key
                 for key, acked in member.writing.flushed_watermarks()
                 if acked > state.collected.get(key, -1) and now >= state.not_before.get(key, 0.0)
             ]
+            used = time.thread_time() - used
+            state.list_at = now + LIST_SHARE * used if used > SHORT_LIST else now
         if not state.ready:
             return False
         keys, state.ready = state.ready[:LANES_A_PASS], state.ready[LANES_A_PASS:]

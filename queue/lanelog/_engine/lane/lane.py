@@ -69,7 +69,10 @@ class Lane:
         state = LaneState(
             term, rules, budget, watermark=watermark, head=snapshot.head, cursor=watermark, paused=snapshot.paused
         )
-        flushed = snapshot.offset_acked if snapshot.offset_acked is not None else -1
+        # Without an offsets row, the mark of the first run inserts it. A lane with nothing to read has no such mark.
+        flushed = snapshot.offset_acked
+        if flushed is None:
+            flushed = watermark if snapshot.head > watermark else -1
         lane = cls(state, PendingWrites(state, flushed=flushed, marked=snapshot.marked_through))
         covered: set[int] = set()
         for row in sorted(snapshot.rows, key=lambda r: r.offset):
@@ -98,9 +101,7 @@ class Lane:
                     )
                     lane.writes.dirty.add(offset)
         lane.writes.advance()
-        lane.state.adopting = (
-            snapshot.offset_acked is None or bool(lane.writes.dirty) or lane.writes.marked > lane.state.watermark
-        )
+        lane.state.adopting = bool(lane.writes.dirty) or lane.writes.marked > lane.state.watermark
         return lane
 
     def _load_row(self, row: DeliveryRow, covered: set[int], now: float) -> None:

@@ -285,7 +285,8 @@ class Coordinator:
         member = self.member
         if member.failure is not None or member.leasing.group_paused:
             return
-        if not changed and now < self._claim_at and self._planned == member.leasing.changes:
+        due = now >= min(self._claim_at, self._sweep_at)
+        if not (changed or due or self._planned != member.leasing.changes):
             return
         self._planned = member.leasing.changes
         # Availability before fairness: without a view of the living, every unowned lane is taken and none is stolen.
@@ -293,6 +294,7 @@ class Coordinator:
         for lane in plan.shed:
             member.leasing.close_lane(lane)
         claim = plan.claim
+        content = not (plan.shed or claim or self.view is None or self.view.dead)
         if now >= self._sweep_at:
             self._sweep_at = now + 2 * member.config.lease_duration
             if not claim and self._everybody_has_enough():
@@ -312,7 +314,7 @@ class Coordinator:
         if taken.lanes >= page:
             member.signals.wake_keeper()  # there may be more
         else:
-            self._claim_at = now + self.pace.claim * random.uniform(0.8, 1.0)
+            self._claim_at = now + (self.pace.content if content else self.pace.claim) * random.uniform(0.8, 1.0)
 
     def _plan(self, view: LivenessView, now: float) -> Plan:
         """The lanes to give back and to take, so that every member has its share of open and of keyed lanes."""

@@ -76,12 +76,14 @@ class Keeper:
 
     def turn(self, now: float) -> float:
         """Supervise, then look after each member once."""
+        # Taken here: a hint that comes during this turn asks for the next one, which is paid for as well.
+        hurried, self._hurried = self._hurried, False
         self.supervise(now)
         try:
             self._look_after_all()
         finally:
-            if self._hurried:
-                self._hurried, ended = False, time.monotonic()
+            if hurried:
+                ended = time.monotonic()
                 self._allowance.spend(ended, ended - now)
         return self.pace.turn * random.uniform(0.8, 1.0)
 

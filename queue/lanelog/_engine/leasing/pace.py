@@ -18,3 +18,5 @@ class KeeperPace:
     """Between two looks at the members. While an owner's lock is free, every turn looks."""
     claim: float = 1.0
     """Between two tries to reach the fair share, when nothing has changed."""
+    content: float = 10.0
+    """The same for a member that has its share, while no owner is dead."""

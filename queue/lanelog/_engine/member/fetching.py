@@ -183,7 +183,10 @@ class FetchingSide:
         """
         now = time.monotonic()
         with self.state.lock:
-            for lane in self.state.lanes.values():
+            for lane in list(self.state.holding):
+                if not (lane.state.ready or lane.state.waiting):
+                    del self.state.holding[lane]
+                    continue
                 if not (lane.state.running or lane.state.waiting or lane.state.paused or lane.state.closing):
                     continue
                 lane.state.drop_ready()

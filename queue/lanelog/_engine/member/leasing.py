@@ -102,7 +102,8 @@ class LeasingSide:
     def _open_locked(self, lane: Lane) -> None:
         state = self.state
         lane.state.paused = lane.state.paused or state.paused or state.group_paused
-        lane.state.closing = lane.state.closing or state.stopping
+        if lane.state.closing or state.stopping:
+            self._close_locked(lane)
         state.lanes[lane.key] = lane
         state.changes += 1
         for wait in lane.state.waiting.values():
@@ -135,9 +136,13 @@ class LeasingSide:
     def close_lane(self, lane: Lane) -> None:
         """Hand out nothing more; running handlers finish and settle."""
         with self.state.lock:
-            lane.state.closing = True
+            self._close_locked(lane)
             self.state.quiet_locked(lane)
         self.state.signals.wake_settler()
+
+    def _close_locked(self, lane: Lane) -> None:
+        lane.state.closing = True
+        self.state.closing[lane] = None
 
     def set_paused(self, lane: Lane, *, paused: bool) -> None:
         """Stop or resume handing out; the lane stays leased."""
@@ -167,8 +172,9 @@ class LeasingSide:
             lanes = self.state.lanes
             for key in lanes if self.state.group_paused else resting & lanes.keys():
                 lane = lanes[key]
-                lane.state.closing = lane.state.closing or (lane.state.paused and lane.idle)
-            closed = [lane for lane in lanes.values() if lane.state.closing]
+                if lane.state.paused and lane.idle:
+                    self._close_locked(lane)
+            closed = list(self.state.closing)
             if failed:
                 quiet = [lane for lane in closed if not lane.idle and not lane.state.handling]
                 self._unwritten = {lane: self._unwritten.get(lane, now) for lane in quiet}

@@ -71,6 +71,8 @@ class MemberState:
     dirty: dict[Lane, None] = field(factory=dict)
     needs_fetch: FetchQueue = field(factory=FetchQueue)
     needs_payload: dict[Lane, None] = field(factory=dict)
+    holding: dict[Lane, None] = field(factory=dict)  # every lane with ready or waiting messages, and some without
+    closing: dict[Lane, None] = field(factory=dict)  # the lanes that are to be given back
     dues: list[tuple[float, int, Lane]] = field(factory=list)  # a heap: (due, sequence, lane) of waiting messages
     _sequence: int = 0
 
@@ -120,6 +122,8 @@ class MemberState:
             self._plan_locked(lane, now)
         if lane.state.needs_payload:
             self.needs_payload[lane] = None
+        if lane.state.ready or lane.state.waiting:
+            self.holding[lane] = None
         self.needs_fetch.add(lane)
         if (self.needs_fetch or self.needs_payload) and not fetching:
             self.signals.wake_fetcher()
@@ -156,6 +160,8 @@ class MemberState:
         """Let no more messages of this lane start: take back those that no handler has seen."""
         lane.dispatch.recall()
         lane.state.drop_ready()
+        if lane.state.waiting:
+            self.holding[lane] = None
         self.needs_fetch.discard(lane)
         self.dirty[lane] = None
 
@@ -165,7 +171,7 @@ class MemberState:
         if self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]
         self.needs_fetch.discard(lane)
-        for pending in (self.dirty, self.needs_payload):
+        for pending in (self.dirty, self.needs_payload, self.holding, self.closing):
             pending.pop(lane, None)
 
     def supersede_locked(self, attempts: Iterable[Attempt]) -> None:
