@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 @frozen
-class SeriesCap:
+class SeriesBounds:
     """How many have series of their own. Those beyond are counted together."""
 
     groups: int = 13
     topics: int = 10
 
 
-OF_A_CLIENT: Final = SeriesCap()
+OF_A_CLIENT: Final = SeriesBounds()
 """With it a client has at most 1,000 series."""
 
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
@@ -63,7 +63,7 @@ class _Buckets:
         self.total += sum(values)
 
     def shown(self) -> list[tuple[str, float]]:
-        """Bounds, and how many values were not above them."""
+        """SeriesBounds, and how many values were not above them."""
         seen = 0
         found: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
@@ -131,7 +131,7 @@ class ClientCollector(Collector):
 
     _client: Client
     registry: CollectorRegistry
-    bounds: SeriesCap = OF_A_CLIENT
+    bounds: SeriesBounds = OF_A_CLIENT
     _groups: dict[Labels, _GroupTimes] = field(factory=dict, init=False)
     _topics: dict[Labels, _Published] = field(factory=dict, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
@@ -272,9 +272,7 @@ class ClientCollector(Collector):
         yield from (published, failed)
 
 
-def observe(
-    client: Client, registry: CollectorRegistry = REGISTRY, *, bounds: SeriesCap = OF_A_CLIENT
-) -> ClientCollector:
+def observe(client: Client, registry: CollectorRegistry = REGISTRY, *, bounds: SeriesBounds = OF_A_CLIENT) -> ClientCollector:
     """Measure a client from now on, with series in a registry of prometheus-client. Idempotent.
 
     A registry takes one client. `lanelog worker --metrics` does this by itself.

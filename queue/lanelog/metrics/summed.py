@@ -21,11 +21,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from lanelog.metrics.client import OF_A_CLIENT, Labels, SeriesCap, place
+from lanelog.metrics.client import OF_A_CLIENT, Labels, SeriesBounds, place
 
 Label = tuple[tuple[str, str], ...]
 
-OF_A_PROCESS: Final = SeriesCap(groups=200, topics=200)
+OF_A_PROCESS: Final = SeriesBounds(groups=200, topics=200)
 """What one process of several tells."""
 
 _OURS: Final = "lanelog_client_"
