@@ -272,7 +272,9 @@ class ClientCollector(Collector):
         yield from (published, failed)
 
 
-def observe(client: Client, registry: CollectorRegistry = REGISTRY, *, bounds: SeriesBounds = OF_A_CLIENT) -> ClientCollector:
+def observe(
+    client: Client, registry: CollectorRegistry = REGISTRY, *, bounds: SeriesBounds = OF_A_CLIENT
+) -> ClientCollector:
     """Measure a client from now on, with series in a registry of prometheus-client. Idempotent.
 
     A registry takes one client. `lanelog worker --metrics` does this by itself.
