@@ -94,6 +94,8 @@ class Notices:
     _thread: threading.Thread | None = field(default=None, init=False)
     _closed: bool = field(default=False, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _counting: threading.Lock = field(factory=threading.Lock, init=False)
+    """Held for some additions alone, never together with another lock: `put` must not wait."""
 
     def __attrs_post_init__(self) -> None:
         self._queue = queue.Queue(self.room)
@@ -126,8 +128,9 @@ class Notices:
         try:
             self._queue.put_nowait(notice)
         except queue.Full:
-            for listener in self.wanted.get(notice.name, ()):
-                listener.dropped += 1
+            with self._counting:
+                for listener in self.wanted.get(notice.name, ()):
+                    listener.dropped += 1
 
     def close(self, timeout: float = LAST_NOTICES) -> None:
         """Call the functions for what waits, and end the thread. Idempotent.

@@ -73,6 +73,28 @@ def test_what_an_operator_does_to_a_group_is_told(lanelog_client: lanelog.Client
         go.set()
 
 
+def test_a_handler_that_takes_too_long_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
+    """That it is slow, and that its time is over."""
+    go = threading.Event()
+    lanelog_client.publish("t", "k", b"x")
+    options: lanelog.SubscriptionOptions = {"visibility_timeout": 0.2, "max_handler_time": 0.6}
+    with lanelog_client.subscribe("t", "g", lambda _: go.wait(20), **options):
+        eventually(lambda: {"handler_slow", "timed_out"} <= {each.name for each in told})
+        go.set()
+    first = {each.name: each for each in reversed(told)}
+    assert {(first[name].key, first[name].offset) for name in ("handler_slow", "timed_out")} == {("k", 1)}
+
+
+def test_a_subscription_that_fails_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
+    """With the reason: its group is gone."""
+    subscription = lanelog_client.subscribe("t", "g", lambda _: None)
+    lanelog_client.admin.delete_group("t", "g", dry_run=False)
+    (notice,) = eventually(lambda: [each for each in told if each.name == "subscription_failed"])
+    assert (notice.topic, notice.group, notice.key) == ("t", "g", None)
+    assert notice.error
+    eventually(lambda: subscription.state == "failed")
+
+
 def test_every_name_is_in_the_documentation() -> None:
     """And the names of the type are those that are taken."""
     documented = lanelog.Client.on.__doc__ or ""

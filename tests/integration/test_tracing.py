@@ -19,6 +19,7 @@ from opentelemetry.trace import (
 
 import lanelog
 from lanelog import Client, Message
+from lanelog.spark.replaying.rows import REPLAY
 from lanelog.tracing import Tracing
 from support.waiting import eventually
 from tracing import orders
@@ -210,3 +211,31 @@ def test_a_redriven_message_links(traced: Client, provider: TracerProvider, expo
     assert parent(first) == own(sent)
     assert copy.parent is None
     assert [link.context.span_id for link in copy.links] == [own(sent)]
+
+
+def test_a_copy_of_metadata_carries_nothing_of_its_old_trace(
+    lanelog_url: str, lanelog_client: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """A handler may publish what it got: the new message is a child of the current span, with no other's state."""
+    old = {"mine": "stays", "traceparent": "x", "tracestate": "vendor=x", "lanelog.delayed": "true"}
+    tracing, seen = Tracing(provider), list[Message]()
+    with lanelog.connect(lanelog_url, middleware=(tracing.publish,)) as client:
+        with provider.get_tracer(TRACER).start_as_current_span("root") as root:
+            client.publish("t", "k", b"x", metadata=old)
+        with client.subscribe("t", "g", seen.append, middleware=(tracing.handle,)):
+            eventually(lambda: spans(exporter, "process t"))
+    assert {*seen[0].metadata} == {"mine", "traceparent"}
+    assert parent(spans(exporter, "process t")[0]) == root.get_span_context().span_id
+
+
+def test_a_replayed_message_links(
+    lanelog_client: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """A copy from the archive has the metadata of its message, and the mark of the replay."""
+    line = f"00-{0xABC:032x}-{0xDEF:016x}-01"
+    lanelog_client.publish("t", "k", b"x", metadata={"traceparent": line, REPLAY: "r"})
+    with lanelog_client.subscribe("t", "g", lambda _: None, middleware=(Tracing(provider).handle,)):
+        eventually(lambda: spans(exporter, "process t"))
+    (copy,) = spans(exporter, "process t")
+    assert copy.parent is None
+    assert [link.context.span_id for link in copy.links] == [0xDEF]

@@ -80,6 +80,12 @@ def test_a_process_that_is_being_recycled_is_excused_by_others(heard: tuple[Proc
     heard[0].heard_at = 1.0
     single._slots = [recycled]
     assert several.lacking() == []
+    several._slots.append(Slot(3, recycling=True, why="it is being replaced: the source has changed"))
+    assert several.lacking() == ["process 3: it is being replaced: the source has changed"]  # one at a time
+    del several._slots[1]
+    assert several.lacking() == [
+        "process 1: it is being replaced: enough", "process 3: it is being replaced: the source has changed"
+    ]  # fmt: skip
     assert single.lacking() == ["process 1: it is being replaced: enough"]
 
 

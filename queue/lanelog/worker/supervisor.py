@@ -163,7 +163,7 @@ class Supervisor:
         return [reason for slot in self._slots for reason in slot.dying()]
 
     def lacking(self) -> list[str]:
-        """Return why the whole is not ready. One process of several that is being recycled is no reason."""
+        """Return why the whole is not ready. One process that is being recycled is no reason while another is ready."""
         if self._draining:
             return ["it is stopping"]
         lacking = {slot.number: list(slot.lacking()) for slot in self._slots}
