@@ -144,7 +144,7 @@ def test_the_options_of_connect_are_listed_with_their_defaults() -> None:
 
 
 def test_the_table_of_stores_names_what_is_there() -> None:
-    """Every table of the schema once, with its file, and the modules whose SQL names it; no store is missing."""
+    """Every table of the schema once, with its file, and the modules whose SQL names it; the README has their number."""
     rows = table("Table", "File", "Store")
     assert sorted(row[1].strip("`") for row in rows) == sorted(
         f"schema/{p.name}" for p in (ROOT / "schema").glob("*.sql")
@@ -155,6 +155,8 @@ def test_the_table_of_stores_names_what_is_there() -> None:
             assert name.strip("`") in (PACKAGE / path).read_text(), f"{path} does not know {name}"
     listed = {path for row in rows for path in re.findall(r"`(_stores/\w+\.py)`", row[2])}
     assert listed == {f"_stores/{path.name}" for path in (PACKAGE / "_stores").glob("[!_]*.py")}
+    numbers = dict(enumerate(("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen"), 10))
+    assert f"no broker, no daemon, {numbers[len(rows)]} tables." in README
 
 
 def test_the_states_of_a_message_are_told_by_columns_that_exist() -> None:
