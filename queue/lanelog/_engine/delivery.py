@@ -1,6 +1,6 @@
 """A message in a handler's hands: its settlement, its extension, and the transaction that commits both at once.
 
-Owns the way from a `Message` to its attempt. Never decides which attempt is valid: `Member` does. The user's code may
+Owns the way from a `Message` to its attempt. Never decides which attempt is valid: `Attempts` does. The user's code may
 call it in any thread.
 """
 

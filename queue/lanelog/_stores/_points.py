@@ -22,7 +22,7 @@ def placeholders(values: Sequence[object]) -> str:
 
 
 def exactly(points: Sequence[object]) -> str:
-    """A derived table of keys `k` and offsets `o`, for a join by the whole primary key, one row after the other.
+    """A derived table of `k` (lane key) and `o` (offset, id or nothing), for a join by exact keys, row after row.
 
     For statements that lock. `(key, offset) IN (…)` leaves the servers a choice: for many points of a small table, or
     of a small part of one, they read all of it (MariaDB for a single point, too) and wait for locks on other rows.

@@ -1,9 +1,9 @@
 """The janitor: collection, purge of drained lanes, old heartbeats, history and dead letters, expired messages, audits.
 
-Owns the times of these duties and the choice of lanes. `collection`, `lane_purge`, `retention`, `unattended` and
-`auditing` do the work. It writes a group's own rows in five cases only: it purges a lane that all groups have drained,
-mends a lane whose tables contradict each other, deletes old history, deletes old heartbeats, and dead-letters expired
-messages of a group without a living member.
+Owns the times of these duties and the choice of lanes, except for those of `retention` and `auditing`, which have their
+own. They, `collection`, `lane_purge` and `unattended` do the work. It writes a group's own rows in five cases only: it
+purges a lane that all groups have drained, mends a lane whose tables contradict each other, deletes old history,
+deletes old heartbeats, and dead-letters expired messages of a group without a living member.
 
 It is one thread and one connection of a client. Several clients may do this at once: they skip each other's locks, or
 find nothing left to do. If the account may not delete, the janitor logs that once, and leaves the work to the clients

@@ -1,7 +1,7 @@
 """The fetcher: it looks for lanes with new messages, and reads as many as memory may hold.
 
-Owns the times of the looks and the amount of reading. Never decides which messages are handed out: `Lane` does. Writes
-nothing. It is one thread and one connection of a client.
+Owns the times of the looks and the amount of reading. Never decides which messages are handed out: `Dispatcher.plan`
+does. Writes nothing. It is one thread and one connection of a client.
 """
 
 from __future__ import annotations

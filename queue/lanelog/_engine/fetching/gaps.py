@@ -62,7 +62,7 @@ class Gaps:
         )
 
     def check(self, member: Member, lane: Lane, offset: int) -> None:
-        """Skip `offset` if it is really missing. Otherwise lose the lane, or let the fetcher try it again."""
+        """Skip `offset` if it is really missing. Otherwise lose the lane, lower its head, or have it tried again."""
         at, key = member.at, lane.key
         owned = leases.owned_among(self.session, at, member.owner, [key])
         if not any(lease.epoch == lane.epoch for lease in owned):

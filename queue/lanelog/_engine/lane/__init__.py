@@ -2,4 +2,6 @@
 
 Owns the arithmetic of watermark, cursor, runs, retries and pending writes. Never does I/O, takes a member's lock,
 starts a thread or reads a clock. The member calls it under its lock.
+
+`policy` is the exception: it may log, and it calls the user's retry policy. So it is called without the lock.
 """

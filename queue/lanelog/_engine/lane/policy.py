@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
 
 DEAD_LETTER_WAIT = 60.0
-"""The longest wait, in seconds, of a dead letter whose handler keeps failing when the policy allows no more attempt."""
+"""The longest wait, in seconds, of a dead letter that is rejected, or fails when the policy allows no more attempt."""
 
 FALLBACK_WAIT = 1.0
 """The wait, in seconds, when the user's own policy object fails."""
@@ -88,7 +88,7 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
 
 
 def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
-    """Send a message to the dead letters at once. A message that is a dead letter itself is tried again instead."""
+    """The outcome of a rejection: the dead letters, at once. A message that is one itself is tried again later."""
     if attempt.row.original_topic:
         return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
     return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)

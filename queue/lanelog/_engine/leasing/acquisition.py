@@ -1,7 +1,8 @@
 """Acquisition: a member takes free lanes, the lanes of dead owners, and lanes that never had a lease row.
 
 Owns these two transactions, and so the steal of a lease. Never decides how many lanes are wanted, nor which owner is
-dead. It only checks once more, under locks, that a dead owner is still silent.
+dead. It only checks once more, by a plain read in the transaction that takes the lanes, that a dead owner is still
+silent.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _start_at(cx: Executor, at: GroupTopic, start: datetime) -> None:
 
 
 def last_before(cx: Executor, topic: str, key: str, floor: int, head: int, start_ms: int) -> int:
-    """The last offset written before an instant. Binary search works: offsets have no gaps and follow the clock."""
+    """The last offset written before an instant, by binary search: times follow offsets, and a missing one is old."""
     low, high = floor, head  # every offset up to `low` is before the instant; none above `high` is
     while low < high:
         middle = (low + high + 1) // 2

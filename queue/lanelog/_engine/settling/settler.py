@@ -1,12 +1,14 @@
 """The settler: outcomes and marks of many lanes in one transaction, and dead letters between two of them.
 
 Owns the flush of offsets rows and delivery rows. `message.transaction()` writes its own acked row. Never plans the
-writes (`Lane` does), nor decides the meaning of an outcome. It is one thread and one connection of a client.
+writes (`PendingWrites` does), nor decides the meaning of an outcome. It is one thread and one connection of a client.
 
-Lock order of a flush: leases S → delivery → offsets → history. A crash before the COMMIT redelivers the messages whose
-outcomes the flush carried. A crash after it loses nothing. A flush whose COMMIT was not answered is written again:
-every value in it is absolute, the watermark only grows, and the fence is checked again. A process that sleeps in the
-middle holds its locks until the server drops its session (`wait_timeout`, 15 s). Meanwhile the steal skips locked rows.
+Lock order of a flush: leases S → delivery → offsets → history. After a lock time-out the flushes of a member are
+cautious: leases X (SKIP LOCKED) → offsets X (SKIP LOCKED) → delivery → history. No lane waits for a locked row then. A
+crash before the COMMIT redelivers the messages whose outcomes the flush carried. A crash after it loses nothing. A
+flush whose COMMIT was not answered is written again: every value in it is absolute, the watermark only grows, and the
+fence is checked again. A process that sleeps in the middle holds its locks until the server drops its session
+(`wait_timeout`, 15 s). Meanwhile the steal skips locked rows.
 """
 
 from __future__ import annotations
