@@ -146,7 +146,7 @@ def test_the_options_of_connect_are_listed_with_their_defaults() -> None:
 
 
 def test_the_table_of_stores_names_what_is_there() -> None:
-    """Every table of the schema once, with its file, and the modules whose SQL names it; the README has their number."""
+    """Every table of the schema once, with its file, and the modules whose SQL names it. The README counts them."""
     rows = table("Table", "File", "Store")
     assert sorted(row[1].strip("`") for row in rows) == sorted(
         f"schema/{p.name}" for p in (ROOT / "schema").glob("*.sql")

@@ -403,7 +403,7 @@ class Admin:
     ) -> Sought:
         """Set where a group goes on, in one lane or in all lanes.
 
-        Settled messages behind that place are delivered again. The attempts of all messages behind the new place are
+        Settled messages after that place are delivered again. The attempts of all messages after the new place are
         forgotten. The owner of a lane loses it; a running member takes it again and goes on at the new place. A handler
         that was running is refused when it settles. Lanes that are created later begin at their floor.
 

@@ -72,7 +72,7 @@ def _where(topic: str, group: str, key: str | None = None) -> str:
 @click.option("--to", required=True, metavar="PLACE", help=f"{_PLACES[0].upper()}{_PLACES[1:]}.")
 @changing
 def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_run: bool) -> Answer:
-    """Set where GROUP goes on in TOPIC: messages settled behind that place are delivered again.
+    """Set where GROUP goes on in TOPIC: messages settled after that place are delivered again.
 
     Running workers go on from there by themselves.
     """
@@ -93,7 +93,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
 @click.argument("topic")
 @click.argument("group")
 @click.option("--key", help="Only this lane.")
-@click.option("--reason", default="", help="Shown to whoever looks.")
+@click.option("--reason", default="", help="Shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
 def pause(
@@ -267,7 +267,7 @@ def _unsettled(groups: Mapping[str, int]) -> list[str]:
 def _left(remaining: int, noun: str, *, dry_run: bool) -> tuple[str, ...]:
     if not remaining or dry_run:
         return ()
-    return (f"{plural(remaining, noun)} left, because somebody held their lanes: run it again",)
+    return (f"{plural(remaining, noun)} left, because other transactions held their lanes: run it again",)
 
 
 VERBS = (seek, pause, resume, skip, retry, release, open_lanes, delete_group, delete_topic, purge)

@@ -117,7 +117,7 @@ def add(
 
 @schedule.command(short_help="Let it publish nothing more, until resume.")
 @click.argument("name")
-@click.option("--reason", default="", help="Shown to whoever looks.")
+@click.option("--reason", default="", help="Shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
 def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool) -> Answer:

@@ -184,8 +184,8 @@ class Coordinator:
             member.fail(
                 LanelogError(
                     f"group {member.group!r} of topic {member.topic!r}: no heartbeat could be written for "
-                    f"{member.config.lease_duration:g} s ({error}). Others take the lanes of who gives no sign of "
-                    "life; let the account INSERT and UPDATE queue_subscriber_heartbeats, and subscribe again"
+                    f"{member.config.lease_duration:g} s ({error}). Other members take its lanes after that time. "
+                    "Let the account INSERT and UPDATE queue_subscriber_heartbeats, and subscribe again"
                 )
             )
 

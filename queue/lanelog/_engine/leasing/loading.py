@@ -98,7 +98,7 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
         while open_questions := member.leasing.replace_lane(old[lane.key], lane, ids, asked):
             asked.update(_settled(session, member, lane.key, open_questions))
     for key in old.keys() - fresh:
-        member.disown_lane(old[key].term, "what the tables say of it on the new connection is no lane, or was mended")
+        member.disown_lane(old[key].term, "its rows on the new connection make no valid lane, or were mended")
 
 
 def _settled(session: Session, member: Member, key: str, at: Iterable[int]) -> dict[int, bool]:
