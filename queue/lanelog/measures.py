@@ -63,7 +63,7 @@ class Observer(Protocol):
         """Handlers have ended, whatever came of them: those of one run, which takes some milliseconds."""
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
-        """A publish has ended, after so many seconds.
+        """A publish has ended.
 
         Args:
             topic: The topic.
@@ -73,7 +73,7 @@ class Observer(Protocol):
         """
 
     def flushed(self, topic: str, group: str, lanes: int) -> None:
-        """A transaction has written the progress of so many lanes."""
+        """A transaction has written the progress of `lanes` lanes."""
 
 
 @define(eq=False)
@@ -140,7 +140,7 @@ class Measures:
     hints: int
     """Hints that reached subscriptions which still run."""
     pool_waits: int
-    """How often somebody had to wait for a connection of the pool."""
+    """How often a thread had to wait for a connection of the pool."""
 
 
 @define(eq=False)
@@ -171,7 +171,7 @@ class Meter:
                 self._ended.setdefault(at, Counters()).add(counters)
 
     def forget_inherited(self) -> None:
-        """In a forked child: its parent's members are not here, and nobody may hold the lock."""
+        """In a forked child: its parent's members are not here, and the thread that held the lock may be missing."""
         self._lock = threading.Lock()
         self._running, self._ended = {}, {}
 

@@ -1,7 +1,7 @@
 """The subscriber's sockets: a Unix one for each engine, and with `wake_address` a UDP one, open while it subscribes.
 
 Owns the sockets, their token and how often they are read. It believes nothing of a datagram but "look now", and answers
-nobody. Reading takes no more than a share of the time: after each read it is deaf for a while. What comes in meanwhile
+none. Reading takes no more than a share of the time: after each read it is deaf for a while. What comes in meanwhile
 waits in the sockets, and the kernel refuses what does not fit. A forked child closes its copies.
 """
 

@@ -39,7 +39,7 @@ READ_WITHIN: Final = 0.1
 """Seconds after which the server ends the reading in a publishing thread: the most that it waits for a busy server."""
 
 FORGET: Final = 10.0
-"""A topic in which nothing was published for so many seconds is not read again, unless a hint is still owed there."""
+"""Seconds after its last publish from which a topic is not read again, unless a hint is still owed there."""
 
 TOPICS: Final = 100
 """The most topics that are remembered, those published to last."""
@@ -78,7 +78,7 @@ class Sender:
     lost: int = field(default=0, init=False)
     """Hints that could not be sent: the subscriber is gone, or has not read those before."""
     _audiences: dict[str, _Audience] = field(factory=dict, init=False)
-    _grown: set[str] = field(factory=set, init=False)  # topics with lanes that nobody was told of
+    _grown: set[str] = field(factory=set, init=False)  # topics with lanes of which no hint has told yet
     _allowance: Allowance = field(
         factory=Allowance, init=False
     )  # two threads at once may forget to pay for one of them
@@ -92,7 +92,7 @@ class Sender:
         register_shared(self)
 
     def abandon(self) -> None:
-        """In a forked child: the lock may be held by nobody."""
+        """In a forked child: the thread that held the lock may not exist here."""
         self._refreshing = threading.Lock()
 
     def grown(self, topic: str) -> None:

@@ -64,7 +64,7 @@ class AuditRow:
 
 
 def record(cx: Executor, row: AuditRow) -> None:
-    """Insert the row. Raises DatabaseError, also for an account that may not: then nothing of its verb is done."""
+    """Insert the row. Raises DatabaseError, also without the privilege: then nothing of the verb is done."""
     cx.execute(
         RECORD,
         (
@@ -86,7 +86,7 @@ def record(cx: Executor, row: AuditRow) -> None:
 
 
 def forget(cx: Executor) -> None:
-    """Delete some rows that are over the retention. An account that may not leaves them to another one."""
+    """Delete some rows that are over the retention. An account without the privilege leaves them to others."""
     try:
         for old in cx.query(OLD, (RETENTION_MS, BATCH)):
             cx.execute(FORGET, old)

@@ -116,7 +116,7 @@ class Acting:
     def _run(self, name: str, action: WebAction, fields: Mapping[str, str], doer: Doer) -> Any:
         """Run a verb, and log it.
 
-        The event before it is logged for the process that dies in the middle: then nobody else knows who asked, and
+        The event before it is logged for the process that dies in the middle: then no other record says who asked, and
         why.
         """
         admin = self._admin.acting(doer.by[:BY_MAX], doer.why)
@@ -177,7 +177,7 @@ class Acting:
         return self._streams.answer(make, look=_JOB_PACE)
 
     async def stop_job(self, request: Request) -> Response:
-        """Stop a job behind its present batch."""
+        """Stop a job after its present batch."""
         if refusal := self._refusal(request):
             return refusal
         job = self._jobs.find((await _form(request)).get("id", ""))

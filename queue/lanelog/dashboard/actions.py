@@ -1,4 +1,4 @@
-"""What the dashboard can change: for each action its fields, and the verb of administration behind it.
+"""What the dashboard can change: for each action its fields, and its verb of administration.
 
 Owns this table. Never decides who may (`app` does), and never talks to a browser. The preview is the verb itself, with
 `dry_run`.

@@ -59,8 +59,8 @@ def dashboard(
 
     Args:
         client: The client. The account of a `reader` is enough to look.
-        access: Who may use it. None: whoever is on this machine, without actions.
-        mask: Called with a message whose payload somebody wants to see; returns the bytes to show instead.
+        access: Who may use it. None: every user of this machine, without actions.
+        mask: Called with a message whose payload is to be shown. Returns the bytes to show instead.
         pace: How often it looks. None: as `WebPace()` says.
 
     Example:
@@ -149,7 +149,7 @@ class _Site:
         )
 
     def _stuck(self, _: Request) -> dict[str, Any]:
-        """Return what is stuck, or that the log cannot be asked: a page that somebody watches says so, and recovers."""
+        """Return what is stuck, or that the log cannot be asked: an open page says so, and recovers."""
         try:
             status = self._status()
         except LanelogError as error:

@@ -116,7 +116,7 @@ class _Drawn:
     """Between the last two samples."""
 
     def now(self, read: _Reading) -> float | None:
-        """Return the last value. Behind a gap, nothing is known of what happened in the last seconds."""
+        """Return the last value. After a gap, nothing is known of what happened in the last seconds."""
         if read in (_published, _settled, _latency) and self.newest.seconds > GAP:
             return None
         return read(self.newest)
@@ -133,7 +133,7 @@ def _columns(samples: Sequence[Sample], chosen: Callable[[GroupTopic], bool]) ->
             continue
         if last is not None:
             yield last
-        last = here if here.seconds <= GAP else None  # nobody looked: what happened when is unknown
+        last = here if here.seconds <= GAP else None  # no sample was taken: what happened when is unknown
     if last is not None:
         yield last
 

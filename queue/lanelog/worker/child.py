@@ -92,7 +92,7 @@ class Reporter:
             pause.wait(_SOON if report.lacking else _EVERY)
 
     def tell(self, *, metrics: bool = False) -> Report | None:
-        """Send one report, and return it. None: there was nobody to send it, or nothing to say."""
+        """Send one report, and return it. None: the supervisor is gone, or there was nothing to say."""
         client = self.client
         if client is None:
             return None

@@ -33,7 +33,7 @@ SETTLED: Final = 10.0
 """Seconds for which a process must have been ready, so that its death is not one of a row of deaths."""
 
 IN_VAIN: Final = 5
-"""So many processes in a row died before they were ready: then the supervisor gives up, and its own end tells."""
+"""Deaths in a row of processes that were not ready yet, after which the supervisor gives up and ends."""
 
 FAILED: Final = 1
 
@@ -89,7 +89,7 @@ class Slot:
 
 @define(eq=False)
 class Supervisor:
-    """See the module."""
+    """Keeps the processes of one command running, until a signal or too many deaths."""
 
     _orders: Orders
     _processes: int
