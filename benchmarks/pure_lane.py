@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from lanelog._engine.lane.lane import Lane
-from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.lane.outcome import ACKED
 from lanelog._engine.lane.values import Budget, LaneSnapshot
 from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import Signals, SubscriptionRules

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lanelog._telemetry import BoundLogger
 
 FAILURES_UNTIL_FAILED = 5
+"""So often in a row an error that a repetition does not mend may come. Then what the loop serves has failed."""
 
 
 class Wakeable(Protocol):

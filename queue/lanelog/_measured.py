@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._subscription import SubscriptionState
+from lanelog import _subscription_facts as facts
+from lanelog._subscription_facts import SubscriptionState
 from lanelog.measures import GroupMeasures, Measures
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ def measured(
     running = [each for each in subscriptions if each.state is not SubscriptionState.NEW and not each.inherited]
     held: dict[GroupTopic, list[Holdings]] = {}
     for each in running:
-        for at, holdings in each.holdings().items():
+        for at, holdings in facts.holdings(each.members).items():
             held.setdefault(at, []).append(holdings)
-    prefetched = [each.prefetched() for each in running]
+    prefetched = [facts.prefetched(each.members) for each in running]
     return Measures(
         groups=tuple(
             GroupMeasures(

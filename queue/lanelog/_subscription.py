@@ -1,6 +1,6 @@
 """The core of a `Subscription`: one group's handlers in this process, from registration to the last release.
 
-Owns the life cycle (start, pause, stop, state, statistics) and the members, one for each topic. The engine owns leases,
+Owns the life cycle (start, pause, stop, state) and the members, one for each topic. The engine owns leases,
 rows and settlements. Users never see the core.
 """
 
@@ -12,10 +12,9 @@ import threading
 import time
 import uuid
 import warnings
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from lanelog import migrations
 from lanelog._checks import check_timeout
@@ -28,10 +27,10 @@ from lanelog._engine.member.rules import SubscriptionRules
 from lanelog._engine.working.pulling import Puller
 from lanelog._engine.working.workers import Workers, compose
 from lanelog._places import GroupTopic
+from lanelog._subscription_facts import SubscriptionState, SubscriptionStats, stats
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
-from lanelog.health import SubscriptionHealth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,44 +38,12 @@ if TYPE_CHECKING:
     from lanelog._checks import Duration
     from lanelog._engine.engine import Engine
     from lanelog._engine.lane.run import Attempt
-    from lanelog._engine.member.member import Holdings
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 
 SHORTEST_WAIT = 0.05
 
 log = get_logger("subscription")
-
-
-class SubscriptionState(StrEnum):
-    """Where a subscription is in its life."""
-
-    NEW = "new"
-    RUNNING = "running"
-    PAUSED = "paused"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-@frozen(kw_only=True)
-class SubscriptionStats:
-    """A subscription at one moment. `handled` and the fields after it count since its start."""
-
-    state: SubscriptionState
-    lanes: int
-    running: int
-    waiting: int
-    prefetched: int
-    prefetched_bytes: int
-    handled: int
-    acked: int
-    retried: int
-    postponed: int
-    dead_lettered: int
-    timed_out: int
-    refused: int
-    hints: int
 
 
 @define(eq=False, repr=False)
@@ -271,47 +238,7 @@ class SubscriptionCore:
     def stats(self) -> SubscriptionStats:
         """Return what it holds, and what it has done since its start, over all its topics."""
         self._engine.check_process()
-        with self.members[0].lock:
-            held = [member.held_locked() for member in self.members]
-            counters = [member.counters for member in self.members]
-            budget = self.members[0].budget
-            return SubscriptionStats(
-                state=self.state,
-                lanes=sum(each.lanes for each in held),
-                running=sum(each.running for each in held),
-                waiting=sum(each.waiting for each in held),
-                prefetched=budget.messages,
-                prefetched_bytes=budget.payload_bytes,
-                handled=sum(c.handled for c in counters),
-                acked=sum(c.acked for c in counters),
-                retried=sum(c.retried for c in counters),
-                postponed=sum(c.postponed for c in counters),
-                dead_lettered=sum(c.dead_lettered for c in counters),
-                timed_out=sum(c.timed_out for c in counters),
-                refused=sum(c.refused for c in counters),
-                hints=sum(member.fetching.hints for member in self.members),
-            )
-
-    def holdings(self) -> dict[GroupTopic, Holdings]:
-        """Return what it holds of each topic."""
-        with self.members[0].lock:
-            return {member.at: member.held_locked() for member in self.members}
-
-    def prefetched(self) -> tuple[int, int]:
-        """Return the messages and payload bytes in memory, over all its topics."""
-        budget = self.members[0].budget
-        return budget.messages, budget.payload_bytes
-
-    def health(self) -> SubscriptionHealth:
-        """Return whether it is registered, or why not."""
-        state, failure = self.state, self._failure
-        registered = state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED)
-        why = f"it is {state}" if failure is None else f"it has failed: {type(failure).__name__}: {failure}"
-        if state is SubscriptionState.NEW:
-            why = "it is not registered yet"
-        return SubscriptionHealth(
-            group=self.group, topics=self.topics, registered=registered, why="" if registered else why
-        )
+        return stats(self.state, self.members)
 
     def supervise(self, now: float) -> None:
         """Check the deadlines of handlers, and of messages in the user's hands, once."""

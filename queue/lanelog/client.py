@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 LOOK_FOR_SIGNALS = 0.5
 """Seconds of one wait. A signal handler runs in the main thread between two waits."""
-LAST_WRITES = 5.0
+AFTER_DRAIN = 5.0
 """Seconds for the last commits and the release of the leases, after `drain_timeout`."""
 
 log = get_logger("client")
@@ -657,6 +657,7 @@ class Client:
             Each loop with the age of its last turn, the heartbeats, the database and the subscriptions. `live` and
             `ready` sum up for probes.
         """
+        from lanelog import _subscription_facts as facts
         from lanelog._engine.vitals import UNASKED
         from lanelog.health import Health
 
@@ -666,7 +667,11 @@ class Client:
             heartbeats=engine.heartbeats_health() if engine else (),
             database=engine.database_health() if engine else UNASKED,
             tables=self._database.tables_version,
-            subscriptions=tuple(each.health() for each in list(self._subscriptions) if each.state != "stopped"),
+            subscriptions=tuple(
+                facts.health(each.group, each.topics, state, each.failure)
+                for each in list(self._subscriptions)
+                if (state := each.state) != "stopped"
+            ),
         )
 
     def start(self) -> None:
@@ -724,7 +729,7 @@ class Client:
             if not self._drain(subscriptions, patience):
                 for subscription in subscriptions:
                     subscription.cut_off()
-                self._drain(subscriptions, LAST_WRITES)
+                self._drain(subscriptions, AFTER_DRAIN)
         for subscription in subscriptions:
             if subscription.failure is not None:
                 raise subscription.failure

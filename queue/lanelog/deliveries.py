@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from attrs import define, field
 
 from lanelog._checks import check_timeout
-from lanelog._subscription import SubscriptionState
+from lanelog._subscription_facts import SubscriptionState
 from lanelog.subscriber import Subscription
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from attrs import define
 
-from lanelog._subscription import SubscriptionState, SubscriptionStats
+from lanelog._subscription_facts import SubscriptionState, SubscriptionStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable

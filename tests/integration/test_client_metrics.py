@@ -1,5 +1,7 @@
 """The metrics of a client: what it publishes and handles, how long that takes, and what it holds."""
 
+import os
+import signal
 import threading
 from typing import Any
 
@@ -163,3 +165,32 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
     assert found["lanelog.wait.duration"] == found["lanelog.end_to_end.duration"] == [(group, 2)]
     assert found["lanelog.messages.acked"] == [(group, 2)]
     assert found["lanelog.lanes"] == [(group, 0)]
+
+
+def test_a_forked_child_measures_itself(lanelog_client: Client, registry: CollectorRegistry) -> None:
+    """It publishes although a thread of its parent had the lock of the times at the fork, and counts from zero."""
+    collector = metrics.observe(lanelog_client, registry)
+    lanelog_client.publish("t", "a", b"x")
+    with collector._lock:  # as a scrape has it while it copies
+        child = os.fork()
+        if child == 0:
+            try:
+                lanelog_client.publish("t", "a", b"x")
+                found = scraped(registry)["lanelog_client_published_messages_total", "t"]
+                os._exit(0 if found == 1 else 3)
+            finally:
+                os._exit(4)
+    ended: list[int] = []
+
+    def waited() -> bool:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        ended.extend([os.waitstatus_to_exitcode(status)] if pid else [])
+        return bool(pid)
+
+    try:
+        eventually(waited)
+    finally:
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert ended == [0]

@@ -17,7 +17,7 @@ from lanelog._engine.context import EngineContext
 from lanelog._engine.scheduling import scheduler
 from lanelog._engine.scheduling.delayed import MOST_WAIT, STUCK_WAIT, DelayedMessages
 from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
-from lanelog._stores.scheduled import HORIZON_MS
+from lanelog._stores._due_soon import HORIZON_MS
 from lanelog.publisher import Publisher
 from support.clocks import clock, libfaketime
 from support.commands import commands_sent

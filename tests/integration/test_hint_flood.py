@@ -13,7 +13,7 @@ from attrs import define
 import lanelog
 from lanelog import Client
 from lanelog._engine.fetching import fetcher
-from lanelog._engine.fetching.fetcher import LOOK_SOON, Fetcher, Pace
+from lanelog._engine.fetching.fetcher import Fetcher, FetcherPace, Pace
 from lanelog._engine.leasing import keeper as keeper_module
 from lanelog._engine.leasing.keeper import HURRY_SHARE, Keeper
 from lanelog._engine.leasing.pace import KeeperPace
@@ -73,7 +73,7 @@ def send(line: socket.socket, heard: Receiver, *, token: int) -> None:
 
 @pytest.mark.parametrize(
     ("right", "interval"),
-    [(True, NEVER), (False, NEVER), (True, LOOK_SOON)],
+    [(True, NEVER), (False, NEVER), (True, FetcherPace().soon)],
     ids=["right", "wrong", "and by the clock"],
 )
 def test_the_looks_of_a_flood_take_their_share_of_the_time(

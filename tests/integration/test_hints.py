@@ -13,12 +13,13 @@ from attrs import evolve
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.fetching import fetcher
+from lanelog._engine.fetching.fetcher import FetcherPace
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
 from support.old_tables import set_back
+from support.pace import paced
 from support.processes import Fleet
 from support.sql import one, rows
 from support.waiting import Record, accept, events, eventually
@@ -78,10 +79,14 @@ def hints_finding(client: Client) -> str:
     return finding.detail
 
 
+UNHURRIED = FetcherPace(soon=NEVER)
+"""After a look that found something, the next one would come in ten minutes."""
+
+
 @pytest.fixture
-def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a look that found something, the next one would come in ten minutes."""
-    monkeypatch.setattr(fetcher, "LOOK_SOON", NEVER)
+def no_looks(lanelog_client: Client) -> None:
+    """The first client looks when it is told, or in ten minutes."""
+    paced(lanelog_client, fetcher=UNHURRIED)
 
 
 @pytest.mark.usefixtures("no_looks")
@@ -355,7 +360,6 @@ def test_what_another_program_writes_into_a_row_harms_no_other_topic(
     assert not events(caplog, "hints.places_unread") + events(caplog, "publish.notification_failed")
 
 
-@pytest.mark.usefixtures("no_looks")
 @pytest.mark.parametrize(("address", "network"), [("127.0.0.1", "127.0.0.0/8"), ("::1", "::1/128")])
 def test_a_subscriber_on_another_host_is_told_where_both_allow_it(
     lanelog_url: str, other: Client, raw: Any, address: str, network: str
@@ -366,6 +370,7 @@ def test_a_subscriber_on_another_host_is_told_where_both_allow_it(
         lanelog.connect(lanelog_url, wake_address=address) as subscriber,
         lanelog.connect(lanelog_url, wake_networks=["192.0.2.0/24", network]) as allowing,
     ):
+        paced(subscriber, fetcher=UNHURRIED)
         subscription = subscriber.subscribe("t", "g", handled, poll_interval=NEVER, lease_duration=NEVER)
         eventually(lambda: one(raw, PLACES) == 1)
         rows(raw, "UPDATE queue_subscriber_heartbeats SET wake_host = 'elsewhere'")

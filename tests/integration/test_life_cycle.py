@@ -254,10 +254,10 @@ def test_what_is_settled_after_a_failure_is_written_by_a_settler_that_comes_late
 
     settling.set()
     monkeypatch.setattr(Settler, "turn", turn)
-    if not comes_late:
-        monkeypatch.setattr(lanelog._engine.member.leasing, "LAST_WRITES", 0.0)
     lanelog_client.publish("t", "a", b"x")
     subscription = lanelog_client.subscribe("t", "g", held, lease_renewal=0.1)
+    if not comes_late:
+        subscription._core.members[0].leasing.settler_grace = 0.0
     assert held.inside.wait(20)
     settling.clear()
     subscription._core.members[0].fail(RuntimeError("out of order"))

@@ -9,6 +9,7 @@ import pytest
 from lanelog import Client
 from lanelog._database import NOW_MS
 from lanelog._engine.cleanup.janitor import JanitorPace
+from support.cli import Command
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import fates
 from support.pace import paced
@@ -56,6 +57,14 @@ def test_without_dead_letters_it_is_passed(lanelog_client: Client, raw: Any, cap
     assert watermark(raw, "g", "t", "k") == 3
     assert len(events(caplog, "message.expired", logging.ERROR)) == 3
     assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE topic LIKE '%dlq'") == 0
+
+
+def test_the_command_line_says_what_became_of_it(lanelog_client: Client, command: Command, raw: Any) -> None:
+    """They were settled. Dead letters are no more than a part of them: a group need not keep any."""
+    lanelog_client.subscribe("t", "g", accept, dead_letter_suffix=None).stop()
+    expired(lanelog_client, raw, 3, of=3)
+    said = command("maintain", "--once").stdout
+    assert "settled 3 messages that had expired unread, as dead letters where kept" in said
 
 
 def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any) -> None:

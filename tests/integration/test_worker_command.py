@@ -58,10 +58,15 @@ class Commanded:
 
 def alive(pid: int) -> bool:
     """Whether a process runs: one that has ended and waits for its parent does not."""
+    return state(pid) not in ("", "Z")
+
+
+def state(pid: int) -> str:
+    """Its letter in /proc; nothing if it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
-        return False
+        return ""
 
 
 @pytest.fixture
@@ -171,6 +176,60 @@ def test_a_handler_that_outlasts_the_drain_is_cut_off(start: Start, lanelog_clie
     assert again.program.ended() == 0
 
 
+@pytest.mark.parametrize("ends", ["by a signal", "by a limit"])
+def test_a_process_that_cannot_exit_is_ended(start: Start, lanelog_client: Client, tmp_path: Path, ends: str) -> None:
+    """A thread of the application goes on for ever, and Python waits for it: the process ends all the same."""
+    source = (PROGRAMS / "jobs.py").read_text()
+    (tmp_path / "jobs.py").write_text(
+        f"{source}\nimport threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+        "from lanelog.worker import child\nimport sys\nsys.modules['__main__']._LAST_STEPS = 0.5\n"
+    )
+    limit = ("--max-messages", "1") if ends == "by a limit" else ()
+    worker = start(*limit, cwd=tmp_path)
+    (first,) = worker.started()
+    if ends == "by a limit":
+        lanelog_client.publish("t", "k", {})
+        worker.started(2)
+        assert not alive(first)
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended(within=20) == 0
+
+
+def test_a_process_that_hears_no_signal_is_killed_after_its_drain(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is stopped, as one is that hangs in the kernel: the command ends all the same, with status 1."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'lanelog.worker.child' not in sys.orig_argv:\n"
+        "    from lanelog.worker import supervisor\n    supervisor.OVERDUE = 0.5\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    worker = start("--drain-timeout", "0.2")
+    (pid,) = worker.started()
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: state(pid) == "T")
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended(within=20) == 1
+    assert not alive(pid)
+
+
+def test_a_handler_without_a_supervisor_is_cut_off_uncounted(
+    start: Start, lanelog_client: Client, tmp_path: Path
+) -> None:
+    """It outlasts the drain of a process whose supervisor was killed: its message is no crash."""
+    worker = start("--drain-timeout", "0.2")
+    (pid,) = worker.started()
+    lanelog_client.publish("t", "k", {"wait": str(tmp_path / "never")})
+    worker.program.said("started")
+    worker.program.kill()
+    eventually(lambda: not alive(pid), within=30)
+    (tmp_path / "never").touch()
+    again = start()
+    assert [line["attempt"] for line in again.handled()] == [1]
+    again.signal(signal.SIGTERM)
+    assert again.program.ended() == 0
+
+
 def test_processes_that_have_handled_enough_are_replaced_one_at_a_time(
     start: Start, lanelog_client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,7 +330,7 @@ def test_a_client_that_is_not_found_ends_the_command(
 
 
 def test_it_gives_up_when_no_process_can_start(tmp_path: Path) -> None:
-    """After five in a row whose module raises: whoever started the command must hear of it."""
+    """After five of each place whose module raises: whoever started the command must hear of it."""
     (tmp_path / "broken.py").write_text("print('tried')\nraise RuntimeError('not today')\n")
     code = (
         "import sys; from lanelog._backoff import Backoff; from lanelog.worker.orders import Orders;"
@@ -281,5 +340,5 @@ def test_it_gives_up_when_no_process_can_start(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert 5 <= done.stdout.count("tried") <= 6
+    assert 10 <= done.stdout.count("tried") <= 11
     assert "RuntimeError: not today" in done.stderr

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lanelog import Subscription
-from lanelog._engine.leasing.assignment import LivenessMonitor, LivenessView
+from lanelog._engine.leasing.liveness import LivenessMonitor, LivenessView
 
 
 def let_pass(subscription: Subscription, seconds: float) -> None:

@@ -13,7 +13,8 @@ from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
-    from lanelog._engine.lane.values import Burial, LaneWrite, Term
+    from lanelog._engine.lane.values import Term
+    from lanelog._engine.lane.writes import Burial, LaneWrite
     from support.lanes import World
 
 

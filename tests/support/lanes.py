@@ -10,7 +10,8 @@ import attrs
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.run import State
-from lanelog._engine.lane.values import Budget, Burial, LaneSnapshot, LaneWrite, Term
+from lanelog._engine.lane.values import Budget, LaneSnapshot, Term
+from lanelog._engine.lane.writes import Burial, LaneWrite
 from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched, Special
 from lanelog._stores.history import Ended
@@ -332,7 +333,7 @@ class World:
         self._hold_back(attempt)
         due = self.now + wait
         last = attempt.crashed and self.rules.exhausted(attempt.number + 1, 0.0)
-        self.lane.dispatch.failed(attempt, due=due, error="ValueError: no", postponed=postponed, last=last)
+        self.lane.dispatch.failed(attempt, due=due, error="ValueError: no", postponed=postponed, next_is_last=last)
 
     def postpone(self, attempt: Attempt) -> None:
         self.nack(attempt, postponed=True)

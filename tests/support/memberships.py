@@ -8,7 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from lanelog._engine.lane.lane import Lane
-from lanelog._engine.lane.values import Budget, LaneSnapshot, LaneWrite
+from lanelog._engine.lane.values import Budget, LaneSnapshot
+from lanelog._engine.lane.writes import LaneWrite
 from lanelog._engine.leasing.loading import GENERATIONS
 from lanelog._engine.member import attempts, fetching, leasing, member, state, writing
 from lanelog._engine.member.rules import Signals, SubscriptionRules

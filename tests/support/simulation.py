@@ -31,7 +31,7 @@ from lanelog._engine.member import isolation
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.working.workers import Worker, Workers
 from lanelog._loop import Loop
-from lanelog._subscription import SubscriptionState
+from lanelog._subscription_facts import SubscriptionState
 from lanelog.errors import ClosedError, LeaseLost
 from support.sql import rows
 from support.waiting import eventually

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.policy import ACKED, Outcome, Verb
+from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import State
 from lanelog.errors import AlreadySettled, ClosedError, LeaseLost
 from support.lanes import row

@@ -17,7 +17,7 @@ from lanelog.worker.target import find
 from support.cli import all_verbs
 
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
-LAST_WRITES = 5
+AFTER_DRAIN = 5
 GROUPS = ["billing", "shipping"]
 
 
@@ -59,7 +59,7 @@ def test_a_deployment_runs_and_drains_one_group(group: str) -> None:
     options = options_of([*container["command"], *container["args"]])
     (subscription,) = find(options["target"])._subscriptions
     assert (subscription.group, labels["group"]) == (group, group)
-    assert spec["terminationGracePeriodSeconds"] >= options["drain_timeout"] + LAST_WRITES
+    assert spec["terminationGracePeriodSeconds"] >= options["drain_timeout"] + AFTER_DRAIN
     (port,) = container["ports"]
     assert options["health"] == f"0.0.0.0:{port['containerPort']}"
     for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
@@ -103,7 +103,7 @@ def test_the_unit_drains_before_it_is_killed() -> None:
     for group in GROUPS:
         options = options_of(shlex.split(service["ExecStart"].replace("%i", group)))
         assert find(options["target"])._subscriptions[0].group == group
-        assert int(service["TimeoutStopSec"]) >= options["drain_timeout"] + LAST_WRITES
+        assert int(service["TimeoutStopSec"]) >= options["drain_timeout"] + AFTER_DRAIN
     assert (service["KillMode"], service["Restart"]) == ("mixed", "always")
 
 

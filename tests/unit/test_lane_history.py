@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lanelog._engine.lane.values import LaneWrite
+from lanelog._engine.lane.writes import LaneWrite
 from lanelog._stores.history import Ended
 from support.lanes import World, concurrent
 

@@ -169,7 +169,8 @@ class LaneMachine(Process, RuleBasedStateMachine):
         self.take_over_decided(run)
         attempt.state = State.SUPERSEDED
         last = attempt.crashed and world.rules.exhausted(attempt.number + 1, 0.0)
-        world.lane.dispatch.failed(attempt, due=world.now + 1, error="timed out", state=State.SUPERSEDED, last=last)
+        due = world.now + 1
+        world.lane.dispatch.failed(attempt, due=due, error="timed out", state=State.SUPERSEDED, next_is_last=last)
         del self.open[attempt]
 
     @precondition(lambda self: self.open)

@@ -6,7 +6,10 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Container, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -14,7 +17,32 @@ import lanelog
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(lanelog.__file__).parent
+Node = TypeVar("Node", bound=ast.stmt)
 TABLES = {path.name for path in (ROOT / "schema").glob("*.sql")}
+
+
+def nodes(kind: type[Node]) -> Iterator[tuple[Node, Path]]:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, kind):
+                yield node, path
+
+
+def lines_of(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path, modules: Container[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named = [f"{node.module}.{each.name}" for each in node.names]
+            yield from (name if name in modules else node.module for name in named)
 
 
 def test_the_directory_queue_is_no_package() -> None:
@@ -74,11 +102,53 @@ def test_nothing_in_the_library_imports_the_plugin() -> None:
 def test_one_name_for_one_class() -> None:
     """Who reads a class's name finds one class of that name in the whole package."""
     found: dict[str, list[Path]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(path)
+    for node, path in nodes(ast.ClassDef):
+        found.setdefault(node.name, []).append(path)
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_a_module_has_four_hundred_lines_at_most() -> None:
+    """Past that, it owns a second duty. The two facades are lists of what users may call."""
+    facades = {PACKAGE / "client.py", PACKAGE / "admin/admin.py"}
+    lengths = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py") if path not in facades}
+    assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
+
+
+def test_a_class_has_twenty_five_methods_at_most() -> None:
+    """Past that, it is two things. The two facades have one method for each thing that users may call."""
+    methods = {
+        node.name: sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        for node, _ in nodes(ast.ClassDef)
+        if node.name not in {"Client", "Admin"}
+    }
+    assert {name: count for name, count in methods.items() if count > 25} == {}
+
+
+def test_a_function_has_sixty_lines_at_most() -> None:
+    """Its docstring aside, it is read without scrolling."""
+    long = {}
+    for node, path in (*nodes(ast.FunctionDef), *nodes(ast.AsyncFunctionDef)):
+        lines = lines_of(node) - (lines_of(node.body[0]) if ast.get_docstring(node) else 0)
+        if lines > 60:
+            long[f"{path}: {node.name}"] = lines
+    assert long == {}
+
+
+def test_a_face_has_forty_lines_at_most() -> None:
+    """What a wing owns is said in a few lines. Only the package's own face lists names: those that users import."""
+    faces = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("__init__.py")}
+    del faces[PACKAGE / "__init__.py"]
+    assert {path: lines for path, lines in faces.items() if lines > 40} == {}
+
+
+def test_imports_make_no_circle() -> None:
+    """Also with the imports for the type checker alone: what a module needs to be understood lies below it."""
+    modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    graph = {name: {each for each in imported(path, modules) if each in modules} for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_a_loop_sees_its_side_of_a_member_alone() -> None:

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from lanelog._database import START_TOLERANCE_MS, Incarnation
-from lanelog._engine.leasing.assignment import (
+from lanelog._engine.leasing.liveness import (
     EVERYBODY_BACK,
     SECOND_LOOK,
     DeadOwner,
@@ -51,7 +51,7 @@ class Looks:
 
 
 def dead(view: LivenessView) -> list[str]:
-    return [suspect.owner for suspect in view.dead]
+    return [each.owner for each in view.dead]
 
 
 def fresh() -> Looks:
@@ -236,12 +236,12 @@ def test_the_living_are_sorted() -> None:
         assert Looks()(100.0, *rows) == LivenessView(live=("me",))
 
 
-def test_holders_without_a_row_are_suspects_once_the_session_is_trusted() -> None:
+def test_holders_without_a_row_are_dead_once_the_session_is_trusted() -> None:
     """A missing heartbeat row counts as expired, but not before owners had a whole lease to come back."""
     live = LivenessView(live=("me",), registered=frozenset({"me", "left"}), trusted=False)
     assert live.without_heartbeat(["", "me", "left", "gone"]) == ()
     trusted = LivenessView(live=("me",), registered=frozenset({"me", "left"}), trusted=True)
-    assert [suspect.owner for suspect in trusted.without_heartbeat(["", "me", "left", "gone"])] == ["gone"]
+    assert [each.owner for each in trusted.without_heartbeat(["", "me", "left", "gone"])] == ["gone"]
 
 
 def test_a_dead_owners_lanes_are_not_kept_for_who_has_just_come() -> None:
@@ -251,21 +251,21 @@ def test_a_dead_owners_lanes_are_not_kept_for_who_has_just_come() -> None:
     """
     look, new = fresh(), heartbeat(owner="new")
     look(100.0, FREE)
-    assert look(100.6, FREE, new).heirs == ("me", "new", "other")
+    assert look(100.6, FREE, new).sharers == ("me", "new", "other")
     view = look(101.0, FREE, new)
     assert view.live == ("me", "new")
-    assert view.heirs == ("me",)
+    assert view.sharers == ("me",)
     beaten = attrs.evolve(new, heartbeat_at=new.heartbeat_at + 500)  # it lives on: that makes it no newcomer again
-    assert look(100.6 + SECOND_LOOK, FREE, beaten).heirs == ("me", "new")
-    assert look(102.0, new, heartbeat(owner="newest")).heirs == ("me", "new", "newest")
+    assert look(100.6 + SECOND_LOOK, FREE, beaten).sharers == ("me", "new")
+    assert look(102.0, new, heartbeat(owner="newest")).sharers == ("me", "new", "newest")
 
 
 def test_a_free_lock_is_a_suspicion_until_it_is_taken_again() -> None:
     """The keeper looks in every turn while somebody is suspected: the second look is not to be late."""
     look = fresh()
     look(100.0, heartbeat())
-    assert not look.watch.suspects
+    assert not look.watch.second_look_due
     look(100.5, FREE)
-    assert look.watch.suspects
+    assert look.watch.second_look_due
     look(100.7, heartbeat())
-    assert not look.watch.suspects
+    assert not look.watch.second_look_due

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanelog._engine.lane.policy import ACKED
+from lanelog._engine.lane.outcome import ACKED
 from lanelog._engine.member import state
 from lanelog.errors import LeaseLost
 from support.lanes import row

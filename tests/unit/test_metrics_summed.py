@@ -61,3 +61,24 @@ def test_the_counts_of_a_process_that_has_ended_stay() -> None:
         assert registry.get_sample_value("done_total", {"group": "g"}) == 4
         assert registry.get_sample_value("took_seconds_count") == 1
         assert registry.get_sample_value("running") == 1
+
+
+def test_the_sum_of_many_processes_keeps_to_the_bound_of_one() -> None:
+    """Each has met other topics first. A series that is shown has all its counts, and the others are in `other`."""
+    names = [f"t{number:02}" for number in range(60)]
+    living = []
+    for first in (0, 15, 30, 45):
+        registry = CollectorRegistry()
+        acked = Counter("lanelog_client_messages", "Attempts.", ["topic", "group", "outcome"], registry=registry)
+        published = Counter("lanelog_client_published_messages", "New.", ["topic"], registry=registry)
+        for topic in names[first:] + names[:first]:
+            acked.labels(topic, "g", "acked").inc()
+            published.labels(topic).inc()
+        living.append(generate_latest(registry).decode())
+    _, registry = summed(living)
+    for name, most in (("lanelog_client_messages", 13), ("lanelog_client_published_messages", 10)):
+        (family,) = (each for each in registry.collect() if each.name == name)
+        counts = {s.labels["topic"]: s.value for s in family.samples if s.name.endswith("_total")}
+        assert len(counts) == most
+        assert counts.pop("other") == 4 * (60 - most + 1)
+        assert set(counts.values()) == {4}

@@ -8,7 +8,8 @@ import pytest
 from tenacity import retry_if_exception_type, stop_after_attempt, stop_after_delay, stop_never, wait_fixed
 
 from lanelog._engine.lane import policy
-from lanelog._engine.lane.policy import ACKED, FALLBACK_WAIT, Outcome, Verb
+from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
+from lanelog._engine.lane.policy import FALLBACK_WAIT
 from lanelog._engine.lane.run import Attempt
 from lanelog._stores.history import Ended
 from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig

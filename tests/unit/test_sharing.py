@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lanelog._engine.lane.lane import Lane
-from lanelog._engine.leasing.assignment import fair_share, fair_shares, to_shed
+from lanelog._engine.leasing.fair_share import fair_share, fair_shares, to_shed
 from lanelog._engine.leasing.sharing import PATIENCE, RECONSIDER, Kind, Sharing
 from lanelog._open_lanes import is_open, lane_keys
 

@@ -5,7 +5,8 @@ from itertools import chain, groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog.spark.source.splits import PAGE_LANES, PAGE_ROWS, LaneRange, pages, plan_splits, split_pairs
+from lanelog._places import GroupTopic
+from lanelog.spark.source.splits import PAGE_LANES, PAGE_ROWS, LaneRange, pages, plan_splits, split_table
 
 LANE = st.tuples(st.integers(0, 50), st.integers(0, 400))
 
@@ -41,11 +42,11 @@ def test_a_long_lane_is_cut_and_short_ones_are_packed() -> None:
 
 
 @given(st.integers(0, 50), st.integers(1, 9))
-def test_the_pairs_of_a_table_are_packed(count: int, most: int) -> None:
+def test_the_groups_of_a_table_are_packed(count: int, most: int) -> None:
     """Each is in one split, in the order given, and no split is empty or much larger than another."""
-    pairs = [(f"g{n % 2}", f"t{n // 2}") for n in range(count)]
-    splits = split_pairs(pairs, most)
-    assert [pair for split in splits for pair in split] == pairs
+    parts = [GroupTopic(topic=f"t{n // 2}", group=f"g{n % 2}") for n in range(count)]
+    splits = split_table(parts, most)
+    assert [part for split in splits for part in split] == parts
     assert len(splits) == min(count, most)
     assert not splits or max(map(len, splits)) - min(map(len, splits)) <= 1
 

@@ -127,7 +127,8 @@ def _ask(waiting: Wire, asking: Wire, lock: Callable[[Executor], object], until:
                 with suppress(LanelogError):  # the account may lack the privilege for one of them
                     rows = asking.query(question, (number,))
                     if rows and (certain or len(rows) == 1):
-                        return LockHolder(int(rows[0][0]), rows[0][1], rows[0][2], certain)
+                        connection, account, host = rows[0]
+                        return LockHolder(int(connection), account, host, certain)
         return None
     finally:
         if not over.is_set():

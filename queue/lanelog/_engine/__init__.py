@@ -21,8 +21,9 @@ when its time was not measured yet, and when the message has met a crash before.
 for its mark. So a crash counts the messages that workers had, not those that stood in line. A message that no handler
 has had counts one crash at most while it stood in line, and one for each crash between its mark and its handler.
 
-*Fence*: every transaction of the settler locks the lease rows of the lanes it writes: shared, or after a lock time-out
-exclusive and only those that are free. It drops the lanes whose owner or epoch is not its own any more.
+*Fence*: every transaction of the settler locks the lease rows of the lanes it writes. It drops the lanes whose owner or
+epoch is not its own any more. The locks are shared ones. After a lock time-out they are exclusive, and leave out what
+another transaction has locked.
 
 *Term*: a lane that is loaded again on another connection keeps its epoch. So values that travel between threads carry
 the lane's term: key, epoch, generation. With the term, a thread finds the lane, or learns that it is gone or was loaded

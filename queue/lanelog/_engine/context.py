@@ -16,6 +16,7 @@ from attrs import define, field
 
 from lanelog._engine.ground import Ground
 from lanelog._hints.receiver import Receiver
+from lanelog._loop import FAILURES_UNTIL_FAILED
 from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import Fence
-
-FAULTS_UNTIL_FAILED = 5
 
 log = get_logger("subscription")
 
@@ -119,7 +118,7 @@ class EngineContext:
         count = self._faults[(member, loop)] = self._faults.get((member, loop), 0) + 1
         if count == 1:
             log.error("membership.faulty", loop=loop, topic=member.topic, group=member.group, exc_info=error)
-        if count >= FAULTS_UNTIL_FAILED:
+        if count >= FAILURES_UNTIL_FAILED:
             member.fail(error)
 
     def vouched(self, session: Session) -> int:

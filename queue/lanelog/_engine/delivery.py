@@ -15,7 +15,7 @@ from attrs import define
 
 from lanelog._database import OpenTransaction, own_transaction
 from lanelog._engine.lane import policy
-from lanelog._engine.lane.policy import ACKED, Outcome, Verb
+from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import State
 from lanelog._stores import deliveries, history, leases, offsets
 from lanelog._stores.history import Ended

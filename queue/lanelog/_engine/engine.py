@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from lanelog._engine import vitals
 from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._engine.context import EngineContext
-from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.fetching.fetcher import Fetcher, FetcherPace
 from lanelog._engine.leasing.keeper import Keeper
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.rules import Signals
@@ -60,6 +60,7 @@ class Supervised(Protocol):
 class EnginePace:
     """How often the parts of an engine do their work."""
 
+    fetcher: FetcherPace = field(factory=FetcherPace)
     keeper: KeeperPace = field(factory=KeeperPace)
     janitor: JanitorPace = field(factory=JanitorPace)
     scheduler: SchedulerPace = field(factory=SchedulerPace)
@@ -96,7 +97,7 @@ class Engine:
         self.context = context = EngineContext(self.database, self.ensure_lanes, self.published)
         keeper, janitor = Keeper(context, self._supervise, self.pace.keeper), Janitor(context, self.pace.janitor)
         self._keeper, self._doorbell = keeper, Doorbell(context.receiver, self._heard)
-        fetcher, settler = Fetcher(context), Settler(context)
+        fetcher, settler = Fetcher(context, self.pace.fetcher), Settler(context)
         self._scheduler = scheduler = Scheduler(context, self.pace.scheduler)
         self._loops = [
             Loop(

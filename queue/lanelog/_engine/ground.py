@@ -1,8 +1,8 @@
 """The server that memory was loaded from, and the connections that may act on memory.
 
-Owns that one belief: an incarnation, the number of loads from a server, and the time of the last answer to the keeper's
-unbroken session. Only the keeper changes it. Loops and handlers' transactions ask. Their questions (`vouches`, `meets`)
-may note a doubt, or that an answer is wanted, and wake the keeper. It sends no SQL.
+Owns that one fact: an incarnation, the number of loads from a server, and the time of the last answer to the keeper's
+unbroken session. Only the keeper sets it. Loops and handlers' transactions ask, and may say that they doubt it. It
+sends no SQL.
 
 When the keeper's session ends, the next one may find a server that lost its last commits, or a machine that was set
 back. Then memory is treated so:
@@ -41,7 +41,7 @@ class Connected(Protocol):
 
 @define(eq=False)
 class Ground:
-    """What memory stands on. Any thread may ask. Only the keeper's thread calls `lost`, `loaded` and `confirmed`."""
+    """The server that memory was loaded from. Any thread may ask or doubt. Only the keeper's thread may set."""
 
     wake_keeper: Callable[[], None] = lambda: None  # the engine replaces it
     generation: int = 0

@@ -23,6 +23,14 @@ EVENTS: Final = (
         "number died how seconds",
     ),
     Event(
+        "process.killed",
+        "ERROR",
+        "supervisor",
+        "A process that was asked to drain had not ended long after `--drain-timeout`. What it had in work is "
+        "delivered again, and counts an attempt.",
+        "number killed seconds",
+    ),
+    Event(
         "process.not_started",
         "ERROR",
         "supervisor",

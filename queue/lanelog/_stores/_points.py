@@ -21,8 +21,15 @@ def placeholders(values: Sequence[object]) -> str:
     return ",".join(["%s"] * len(values))
 
 
+def pairs(points: Sequence[object]) -> str:
+    """`(%s, %s), (%s, %s), …` for an IN list of rows with two columns."""
+    return ",".join(["(%s, %s)"] * len(points))
+
+
 def exactly(points: Sequence[object]) -> str:
-    """A derived table of `k` (lane key) and `o` (offset, id or nothing), for a join by exact keys, row after row.
+    """A derived table of `k` and `o`, for a join by the whole primary key, one row after the other.
+
+    `k` is a key and `o` an offset, or what else the primary key ends with. Without a second column `o` is not read.
 
     For statements that lock. `(key, offset) IN (…)` leaves the servers a choice: for many points of a small table, or
     of a small part of one, they read all of it (MariaDB for a single point, too) and wait for locks on other rows.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked, exactly, placeholders
+from lanelog._stores._points import chunked, exactly, pairs, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -158,21 +158,21 @@ def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[str, list[De
     found: dict[str, list[DeliveryRow]] = {}
     for chunk in chunked(keys):
         for row in cx.query(LOAD.format(keys=placeholders(chunk)), (*at.columns, *chunk)):
-            key, offset, through, acked, due_ms, retries, postponed, crashed, alone, epoch, age_ms, *last = row
+            key, offset, through, acked, due_ms, tries, postponed, crashed, alone, epoch, age_ms, error, released = row
             found.setdefault(key, []).append(
                 DeliveryRow(
                     offset,
                     through,
                     bool(acked),
                     due_ms / 1000,
-                    retries,
+                    tries,
                     postponed,
                     bool(crashed),
                     bool(alone),
                     epoch,
                     None if age_ms is None else max(0, age_ms) / 1000,
-                    last[0],
-                    bool(last[1]),
+                    error,
+                    bool(released),
                 )
             )
     return found
@@ -258,7 +258,7 @@ def letters_settled_by(
     """Return the dead letters (key, offset) that this call has settled, after its COMMIT was not answered."""
     found: set[tuple[str, int]] = set()
     for chunk in chunked(points):
-        sql = LETTERS_SETTLED_BY.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        sql = LETTERS_SETTLED_BY.format(points=pairs(chunk))
         found.update(cx.query(sql, (dead_topic, *(value for point in chunk for value in point), by)))
     return found
 

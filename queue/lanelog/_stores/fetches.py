@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked
+from lanelog._stores._points import chunked, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +124,7 @@ def exact(
     """Return the rows at exactly these (key, offset)."""
     found: dict[tuple[str, int], Fetched] = {}
     for chunk in chunked(points):
-        sql = EXACT.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        sql = EXACT.format(points=pairs(chunk))
         args = [value for point in chunk for value in point]
         asked = time.monotonic()
         for row in cx.query(sql, (largest, at.group, largest, at.topic, *args)):
@@ -147,7 +147,7 @@ def ids(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> dict[tup
     """Return the message ids at exactly these (key, offset)."""
     found: dict[tuple[str, int], str] = {}
     for chunk in chunked(points):
-        sql = IDS.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        sql = IDS.format(points=pairs(chunk))
         args = [value for point in chunk for value in point]
         found.update({(key, offset): message_id for key, offset, message_id in cx.query(sql, (topic, *args))})
     return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._due_soon import HORIZON_MS, RECENT_MS
 from lanelog._stores._pause import Pause
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ VERSION_WITH_DEAD_LETTER_TOPIC = 3
 # One group (PRIMARY), and milliseconds until the next delayed message of any topic is due, if that is soon (by_due).
 # The keeper reads its group often, so the scheduler learns in time of messages that other processes have delayed.
 GET = f"""
-SELECT delivery_order, paused_at, retention_ms, created_at, history_ms, lane_pauses,
+SELECT delivery_order, paused_at, created_at, history_ms, lane_pauses,
        (SELECT CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED) FROM queue_scheduled FORCE INDEX (by_due)
-        WHERE deliver_at BETWEEN {NOW_MS} - 60000 AND {NOW_MS} + 1500 ORDER BY deliver_at LIMIT 1)
+        WHERE deliver_at BETWEEN {NOW_MS} - {RECENT_MS} AND {NOW_MS} + {HORIZON_MS} ORDER BY deliver_at LIMIT 1)
 FROM queue_groups WHERE consumer_group = %s AND topic = %s
 """
 
@@ -134,14 +135,13 @@ class GroupRow:
 
     order: str
     paused: bool
-    retention_ms: int
     created_at: int
     history_ms: int
     lane_pauses: int
     """Grows with every pause and resume of one of its lanes."""
     due_in_ms: int | None
-    """Until the next delayed message of any topic is due. Negative: it is due. None: no message was due within the last
-    minute or will be due within 1.5 s."""
+    """Until the next delayed message of any topic is due. Negative: it is due. None: no message was due within
+    `RECENT_MS` or will be due within `HORIZON_MS`."""
 
 
 def get(cx: Executor, at: GroupTopic) -> GroupRow | None:

@@ -1,6 +1,6 @@
 """`queue_subscriber_heartbeats`: one row for each owner, which keeps all its leases valid at once.
 
-Owns the SQL of its table. Never judges whether an owner is alive: `assignment` does.
+Owns the SQL of its table. Never judges whether an owner is alive: `liveness` does.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 DELETE = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
-# A suspect's last heartbeat and lock, read again right before its lanes are taken (PRIMARY).
+# A dead owner's last heartbeat and lock, read again right before its lanes are taken (PRIMARY).
 STILL_SILENT = """
 SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) FROM queue_subscriber_heartbeats
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
@@ -253,7 +253,7 @@ def still_silent(
     needs_free: bool,
     may_be_held: bool,
 ) -> bool:
-    """Whether a suspect has given no sign of life since `heartbeat_at`. A missing row is silence.
+    """Whether an owner that is judged dead has given no sign of life since `heartbeat_at`. A missing row is silence.
 
     `needs_free`: its lock must be known to be free. `may_be_held`: its lock does not matter.
     """

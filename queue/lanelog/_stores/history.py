@@ -13,13 +13,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
+from lanelog._places import GroupTopic
 from lanelog._stores._points import chunked, exactly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic, LaneId
+    from lanelog._places import LaneId
 
 # Insert or update rows (PRIMARY).
 UPSERT = """
@@ -143,7 +144,8 @@ def purge(cx: Executor, at: GroupTopic, retention_ms: int) -> tuple[int, float |
     """
     found = cx.query(OLDEST, (*at.columns, BATCH + 1))
     old = [(key, offset) for key, offset, age_ms in found[:BATCH] if age_ms >= retention_ms]
-    left = found[len(old)][2] / 1000 if len(found) > len(old) else None
+    ages = [age_ms / 1000 for _, _, age_ms in found[len(old) :]]
+    left = ages[0] if ages else None
     if not old:
         return 0, left
     old.sort(key=lambda point: (point[0].encode(), point[1]))
@@ -151,14 +153,14 @@ def purge(cx: Executor, at: GroupTopic, retention_ms: int) -> tuple[int, float |
     return cx.execute(DELETE.format(exact=exactly(old)), (*args, *at.columns, retention_ms)), left
 
 
-def kept(cx: Executor) -> list[tuple[str, str]]:
-    """Return every (group, topic) that has rows, by index look-ups and not by a scan."""
-    found: list[tuple[str, str]] = []
+def kept(cx: Executor) -> list[GroupTopic]:
+    """Return every group of a topic that has rows, by index look-ups and not by a scan."""
+    found: list[GroupTopic] = []
     group = cx.one(NEXT_GROUP, ("",))
     while group is not None:
         topic = cx.one(NEXT_TOPIC, (group[0], ""))
         while topic is not None:
-            found.append((group[0], topic[0]))
+            found.append(GroupTopic(topic=topic[0], group=group[0]))
             topic = cx.one(NEXT_TOPIC, (group[0], topic[0]))
         group = cx.one(NEXT_GROUP, (group[0],))
     return found

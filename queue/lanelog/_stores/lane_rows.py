@@ -113,7 +113,7 @@ class LaneRows:
     """(first, last offset) of the delivery rows, by group. The reserved group '' is one of them."""
 
 
-def suspects(cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int | None = None) -> list[str]:
+def doubtful(cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int | None = None) -> list[str]:
     """Return keys of lanes that look wrong, without a lock.
 
     The end of each lane's log is one read from the disk. With `heads`, it is read for that many lanes only, and no more

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, SERVER_MARK
-from lanelog._stores._points import chunked, exactly, placeholders
+from lanelog._stores._points import chunked, exactly, pairs, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND lea
 """
 
 # The fence after a lock time-out, without the leases that another transaction has locked (PRIMARY).
-FENCE_FREE = f"""
+TRY_FENCE = f"""
 SELECT partition_key, lease_epoch, {SERVER_MARK}, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) FOR UPDATE SKIP LOCKED
 """
@@ -72,7 +72,7 @@ WHERE consumer_group = %s AND topic = %s AND leased_by = %s LIMIT 1
 """
 
 # Lanes of these owners, except for paused ones. The owner '' stands for no owner (by_owner; queue_offsets PRIMARY).
-FREE = """
+CANDIDATES = """
 SELECT l.partition_key FROM queue_partition_leases l FORCE INDEX (by_owner)
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
        ON o.consumer_group = l.consumer_group AND o.topic = l.topic AND o.partition_key = l.partition_key
@@ -226,16 +226,17 @@ def fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fenc
     found: list[tuple[str, int, int]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
         found += cx.query(FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk, owner))
-    return Fence({key: epoch for key, epoch, _ in found}, found[-1][2] if found else None)
+    server = next((mark for _, _, mark in reversed(found)), None)
+    return Fence({key: epoch for key, epoch, _ in found}, server)
 
 
-def fence_free(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
+def try_fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
     """As `fence`, without waiting. An absent key is locked by another transaction. None: not the owner's."""
     found: list[tuple[str, int, int, str]] = []
     for chunk in chunked(sorted(keys, key=str.encode)):
-        found += cx.query(FENCE_FREE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
-    epochs = {key: epoch if holder == owner else None for key, epoch, _, holder in found}
-    return Fence(epochs, found[-1][2] if found else None)
+        found += cx.query(TRY_FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
+    server = next((mark for _, _, mark, _ in reversed(found)), None)
+    return Fence({key: epoch if holder == owner else None for key, epoch, _, holder in found}, server)
 
 
 def owned(cx: Executor, at: GroupTopic, owner: str) -> list[OwnedLane]:
@@ -255,7 +256,8 @@ def owned_among(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -
 def digest(cx: Executor, at: GroupTopic, owner: str) -> LeasesDigest:
     """Return the digest of an owner's lanes. Pauses are not part of it."""
     row = cx.one(DIGEST, (*at.columns, owner))
-    return LeasesDigest(0, 0) if row is None else LeasesDigest(int(row[0]), int(row[1]))
+    count, checksum = row or (0, 0)
+    return LeasesDigest(int(count), int(checksum))
 
 
 def unclaimed(cx: Executor, at: GroupTopic, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:
@@ -272,7 +274,7 @@ def holds(cx: Executor, at: GroupTopic, owner: str) -> bool:
     return cx.one(HOLDS, (*at.columns, owner)) is not None
 
 
-def free(
+def candidates(
     cx: Executor,
     at: GroupTopic,
     owners: Sequence[str],
@@ -280,7 +282,7 @@ def free(
     like: tuple[str, str] = ALL_KEYS,
 ) -> list[str]:
     """Return lanes of these owners ('': of none), without the paused ones. `like`: as for `unclaimed`."""
-    sql = FREE.format(owners=placeholders(owners), like=like[0])
+    sql = CANDIDATES.format(owners=placeholders(owners), like=like[0])
     return [key for (key,) in cx.query(sql, (*at.columns, *owners, like[1], limit))]
 
 
@@ -314,7 +316,7 @@ def release(cx: Executor, at: GroupTopic, owner: str, lanes: Iterable[tuple[str,
     """Give those lanes (key, epoch) back that are still the owner's."""
     for chunk in chunked(sorted(lanes, key=lambda lane: lane[0].encode())):
         keys = [key for key, _ in chunk]
-        sql = RELEASE.format(keys=placeholders(keys), lanes=",".join(["(%s, %s)"] * len(chunk)))
+        sql = RELEASE.format(keys=placeholders(keys), lanes=pairs(chunk))
         cx.execute(sql, (*at.columns, *keys, owner, *(value for lane in chunk for value in lane)))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS, Statement
-from lanelog._stores._points import chunked, exactly, fitting
+from lanelog._stores._points import chunked, exactly, fitting, pairs
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -128,7 +128,7 @@ def find_ids(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dic
     found: dict[tuple[str, str], int] = {}
     for chunk in chunked(sorted(set(points))):
         args = [value for point in chunk for value in point]
-        statement = FIND_IDS.format(points=_marks(chunk), exact=exactly(chunk))
+        statement = FIND_IDS.format(points=pairs(chunk), exact=exactly(chunk))
         for key, message_id, offset in cx.query(statement, (topic, *args, *args, topic)):
             # An id that one caller's transaction used twice may be in both: the log counts.
             found[key, message_id] = max(int(offset), found.get((key, message_id), 0))
@@ -143,7 +143,7 @@ def find_in_log(
     found: dict[tuple[str, str], int] = {}
     for chunk in chunked(sorted(set(points))):
         args = [value for point in chunk for value in point]
-        for key, message_id, offset in cx.query(statement.format(points=_marks(chunk)), (topic, *args)):
+        for key, message_id, offset in cx.query(statement.format(points=pairs(chunk)), (topic, *args)):
             found[key, message_id] = int(offset)
     return found
 
@@ -170,7 +170,3 @@ def as_sql(text: str, args: list[str]) -> str:
         return f"'{text}'"
     args.append(text)
     return "%s"
-
-
-def _marks(points: Sequence[tuple[str, str]]) -> str:
-    return ",".join(["(%s,%s)"] * len(points))

@@ -9,7 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked, exactly, placeholders
+from lanelog._stores._points import chunked, exactly, pairs, placeholders
 from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def redrive(
     `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
     bases = [value for key in dict.fromkeys(key for key, _ in points) for value in (key, heads[key])]
-    sql = REDRIVE.format(cases="WHEN %s THEN %s " * (len(bases) // 2), points=",".join(["(%s, %s)"] * len(points)))
+    sql = REDRIVE.format(cases="WHEN %s THEN %s " * (len(bases) // 2), points=pairs(points))
     flat = [value for point in points for value in point]
     return cx.execute(sql, (target, *bases, cap, cap, ttl_ms, ttl_ms, for_group, dead_topic, *flat))
 

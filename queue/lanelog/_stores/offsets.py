@@ -40,7 +40,7 @@ ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acke
 """
 
 # After a lock time-out: those of these rows that no other transaction has locked (PRIMARY).
-LOCK_FREE = """
+TRY_LOCK = """
 SELECT partition_key FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
 """
@@ -241,11 +241,11 @@ def flush(cx: Executor, at: GroupTopic, rows: Sequence[OffsetsWrite]) -> None:
         cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
 
 
-def lock_free(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:
+def try_lock(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:
     """Lock the rows that no other transaction has locked, and return their keys."""
     found: set[str] = set()
     for chunk in chunked(sorted(keys, key=str.encode)):
-        rows = cx.query(LOCK_FREE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
+        rows = cx.query(TRY_LOCK.format(keys=placeholders(chunk)), (*at.columns, *chunk))
         found.update(key for (key,) in rows)
     return found
 

@@ -86,10 +86,6 @@ SELECT partition_key FROM queue_partitions FORCE INDEX (new_lanes)
 WHERE topic = %s AND created_at >= {NOW_MS} - %s AND partition_key <> ''
 """
 
-# The number of a topic's lanes (PRIMARY, prefix).
-COUNT_LANES = """SELECT COUNT(*) FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key <> ''"""
-
 # Heads of some lanes (PRIMARY).
 HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key IN ({keys})"""
@@ -103,15 +99,15 @@ ENSURE_TOPIC = f"""INSERT INTO queue_partitions (topic, partition_key, created_a
 ON DUPLICATE KEY UPDATE topic = topic"""
 
 # The topic row, share-locked: the topic's groups stay as they are, and no lane is purged (PRIMARY).
-SHARE_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
+SHARE_TOPIC = """SELECT max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"""
 
 # The topic row, locked for a change (PRIMARY).
-LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
+LOCK_TOPIC = """SELECT max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' FOR UPDATE"""
 
 # The same without waiting, for the purge of a lane (PRIMARY).
-TRY_LOCK_TOPIC = """SELECT head_offset, max_epoch, holds_dead_letters FROM queue_partitions
+TRY_LOCK_TOPIC = """SELECT max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' FOR UPDATE SKIP LOCKED"""
 
 # Note the highest offset and epoch of purged lanes and deleted groups in the topic row (PRIMARY).
@@ -148,10 +144,8 @@ class HeadsDigest:
 
 @frozen
 class TopicRow:
-    """The row of a topic: the offset and epoch that must never be used again, and whether it holds dead letters."""
+    """The row of a topic: the epoch that must never be used again, and whether it holds dead letters."""
 
-    purged_through: int
-    """The highest offset that left with a purged lane."""
     retired_epoch: int
     """The highest epoch that left with a purged lane or a deleted group."""
     holds_dead_letters: bool
@@ -251,12 +245,6 @@ def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:
     return [key for (key,) in cx.query(NEW_LANES, (topic, int(age * 1000)))]
 
 
-def count_lanes(cx: Executor, topic: str) -> int:
-    """Return the number of a topic's lanes."""
-    row = cx.one(COUNT_LANES, (topic,))
-    return 0 if row is None else int(row[0])
-
-
 def heads(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, int]:
     """Return heads by key. A purged lane is absent."""
     found: dict[str, int] = {}
@@ -316,5 +304,5 @@ def purge(cx: Executor, topic: str, key: str) -> None:
     cx.execute(PURGE, (topic, key))
 
 
-def _topic(row: tuple[int, int, int] | None) -> TopicRow | None:
-    return None if row is None else TopicRow(row[0], row[1], bool(row[2]))
+def _topic(row: tuple[int, int] | None) -> TopicRow | None:
+    return None if row is None else TopicRow(row[0], bool(row[1]))

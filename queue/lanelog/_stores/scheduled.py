@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING, Final
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import chunked, exactly, fitting
+from lanelog._stores._due_soon import HORIZON_MS, RECENT_MS
+from lanelog._stores._points import chunked, exactly, fitting, pairs, placeholders
 from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lanelog._database import Executor
-
-HORIZON_MS: Final = 1500
-"""How far ahead the scheduler looks for the next due message. It looks again before that time is over."""
-
-RECENT_MS: Final = 60_000
-"""How far back the usual look goes. Rows that were moved long ago stay in the index as long as an old snapshot is open,
-and a look from the beginning reads all of them. So it is rare."""
 
 # Insert rows, whose heads are locked. A time in the past becomes now (PRIMARY).
 INSERT = """INSERT INTO queue_scheduled
@@ -147,7 +141,7 @@ def find_shared(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> 
     """Share-lock and return those (key, id) that are scheduled, also those that an old snapshot hides."""
     found: set[tuple[str, str]] = set()
     for chunk in chunked(sorted(set(points))):
-        marks = ",".join(["(%s,%s)"] * len(chunk))
+        marks = pairs(chunk)
         found.update(cx.query(FIND_SHARED.format(points=marks), (topic, *(v for point in chunk for v in point))))
     return found
 
@@ -161,10 +155,10 @@ def due(
     """
     lanes = [_NO_LANE, *busy]
     args: list[object] = [value for lane in lanes for value in lane]
-    marks = ",".join(["(%s,%s)"] * len(lanes))
+    marks = pairs(lanes)
     if not topics:
         return cx.query(DUE.format(lanes=marks), (everything, *args, limit))
-    return cx.query(DUE_OF.format(lanes=marks, topics=",".join(["%s"] * len(topics))), (*args, *topics, limit))
+    return cx.query(DUE_OF.format(lanes=marks, topics=placeholders(topics)), (*args, *topics, limit))
 
 
 def lock(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
@@ -196,7 +190,7 @@ def redrive(
 
     `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
-    sql = REDRIVE.format(points=",".join(["(%s, %s)"] * len(points)))
+    sql = REDRIVE.format(points=pairs(points))
     flat = [value for point in points for value in point]
     return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat))
 

@@ -72,7 +72,7 @@ def _where(topic: str, group: str, key: str | None = None) -> str:
 @click.option("--to", required=True, metavar="PLACE", help=f"{_PLACES[0].upper()}{_PLACES[1:]}.")
 @changing
 def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_run: bool) -> Answer:
-    """Set where GROUP goes on in TOPIC: messages settled after that place are delivered again.
+    """Set where GROUP goes on in TOPIC: messages after it that were settled are delivered again.
 
     Running workers go on from there by themselves.
     """

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 _PATIENCE: Final = 3.0
-"""Seconds after which a scrape says that the database does not answer."""
+"""Seconds after which a scrape says that the database cannot be reached."""
+_ANSWER: Final = 8.0
+"""The same for a database that does not answer a statement. Prometheus waits for 10 s by default."""
 _PORT_MAX: Final = 65_535
 
 
@@ -54,7 +56,7 @@ def metrics(*, listen: str, rules: bool, dashboard: bool, url: str | None) -> No
         return
 
     with (
-        lanelog.connect(url, publish_timeout=_PATIENCE) as client,
+        lanelog.connect(url, publish_timeout=_PATIENCE, connect_timeout=_PATIENCE, read_timeout=_ANSWER) as client,
         serving_metrics("--listen", listen, LogCollector(client.admin)) as address,
     ):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C

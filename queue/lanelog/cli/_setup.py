@@ -166,7 +166,11 @@ def _maintained(done: Maintained) -> Answer:
             f"{plural(len(done.topics), 'topic')}: deleted {gone}",
             *([f"mended {plural(done.mended, 'contradiction')} between tables"] if done.mended else []),
             *([f"appended {plural(done.appended, 'message')} that had become due"] if done.appended else []),
-            *([f"buried {plural(done.expired, 'message')} that had expired unread"] if done.expired else []),
+            *(
+                [f"settled {plural(done.expired, 'message')} that had expired unread, as dead letters where kept"]
+                if done.expired
+                else []
+            ),
         ],
         alarms=[f"{shown(topic)}: {shown(error, 1000)}" for topic, error in done.failed.items()],
     )

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from lanelog._database.fork import register_shared
 from lanelog.measures import Counters
 from lanelog.metrics.series import OTHER, Gauge, families
 
@@ -26,9 +27,17 @@ if TYPE_CHECKING:
     from lanelog.client import Client
     from lanelog.measures import GroupMeasures, Handlings
 
-GROUPS_MAX: Final = 13
-"""Topics and groups with series of their own: with the bound of topics, a client has at most 1,000 series."""
-TOPICS_MAX: Final = 10
+
+@frozen
+class SeriesBounds:
+    """How many have series of their own. Those beyond are counted together."""
+
+    groups: int = 13
+    topics: int = 10
+
+
+OF_A_CLIENT: Final = SeriesBounds()
+"""With it a client has at most 1,000 series."""
 
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 LANES: Final = (1.0, 10.0, 100.0, 1000.0)
@@ -54,7 +63,7 @@ class _Buckets:
         self.total += sum(values)
 
     def shown(self) -> list[tuple[str, float]]:
-        """Bounds, and how many values were not above them."""
+        """SeriesBounds, and how many values were not above them."""
         seen = 0
         found: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
@@ -122,9 +131,18 @@ class ClientCollector(Collector):
 
     _client: Client
     registry: CollectorRegistry
+    bounds: SeriesBounds = OF_A_CLIENT
     _groups: dict[Labels, _GroupTimes] = field(factory=dict, init=False)
     _topics: dict[Labels, _Published] = field(factory=dict, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """In a forked child: the times are the parent's, and another thread may hold the lock there."""
+        self._lock = threading.Lock()
+        self._groups, self._topics = {}, {}
 
     # -- the observer --------------------------------------------------------------------------------------------------
 
@@ -141,7 +159,7 @@ class ClientCollector(Collector):
         with self._lock:
             found = self._topics.get((topic,))
             if found is None:
-                found = self._topics.setdefault(_place((topic,), self._topics, TOPICS_MAX), _Published())
+                found = self._topics.setdefault(place((topic,), self._topics, self.bounds.topics), _Published())
             found.messages += messages
             found.failed += error is not None
             found.seconds.add((seconds,))
@@ -154,7 +172,7 @@ class ClientCollector(Collector):
     def _times(self, topic: str, group: str) -> _GroupTimes:
         found = self._groups.get((topic, group))
         if found is None:
-            found = self._groups.setdefault(_place((topic, group), self._groups, GROUPS_MAX), _GroupTimes())
+            found = self._groups.setdefault(place((topic, group), self._groups, self.bounds.groups), _GroupTimes())
         return found
 
     # -- the collector -------------------------------------------------------------------------------------------------
@@ -168,7 +186,7 @@ class ClientCollector(Collector):
         measures = self._client.measures()
         # A topic or group has its own series here if it has them in the histograms.
         yield from self._counters(measures.groups)
-        yield from families(_GAUGES, measures.groups, ("topic", "group"), self._labels, GROUPS_MAX)
+        yield from families(_GAUGES, measures.groups, ("topic", "group"), self._labels, self.bounds.groups)
         yield from self._histograms()
         yield GaugeMetricFamily(
             "lanelog_client_prefetched_messages", "Messages in memory that no handler has begun.", measures.prefetched
@@ -254,7 +272,9 @@ class ClientCollector(Collector):
         yield from (published, failed)
 
 
-def observe(client: Client, registry: CollectorRegistry = REGISTRY) -> ClientCollector:
+def observe(
+    client: Client, registry: CollectorRegistry = REGISTRY, *, bounds: SeriesBounds = OF_A_CLIENT
+) -> ClientCollector:
     """Measure a client from now on, with series in a registry of prometheus-client. Idempotent.
 
     A registry takes one client. `lanelog worker --metrics` does this by itself.
@@ -268,7 +288,7 @@ def observe(client: Client, registry: CollectorRegistry = REGISTRY) -> ClientCol
     for each in client.observers:
         if isinstance(each, ClientCollector) and each.registry is registry:
             return each
-    collector = ClientCollector(client, registry)
+    collector = ClientCollector(client, registry, bounds)
     registry.register(collector)
     client.observe(collector)
     return collector
@@ -281,7 +301,7 @@ def _family(name: str, help_: str, labels: Labels, found: dict[Labels, _Buckets]
     return family
 
 
-def _place(labels: Labels, known: Collection[Labels], most: int) -> Labels:
+def place(labels: Labels, known: Collection[Labels], most: int) -> Labels:
     """Where something is counted: under its own labels, or with others if there are too many."""
     others = (OTHER,) * len(labels)
     return labels if len(known) < most - (others not in known) else others

@@ -3,6 +3,9 @@
 Owns the rule of how series of the same name and labels are joined. Asks the processes through a function, and knows
 none of them.
 
+Each process tells far more topics and groups than are shown, because no process knows which ones the others have. The
+sum is bounded, in the order in which they appear.
+
 Counters and histograms are added up, those of processes that have ended too: otherwise a counter would fall when a
 process is replaced. Gauges are added up. Of times and facts, which have no sum, the greatest is shown.
 """
@@ -18,7 +21,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from lanelog.metrics.client import OF_A_CLIENT, Labels, SeriesBounds, place
+
 Label = tuple[tuple[str, str], ...]
+
+OF_A_PROCESS: Final = SeriesBounds(groups=200, topics=200)
+"""What one process of several tells."""
+
+_OURS: Final = "lanelog_client_"
 
 _GROWING: Final = {"counter", "histogram", "summary"}
 _NO_SUM: Final = ("_seconds", "_info")
@@ -61,6 +71,8 @@ class SummedCollector(Collector):
 
     _ask: Callable[[Callable[[Sequence[str]], _Families]], _Families]
     _past: _Families = field(factory=dict, init=False)
+    _groups: dict[Labels, None] = field(factory=dict, init=False)  # with series of their own
+    _topics: dict[Labels, None] = field(factory=dict, init=False)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing. Otherwise a registry would ask the processes when the collector is registered."""
@@ -69,10 +81,31 @@ class SummedCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the sums of this moment."""
         for name, family in sorted(self._ask(self._total).items()):
-            metric = Metric(name, family.help, family.kind)
-            for (sample, labels), value in family.values.items():
+            shown = self._bounded(family) if name.startswith(_OURS) else family
+            metric = Metric(name, shown.help, shown.kind)
+            for (sample, labels), value in shown.values.items():
                 metric.add_sample(sample, dict(labels), value)
             yield metric
+
+    def _bounded(self, family: _Family) -> _Family:
+        """Join the series of topics and groups beyond the bounds of a client."""
+        shown = _Family(family.help, family.kind)
+        for (sample, labels), value in family.values.items():
+            named = dict(labels)
+            if "group" in named:
+                at = self._shown((named["topic"], named["group"]), self._groups, OF_A_CLIENT.groups)
+                named["topic"], named["group"] = at
+            elif "topic" in named:
+                (named["topic"],) = self._shown((named["topic"],), self._topics, OF_A_CLIENT.topics)
+            shown.add(sample, tuple(sorted(named.items())), value)
+        return shown
+
+    @staticmethod
+    def _shown(labels: Labels, known: dict[Labels, None], most: int) -> Labels:
+        if labels not in known:
+            labels = place(labels, known, most)
+            known[labels] = None
+        return labels
 
     def retire(self, text: str) -> None:
         """Keep the counts of a process that has ended, by what it showed last."""

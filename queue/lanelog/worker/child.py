@@ -27,6 +27,8 @@ from lanelog.worker.orders import REFUSED, Orders, Report
 from lanelog.worker.target import find
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lanelog.client import Client
 
 FAILED: Final = 1
@@ -36,8 +38,8 @@ _SOON: Final = 0.1
 """The same while it is not ready."""
 _ORPHAN: Final = 30.0
 """Seconds in which a process without a supervisor drains, unless its orders say how long a drain may take."""
-_LAST_WRITES: Final = 10.0
-"""Seconds after a drain's end in which such a process ends by itself."""
+_LAST_STEPS: Final = 10.0
+"""Seconds after its last commits in which a process ends by itself. A thread of the application may hold it up."""
 _FORMAT: Final = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
 
 log = get_logger("supervisor")
@@ -56,10 +58,13 @@ def main(number: str, text: str) -> int:
         if orders.metrics:
             _measure(client)
         threading.Thread(target=reporter.repeat, name="lanelog-reports", daemon=True).start()
-        with client:
+        try:
             client.run(workers=orders.workers, drain_timeout=orders.drain_timeout)
+        finally:
             if orders.metrics:
                 reporter.tell(metrics=True)  # the last word: what is counted until here is not lost
+            # `run` has waited for the handlers as long as they may take. The database may be away: do not wait again.
+            client.close(30.0 if orders.drain_timeout is None else 0.0)
     except ConfigurationError as error:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
         return REFUSED
@@ -91,6 +96,12 @@ class Reporter:
         while (report := self.tell()) is not None:
             pause.wait(_SOON if report.lacking else _EVERY)
 
+    def cut_off(self) -> None:
+        """Give back what handlers still have."""
+        if self.client is not None:
+            for each in list(self.client._subscriptions):  # noqa: SLF001 - as `run`
+                each.cut_off()
+
     def tell(self, *, metrics: bool = False) -> Report | None:
         """Send one report, and return it. None: the supervisor is gone, or there was nothing to say."""
         client = self.client
@@ -113,21 +124,33 @@ class Reporter:
 
 
 def _hear(line: socket.socket, reporter: Reporter, orders: Orders) -> None:
-    """Answer the supervisor, which asks for nothing but metrics. When it is gone, drain, and end in any case."""
+    """Answer the supervisor, which asks for nothing but metrics. When it is gone, drain, and end in any case.
+
+    What still runs after the drain goes back with an attempt that does not count, as in `run(drain_timeout=)`.
+    """
     with suppress(OSError):
         while line.recv(1):
-            reporter.tell(metrics=True)
+            try:
+                reporter.tell(metrics=True)
+            except Exception:  # this thread must hear of the supervisor's end
+                log.exception("metrics.failed")
     drain = _ORPHAN if orders.drain_timeout is None else orders.drain_timeout
-    late = threading.Timer(drain + _LAST_WRITES, os._exit, (FAILED,))
-    late.daemon = True
-    late.start()
+    _later(drain, reporter.cut_off)
+    _later(drain + _LAST_STEPS, os._exit, FAILED)
     os.kill(os.getpid(), signal.SIGTERM)  # before the client runs, this ends the process
+
+
+def _later(seconds: float, work: Callable[..., object], *arguments: object) -> None:
+    timer = threading.Timer(seconds, work, arguments)
+    timer.daemon = True
+    timer.start()
 
 
 def _measure(client: Client) -> None:
     from lanelog.metrics import observe
+    from lanelog.metrics.summed import OF_A_PROCESS
 
-    observe(client)
+    observe(client, bounds=OF_A_PROCESS)
 
 
 def _metrics() -> str:
@@ -148,5 +171,12 @@ def _memory() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
+def end(status: int) -> None:
+    """End the process. Python waits for the application's own threads first, but not for ever."""
+    logging.shutdown()
+    _later(_LAST_STEPS, os._exit, status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    end(main(*sys.argv[1:]))

@@ -33,8 +33,8 @@ class Process:
     """When it last reported. 0: never."""
     ready_at: float = 0.0
     """When it was first ready. 0: never."""
-    asked: bool = False
-    """Whether it was asked to drain."""
+    asked_at: float = 0.0
+    """When it was asked to drain. 0: never."""
     report: Report = field(factory=Report)
     metrics: str = ""
     """What it has shown last."""
@@ -65,6 +65,11 @@ class Process:
     def pid(self) -> int:
         """Its number."""
         return self._popen.pid
+
+    @property
+    def asked(self) -> bool:
+        """Whether it was asked to drain."""
+        return bool(self.asked_at)
 
     @property
     def ready(self) -> bool:
@@ -104,7 +109,7 @@ class Process:
 
     def terminate(self) -> None:
         """Ask it to drain."""
-        self.asked = True
+        self.asked_at = self.asked_at or time.monotonic()
         self._popen.terminate()
 
     def kill(self) -> None:

@@ -33,7 +33,10 @@ SETTLED: Final = 10.0
 """Seconds for which a process must have been ready, so that its death is not one of a row of deaths."""
 
 IN_VAIN: Final = 5
-"""Deaths in a row of processes that were not ready yet, after which the supervisor gives up and ends."""
+"""Attempts of each place that may fail before any is ready. Then the supervisor gives up, and its own end tells."""
+
+OVERDUE: Final = 20.0
+"""Seconds after `--drain-timeout` in which a process has its last writes and ends by itself. Then it is killed."""
 
 FAILED: Final = 1
 
@@ -130,11 +133,13 @@ class Supervisor:
         """Hear, count the dead, start and recycle what is due. Return the seconds until the next turn. None: any."""
         for slot in self._slots:
             self._hear(slot)
+            self._kill_overdue(slot, now)
             self._bury(slot, now)
         with self._heard:
             self._heard.notify_all()
+        waits = [due - now for slot in self._slots if (due := self._due(slot))]
         if self._draining:
-            return None
+            return max(0.0, min(waits)) if waits else None
         if self._changes is not None and now >= self._look_at:
             self._look_at = now + LOOK
             self._reload(now)
@@ -142,7 +147,7 @@ class Supervisor:
         for slot in self._slots:
             if slot.process is None and now >= slot.start_at:
                 self._start(slot, now)
-        waits = [slot.start_at - now for slot in self._slots if slot.process is None]
+        waits += [slot.start_at - now for slot in self._slots if slot.process is None]
         waits += [] if self._changes is None else [self._look_at - now]
         return max(0.0, min(waits)) if waits else None
 
@@ -161,8 +166,11 @@ class Supervisor:
         """Return why the whole is not ready. One process of several that is being recycled is no reason."""
         if self._draining:
             return ["it is stopping"]
-        excused = len(self._slots) > 1
-        return [reason for slot in self._slots if not (excused and slot.recycling) for reason in slot.lacking()]
+        lacking = {slot.number: list(slot.lacking()) for slot in self._slots}
+        excused = next((slot.number for slot in self._slots if slot.recycling), 0)
+        if any(not reasons for reasons in lacking.values()):  # a place that works
+            lacking.pop(excused, None)
+        return [reason for reasons in lacking.values() for reason in reasons]
 
     def metrics(self, read: Callable[[list[str]], T]) -> T:
         """Ask the processes for their metrics, and return `read` of the answers. No process is retired meanwhile.
@@ -170,14 +178,14 @@ class Supervisor:
         Of a process that does not answer in time, the answer before is taken.
         """
         asked = time.monotonic()
-        processes = [slot.process for slot in self._slots if slot.process is not None and slot.process.heard_at]
+        processes = [each for slot in self._slots if (each := slot.process) is not None and each.heard_at]
         for process in processes:
             process.ask()
         with self._heard:
             self._heard.wait_for(
                 lambda: all(each.told_at >= asked or each.line.fileno() < 0 for each in processes), ANSWER
             )
-            return read([slot.process.metrics for slot in self._slots if slot.process is not None])
+            return read([each.metrics for slot in self._slots if (each := slot.process) is not None])
 
     # -- one process ---------------------------------------------------------------------------------------------------
 
@@ -206,6 +214,20 @@ class Supervisor:
     def _hang_up(self, process: Process) -> None:
         if process.line in self._selector.get_map():
             self._selector.unregister(process.line)
+
+    def _due(self, slot: Slot) -> float:
+        """When (monotonic) its process is killed, because it has not drained. 0: never."""
+        process, patience = slot.process, self._orders.drain_timeout
+        return process.asked_at + patience + OVERDUE if process and process.asked and patience is not None else 0.0
+
+    def _kill_overdue(self, slot: Slot, now: float) -> None:
+        """Kill a process that should have ended. Its threads may be stuck outside of Python, or it is stopped."""
+        due, process = self._due(slot), slot.process
+        if process is not None and due and now >= due:
+            log.error(
+                "process.killed", number=slot.number, killed=process.pid, seconds=round(now - process.asked_at, 1)
+            )
+            process.kill()
 
     def _bury(self, slot: Slot, now: float) -> None:
         process = slot.process
@@ -239,7 +261,7 @@ class Supervisor:
         self._in_vain += 1
         # A process that has worked is worth more than one that cannot start, as while the database is away.
         works = any(each.process is not None and each.process.ready_at for each in self._slots)
-        if not works and self._changes is None and (status == REFUSED or self._in_vain >= IN_VAIN):
+        if not works and self._changes is None and (status == REFUSED or self._in_vain >= IN_VAIN * self._processes):
             log.error("supervisor.gave_up", processes=self._in_vain, how=named(status))
             self._status = max(status, FAILED)
             self.drain()

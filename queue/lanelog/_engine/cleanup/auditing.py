@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from lanelog._engine.contradictions import Contradiction
     from lanelog._engine.member.member import Member
 
-SUSPECTS: Final = 1000
-"""How many suspicious lanes one pass looks into. After a restore, all lanes may be suspicious."""
+DOUBTFUL: Final = 1000
+"""How many doubtful lanes one pass looks into. After a restore, all lanes may be doubtful."""
 
 SHARE: Final = 99.0
 """A pass may take a hundredth of the time: after one of d seconds, the next is 99 d later at the earliest."""
@@ -45,9 +45,9 @@ class Audited:
 
     mended: Sequence[Contradiction]
     busy: int
-    """How many suspicious lanes other transactions held for too long."""
+    """How many doubtful lanes other transactions held for too long."""
     more: bool
-    """Whether there may be more suspicious lanes than this pass looked into."""
+    """Whether there may be more doubtful lanes than this pass looked into."""
 
 
 def audit(session: Session, member: Member, passes: Passes, now: float) -> bool:
@@ -70,14 +70,14 @@ def audit(session: Session, member: Member, passes: Passes, now: float) -> bool:
 
 
 def audit_topic(session: Session, topic: str) -> Audited:
-    """Find suspicious lanes, and mend those that are wrong. The search needs few statements, even for many lanes."""
-    suspects = lane_rows.suspects(session, topic, list(groups.readers(session, topic)), SUSPECTS)
+    """Find doubtful lanes, and mend those that are wrong. The search needs few statements, even for many lanes."""
+    doubtful = lane_rows.doubtful(session, topic, list(groups.readers(session, topic)), DOUBTFUL)
     mended: list[Contradiction] = []
     busy = 0
-    for key in suspects:
+    for key in doubtful:
         found = contradictions.mend(session, topic, key)
         if found is None:
             busy += 1
         else:
             mended += found
-    return Audited(mended=mended, busy=busy, more=len(suspects) == SUSPECTS)
+    return Audited(mended=mended, busy=busy, more=len(doubtful) == DOUBTFUL)

@@ -49,12 +49,12 @@ class Span:
 
 @frozen(kw_only=True)
 class Collected:
-    """The result of step 1: the lanes whose floors it could lock. `unread`: the topic has no group to release for."""
+    """The lanes whose floors step 1 could lock. `no_readers`: the topic has no group to release for."""
 
     lanes: Mapping[str, Span] = field(factory=dict)
     dead_letters: bool = False
     """Whether this step is not for the topic: it holds dead letters (see `release_letters`), or has no row."""
-    unread: bool = False
+    no_readers: bool = False
     aged: int = 0
     """How many dead letters were released only because their retention is over."""
 
@@ -77,7 +77,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     floors = offsets.try_lock_floors(cx, topic, keys)
     readers = list(groups.readers(cx, topic))
     if not readers:
-        return Collected(unread=True)
+        return Collected(no_readers=True)
     marks = offsets.watermarks(cx, topic, readers, list(floors))
     acked = {key: min(marks.get((group, key), row.floor) for group in readers) for key, row in floors.items()}
     targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
@@ -108,7 +108,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     """
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None:
-        return Collected(unread=True)
+        return Collected(no_readers=True)
     floors = offsets.try_lock_floors(cx, topic, keys)
     settled = deliveries.load(cx, GroupTopic.reserved(topic), list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]

@@ -1,9 +1,9 @@
 """The janitor: collection, purge of drained lanes, old heartbeats, history and dead letters, expired messages, audits.
 
-Owns the times of these duties and the choice of lanes, except for those of `retention` and `auditing`, which have their
-own. They, `collection`, `lane_purge` and `unattended` do the work. It writes a group's own rows in five cases only: it
-purges a lane that all groups have drained, mends a lane whose tables contradict each other, deletes old history,
-deletes old heartbeats, and dead-letters expired messages of a group without a living member.
+Owns the choice of lanes, and the times of these duties, but for those that `retention` and `auditing` have.
+`collection`, `lane_purge`, `retention`, `expired` and `auditing` do the work. It writes a group's own rows in five
+cases only: it purges a lane that all groups have drained, mends a lane whose tables contradict each other, deletes old
+history, deletes old heartbeats, and dead-letters expired messages of a group without a living member.
 
 It is one thread and one connection of a client. Several clients may do this at once: they skip each other's locks, or
 find nothing left to do. If the account may not delete, the janitor logs that once, and leaves the work to the clients
@@ -22,8 +22,8 @@ from attrs import define, field, frozen
 from lanelog._database import codes
 from lanelog._engine.cleanup import auditing, collection, retention
 from lanelog._engine.cleanup.collection import Collected
+from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
-from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._stores import groups, moves, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._telemetry import get_logger
@@ -132,8 +132,8 @@ class Janitor:
                 more |= self._if_allowed("collection", state, member, self._collect)
                 more |= self._if_allowed("purge", state, member, partial(self._purge_drained, now=now))
                 more |= self._if_allowed("heartbeats", state, member, partial(self._forget_members, now=now))
-                more |= self._if_allowed("history", state, member, partial(self._keep_history, now=now))
-                more |= self._if_allowed("dead letters", state, member, partial(self._keep_letters, now=now))
+                more |= self._if_allowed("history", state, member, partial(self._purge_history, now=now))
+                more |= self._if_allowed("dead letters", state, member, partial(self._purge_letters, now=now))
                 more |= self._if_allowed("expired", state, member, partial(self._bury_expired, now=now))
                 more |= self._if_allowed("mending", state, member, partial(self._audit, now=now))
         self.context.raise_deferred("janitor")
@@ -209,8 +209,8 @@ class Janitor:
             released = collection.release(cx, topic, keys, retention_ms)
         if released.dead_letters:
             state.collected.update(dict.fromkeys(keys, 1 << 62))  # dead letters leave by their own retention
-        if released.dead_letters or released.unread:
-            return released  # unread: the member's own group was deleted, and its keeper reports that
+        if released.dead_letters or released.no_readers:
+            return released  # no readers: the member's own group was deleted, and its keeper reports that
         for key in keys:
             span = released.lanes.get(key)
             if span is None:
@@ -252,10 +252,10 @@ class Janitor:
             collection.forget_members(self.session, member.at, member.owner)
         return False
 
-    def _keep_history(self, member: Member, state: Topic, now: float) -> bool:
+    def _purge_history(self, member: Member, state: Topic, now: float) -> bool:
         return retention.purge_history(self.session, member, state.kept, now)
 
-    def _keep_letters(self, member: Member, state: Topic, now: float) -> bool:
+    def _purge_letters(self, member: Member, state: Topic, now: float) -> bool:
         return retention.release_letters(self.session, member, state.kept, now, self.context.database.config.user)
 
     def _bury_expired(self, member: Member, state: Topic, now: float) -> bool:

@@ -1,7 +1,7 @@
 """The fetcher: it looks for lanes with new messages, and reads as many as memory may hold.
 
-Owns the times of the looks and the amount of reading. Never decides which messages are handed out: `Dispatcher.plan`
-does. Writes nothing. It is one thread and one connection of a client.
+Owns the times of the looks and the amount of reading. Never decides which messages are handed out: `Dispatcher` does.
+Writes nothing. It is one thread and one connection of a client.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._engine.fetching.gaps import Gaps
 from lanelog._hints.allowance import Allowance
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
     from lanelog._stores.partitions import HeadsDigest
 
-LOOK_SOON = 0.005
 LOOK_SHARE = 39.0
 """A look may take a fortieth of the time: after one of d seconds, the next is 39 d later at the earliest."""
 
@@ -49,11 +48,19 @@ AGAIN = 0.1
 log = get_logger("fetcher")
 
 
+@frozen(kw_only=True)
+class FetcherPace:
+    """The times of the fetcher, in seconds."""
+
+    soon: float = 0.005
+    """From a look that found something to the next one, and the shortest time between two looks."""
+
+
 @define(eq=False)
 class Pace:
     """The pace of the looks for one member."""
 
-    interval: float = LOOK_SOON
+    interval: float
     next_look: float = 0.0
     costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
     digest: HeadsDigest | None = None  # the last digest; it is not newer than the heads of the last look
@@ -75,6 +82,7 @@ class Fetcher:
     """Turns of the fetcher."""
 
     context: EngineContext
+    pace: FetcherPace = field(factory=FetcherPace)
     session: Session = field(init=False)
     _gaps: Gaps = field(init=False)
     _paces: dict[Member, Pace] = field(factory=dict)
@@ -107,7 +115,7 @@ class Fetcher:
         self.session.close()
 
     def _serve(self, member: Member, now: float) -> float:
-        pace = self._paces.setdefault(member, Pace())
+        pace = self._paces.setdefault(member, Pace(self.pace.soon))
         if member.fetching.take_look_request():
             pace.next_look = min(pace.next_look, now)
         if member.fetching.take_hint() and (allowed := pace.allowance.free_at(now)) < pace.next_look:
@@ -118,7 +126,7 @@ class Fetcher:
             self._look(member, pace)
         progress = self._fetch(member)
         if progress:
-            pace.interval = LOOK_SOON
+            pace.interval = self.pace.soon
             return 0.0
         if fed:  # a look would find nothing of use, and a change of any lane wakes the fetcher
             pace.interval = min(member.config.poll_interval, pace.interval * 2)
@@ -127,8 +135,7 @@ class Fetcher:
         until_look = max(0.0, pace.next_look - now) or pace.interval
         return until_look if due is None else max(0.0, min(until_look, due - now))
 
-    @staticmethod
-    def _fed(member: Member, pace: Pace) -> bool:
+    def _fed(self, member: Member, pace: Pace) -> bool:
         """Whether a look would find nothing of use. This question costs time, too, so it also delays the next look."""
         began = time.monotonic()
         fed = member.fetching.all_fed()
@@ -136,7 +143,7 @@ class Fetcher:
         pace.pay(began, ended)
         if fed:
             pace.hinted = False
-            pace.next_look = ended + max(LOOK_SOON, LOOK_SHARE * (ended - began))
+            pace.next_look = ended + max(self.pace.soon, LOOK_SHARE * (ended - began))
         return fed
 
     def _look(self, member: Member, pace: Pace) -> None:
@@ -144,7 +151,7 @@ class Fetcher:
         published = self._published(member, pace)
         news = published and self._whole_look(member, pace)
         ended = time.monotonic()
-        pace.interval = LOOK_SOON if news else min(member.config.poll_interval, pace.interval * 2)
+        pace.interval = self.pace.soon if news else min(member.config.poll_interval, pace.interval * 2)
         pace.costs.append(ended - began)
         pace.pay(began, ended)
         pace.hinted = False

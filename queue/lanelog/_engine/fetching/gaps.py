@@ -62,7 +62,10 @@ class Gaps:
         )
 
     def check(self, member: Member, lane: Lane, offset: int) -> None:
-        """Skip `offset` if it is really missing. Otherwise lose the lane, lower its head, or have it tried again."""
+        """Skip `offset` if it is really missing.
+
+        Otherwise lose the lane, believe a lower head of the database, or let the fetcher try it again.
+        """
         at, key = member.at, lane.key
         owned = leases.owned_among(self.session, at, member.owner, [key])
         if not any(lease.epoch == lane.epoch for lease in owned):

@@ -1,7 +1,7 @@
 """The next messages to go out of a lane, those that have expired, returned ones, and the effect of outcomes.
 
-Owns the rules of the three orders and of redelivery. One of them: a message that may have killed a process runs its
-last attempt alone. Never fetches and never loads. Pure.
+Owns the rules of the three orders and of redelivery. `quarantine` decides about messages that met a crash. Never
+fetches and never loads. Pure.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._engine.lane import quarantine
 from lanelog._engine.lane.policy import own_cap
 from lanelog._engine.lane.run import Attempt, Run, State
-from lanelog._engine.lane.values import CRASHED, EXPIRED, Burial, Waiting
+from lanelog._engine.lane.values import CRASHED, EXPIRED, Waiting
+from lanelog._engine.lane.writes import Burial
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
@@ -110,25 +112,30 @@ class Dispatcher:
         number = wait.attempts + 1
         own = own_cap(row)  # only the message's own metadata has it, so `Lane.load` did not know it
         limit = min((cap for cap in (self.state.rules.max_deliveries, own) if cap is not None), default=None)
-        spent = wait.spent or (own is not None and wait.attempts >= own)
-        last = wait.last or (own is not None and number >= own)
         endless = bool(row.original_topic)  # a dead letter is retried without limit
+        verdict = quarantine.judge_again(wait, own, endless=endless, ack_first=self.state.rules.ack_first)
         attempt = Attempt(
-            self.state.term, row, number, wait.first_started, wait.crashed, wait.postponed, last, wait.released
+            self.state.term,
+            row,
+            number,
+            wait.first_started,
+            wait.crashed,
+            wait.postponed,
+            verdict.next_is_last,
+            wait.released,
         )
         attempt.last_error = wait.last_error
         if attempt.overdue(now):  # it was handed out, and no handler began
             return self._expire(attempt)
         capped = limit is not None and number > limit and not (wait.crashed or wait.released)
-        if not endless and (capped or (wait.died_alone and spent)):
+        if verdict.guilty or (capped and not endless):
             self.state.running[offset] = attempt
             ended = Ended.FAILED if capped else Ended.LOCK_EXPIRED
             return self.bury(attempt, wait.attempts, wait.last_error or CRASHED, ended)
-        alone = wait.crashed and last and not endless and not self.state.rules.ack_first
         # A run after a crash is late even if the handler is fast, so that a second crash counts only messages that
         # really ran. And the database must not say `alone` while the message still waits for others to end.
         late = not self.state.rules.ack_first and (wait.crashed or self.state.rules.marks_late())
-        return self._send_out(Run(self.state.term, [attempt], first=False, late=late, alone=alone), now)
+        return self._send_out(Run(self.state.term, [attempt], first=False, late=late, alone=verdict.alone), now)
 
     def mark(self, run: Run, waiter: FlushWaiter) -> bool:
         """A worker has taken this late run: let the next flush mark it, and resolve `waiter` with the commit.
@@ -198,7 +205,7 @@ class Dispatcher:
             0.0,
             attempt.first_started,
             attempt.crashed,
-            last=attempt.last,
+            next_is_last=attempt.last,
             postponed=attempt.postponed,
             last_error=attempt.last_error,
             released=attempt.released,
@@ -269,9 +276,9 @@ class Dispatcher:
         error: str | None,
         state: State = State.SETTLED,
         postponed: bool = False,
-        last: bool = False,
+        next_is_last: bool = False,
     ) -> None:
-        """Keep a message for another attempt. `postponed`: it starts again as attempt 1. `last`: as in `Waiting`."""
+        """Keep a message for another attempt. `postponed`: it starts again as attempt 1."""
         attempt.state = state
         if self.state.running.pop(attempt.offset, None) is None:
             return
@@ -281,7 +288,7 @@ class Dispatcher:
             due=due,
             first_started=None if postponed else attempt.first_started,
             crashed=attempt.crashed and not postponed,
-            last=last and not postponed,
+            next_is_last=next_is_last and not postponed,
             postponed=attempt.postponed + 1 if postponed else attempt.postponed,
             last_error=error,
             id=attempt.row.id,
@@ -300,7 +307,7 @@ class Dispatcher:
             now,
             attempt.first_started,
             attempt.crashed,
-            last=attempt.last,
+            next_is_last=attempt.last,
             postponed=attempt.postponed,
             last_error=attempt.last_error,
             released=attempt.released,

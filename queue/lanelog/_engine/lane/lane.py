@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from lanelog._engine.lane import quarantine
 from lanelog._engine.lane.dispatch import Dispatcher
 from lanelog._engine.lane.pending_writes import PendingWrites
 from lanelog._engine.lane.run import Attempt, State
 from lanelog._engine.lane.state import LaneState
-from lanelog._engine.lane.values import CRASHED, Burial, Term, Waiting
+from lanelog._engine.lane.values import CRASHED, Term, Waiting
+from lanelog._engine.lane.writes import Burial
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -84,7 +86,7 @@ class Lane:
             first_started = now - snapshot.marked_age
             # When a policy allows one attempt, each message is marked alone, and the crash was its only attempt.
             last = rules.exhausted(1, 0.0)
-            spent, final = cls._asked(rules, 1, snapshot.marked_age)
+            left = quarantine.attempts_left(rules, 1, snapshot.marked_age)
             for offset in crashed:
                 if offset not in covered:
                     lane.state.waiting[offset] = Waiting(
@@ -93,8 +95,8 @@ class Lane:
                         first_started,
                         crashed=True,
                         died_alone=last,
-                        spent=spent,
-                        last=final,
+                        no_attempts_left=left.none,
+                        next_is_last=left.next_is_last,
                         last_error=CRASHED,
                     )
                     lane.writes.dirty.add(offset)
@@ -121,29 +123,21 @@ class Lane:
         crashed = row.crashed or crashed_now
         wait = 0.0 if crashed_now else max(0.0, row.due_in)
         age = (row.first_age or 0.0) + wait
-        spent, last = self._asked(self.state.rules, row.retry_count, age) if crashed else (False, False)
+        left = quarantine.attempts_left(self.state.rules, row.retry_count, age) if crashed else quarantine.NO_CRASH
         self.state.waiting[row.offset] = Waiting(
             attempts=row.retry_count,
             due=now if crashed_now else now + row.due_in,
             first_started=None if row.first_age is None else now - row.first_age,
             crashed=crashed,
             died_alone=row.alone and row.lease_epoch != self.epoch,
-            spent=spent,
-            last=last,
+            no_attempts_left=left.none,
+            next_is_last=left.next_is_last,
             postponed=row.postponed,
             last_error=CRASHED if crashed_now else row.last_error,
             released=row.released,
         )
         if row.lease_epoch:  # the row says that the message runs, perhaps alone: after a reload that is wrong, too
             self.writes.dirty.add(row.offset)
-
-    @staticmethod
-    def _asked(rules: Rules, attempts: int, since_first: float) -> tuple[bool, bool]:
-        """Whether a crashed message is `spent`, and whether its next attempt is the `last`.
-
-        Computed when the lane is loaded, because the user's retry policy must not run under our lock.
-        """
-        return attempts > 0 and rules.exhausted(attempts, since_first), rules.exhausted(attempts + 1, since_first)
 
     def unproven(self, old: Lane) -> set[int]:
         """Offsets that `old` holds as settled by a transaction of their own, and that this lane's rows do not show.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.lane.run import State
-from lanelog._engine.lane.values import LaneWrite
+from lanelog._engine.lane.writes import LaneWrite
 from lanelog._stores.deliveries import DeliveryWrite
 
 if TYPE_CHECKING:

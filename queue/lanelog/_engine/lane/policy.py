@@ -1,4 +1,4 @@
-"""The outcome of an attempt: the ack policy and the retry policy, applied to the end of a handler.
+"""The decision about an attempt: the ack policy and the retry policy, applied to the end of a handler.
 
 Owns that decision. Never touches a lane or the database. The caller holds none of the engine's locks, because the
 retry policy may be the user's code.
@@ -6,13 +6,11 @@ retry policy may be the user's code.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
-
-from lanelog._engine.lane import error_text, values
+from lanelog._engine.lane import error_text
 from lanelog._engine.lane.error_text import clip
+from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._stores._redriven import CAP
 from lanelog._stores.history import Ended
 from lanelog._telemetry import describe, get_logger
@@ -29,38 +27,12 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
 
 DEAD_LETTER_WAIT = 60.0
-"""The longest wait, in seconds, of a dead letter that is rejected, or fails when the policy allows no more attempt."""
+"""The longest wait, in seconds, of a dead letter that is rejected, or fails when no attempt is left."""
 
 FALLBACK_WAIT = 1.0
 """The wait, in seconds, when the user's own policy object fails."""
 
 log = get_logger("worker")
-
-
-class Verb(Enum):
-    """The effect of an outcome on a message."""
-
-    ACK = "ack"
-    RETRY = "retry"
-    POSTPONE = "postpone"
-    BURY = "bury"
-
-
-@frozen
-class Outcome:
-    """The decision about an attempt. `wait` is in seconds."""
-
-    verb: Verb
-    wait: float = 0.0
-    error: str | None = None
-    last: bool = False  # for a message that crashed before: the attempt after this wait is the last
-    ended: Ended = Ended.SUCCESS  # how history says that the message left
-    raised: ExcInfo | None = field(default=None, eq=False, repr=False)  # the traceback for a dead letter's event
-
-
-ACKED = Outcome(Verb.ACK)
-EXPIRED = Outcome(Verb.BURY, error=values.EXPIRED, ended=Ended.EXPIRED)
-"""The outcome of a message whose time was over before its handler could start. It has had no attempt."""
 
 
 def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | None, now: float) -> Outcome | None:
@@ -88,7 +60,7 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
 
 
 def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
-    """The outcome of a rejection: the dead letters, at once. A message that is one itself is tried again later."""
+    """The outcome of a rejection: to the dead letters at once. A dead letter is tried again instead."""
     if attempt.row.original_topic:
         return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
     return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
@@ -125,8 +97,9 @@ def failed(
         return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
     wait = wait if delay is None else delay
     following = attempt.number + 1
+    # For `quarantine`, asked here because no lock is held here.
     last = attempt.crashed and (_reached(own, following) or exhausted(config, following, since_first + wait))
-    return Outcome(Verb.RETRY, wait, clip(reason), last)
+    return Outcome(Verb.RETRY, wait, clip(reason), next_is_last=last)
 
 
 def report(context: Mapping[str, object], error: BaseException, outcome: Outcome | None) -> None:

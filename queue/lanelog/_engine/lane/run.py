@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weakref import ref
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
-    from lanelog._engine.lane.policy import Outcome
+    from lanelog._engine.lane.outcome import Outcome
     from lanelog._engine.lane.values import Term
     from lanelog._stores.fetches import Fetched
     from lanelog._stores.history import Ended

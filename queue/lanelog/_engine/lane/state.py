@@ -16,7 +16,8 @@ from lanelog._engine.lane.run import State
 
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
-    from lanelog._engine.lane.values import Budget, Burial, Rules, Term, Waiting
+    from lanelog._engine.lane.values import Budget, Rules, Term, Waiting
+    from lanelog._engine.lane.writes import Burial
     from lanelog._stores.fetches import Fetched
 
 

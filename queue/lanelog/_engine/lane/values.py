@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lanelog._engine.lane.flush_waiter import FlushWaiter
-    from lanelog._engine.lane.run import Attempt, Run
-    from lanelog._stores.deliveries import DeliveryRow, DeliveryWrite
+    from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.fetches import Fetched
-    from lanelog._stores.history import Ended, HistoryWrite
-    from lanelog._telemetry import ExcInfo
 
 CRASHED = "the process that ran it died"
 """`last_error` of an attempt whose process died before it was settled."""
@@ -88,28 +84,13 @@ class Waiting:
     first_started: float | None
     crashed: bool = False
     died_alone: bool = False
-    spent: bool = False  # for a message that crashed: no attempt may follow
-    last: bool = False  # for a message that crashed: the next attempt is the last; see `Lane._asked`
+    no_attempts_left: bool = False  # for a message that crashed; see `quarantine`
+    next_is_last: bool = False  # for a message that crashed
     postponed: int = 0
     last_error: str | None = None
     released: bool = False  # an operator took its last attempt away: the cap does not hold for the next one
     body: Fetched | None = None
     id: str = ""  # the message's id, when this process made the entry; empty: it was read from the database
-
-
-@define(eq=False)
-class Burial:
-    """One message on its way to the dead letters of this group."""
-
-    term: Term
-    offset: int
-    failures: int
-    error: str
-    ended: Ended
-    attempt: Attempt | None
-    row: Fetched | None
-    waiters: list[FlushWaiter] = field(factory=list)
-    raised: ExcInfo | None = field(default=None, repr=False)  # the traceback, when the failure was in this process
 
 
 @frozen(kw_only=True)
@@ -127,19 +108,3 @@ class LaneSnapshot:
     marked_age: float = 0.0  # seconds since the run mark was written
     paused: bool = False
     rows: Sequence[DeliveryRow] = ()
-
-
-@frozen(kw_only=True, eq=False)  # a flush of a thousand lanes makes a hundred thousand comparisons
-class LaneWrite:
-    """The part of a flush for one lane, with the runs and waiters that its commit releases."""
-
-    term: Term
-    watermark: int
-    mark: int
-    upserts: tuple[DeliveryWrite, ...]
-    deletes: tuple[int, ...]
-    offsets: frozenset[int]
-    runs: list[Run]
-    waiters: list[FlushWaiter]
-    buffer: dict[int, str]
-    left: Sequence[HistoryWrite] = ()

@@ -1,8 +1,7 @@
 """Acquisition: a member takes free lanes, the lanes of dead owners, and lanes that never had a lease row.
 
 Owns these two transactions, and so the steal of a lease. Never decides how many lanes are wanted, nor which owner is
-dead. It only checks once more, by a plain read in the transaction that takes the lanes, that a dead owner is still
-silent.
+dead. It only checks once more, in the transaction that takes the lanes, that a dead owner is still silent.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._engine.leasing.assignment import Proof
+from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
 from lanelog._open_lanes import PREFIX
 from lanelog._stores import groups, heartbeats, leases, partitions
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor, Session
-    from lanelog._engine.leasing.assignment import DeadOwner, LivenessView
+    from lanelog._engine.leasing.liveness import DeadOwner, LivenessView
     from lanelog._engine.member.member import Member
 
 LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
@@ -61,12 +60,12 @@ def acquire(session: Session, member: Member, view: LivenessView | None, missing
 def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: int, kind: Kind) -> Taken:
     """Take lanes that have a lease row."""
     at = member.at
-    owners = ["", *(suspect.owner for suspect in dead)]
-    candidates = leases.free(session, at, owners, missing, LIKE[kind])
+    owners = ["", *(each.owner for each in dead)]
+    candidates = leases.candidates(session, at, owners, missing, LIKE[kind])
     if not candidates:
         return Taken()
     with session.transaction() as cx:
-        holders = ["", *(suspect.owner for suspect in dead if _still_silent(cx, member, suspect))]
+        holders = ["", *(each.owner for each in dead if _still_silent(cx, member, each))]
         taken = leases.take(cx, at, member.owner, candidates, holders)
     if taken and len(holders) > 1:
         member.counters.taken_over += taken
@@ -100,18 +99,18 @@ def deregister_dead(session: Session, member: Member, dead: Sequence[DeadOwner],
     `known`: the owners that are deregistered already. The others are added to it.
     """
     at = member.at
-    for suspect in dead:
-        if suspect not in known and not leases.holds(session, at, suspect.owner):
-            heartbeats.deregister_dead(session, at, suspect.owner, suspect.heartbeat_at)
-            known.add(suspect)
+    for each in dead:
+        if each not in known and not leases.holds(session, at, each.owner):
+            heartbeats.deregister_dead(session, at, each.owner, each.heartbeat_at)
+            known.add(each)
 
 
-def _still_silent(cx: Executor, member: Member, suspect: DeadOwner) -> bool:
+def _still_silent(cx: Executor, member: Member, dead: DeadOwner) -> bool:
     return heartbeats.still_silent(
         cx,
         member.at,
-        suspect.owner,
-        suspect.heartbeat_at,
-        needs_free=suspect.proof is Proof.LOCK,
-        may_be_held=suspect.proof is Proof.SILENCE,
+        dead.owner,
+        dead.heartbeat_at,
+        needs_free=dead.proof is Proof.LOCK,
+        may_be_held=dead.proof is Proof.SILENCE,
     )

@@ -1,7 +1,7 @@
 """The keeper's work for one member: beat, read back, look for members and lanes, acquire, shed, release, leave.
 
-Owns the order of these steps. The arithmetic is in `assignment`, the SQL in the stores. It runs in the keeper's thread,
-on the keeper's connection.
+Owns the order of these steps. The arithmetic is in `liveness`, `fair_share` and `sharing`, the SQL in the stores. It
+runs in the keeper's thread, on the keeper's connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from lanelog._database import Incarnation
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.acquisition import Taken
-from lanelog._engine.leasing.assignment import DeadOwner, LivenessMonitor, LivenessView, fair_share, fair_shares
+from lanelog._engine.leasing.fair_share import fair_share, fair_shares
+from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.read_back import Beaten, ReadBack, lose_others
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
@@ -184,14 +185,15 @@ class Coordinator:
             member.fail(
                 LanelogError(
                     f"group {member.group!r} of topic {member.topic!r}: no heartbeat could be written for "
-                    f"{member.config.lease_duration:g} s ({error}). Other members take its lanes after that time. "
-                    "Let the account INSERT and UPDATE queue_subscriber_heartbeats, and subscribe again"
+                    f"{member.config.lease_duration:g} s ({error}). Other members take the lanes of a member "
+                    "whose heartbeat has run out; let the account INSERT and UPDATE queue_subscriber_heartbeats, and "
+                    "subscribe again"
                 )
             )
 
     def _look_at_members(self, now: float) -> bool:
         """Judge which owners are alive. True when the view has changed."""
-        if now < self._members_at and not self.watch.suspects:
+        if now < self._members_at and not self.watch.second_look_due:
             return False
         self._members_at = now + self.pace.members
         member = self.member
@@ -323,7 +325,7 @@ class Coordinator:
             if not (lane.state.closing or lane.key in self.resting)
         ]
         opened = len(self._open - self.resting)
-        share = fair_shares(opened, self._shared_out - opened, view.heirs, self.member.owner)
+        share = fair_shares(opened, self._shared_out - opened, view.sharers, self.member.owner)
         return self._sharing.plan(
             [lane for lane in held if is_open(lane.key)],
             [lane for lane in held if not is_open(lane.key)],

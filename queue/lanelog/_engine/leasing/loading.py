@@ -40,14 +40,14 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
     heads = partitions.heads(cx, topic, keys)
     places = offsets.load(cx, at, keys)
     rows = deliveries.load(cx, at, keys)
-    suspects = lane_rows.behind(cx, topic, keys)
+    doubtful = lane_rows.behind(cx, topic, keys)
     now = time.monotonic()
     lanes = []
     for lease in leases:
         head = heads.get(lease.key)
         own, floor = places.get((at.group, lease.key)), places.get(("", lease.key))
         if head is None:
-            suspects.update([lease.key] if floor is not None else ())  # a purge would have deleted the floor, too
+            doubtful.update([lease.key] if floor is not None else ())  # a purge would have deleted the floor, too
             continue
         snapshot = LaneSnapshot(
             key=lease.key,
@@ -63,10 +63,10 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
             rows=rows.get(lease.key, ()),
         )
         if floor is None or max(snapshot.floor, snapshot.offset_acked or 0, *(r.through for r in snapshot.rows)) > head:
-            suspects.add(lease.key)
-        if lease.key not in suspects:
+            doubtful.add(lease.key)
+        if lease.key not in doubtful:
             lanes.append(Lane.load(snapshot, member.rules, member.budget, now))
-    _mend(cx, topic, suspects)
+    _mend(cx, topic, doubtful)
     return lanes
 
 
@@ -98,7 +98,9 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
         while open_questions := member.leasing.replace_lane(old[lane.key], lane, ids, asked):
             asked.update(_settled(session, member, lane.key, open_questions))
     for key in old.keys() - fresh:
-        member.disown_lane(old[key].term, "its rows on the new connection make no valid lane, or were mended")
+        member.disown_lane(
+            old[key].term, "on the new connection its rows are missing, or contradicted each other and were mended"
+        )
 
 
 def _settled(session: Session, member: Member, key: str, at: Iterable[int]) -> dict[int, bool]:

@@ -101,7 +101,10 @@ def _start_at(cx: Executor, at: GroupTopic, start: datetime) -> None:
 
 
 def last_before(cx: Executor, topic: str, key: str, floor: int, head: int, start_ms: int) -> int:
-    """The last offset written before an instant, by binary search: times follow offsets, and a missing one is old."""
+    """The last offset written before an instant.
+
+    Binary search works: offsets follow the clock, and only collected messages are missing, which are older.
+    """
     low, high = floor, head  # every offset up to `low` is before the instant; none above `high` is
     while low < high:
         middle = (low + high + 1) // 2

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._engine.leasing.assignment import to_shed
+from lanelog._engine.leasing.fair_share import to_shed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lanelog._engine.lane.lane import Lane
-    from lanelog._engine.leasing.assignment import Share
+    from lanelog._engine.leasing.fair_share import Share
 
 PATIENCE = 5.0
 """Seconds for which a member leaves lanes of the other kind to others. They must see first that the lanes are free."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.policy import ACKED, Outcome, Verb
+from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import Attempt, Run, State
 from lanelog._engine.member.isolation import PATIENCE
 from lanelog._telemetry import get_logger
@@ -389,8 +389,8 @@ class Attempts:
             self.state.burials.append(burial)
         else:
             postponed = outcome.verb is Verb.POSTPONE
-            due, error = now + outcome.wait, outcome.error
-            lane.dispatch.failed(attempt, due=due, error=error, state=settled, postponed=postponed, last=outcome.last)
+            due, error, last = now + outcome.wait, outcome.error, outcome.next_is_last
+            lane.dispatch.failed(attempt, due=due, error=error, state=settled, postponed=postponed, next_is_last=last)
             self.state.note_due_locked(due, lane)
             if postponed:
                 self.state.counters.postponed += 1

@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from lanelog._engine.member.state import MemberState
     from lanelog.notices import NoticeName
 
-LAST_WRITES = 5.0
-"""Seconds that the settler of a failed member has for the last settlements of a lane."""
-
 
 @define(eq=False, repr=False)
 class LeasingSide:
     """What the keeper may do with a member. Every method takes the lock itself."""
 
     state: MemberState
+    settler_grace: float = 5.0  # seconds that the settler of a failed member has for the last settlements of a lane
     _unwritten: dict[Lane, float] = field(factory=dict)  # since when (monotonic) only writes keep a lane from release
 
     @property
@@ -167,7 +165,7 @@ class LeasingSide:
         `resting`: the keys of the lanes that an operator paused. An idle one is closed here. A busy one stays open, and
         may go on as soon as it is resumed.
 
-        `failed`: the writes may never get through. Then a closed lane is given back `LAST_WRITES` after its last
+        `failed`: the writes may never get through. Then a closed lane is given back `settler_grace` after its last
         handler has ended. Settlements that were not flushed until then are delivered again.
         """
         with self.state.lock:
@@ -180,7 +178,7 @@ class LeasingSide:
             if failed:
                 quiet = [lane for lane in closed if not lane.idle and not lane.state.handling]
                 self._unwritten = {lane: self._unwritten.get(lane, now) for lane in quiet}
-            given_up = {lane for lane, since in self._unwritten.items() if now >= since + LAST_WRITES}
+            given_up = {lane for lane, since in self._unwritten.items() if now >= since + self.settler_grace}
             return [lane for lane in closed if lane.idle or lane in given_up]
 
     def forget_lane(self, lane: Lane) -> None:

@@ -17,7 +17,7 @@ from attrs import define, field
 from lanelog._asleep import suspended
 from lanelog._engine.lane import error_text
 from lanelog._engine.lane.run import State
-from lanelog._engine.lane.values import Burial
+from lanelog._engine.lane.writes import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
 from lanelog._telemetry import get_logger
 from lanelog.errors import LeaseLost

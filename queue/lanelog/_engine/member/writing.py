@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
-    from lanelog._engine.lane.values import Burial, LaneWrite, Term
+    from lanelog._engine.lane.values import Term
+    from lanelog._engine.lane.writes import Burial, LaneWrite
     from lanelog._engine.member.state import MemberState
 
 log = get_logger("settler")

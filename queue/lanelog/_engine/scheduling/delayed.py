@@ -71,7 +71,7 @@ class DelayedMessages:
     def append(self, topics: Sequence[str] = (), *, everything: bool = True) -> int:
         """Move one page of due messages, of these topics or of all. Returns how many were moved.
 
-        `everything`: also messages that have been due for more than a minute. With `topics`, these always come, too.
+        `everything`: also messages that have been due for more than a minute. With `topics` it is always so.
 
         Raises DatabaseError. If only some lanes could not be written to, the other lanes have their turn first.
         """

@@ -29,7 +29,7 @@ from lanelog.notices import Notice
 if TYPE_CHECKING:
     from lanelog._database import Executor, Session
     from lanelog._engine.context import EngineContext
-    from lanelog._engine.lane.values import Burial
+    from lanelog._engine.lane.writes import Burial
     from lanelog._engine.member.member import Member
     from lanelog.notices import NoticeName
 

@@ -3,12 +3,12 @@
 Owns the flush of offsets rows and delivery rows. `message.transaction()` writes its own acked row. Never plans the
 writes (`PendingWrites` does), nor decides the meaning of an outcome. It is one thread and one connection of a client.
 
-Lock order of a flush: leases S → delivery → offsets → history. After a lock time-out the flushes of a member are
-cautious: leases X (SKIP LOCKED) → offsets X (SKIP LOCKED) → delivery → history. No lane waits for a locked row then. A
-crash before the COMMIT redelivers the messages whose outcomes the flush carried. A crash after it loses nothing. A
-flush whose COMMIT was not answered is written again: every value in it is absolute, the watermark only grows, and the
-fence is checked again. A process that sleeps in the middle holds its locks until the server drops its session
-(`wait_timeout`, 15 s). Meanwhile the steal skips locked rows.
+Lock order of a flush: leases S → delivery → offsets → history. After a lock time-out: leases X → offsets, both without
+the locked rows, then delivery → history; so it waits for nobody while it has locks. A crash before the COMMIT
+redelivers the messages whose outcomes the flush carried. A crash after it loses nothing. A flush whose COMMIT was not
+answered is written again: every value in it is absolute, the watermark only grows, and the fence is checked again. A
+process that sleeps in the middle holds its locks until the server drops its session (`wait_timeout`, 15 s). Meanwhile
+the steal skips locked rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
     from lanelog._engine.context import EngineContext
-    from lanelog._engine.lane.values import LaneWrite
+    from lanelog._engine.lane.writes import LaneWrite
     from lanelog._engine.member.member import Member
 
 FLUSH_LANES = 1000
@@ -134,9 +134,9 @@ class Settler:
         keys = [write.term.key for write in writes]
         refused: list[LaneWrite] = []
         if member in self._cautious:
-            free = self.context.fenced(leases.fence_free(cx, at, member.owner, keys))
+            free = self.context.fenced(leases.try_fence(cx, at, member.owner, keys))
             had = set(offsets.load(cx, at, list(free)))
-            unlocked = offsets.lock_free(cx, at, list(free))
+            unlocked = offsets.try_lock(cx, at, list(free))
             usable = {key: epoch for key, epoch in free.items() if key in unlocked or (at.group, key) not in had}
             refused = [w for w in writes if w.term.key in free and free[w.term.key] != w.term.epoch]
             mine = [w for w in writes if usable.get(w.term.key) == w.term.epoch]

@@ -1,5 +1,5 @@
-"""Messages reach the user's code: worker threads run handlers, or the user pulls.
+"""Messages in the user's hands: threads that run handlers, and messages that are pulled.
 
-Owns the worker threads of a subscription, and the hand-over to a thread of the user's (`pulling`). Never sends a
-statement of its own, and never decides what comes next. A subscription starts the workers.
+Owns the worker threads of a subscription, and the pulling in threads of the user. Never sends a statement of its own,
+and never decides what comes next. A subscription starts the workers.
 """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from lanelog._engine.delivery import message_of
-from lanelog._engine.lane import policy
+from lanelog._engine.lane.outcome import ACKED, EXPIRED
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.working.workers import run_hook
 
@@ -111,7 +111,7 @@ class Puller:
         if attempt is None or attempt.expired or member.rules.ack_first:
             passage.leave()
             if attempt is not None:
-                run.record(attempt, policy.EXPIRED if attempt.expired else policy.ACKED)
+                run.record(attempt, EXPIRED if attempt.expired else ACKED)
             member.attempts.finish(run)
         elif not member.attempts.detach(attempt, passage.leave):
             passage.leave()  # its lane was lost just now, so no settlement will end the stay

@@ -17,7 +17,7 @@ from attrs import define, field
 
 from lanelog._engine.delivery import is_open, message_of
 from lanelog._engine.lane import error_text, policy
-from lanelog._engine.lane.policy import Verb
+from lanelog._engine.lane.outcome import EXPIRED, Verb
 from lanelog._engine.lane.run import State
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
@@ -266,7 +266,7 @@ class Workers:
     ) -> _After:
         """Run the handler, unless the message's time is over, and record its outcome."""
         if attempt.expired:
-            run.record(attempt, policy.EXPIRED)
+            run.record(attempt, EXPIRED)
             return _After.STOP if member.rules.strict else _After.GO_ON
         error: BaseException | None = None
         try:

@@ -77,8 +77,7 @@ def dead_letters(database: Database, topic: str, group: str | None, *, limit: in
 def dead_letter_reasons(database: Database, topic: str, group: str | None) -> list[DeadLetterReason]:
     """See `Admin.dead_letter_reasons`."""
     rows = _rows(database, topic, group, REASONS, REASONS_MAX)
-    rows.sort(key=lambda row: (-row[3], row[0], row[1], row[2]))
-    return [
+    reasons = [
         DeadLetterReason(
             dead_letter_topic=where,
             group=name,
@@ -88,8 +87,10 @@ def dead_letter_reasons(database: Database, topic: str, group: str | None) -> li
             oldest_failed_at=utc_from_ms(oldest),
             newest_failed_at=utc_from_ms(newest),
         )
-        for where, name, reason, count, keys, oldest, newest in rows[:REASONS_MAX]
+        for where, name, reason, count, keys, oldest, newest in rows
     ]
+    reasons.sort(key=lambda each: (-each.count, each.dead_letter_topic, each.group, each.reason))
+    return reasons[:REASONS_MAX]
 
 
 def _rows(database: Database, topic: str, group: str | None, sql: str, limit: int) -> list[tuple[Any, ...]]:

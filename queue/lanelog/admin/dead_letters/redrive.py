@@ -86,14 +86,13 @@ def redrive(
         raise ConfigurationError(
             f"to_topic={to_topic!r} holds these dead letters: they would come back to where they are"
         )
-    choice = "all" if everything else "ids" if reason is None else f"reason {reason}"
     work = _Redrive(
         database=database,
         act=Act(
             verb="redrive",
             topic=original,
             group=group,
-            choice=choice if to_topic is None else f"{choice}, to topic {to_topic}",
+            choice=_recorded(reason, to_topic, everything=everything),
             actor=actor,
         ),
         topic=original,
@@ -117,17 +116,13 @@ def redrive(
     finally:  # what has moved is there, even if the rest failed
         if work.moved:
             (wake_scheduler if timing.delay_ms else partial(published, work.target))()
-    return Redriven(
-        topic=original,
-        group=group,
-        to_topic=work.target,
-        messages=work.chosen if dry_run else work.moved,
-        keys=len(work.keys),
-        missing=0 if chosen.ids is None else len(chosen.ids - work.named),
-        remaining=sum(len(waiting) for waiting in work.held.values()),
-        delay=timing.delay_ms / 1000,
-        dry_run=dry_run,
-    )
+    return work.result(chosen, dry_run=dry_run)
+
+
+def _recorded(reason: str | None, to_topic: str | None, *, everything: bool) -> str:
+    """The choice, as the audit of this call records it."""
+    choice = "all" if everything else "ids" if reason is None else f"reason {reason}"
+    return choice if to_topic is None else f"{choice}, to topic {to_topic}"
 
 
 def _check(
@@ -235,6 +230,20 @@ class _Redrive:
                 until = time.monotonic() + patience
             elif self.held:
                 self._pause.wait(HEAD_HELD)
+
+    def result(self, choice: Choice, *, dry_run: bool) -> Redriven:
+        """Return what was done, or what would be done."""
+        return Redriven(
+            topic=self.topic,
+            group=self.group,
+            to_topic=self.target,
+            messages=self.chosen if dry_run else self.moved,
+            keys=len(self.keys),
+            missing=0 if choice.ids is None else len(choice.ids - self.named),
+            remaining=sum(len(waiting) for waiting in self.held.values()),
+            delay=self.timing.delay_ms / 1000,
+            dry_run=dry_run,
+        )
 
     def _batches(self, letters: Sequence[Letter]) -> Iterator[list[Letter]]:
         most = BATCH if self.rate is None else max(1, min(BATCH, int(self.rate * RATED_BATCH)))

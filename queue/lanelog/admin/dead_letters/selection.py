@@ -14,7 +14,7 @@ from attrs import frozen
 from lanelog._checks import check_name
 from lanelog._database import codes
 from lanelog._stores import offsets
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, pairs, placeholders
 from lanelog.admin.lookup.known import PAGE, known_topic, pages, read
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read import topics
@@ -246,7 +246,7 @@ def unsettled(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) 
     """Return those of the dead letters (key, offset) that exist and are not settled, in order."""
     found: list[tuple[str, int]] = []
     for chunk in chunked(points):
-        sql = UNSETTLED.format(points=",".join(["(%s, %s)"] * len(chunk)))
+        sql = UNSETTLED.format(points=pairs(chunk))
         found += [(key, offset) for key, offset in cx.query(sql, (dead_topic, *(v for point in chunk for v in point)))]
     return sorted(found, key=lambda point: (point[0].encode(), point[1]))
 

@@ -279,7 +279,7 @@ def _clock(patient: _Patient) -> Finding:
     except SchemaError:
         row = (*(patient.cx.one(NOW) or ()), 0)
     assert row is not None  # noqa: S101 - an aggregate always has a row
-    there, heartbeat = int(row[0]) / 1000, int(row[1]) / 1000
+    there, heartbeat = (int(each) / 1000 for each in row)
     if heartbeat > there + _CLOCK_BACK:
         return _error(
             "clock",
@@ -361,7 +361,8 @@ def _places(found: Sequence[Contradiction]) -> str:
 
 
 def _pair(row: tuple[Any, ...] | None) -> tuple[Any, Any]:
-    return (None, None) if row is None else (row[0], row[1])
+    first, second = row or (None, None)
+    return first, second
 
 
 _CHECKS: Final[tuple[Callable[[_Patient], Finding], ...]] = (

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
 from lanelog._engine.cleanup import auditing, collection, deletion_events
+from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
-from lanelog._engine.cleanup.unattended import Undertaker
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._places import GroupTopic
@@ -81,12 +81,12 @@ def maintain(
         except DatabaseError as error:
             failed[topic] = str(error)
             refusal = None if error.retriable else error
-    for group, topic in read(database, history.kept, "looking for history"):
-        if topics is None or topic in dict(wanted):  # None: deleted topics, too
+    for at in read(database, history.kept, "looking for history"):
+        if topics is None or at.topic in dict(wanted):  # None: deleted topics, too
             try:
-                outcomes += _purge_history(database, GroupTopic(topic=topic, group=group))
+                outcomes += _purge_history(database, at)
             except DatabaseError as error:
-                failed.setdefault(topic, str(error))
+                failed.setdefault(at.topic, str(error))
     done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or outcomes
     if refusal is not None and not done and failed.keys() >= dict(wanted).keys():
         raise refusal  # the account may do nothing of all this
@@ -198,7 +198,7 @@ def _bury_expired(
     for group in read(database, groups.unattended, "looking for groups that nobody consumes", topic):
         for page in pages(database, topic, LANES_A_TRANSACTION):
             keys = [key for key, _ in page]
-            buried += repeated(database, undertaker.bury, "burying what has expired", group, keys).messages
+            buried += repeated(database, undertaker.bury, "settling what has expired", group, keys).messages
     return buried
 
 

@@ -1,7 +1,7 @@
 """Lanes whose tables contradict each other, in all topics: found, and mended on request.
 
-Owns the way through topics and keys. The engine's `contradictions` judges, mends and takes the locks. A suspect is
-judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is not taken for a
+Owns the way through topics and keys. The engine's `contradictions` judges, mends and takes the locks. A doubtful lane
+is judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is not taken for a
 contradiction.
 
 Dies anywhere, or two at once: each lane is a transaction of its own, and the next call finds the rest.
@@ -46,7 +46,7 @@ def listed(
     """
     found: list[Contradiction] = []
     for topic in _topics(database, everywhere=everywhere):
-        for key in _suspects(database, topic, limit - len(found), everywhere=everywhere, heads=heads):
+        for key in _doubtful(database, topic, limit - len(found), everywhere=everywhere, heads=heads):
             found += repeated(database, _examined, "examining a lane", database, topic, key)
         if len(found) >= limit:
             break
@@ -62,8 +62,8 @@ def repaired(database: Database) -> list[Contradiction]:
     session = database.session("repair")
     try:
         for topic in _topics(database, everywhere=True):
-            while suspects := _suspects(database, topic, PAGE, everywhere=True):
-                done = [each for key in suspects for each in _mended(database, session, topic, key)]
+            while doubtful := _doubtful(database, topic, PAGE, everywhere=True):
+                done = [each for key in doubtful for each in _mended(database, session, topic, key)]
                 mended += done
                 if not done:
                     break  # a purge and rebirth made them look wrong
@@ -89,9 +89,9 @@ def _examined(database: Database, topic: str, key: str) -> list[Contradiction]:
         return contradictions.examine(cx, topic, key)
 
 
-def _suspects(database: Database, topic: str, limit: int, *, everywhere: bool, heads: int | None = None) -> list[str]:
+def _doubtful(database: Database, topic: str, limit: int, *, everywhere: bool, heads: int | None = None) -> list[str]:
     def look(cx: Executor) -> list[str]:
-        return lane_rows.suspects(cx, topic, list(groups.readers(cx, topic)), limit, heads)
+        return lane_rows.doubtful(cx, topic, list(groups.readers(cx, topic)), limit, heads)
 
     found = read(database, look, "looking for contradictions")
     if everywhere:

@@ -49,13 +49,17 @@ def oldest_transaction(cx: Executor) -> OldestTransaction | None:
     Raises DatabaseError if the account lacks PROCESS.
     """
     row = cx.one(OLDEST)
-    return None if row is None else OldestTransaction(connection=int(row[0]), seconds=max(0, int(row[1])))
+    if row is None:
+        return None
+    connection, seconds = row
+    return OldestTransaction(connection=int(connection), seconds=max(0, int(seconds)))
 
 
 def history_list_length(cx: Executor, *, mariadb: bool) -> int:
     """Return how many transactions wait for purge. On MySQL it raises DatabaseError if the account lacks PROCESS."""
     row = cx.one(_HISTORY_MARIADB if mariadb else _HISTORY_MYSQL)
-    return 0 if row is None else int(row[1])
+    _, length = row or ("", 0)
+    return int(length)
 
 
 def table_sizes(cx: Executor) -> dict[str, TableSize]:

@@ -225,9 +225,9 @@ def _load(
     lists = {"groups": placeholders(groups), "keys": placeholders(keys)}
     points = (*groups, topic, *keys)
     heads = cx.query(HEADS.format(keys=lists["keys"]), (topic, *keys))
-    places = {(row[0], row[1]): Place(*row[2:]) for row in cx.query(PLACES.format(**lists), points)}
-    leases = {(row[0], row[1]): (row[2], row[3]) for row in cx.query(LEASES.format(**lists), points)}
-    sums = {(row[0], row[1]): _sums(row[2:]) for row in cx.query(EXCEPTIONS.format(**lists), points)}
+    places = {(group, key): Place(*rest) for group, key, *rest in cx.query(PLACES.format(**lists), points)}
+    leases = {(group, key): lease for group, key, *lease in cx.query(LEASES.format(**lists), points)}
+    sums = {(group, key): _sums(rest) for group, key, *rest in cx.query(EXCEPTIONS.format(**lists), points)}
     for key, head, floor, deleted, now in heads:
         for group in groups:
             owner, epoch = leases.get((group, key), ("", 0))

@@ -243,51 +243,50 @@ def list_leases(
     optional("group", group)
     limit_of(limit)
 
-    def registered() -> list[tuple[str, str]]:
+    def registered() -> list[GroupTopic]:
         with database.snapshot() as cx:
             if topic is not None:
-                return [(topic, name) for name in _groups_of(cx, topic, group)]
-            found = [(each, name) for each, names in readers(cx).items() for name in names]
-            chosen = [(each, name) for each, name in found if group in (None, name)]
+                return [GroupTopic(topic=topic, group=name) for name in _groups_of(cx, topic, group)]
+            found = [GroupTopic(topic=each, group=name) for each, names in readers(cx).items() for name in names]
+            chosen = [at for at in found if group in (None, at.group)]
             if group is not None and not chosen:
                 raise ConfigurationError(f"no topic has a group {group!r}: `lanelog groups` lists those there are")
             return chosen
 
     found: list[LeaseInfo] = []
-    for each, name in repeated(database, registered, "listing groups"):
+    for at in repeated(database, registered, "listing groups"):
         if len(found) >= limit:
             break
-        found += _leases(database, each, name, limit - len(found), stale=stale)
+        found += _leases(database, at, limit - len(found), stale=stale)
     return found
 
 
-def _leases(database: Database, topic: str, group: str, limit: int, *, stale: bool) -> list[LeaseInfo]:
+def _leases(database: Database, at: GroupTopic, limit: int, *, stale: bool) -> list[LeaseInfo]:
     def look() -> list[LeaseInfo]:
         with database.snapshot() as cx:
-            at = GroupTopic(topic=topic, group=group)
             owners = _owners.load(cx, at)
             if stale:
-                suspects = [name for name in leases.counts(cx, at) if name and not owners.alive(name)]
-                rows = _of(cx, group, topic, suspects, limit)
+                dead = [name for name in leases.counts(cx, at) if name and not owners.alive(name)]
+                rows = _of(cx, at, dead, limit)
             else:
-                rows = cx.query(LEASES, (group, topic, limit))
-        return [_lease(topic, group, row, owners) for row in rows]
+                rows = cx.query(LEASES, (*at.columns, limit))
+        return [_lease(at, row, owners) for row in rows]
 
     return repeated(database, look, "listing leases")
 
 
-def _of(cx: Executor, group: str, topic: str, owners: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
+def _of(cx: Executor, at: GroupTopic, owners: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
     if not owners:
         return []
-    return cx.query(LEASES_OF.format(owners=placeholders(owners)), (group, topic, *owners, limit))
+    return cx.query(LEASES_OF.format(owners=placeholders(owners)), (*at.columns, *owners, limit))
 
 
-def _lease(topic: str, group: str, row: tuple[Any, ...], owners: Owners) -> LeaseInfo:
+def _lease(at: GroupTopic, row: tuple[Any, ...], owners: Owners) -> LeaseInfo:
     key, owner, epoch, leased_at = row
     beat = owners.rows.get(owner)
     return LeaseInfo(
-        topic=topic,
-        group=group,
+        topic=at.topic,
+        group=at.group,
         key=key,
         owner=owner or None,
         owner_state=owners.state(owner) if owner else None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve, frozen
 
 from lanelog._places import LaneId
-from lanelog._stores._points import chunked
+from lanelog._stores._points import chunked, pairs
 from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def firsts(cx: Executor, topic: str, group: str, lanes: Mapping[str, LaneFacts])
 def _rows_at(cx: Executor, topic: str, group: str, at: Mapping[str, int]) -> Iterable[Row]:
     for chunk in chunked(sorted(at.items())):
         args = [value for point in chunk for value in point]
-        for row in cx.query(ROWS_AT.format(points=_points(len(chunk))), (group, topic, *args)):
+        for row in cx.query(ROWS_AT.format(points=pairs(chunk)), (group, topic, *args)):
             yield Row(*row)
 
 
@@ -190,7 +190,7 @@ def bodies_at(cx: Executor, topic: str, at: Mapping[str, int]) -> Iterable[Body]
     """Yield the messages at these offsets, one by key. A hole is left out."""
     for chunk in chunked(sorted(at.items())):
         args = [value for point in chunk for value in point]
-        for row in cx.query(MESSAGES_AT.format(points=_points(len(chunk))), (topic, *args)):
+        for row in cx.query(MESSAGES_AT.format(points=pairs(chunk)), (topic, *args)):
             yield Body(*row)
 
 
@@ -198,7 +198,3 @@ def _next_body(cx: Executor, topic: str, key: str, offset: int) -> Body | None:
     """Return the message behind a hole, which a crash of the server can leave: the lane waits for that message."""
     row = cx.one(NEXT_MESSAGE, (topic, key, offset))
     return None if row is None else Body(*row)
-
-
-def _points(count: int) -> str:
-    return ",".join(["(%s, %s)"] * count)

@@ -6,7 +6,7 @@ payload is read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
 
@@ -86,6 +86,28 @@ LETTERS_BACK = 1000
 ORIGINAL_ID = "lanelog.original_id"
 
 
+class _MessageRow(NamedTuple):
+    """`_COLUMNS` of one message."""
+
+    topic: str
+    key: str
+    offset: int
+    id: str
+    payload: bytes
+    payload_bytes: int
+    metadata: bytes | None
+    published_at: int
+    created_at: int
+    expires_at: int
+    target_group: str
+    original_topic: str
+    original_offset: int
+    failed_group: str
+    failed_at: int
+    failure_count: int
+    last_error: str | None
+
+
 @frozen
 class _Letter:
     """A dead letter that was neither redriven nor deleted."""
@@ -113,12 +135,13 @@ def message(
         with database.snapshot() as cx:
             known_lane(cx, topic, key)
             if message_id is None:
-                row = cx.one(BY_OFFSET, (topic, key, offset))
+                found = cx.one(BY_OFFSET, (topic, key, offset))
             else:
-                row = cx.one(BY_ID, (topic, key, message_id))
-            if row is None:
+                found = cx.one(BY_ID, (topic, key, message_id))
+            if found is None:
                 return None
-            settled = _settled(cx, topic, key, [row[2]])
+            row = _MessageRow(*found)
+            settled = _settled(cx, topic, key, [row.offset])
             return _info(row, settled, _states_of(cx, row))
 
     return repeated(database, look, "reading a message")
@@ -151,7 +174,7 @@ def messages(
             for chunk in chunked(wanted):
                 settled = _settled(cx, topic, key, chunk)
                 rows = cx.query(AT.format(offsets=placeholders(chunk)), (topic, key, *chunk))
-                found.extend(_info(row, settled, ()) for row in rows)
+                found.extend(_info(_MessageRow(*row), settled, ()) for row in rows)
             return found
 
     return repeated(database, look, "reading messages")
@@ -162,45 +185,44 @@ def _settled(cx: Executor, topic: str, key: str, wanted: Collection[int]) -> set
     return {offset for (offset,) in cx.query(sql, (topic, key, *wanted))}
 
 
-def _info(row: tuple[Any, ...], settled: Collection[int], states: tuple[GroupState, ...]) -> MessageInfo:
-    topic, key, offset, message_id, payload, size, metadata, published, created, expires, target, *letter = row
+def _info(row: _MessageRow, settled: Collection[int], states: tuple[GroupState, ...]) -> MessageInfo:
     return MessageInfo(
-        topic=topic,
-        key=key,
-        offset=offset,
-        id=message_id,
-        payload=payload,
-        payload_bytes=size,
-        metadata=decode_metadata(metadata),
-        published_at=utc_from_ms(published),
-        created_at=utc_from_ms(created),
-        expires_at=when(expires),
-        target_group=target or None,
-        dead_letter=_dead_letter(*letter),
-        settled=offset in settled,
+        topic=row.topic,
+        key=row.key,
+        offset=row.offset,
+        id=row.id,
+        payload=row.payload,
+        payload_bytes=row.payload_bytes,
+        metadata=decode_metadata(row.metadata),
+        published_at=utc_from_ms(row.published_at),
+        created_at=utc_from_ms(row.created_at),
+        expires_at=when(row.expires_at),
+        target_group=row.target_group or None,
+        dead_letter=_dead_letter(row),
+        settled=row.offset in settled,
         states=states,
     )
 
 
-def _dead_letter(
-    topic: str, offset: int, group: str, failed_at: int, count: int, error: str | None
-) -> DeadLetter | None:
-    if not group:
+def _dead_letter(row: _MessageRow) -> DeadLetter | None:
+    if not row.failed_group:
         return None
     return DeadLetter(
-        original_topic=topic,
-        original_offset=offset,
-        group=group,
-        failed_at=utc_from_ms(failed_at),
-        failure_count=count,
-        last_error=error or "",
+        original_topic=row.original_topic,
+        original_offset=row.original_offset,
+        group=row.failed_group,
+        failed_at=utc_from_ms(row.failed_at),
+        failure_count=row.failure_count,
+        last_error=row.last_error or "",
     )
 
 
-def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
+def _states_of(cx: Executor, row: _MessageRow) -> tuple[GroupState, ...]:
     """Return the states for every registered group, with a few look-ups by exact key for each."""
-    topic, key, offset = row[:3]
-    body = message_state.Body(key, offset, created_at=row[8], expires_at=row[9], target_group=row[10])
+    topic, key, offset = row.topic, row.key, row.offset
+    body = message_state.Body(
+        key, offset, created_at=row.created_at, expires_at=row.expires_at, target_group=row.target_group
+    )
     registered = readers(cx, topic).get(topic, [])
     facts = lane_totals.load(cx, topic, registered, [key])
     letters = dead_letter_topics([topic], names(cx, topic))[topic]
@@ -217,24 +239,26 @@ def _states_of(cx: Executor, row: tuple[Any, ...]) -> tuple[GroupState, ...]:
     return tuple(found)
 
 
-def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: tuple[Any, ...]) -> _Letter | None:
+def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: _MessageRow) -> _Letter | None:
     """Return the dead letter of a message, or of its copy: the message may have been redriven, and have failed again.
 
     The id of that later dead letter is derived from every dead letter and copy before it, which may be collected by
     now. Its metadata holds the first id. A later dead letter that lies further back than `LETTERS_BACK` is not found.
     """
-    topic, key, offset, message_id = row[:4]
-    first_id = decode_metadata(row[6]).get(ORIGINAL_ID, message_id)
+    key = row.key
+    first_id = decode_metadata(row.metadata).get(ORIGINAL_ID, row.id)
     for dead_topic in dead_topics:
-        found = cx.one(LETTER, (dead_topic, key, derived_id(group, message_id, offset)))
-        if found is not None and not _settled(cx, dead_topic, key, [found[0]]):
-            return _Letter(dead_topic, *found[1:])
+        found = cx.one(LETTER, (dead_topic, key, derived_id(group, row.id, row.offset)))
+        if found is not None:
+            letter_offset, *facts = found
+            if not _settled(cx, dead_topic, key, [letter_offset]):
+                return _Letter(dead_topic, *facts)
         head = partitions.heads(cx, dead_topic, [key]).get(key, 0)
         floor = offsets.load_floors(cx, dead_topic, [key]).get(key)
         least = max(head - LETTERS_BACK, 0 if floor is None else floor.offset_acked)
-        for letter in cx.query(LETTERS, (dead_topic, key, least, group, topic, offset)):
-            if decode_metadata(letter[5]).get(ORIGINAL_ID) == first_id:
-                return _Letter(dead_topic, *letter[1:5])
+        for _, *facts, metadata in cx.query(LETTERS, (dead_topic, key, least, group, row.topic, row.offset)):
+            if decode_metadata(metadata).get(ORIGINAL_ID) == first_id:
+                return _Letter(dead_topic, *facts)
     return None
 
 

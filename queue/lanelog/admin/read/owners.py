@@ -97,4 +97,7 @@ def load(cx: Executor, at: GroupTopic) -> Owners:
 def uptime(cx: Executor) -> float:
     """Return the seconds since the server started; infinite if the server does not say."""
     row = cx.one(_UPTIME)
-    return inf if row is None else max(0, signed(int(row[1])))
+    if row is None:
+        return inf
+    _, seconds = row
+    return max(0, signed(int(seconds)))

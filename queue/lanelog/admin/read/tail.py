@@ -29,22 +29,33 @@ _PAGE: Final = 1000
 
 
 def tail(
-    database: Database, topic: str, key: str | None, *, lines: int, follow: bool, interval: Duration
+    database: Database,
+    topic: str,
+    key: str | None,
+    *,
+    lines: int,
+    follow: bool,
+    interval: Duration,
+    lanes: int = LANES_MAX,
 ) -> Iterator[MessageInfo]:
-    """See `Admin.tail`."""
+    """See `Admin.tail`. `lanes`: so many are followed without a key."""
     if key is None and not follow:
         raise ConfigurationError("without a key there is only follow=True, from now on")
     check_integer("lines", lines, least=0, most=LINES_MAX)
     pause = check_duration("interval", interval, least=INTERVAL_LEAST)
     # The beginning is looked up at the call, which refuses an unknown topic or lane there and then.
-    return _messages(database, topic, key, _start(database, topic, key, lines), pause if follow else None)
+    if key is None:
+        seen = heads.heads(database, topic, lanes)
+    else:
+        seen = {key: max(0, read(database, known_lane, "looking for the lane", topic, key) - lines)}
+    return _messages(database, topic, key, seen, pause if follow else None, lanes)
 
 
 def _messages(
-    database: Database, topic: str, key: str | None, seen: dict[str, int], interval: float | None
+    database: Database, topic: str, key: str | None, seen: dict[str, int], interval: float | None, lanes: int
 ) -> Iterator[MessageInfo]:
     while True:
-        yield from _new(database, topic, key, seen)
+        yield from _new(database, topic, key, seen, lanes)
         if interval is None:
             return
         rest(interval)
@@ -55,17 +66,10 @@ def rest(seconds: float) -> None:
     Event().wait(seconds)
 
 
-def _start(database: Database, topic: str, key: str | None, lines: int) -> dict[str, int]:
-    """Return the offsets that count as read, by key."""
-    if key is None:
-        return heads.heads(database, topic, LANES_MAX)
-    return {key: max(0, read(database, known_lane, "looking for the lane", topic, key) - lines)}
-
-
-def _new(database: Database, topic: str, key: str | None, seen: dict[str, int]) -> Iterator[MessageInfo]:
+def _new(database: Database, topic: str, key: str | None, seen: dict[str, int], lanes: int) -> Iterator[MessageInfo]:
     """Yield the messages behind `seen`, and advance it. A lane that was purged meanwhile has none."""
     if key is None:
-        keys = [name for name, head in heads.heads(database, topic, LANES_MAX).items() if head > seen.get(name, 0)]
+        keys = [name for name, head in heads.heads(database, topic, lanes).items() if head > seen.get(name, 0)]
     else:
         keys = [key]
     for name in keys:

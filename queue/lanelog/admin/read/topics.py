@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._points import chunked, placeholders
@@ -22,6 +21,7 @@ from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.lookup.together import together
 from lanelog.admin.read import ages, lane_totals
 from lanelog.admin.read import owners as _owners
+from lanelog.admin.read.registrations import GROUPS_MAX, Registration, registrations
 from lanelog.admin.types.topology import GroupInfo, MemberInfo, TopicInfo
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog.admin.read.owners import Owners
-
-GROUPS_MAX = 1000
-"""The most groups that `groups()` returns."""
 
 MOST: Final = 0.75
 """The part of a group's lanes that lag, above which few lanes are looked at to find many that do."""
@@ -62,23 +59,6 @@ JOIN queue_offsets f FORCE INDEX (PRIMARY)
 WHERE d.consumer_group = '' AND d.topic IN ({topics}) AND d.message_offset > f.marked_through
 GROUP BY d.topic
 """
-
-_REGISTRATION = f"""topic, consumer_group, delivery_order, start_at, retention_ms, created_at, paused_at, paused_by,
-       pause_reason, {NOW_MS}
-FROM queue_groups
-"""
-
-# Registrations, in order of topic and name (by_topic).
-GROUPS = f"SELECT {_REGISTRATION} FORCE INDEX (by_topic) WHERE topic > '' ORDER BY topic, consumer_group LIMIT %s"
-
-# Registrations of one topic (by_topic).
-GROUPS_OF = f"SELECT {_REGISTRATION} FORCE INDEX (by_topic) WHERE topic = %s ORDER BY consumer_group LIMIT %s"
-
-# Registrations of one name, in order of topic (PRIMARY).
-GROUPS_NAMED = f"SELECT {_REGISTRATION} FORCE INDEX (PRIMARY) WHERE consumer_group = %s ORDER BY topic LIMIT %s"
-
-# One registration (PRIMARY).
-GROUP = f"SELECT {_REGISTRATION} FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
 
 
 @frozen
@@ -138,10 +118,15 @@ def topic(database: Database, name: str) -> TopicInfo:
 
 
 def groups(
-    database: Database, topic: str | None, breadth: ages.Breadth = ages.USUAL, *, group: str | None = None
+    database: Database,
+    topic: str | None,
+    breadth: ages.Breadth = ages.USUAL,
+    *,
+    group: str | None = None,
+    limit: int = GROUPS_MAX,
 ) -> list[GroupInfo]:
     """See `Admin.groups`. Each group has a snapshot of its own."""
-    return [look.info for look in look_at_groups(database, topic, breadth, group=group)]
+    return [look.info for look in look_at_groups(database, topic, breadth, group=group, limit=limit)]
 
 
 @frozen(kw_only=True)
@@ -154,21 +139,21 @@ class GroupLook:
 
 
 def look_at_groups(
-    database: Database, topic: str | None, breadth: ages.Breadth, *, group: str | None = None
+    database: Database, topic: str | None, breadth: ages.Breadth, *, group: str | None = None, limit: int = GROUPS_MAX
 ) -> list[GroupLook]:
     """Return what `groups` does, and the lanes that were looked into for it. Several groups are looked at together."""
     optional("topic", topic)
     optional("group", group)
 
-    def look() -> tuple[list[tuple[Any, ...]], float]:
+    def look() -> tuple[list[Registration], float]:
         with database.snapshot() as cx:
             uptime = _owners.uptime(cx)
             if topic is not None:
                 known_topic(cx, topic)
-            return _registrations(cx, topic, group), uptime
+            return registrations(cx, topic, group, limit), uptime
 
     rows, uptime = repeated(database, look, "listing groups")
-    places = [GroupTopic(topic=row[0], group=row[1]) for row in rows]
+    places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
     sums = together([partial(_sums_of, database, at) for at in places])
     exact = _exact([each.facts.lagging for each in sums], breadth)
     oldest = together(
@@ -183,9 +168,9 @@ def look_at_groups(
     ]
 
 
-def lag(database: Database, topic: str | None, group: str | None) -> list[GroupInfo]:
+def lag(database: Database, topic: str | None, group: str | None, *, limit: int = GROUPS_MAX) -> list[GroupInfo]:
     """See `Admin.lag`."""
-    found = groups(database, topic, group=group)
+    found = groups(database, topic, group=group, limit=limit)
     if group is not None and not found:
         where = "any topic" if topic is None else f"topic {topic!r}"
         listing = "`lanelog groups`" if topic is None else f"`lanelog groups {topic}`"
@@ -284,12 +269,6 @@ def _complete(
     ]
 
 
-def _registrations(cx: Executor, topic: str | None, group: str | None) -> list[tuple[Any, ...]]:
-    if topic is None:
-        return cx.query(GROUPS, (GROUPS_MAX,)) if group is None else cx.query(GROUPS_NAMED, (group, GROUPS_MAX))
-    return cx.query(GROUPS_OF, (topic, GROUPS_MAX)) if group is None else cx.query(GROUP, (group, topic))
-
-
 @frozen(kw_only=True)
 class _GroupSums:
     """The lanes of a group, added up, and its owners, from one snapshot."""
@@ -350,22 +329,21 @@ def _oldest_of(
     return repeated(database, look, "looking for the oldest message")
 
 
-def _group(row: tuple[Any, ...], sums: _GroupSums, oldest: _Oldest, uptime: float, *, exact: bool) -> GroupLook:
-    topic, group, order, start, retention_ms, created_at, paused_at, paused_by, pause_reason, now = row
+def _group(row: Registration, sums: _GroupSums, oldest: _Oldest, uptime: float, *, exact: bool) -> GroupLook:
     facts, owners = sums.facts, sums.owners
     owned, stale = owners.counted(sums.lanes)
     info = GroupInfo(
-        topic=topic,
-        group=group,
-        order=order,
-        start=start,
-        retention=retention_ms / 1000,
-        created_at=utc_from_ms(created_at),
-        paused_at=when(paused_at),
-        paused_by=paused_by,
-        pause_reason=pause_reason,
+        topic=row.topic,
+        group=row.group,
+        order=row.order,
+        start=row.start,
+        retention=row.retention_ms / 1000,
+        created_at=utc_from_ms(row.created_at),
+        paused_at=when(row.paused_at),
+        paused_by=row.paused_by,
+        pause_reason=row.pause_reason,
         members=sum(owners.alive(owner) for owner in owners.rows),
-        members_unchanged=min(owners.unchanged(), max(0, now - created_at) / 1000, uptime),
+        members_unchanged=min(owners.unchanged(), max(0, row.now - row.created_at) / 1000, uptime),
         lanes=facts.lanes,
         owned_lanes=owned,
         stale_lanes=stale,

@@ -331,7 +331,7 @@ class Maintained:
     appended: int
     """Delayed messages that were due and are in the log now."""
     expired: int
-    """Messages that had expired for a group without members, and are dead letters now."""
+    """Messages that expired for a group without members: settled, and dead letters if the group keeps any."""
     collected: int
     """Messages deleted that every group had settled."""
     dead_letters: int

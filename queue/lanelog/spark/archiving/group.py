@@ -167,7 +167,7 @@ class ArchiveGroup:
 
     def with_outcomes(self) -> list[str]:
         """Return the held topics for which a group has outcomes."""
-        found = {topic for _, topic in read(self.database, history.kept, "looking for outcomes")}
+        found = {at.topic for at in read(self.database, history.kept, "looking for outcomes")}
         return sorted(found & self.epochs.keys())
 
     # -- watermarks ----------------------------------------------------------------------------------------------------

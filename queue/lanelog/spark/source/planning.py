@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 
 from lanelog import migrations
 from lanelog._database import Database
+from lanelog._places import GroupTopic
 from lanelog.errors import ConfigurationError
 from lanelog.spark.source import queries
 from lanelog.spark.source.options import EARLIEST
@@ -65,12 +66,12 @@ class Planner:
         """
         return self._repeat(self._look, "reading the heads")
 
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return the (group, topic) whose rows of the table are to be read.
+    def group_topics(self) -> list[GroupTopic]:
+        """Return the groups of topics whose rows of the table are to be read.
 
         Raises as `look`, also for an unknown group.
         """
-        return self._repeat(self._pairs, "reading the groups")
+        return self._repeat(self._group_topics, "reading the groups")
 
     def starts(self, seen: Seen) -> Offsets:
         """Return the first offset to read in each lane: the options' starting point, or behind the group's watermark.
@@ -134,14 +135,14 @@ class Planner:
             watermarks = {} if group is None else queries.watermarks(cx, group, names)
             return Seen(queries.lanes(cx, names), watermarks, read, frozenset(unregistered))
 
-    def _pairs(self) -> list[tuple[str, str]]:
+    def _group_topics(self) -> list[GroupTopic]:
         group, table = self.options.group, self.options.table
         with self._database.snapshot() as cx:
             topics = self._topics(cx)
             # Outcomes outlive their group.
             if group is not None and table != "history" and not queries.registered(cx, group):
                 raise ConfigurationError(f"group {group!r} is not registered for any topic")
-            return queries.pairs(cx, list(topics), group, table)
+            return queries.group_topics(cx, list(topics), group, table)
 
     def _topics(self, cx: Executor) -> dict[str, TopicState]:
         named = self.options.topics

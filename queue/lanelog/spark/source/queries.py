@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lanelog._places import GroupTopic
 from lanelog._stores import history
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, pairs, placeholders
 from lanelog.spark.source.offsets import LaneExtent, TopicState
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> d
     """
     found: dict[str, int] = {}
     for chunk in chunked(places):
-        sql = WRITTEN_AT.format(points=",".join(["(%s,%s)"] * len(chunk)))
+        sql = WRITTEN_AT.format(points=pairs(chunk))
         rows = cx.query(sql, (topic, *(value for place in chunk for value in place)))
         found.update({key: int(created) for key, _, created in rows})
     return found
@@ -206,26 +207,24 @@ def messages(cx: Executor, page: Sequence[LaneRange], largest: int) -> list[byte
 
 def payloads(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
     """Return the payloads at these places, at most a thousand."""
-    sql = PAYLOADS.format(points=",".join(["(%s,%s)"] * len(places)))
+    sql = PAYLOADS.format(points=pairs(places))
     rows = cx.query(sql, (topic, *(value for place in places for value in place)))
     return {(key, int(offset)): payload for key, offset, payload in rows}
 
 
-def table_pages(
-    query: Any, table: str, group: str, topic: str, since_ms: int | None
-) -> Iterator[list[tuple[Any, ...]]]:
+def table_pages(query: Any, table: str, at: GroupTopic, since_ms: int | None) -> Iterator[list[tuple[Any, ...]]]:
     """Yield the rows of one group and topic, page by page. `query(sql, args)` runs one statement."""
     if table == "groups":
-        yield query(GROUPS, (group, topic))
+        yield query(GROUPS, at.columns)
         return
     key, offset, finished = "", 0, since_ms or 0
     while True:
         if table in _BY_KEY:
-            page = query(_BY_KEY[table], (group, topic, key, PAGE))
+            page = query(_BY_KEY[table], (*at.columns, key, PAGE))
         elif since_ms is None:
-            page = query(_BY_OFFSET[table], (group, topic, key, key, offset, PAGE))
+            page = query(_BY_OFFSET[table], (*at.columns, key, key, offset, PAGE))
         else:
-            page = query(HISTORY_SINCE, (group, topic, finished, finished, key, key, offset, PAGE))
+            page = query(HISTORY_SINCE, (*at.columns, finished, finished, key, key, offset, PAGE))
         yield page
         if len(page) < PAGE:
             return
@@ -236,15 +235,16 @@ def table_pages(
             finished = int(page[-1][_FINISHED])
 
 
-def pairs(cx: Executor, names: Sequence[str], group: str | None, table: str) -> list[tuple[str, str]]:
-    """Return every (group, topic) of which a table may have rows.
+def group_topics(cx: Executor, names: Sequence[str], group: str | None, table: str) -> list[GroupTopic]:
+    """Return every group of a topic of which a table may have rows.
 
     The reserved group '' has the floors, and the rows of settled dead letters.
     """
     if group is not None:
-        return [(group, topic) for topic in names]
+        return [GroupTopic(topic=topic, group=group) for topic in names]
     if table == "history":  # outcomes outlive their group
         there = set(names)
-        return [(each, topic) for each, topic in history.kept(cx) if topic in there]
+        return [at for at in history.kept(cx) if at.topic in there]
     reserved = [""] if table in {"offsets", "delivery_state"} else []
-    return [(each, topic) for topic, groups in readers(cx, names).items() for each in (*reserved, *groups)]
+    found = readers(cx, names)
+    return [GroupTopic(topic=topic, group=each) for topic, groups in found.items() for each in (*reserved, *groups)]

@@ -16,6 +16,7 @@ from attrs import define, frozen
 from pyspark.sql.datasource import InputPartition
 
 from lanelog._database import Database
+from lanelog._places import GroupTopic
 from lanelog._stores._points import MAX_POINTS
 from lanelog.errors import LanelogError
 from lanelog.spark.errors import clear
@@ -85,8 +86,7 @@ class TableSplit(InputPartition):
     """The rows of a table that one task reads."""
 
     table: str
-    pairs: tuple[tuple[str, str], ...]
-    """(group, topic)."""
+    parts: tuple[GroupTopic, ...]
     since_ms: int | None
 
 
@@ -99,7 +99,7 @@ def read_split(reading: Reading, split: InputPartition) -> Iterator[pa.RecordBat
         if isinstance(split, MessageSplit):
             yield from read_messages(reading, split.ranges)
         elif isinstance(split, TableSplit):
-            yield from read_table(reading, split.table, split.pairs, split.since_ms)
+            yield from read_table(reading, split.table, split.parts, split.since_ms)
 
 
 def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.RecordBatch]:
@@ -120,17 +120,17 @@ def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.
 
 
 def read_table(
-    reading: Reading, table: str, pairs: Sequence[tuple[str, str]], since_ms: int | None
+    reading: Reading, table: str, parts: Sequence[GroupTopic], since_ms: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table for these (group, topic). Raises DatabaseError, ConfigurationError."""
+    """Yield the rows of a table for these groups of topics. Raises DatabaseError, ConfigurationError."""
     with _connection(reading.place) as connection:
 
         def query(sql: str, args: Sequence[object]) -> list[tuple[Any, ...]]:
             return cast("list[tuple[Any, ...]]", connection.query(lambda cx: cx.query(sql, args)))
 
         rows: list[tuple[Any, ...]] = []
-        for group, topic in pairs:
-            for page in queries.table_pages(query, table, group, topic, since_ms):
+        for at in parts:
+            for page in queries.table_pages(query, table, at, since_ms):
                 rows += page
                 if len(rows) >= queries.PAGE:
                     yield _table_batch(table, rows)

@@ -19,7 +19,7 @@ from lanelog.spark.source.options import FORMAT, parse_read, parse_write
 from lanelog.spark.source.planning import Planner
 from lanelog.spark.source.reading import MessageSplit, Reading, TableSplit, read_split
 from lanelog.spark.source.schema import TABLES
-from lanelog.spark.source.splits import TABLE_SPLITS, plan_splits, split_pairs
+from lanelog.spark.source.splits import TABLE_SPLITS, plan_splits, split_table
 from lanelog.spark.source.stream import LanelogStreamReader
 from lanelog.spark.source.writer import LanelogStreamWriter, LanelogWriter, check_columns
 
@@ -101,8 +101,8 @@ class LanelogReader(DataSourceReader):
                     return [MessageSplit(split) for split in splits]
                 most = 1 if options.table == "groups" else TABLE_SPLITS  # one row each
                 return [
-                    TableSplit(options.table, pairs, options.starting_ms)
-                    for pairs in split_pairs(planner.pairs(), most)
+                    TableSplit(options.table, parts, options.starting_ms)
+                    for parts in split_table(planner.group_topics(), most)
                 ]
             finally:
                 planner.close()

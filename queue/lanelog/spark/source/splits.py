@@ -12,6 +12,8 @@ from attrs import frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from lanelog._places import GroupTopic
+
 SPLIT_ROWS: Final = 50_000
 """About this many messages belong to one task, unless minPartitions asks for smaller splits."""
 PAGE_ROWS: Final = 5_000
@@ -19,7 +21,7 @@ PAGE_ROWS: Final = 5_000
 PAGE_LANES: Final = 250
 """The most lanes of one statement."""
 TABLE_SPLITS: Final = 8
-"""The most tasks of a table. A task costs more than hundreds of (group, topic) with few rows, as most of them are."""
+"""The most tasks of a table. A task costs more than hundreds of groups with few rows, as most of them are."""
 
 
 @frozen
@@ -66,10 +68,10 @@ def _cut(ranges: Sequence[LaneRange], ends: Sequence[int]) -> Iterator[list[Lane
                 split, at = [], at + 1
 
 
-def split_pairs(pairs: Sequence[tuple[str, str]], most: int = TABLE_SPLITS) -> list[tuple[tuple[str, str], ...]]:
-    """Cut the (group, topic) of a table, in their order, into at most `most` even parts; none of them is empty."""
-    total, count = len(pairs), min(len(pairs), most)
-    return [tuple(pairs[total * n // count : total * (n + 1) // count]) for n in range(count)]
+def split_table(parts: Sequence[GroupTopic], most: int = TABLE_SPLITS) -> list[tuple[GroupTopic, ...]]:
+    """Cut the groups and topics of a table, in their order, into at most `most` even parts; none of them is empty."""
+    total, count = len(parts), min(len(parts), most)
+    return [tuple(parts[total * n // count : total * (n + 1) // count]) for n in range(count)]
 
 
 def pages(ranges: Iterable[LaneRange]) -> Iterator[list[LaneRange]]:

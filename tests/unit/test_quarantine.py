@@ -1,4 +1,4 @@
-"""A suspect, which may have killed its process before, has the process to itself until its outcome is committed."""
+"""Quarantine: what a crash means for a message, and how long a message that runs alone has the process to itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lanelog._engine.lane.lane import Lane
-from lanelog._engine.lane.policy import ACKED
-from lanelog._engine.lane.values import LaneSnapshot
+from lanelog._engine.lane.outcome import ACKED
+from lanelog._engine.lane.quarantine import judge_again
+from lanelog._engine.lane.values import LaneSnapshot, Waiting
 from lanelog._engine.member import isolation as module
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.working.workers import Worker, Workers
@@ -46,6 +47,35 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     return engine
 
 
+@pytest.mark.parametrize(
+    ("died_alone", "no_attempts_left", "own_cap", "guilty"),
+    [(True, True, None, True), (False, True, None, False), (True, False, None, False), (True, False, 3, True)],
+    ids=["died alone", "a neighbour of a crash", "attempts left", "none left by its redrive"],
+)
+def test_only_who_died_alone_and_has_no_attempt_left_is_guilty(
+    died_alone: bool, no_attempts_left: bool, own_cap: int | None, guilty: bool
+) -> None:
+    """A dead letter is retried without limit, whatever its rows say."""
+    wait = Waiting(3, 0.0, None, crashed=True, died_alone=died_alone, no_attempts_left=no_attempts_left)
+    assert judge_again(wait, own_cap, endless=False, ack_first=False).guilty == guilty
+    assert not judge_again(wait, own_cap, endless=True, ack_first=False).guilty
+
+
+@pytest.mark.parametrize(
+    ("crashed", "next_is_last", "own_cap", "alone"),
+    [(True, True, None, True), (False, True, None, False), (True, False, None, False), (True, False, 4, True)],
+    ids=["its last attempt", "never crashed", "not its last", "the last by its redrive"],
+)
+def test_the_last_attempt_after_a_crash_runs_alone(
+    crashed: bool, next_is_last: bool, own_cap: int | None, alone: bool
+) -> None:
+    """A dead letter has no last attempt, and what is acked before its handler has no other one."""
+    wait = Waiting(3, 0.0, None, crashed=crashed, next_is_last=next_is_last)
+    assert judge_again(wait, own_cap, endless=False, ack_first=False).alone == alone
+    assert not judge_again(wait, own_cap, endless=True, ack_first=False).alone
+    assert not judge_again(wait, own_cap, endless=False, ack_first=True).alone
+
+
 class Handler:
     """A handler that is in no hurry, in a worker's thread; it ends with the test."""
 
@@ -64,8 +94,10 @@ class Handler:
         assert self.may_end.wait(20.0)
 
 
-def test_others_go_on_when_the_outcome_of_a_suspect_is_committed(engine: Engine, isolation: Isolation) -> None:
-    """A suspect whose handler has returned has the process to itself until the flush of its ack has committed."""
+def test_others_go_on_when_the_outcome_of_a_quarantined_message_is_committed(
+    engine: Engine, isolation: Isolation
+) -> None:
+    """One whose handler has returned has the process to itself until the flush of its ack has committed."""
     handler = Handler(engine)
     handler.may_end.set()
     writes = eventually(engine.collect, what="its ack")
@@ -76,8 +108,8 @@ def test_others_go_on_when_the_outcome_of_a_suspect_is_committed(engine: Engine,
     handler.thread.join(20.0)
 
 
-def test_others_go_on_when_the_lane_of_a_suspect_is_lost(engine: Engine, isolation: Isolation) -> None:
-    """A suspect whose lane is lost keeps nobody waiting for a commit that will never be."""
+def test_others_go_on_when_the_lane_of_a_quarantined_message_is_lost(engine: Engine, isolation: Isolation) -> None:
+    """A quarantined message whose lane is lost keeps nobody waiting for a commit that will never be."""
     handler = Handler(engine)
     lane = engine.member._state.lanes["key"]
     handler.may_end.set()
@@ -87,8 +119,10 @@ def test_others_go_on_when_the_lane_of_a_suspect_is_lost(engine: Engine, isolati
     handler.thread.join(20.0)
 
 
-def test_others_go_on_when_a_suspect_settled_by_hand_is_committed(engine: Engine, isolation: Isolation) -> None:
-    """A suspect in the user's hands has the process to itself until its settlement is committed."""
+def test_others_go_on_when_a_quarantined_message_settled_by_hand_is_committed(
+    engine: Engine, isolation: Isolation
+) -> None:
+    """A quarantined message in the user's hands has the process to itself until its settlement is committed."""
     m = engine.member
     _, run = engine.runs.get_nowait()
     assert isolation.enter_alone(lambda: True)

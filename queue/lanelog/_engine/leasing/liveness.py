@@ -1,7 +1,7 @@
-"""Liveness of owners, and the fair shares of lanes.
+"""Liveness: which owners of a group are alive, and which are dead.
 
-Owns the arithmetic of fair shares and the judgement of owners. Pure: it never reads the database or a clock. `now` is
-monotonic seconds, given by the caller.
+Owns this judgement, and one keeper's memory of what it saw. Pure: it never reads the database or a clock. `now` is
+monotonic seconds, given by the caller. The steal checks once more, under locks, what is judged here.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from attrs import define, field, frozen
 from lanelog._backoff import OF_LOOPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from lanelog._database import Incarnation
-    from lanelog._engine.lane.lane import Lane
     from lanelog._stores.heartbeats import HeartbeatRow
 
 SECOND_LOOK = 1.0
@@ -30,51 +29,6 @@ or made it wait, may have ended all sessions. The last of them is back after the
 VETO_DURATIONS = 2
 """How many of its own durations a heartbeat must stay unchanged before its owner counts as dead although the lock is
 held. A proxy may keep the session of a process that is gone."""
-
-
-def fair_share(lanes: int, owners: Sequence[str], me: str) -> int:
-    """The number of lanes for `me`: the first (lanes mod owners) owners in sorted order get one more than the rest.
-
-    Every owner computes the same from the same input, so no owner has to lead. An owner that is not in the list,
-    because its heartbeat is not visible yet, counts itself in.
-    """
-    ranked = sorted({*owners, me})
-    share, left_over = divmod(lanes, len(ranked))
-    return share + (1 if ranked.index(me) < left_over else 0)
-
-
-@frozen(kw_only=True)
-class Share:
-    """One owner's share of each kind of lanes."""
-
-    open: int
-    keyed: int
-    by_kind: bool
-    """Whether the topic has open lanes. Without them, all lanes are alike."""
-
-    @property
-    def total(self) -> int:
-        """How many in all."""
-        return self.open + self.keyed
-
-
-def fair_shares(open_lanes: int, keyed: int, owners: Sequence[str], me: str) -> Share:
-    """The number of open and of keyed lanes for `me`. Open lanes are shared evenly, and so are all lanes together.
-
-    So one owner does not get all open lanes of a topic, and all its work, while others have its idle keys. An owner of
-    an older version shares all lanes alike. It computes the same total for each owner.
-    """
-    mine = fair_share(open_lanes, owners, me)
-    total = fair_share(open_lanes + keyed, owners, me)
-    return Share(open=mine, keyed=total - mine, by_kind=open_lanes > 0)
-
-
-def to_shed(lanes: Iterable[Lane], surplus: int) -> list[Lane]:
-    """The lanes to give back: idle ones first, and then in the order of their keys."""
-    if surplus <= 0:
-        return []
-    staying = [lane for lane in lanes if not lane.state.closing]
-    return sorted(staying, key=lambda lane: (bool(lane.state.running), lane.key))[:surplus]
 
 
 @define(eq=False)
@@ -118,7 +72,7 @@ class LivenessView:
     )  # our session has been steady long enough for an expired heartbeat to count
 
     @property
-    def heirs(self) -> tuple[str, ...]:
+    def sharers(self) -> tuple[str, ...]:
         """The owners among whom lanes are shared out.
 
         While there are dead owners, newcomers get no share. A newcomer must look twice itself before it may take a dead
@@ -163,7 +117,7 @@ class LivenessMonitor:
     _sights: dict[str, _Sight] = field(factory=dict)
 
     @property
-    def suspects(self) -> bool:
+    def second_look_due(self) -> bool:
         """Whether the last look found the lock of some owner free. The second look should follow soon."""
         return any(sight.free_since is not None for sight in self._sights.values())
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog._engine.lane.lane import Lane
-from lanelog._engine.leasing.assignment import fair_share, to_shed
+from lanelog._engine.leasing.fair_share import fair_share, to_shed
 from support.lanes import World
 
 OWNERS = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=12)

@@ -6,12 +6,12 @@ paused, nor a message that a handler may have seen.
 Only expired messages right behind the watermark are taken. The first message that has not expired ends the search: it
 and all behind it wait for a consumer.
 
-Lock order: dead letter head X (skipped when locked) → topic row S → group S → lease X → messages (of the dead letter
-lane, which its head guards) → delivery → offsets → history. The lease's epoch is raised: it fences an owner that only
-slept, as a steal does. A consumer may register meanwhile. If it takes the lease before, its heartbeat is seen here. If
-it takes the lease after, it loads the committed rows. A crash right before the COMMIT: nothing has happened. A crash
-right after it, or an unanswered COMMIT: the watermark has passed the messages, and the next look finds nothing. Two at
-once: the second waits for the lease, and looks again.
+Lock order: dead letter head X (skipped when locked) → topic row S → group S → lease X → messages (the copy, which
+nobody else writes) → delivery → offsets → history. The lease's epoch is raised: it fences an owner that only slept, as
+a steal does. A consumer may register meanwhile. If it takes the lease before, its heartbeat is seen here. If it takes
+the lease after, it loads the committed rows. A crash right before the COMMIT: nothing has happened. A crash right after
+it, or an unanswered COMMIT: the watermark has passed the messages, and the next look finds nothing. Two at once: the
+second waits for the lease, and looks again.
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+"""What a lane wants written: its part of the next flush, and messages on their way to the dead letters.
+
+Owns the fields of these values. Never decides what is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define, field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._engine.lane.flush_waiter import FlushWaiter
+    from lanelog._engine.lane.run import Attempt, Run
+    from lanelog._engine.lane.values import Term
+    from lanelog._stores.deliveries import DeliveryWrite
+    from lanelog._stores.fetches import Fetched
+    from lanelog._stores.history import Ended, HistoryWrite
+    from lanelog._telemetry import ExcInfo
+
+
+@define(eq=False)
+class Burial:
+    """One message on its way to the dead letters of this group."""
+
+    term: Term
+    offset: int
+    failures: int
+    error: str
+    ended: Ended
+    attempt: Attempt | None
+    row: Fetched | None
+    waiters: list[FlushWaiter] = field(factory=list)
+    raised: ExcInfo | None = field(default=None, repr=False)  # the traceback, when the failure was in this process
+
+
+@frozen(kw_only=True, eq=False)  # a flush of a thousand lanes makes a hundred thousand comparisons
+class LaneWrite:
+    """The part of a flush for one lane, with the runs and waiters that its commit releases."""
+
+    term: Term
+    watermark: int
+    mark: int
+    upserts: tuple[DeliveryWrite, ...]
+    deletes: tuple[int, ...]
+    offsets: frozenset[int]
+    runs: list[Run]
+    waiters: list[FlushWaiter]
+    buffer: dict[int, str]
+    left: Sequence[HistoryWrite] = ()

@@ -1,0 +1,97 @@
+"""What a subscription tells about itself: its state, what it holds, what it has done, whether it is registered.
+
+Owns these values, and the sums over its members. Never changes a member, and asks no database.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from lanelog.health import SubscriptionHealth
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._engine.member.member import Holdings, Member
+    from lanelog._places import GroupTopic
+
+
+class SubscriptionState(StrEnum):
+    """Where a subscription is in its life."""
+
+    NEW = "new"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@frozen(kw_only=True)
+class SubscriptionStats:
+    """A subscription at one moment. `handled` and the fields after it count since its start."""
+
+    state: SubscriptionState
+    lanes: int
+    running: int
+    waiting: int
+    prefetched: int
+    prefetched_bytes: int
+    handled: int
+    acked: int
+    retried: int
+    postponed: int
+    dead_lettered: int
+    timed_out: int
+    refused: int
+    hints: int
+
+
+def stats(state: SubscriptionState, members: Sequence[Member]) -> SubscriptionStats:
+    """Return what a subscription holds, and what it has done since its start, over all its topics."""
+    with members[0].lock:
+        held = [member.held_locked() for member in members]
+        counters = [member.counters for member in members]
+        budget = members[0].budget
+        return SubscriptionStats(
+            state=state,
+            lanes=sum(each.lanes for each in held),
+            running=sum(each.running for each in held),
+            waiting=sum(each.waiting for each in held),
+            prefetched=budget.messages,
+            prefetched_bytes=budget.payload_bytes,
+            handled=sum(c.handled for c in counters),
+            acked=sum(c.acked for c in counters),
+            retried=sum(c.retried for c in counters),
+            postponed=sum(c.postponed for c in counters),
+            dead_lettered=sum(c.dead_lettered for c in counters),
+            timed_out=sum(c.timed_out for c in counters),
+            refused=sum(c.refused for c in counters),
+            hints=sum(member.fetching.hints for member in members),
+        )
+
+
+def holdings(members: Sequence[Member]) -> dict[GroupTopic, Holdings]:
+    """Return what a subscription holds of each topic."""
+    with members[0].lock:
+        return {member.at: member.held_locked() for member in members}
+
+
+def prefetched(members: Sequence[Member]) -> tuple[int, int]:
+    """Return the messages and payload bytes that a subscription has in memory, over all its topics."""
+    budget = members[0].budget
+    return budget.messages, budget.payload_bytes
+
+
+def health(
+    group: str, topics: tuple[str, ...], state: SubscriptionState, failure: BaseException | None
+) -> SubscriptionHealth:
+    """Return whether a subscription is registered, or why not."""
+    registered = state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED)
+    why = f"it is {state}" if failure is None else f"it has failed: {type(failure).__name__}: {failure}"
+    if state is SubscriptionState.NEW:
+        why = "it is not registered yet"
+    return SubscriptionHealth(group=group, topics=topics, registered=registered, why="" if registered else why)
