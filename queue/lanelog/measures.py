@@ -26,7 +26,7 @@ class Handlings:
     """How long calls of handlers have taken, in seconds; pulled messages: from the pull to the settlement."""
 
     seconds: list[float] = field(factory=list)
-    """Of each call, whatever came of it."""
+    """Of each call, with any outcome."""
     waits: list[float] = field(factory=list)
     """Of each first attempt, from the publish to the beginning, by this machine's clock and the database's. Never below
     0."""
@@ -54,13 +54,13 @@ class Handlings:
 
 
 class Observer(Protocol):
-    """Is told what happens, in the threads in which it happens, some of which hold a lock: be quick, never wait.
+    """Is told of events, in the threads in which they happen. Some of these hold a lock: be quick, never wait.
 
-    What it raises is logged, and changes nothing.
+    An exception is logged, and changes nothing.
     """
 
     def handled(self, topic: str, group: str, handlings: Handlings) -> None:
-        """Handlers have ended, whatever came of them: those of one run, which takes some milliseconds."""
+        """Handlers have ended, with any outcome: those of one run, which takes some milliseconds."""
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
         """A publish has ended.

@@ -23,7 +23,7 @@ class Allowance:
     _at: float = 0.0
 
     def free_at(self, now: float) -> float:
-        """When something may be done: `now`, or when the debt is paid."""
+        """When work may begin: `now`, or when the debt is paid."""
         saved = self._saved_at(now)
         return now if saved >= 0 else now - saved / self.share
 

@@ -72,7 +72,7 @@ def deliver(targets: Collection[Target], hint: Hint) -> int:
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
             for target in targets:
                 if target.family == family:
-                    with suppress(OSError):  # the subscriber is gone, or has not read those before
+                    with suppress(OSError):  # the subscriber is gone, or has not read the earlier ones
                         line.sendto(hint.packed(target.token), target.address)
                         taken += 1
     return taken

@@ -59,7 +59,7 @@ class _Audience:
     last: Hint | None = None  # targets that the next reading finds new are told this; None: nothing since the last one
 
     def remember(self, hint: Hint | None) -> None:
-        """Have the new targets of the next reading told this, too."""
+        """Keep this hint for the targets that the next reading finds new."""
         if hint is not None:
             new_lanes = hint.new_lanes or (self.last is not None and self.last.new_lanes)
             self.last = Hint(hint.topic, new_lanes)
@@ -76,7 +76,7 @@ class Sender:
     """Makes a thread call `read_places` soon. False: there is no such thread."""
     sent: int = field(default=0, init=False)
     lost: int = field(default=0, init=False)
-    """Hints that could not be sent: the subscriber is gone, or has not read those before."""
+    """Hints that could not be sent: the subscriber is gone, or has not read the earlier ones."""
     _audiences: dict[str, _Audience] = field(factory=dict, init=False)
     _grown: set[str] = field(factory=set, init=False)  # topics with lanes of which no hint has told yet
     _allowance: Allowance = field(
@@ -96,7 +96,7 @@ class Sender:
         self._refreshing = threading.Lock()
 
     def grown(self, topic: str) -> None:
-        """The topic has lanes that were not there before. The next hint says so."""
+        """The topic has new lanes. The next hint says so."""
         self._grown.add(topic)
 
     def tell(self, topic: str) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 SINCE: Final = 5
-"""The version of the tables that brought this one."""
+"""The first version of the tables that has this one."""
 
 RETENTION_MS: Final = 365 * 24 * 3_600_000
 """Rows that are older are deleted by later verbs."""
@@ -46,7 +46,7 @@ FORGET = "DELETE FROM queue_audit WHERE acted_at = %s AND id = %s AND part = %s"
 
 @frozen(kw_only=True)
 class AuditRow:
-    """What a transaction of a verb does, and who wants it. Names that do not apply are empty."""
+    """What a transaction of a verb does, and who asked for it. Names that do not apply are empty."""
 
     id: str
     part: int

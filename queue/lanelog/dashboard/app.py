@@ -1,6 +1,6 @@
 """The dashboard as an ASGI application: its routes, and the handlers of pages.
 
-Owns the way from a request to a page. `guard` has refused by then what must not come in. Pages stand in `pages`,
+Owns the way from a request to a page. `guard` has refused unwanted requests before. Pages stand in `pages`,
 actions in `acting`.
 """
 
@@ -37,7 +37,7 @@ from lanelog.dashboard.views import link
 from lanelog.errors import LanelogError
 
 FRESH: Final = 2.0
-"""Seconds for which all who watch get the same answer."""
+"""Seconds for which all open pages get the same answer."""
 REFRESH: Final = 10
 """Seconds after which a page that changes reloads itself, where it can have no stream of events."""
 _SPANS: Final = {"1": 3600, "6": SPAN}

@@ -43,11 +43,11 @@ class Job:
     id: str = field(factory=lambda: secrets.token_urlsafe(9))
     done: int = 0
     total: int | None = None
-    """Messages that were there to do when it began; None: not counted yet."""
+    """Messages to handle, as counted when it began. None: not counted yet."""
     result: Any = None
-    """What the verb returned; None: it has not."""
+    """What the verb returned. None: it has not returned."""
     error: Exception | None = None
-    """Why it ended early; None: it did not."""
+    """Why it ended early. None: it did not."""
     _ended: threading.Event = field(init=False, factory=threading.Event)
     _stop: threading.Event = field(init=False, factory=threading.Event)
 
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        """How it stands, in words."""
+        """Its state, in words."""
         if self.running:
             return "stops after this batch" if self._stop.is_set() else "runs"
         if self.error is None:

@@ -1,4 +1,4 @@
-"""What the command asks for, and what a process is told and tells.
+"""The orders that a process gets from the command, and the reports that it sends.
 
 Owns these values, and their form on the way between two processes. Does nothing with them.
 """
