@@ -1,12 +1,14 @@
 """The metrics of a client by OpenTelemetry. Needs `lanelog[otel]`, which is its API alone.
 
 Owns their names, which follow the semantic conventions for messaging where these have one. Exports nothing: that is the
-application's SDK. The bounds of histograms and of the number of series are the SDK's, by its views.
+application's SDK, whose views may change the bounds of histograms that are advised here. The number of series is
+bounded by the SDK alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from attrs import define
@@ -23,6 +25,13 @@ SYSTEM: Final = "lanelog"
 
 _DESTINATION: Final = "messaging.destination.name"
 _GROUP: Final = "messaging.consumer.group.name"
+_OPERATION: Final = "messaging.operation.name"
+_CONSUMED: Final = "messaging.client.consumed.messages"
+
+SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""The bounds that the conventions advise for durations in seconds."""
+WAITS: Final = (*SECONDS, 30.0, 300.0, 3600.0)
+LANES: Final = (1.0, 10.0, 100.0, 1000.0)
 
 
 def _of_group(topic: str, group: str) -> Attributes:
@@ -33,6 +42,7 @@ def _of_group(topic: str, group: str) -> Attributes:
 class _Times:
     """The observer that records times."""
 
+    provider: metrics.MeterProvider | None
     _sent: Counter
     _publish: Histogram
     _process: Histogram
@@ -43,9 +53,10 @@ class _Times:
     def handled(self, topic: str, group: str, handlings: Handlings) -> None:
         """Handlers have ended."""
         attributes = _of_group(topic, group)
-        processing = {**attributes, "messaging.operation.name": "process"}
-        for seconds in handlings.seconds:
-            self._process.record(seconds, processing)
+        processing = {**attributes, _OPERATION: "process"}
+        for number, seconds in enumerate(handlings.seconds):
+            error = handlings.errors.get(number)
+            self._process.record(seconds, processing if error is None else {**processing, "error.type": error})
         for wait in handlings.waits:
             self._wait.record(wait, attributes)
         for total in handlings.totals:
@@ -53,7 +64,7 @@ class _Times:
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
         """A publish has ended."""
-        attributes = {"messaging.system": SYSTEM, _DESTINATION: topic, "messaging.operation.name": "publish"}
+        attributes = {"messaging.system": SYSTEM, _DESTINATION: topic, _OPERATION: "publish"}
         if error is not None:
             attributes["error.type"] = error
         self._publish.record(seconds, attributes)
@@ -65,7 +76,7 @@ class _Times:
 
 
 _COUNTS: Final[tuple[tuple[str, str, str, Callable[[GroupMeasures], int]], ...]] = (
-    ("messaging.client.consumed.messages", "{message}", "Attempts begun.", lambda each: each.counters.handled),
+    (_CONSUMED, "{message}", "Attempts whose outcome was decided.", lambda each: each.counters.handled),
     ("lanelog.messages.acked", "{message}", "Messages acked.", lambda each: each.counters.acked),
     ("lanelog.messages.retried", "{message}", "Attempts that failed.", lambda each: each.counters.retried),
     ("lanelog.messages.postponed", "{message}", "Messages postponed.", lambda each: each.counters.postponed),
@@ -84,7 +95,7 @@ _GAUGES: Final[tuple[tuple[str, str, str, Callable[[GroupMeasures], int]], ...]]
 
 
 def observe(client: Client, meter_provider: metrics.MeterProvider | None = None) -> None:
-    """Measure a client from now on.
+    """Measure a client from now on. Idempotent.
 
     Args:
         client: The client.
@@ -95,19 +106,47 @@ def observe(client: Client, meter_provider: metrics.MeterProvider | None = None)
         client = lanelog.connect(url)
         lanelog.instruments.observe(client)
     """
+    if any(isinstance(each, _Times) and each.provider is meter_provider for each in client.observers):
+        return
     meter = metrics.get_meter("lanelog", meter_provider=meter_provider)
+    _observe_counters(client, meter)
+    client.observe(
+        _Times(
+            meter_provider,
+            meter.create_counter("messaging.client.sent.messages", "{message}", "New messages."),
+            _histogram(meter, "messaging.client.operation.duration", "s", "How long publishes took.", SECONDS),
+            _histogram(meter, "messaging.process.duration", "s", "How long handlers took.", SECONDS),
+            _histogram(meter, "lanelog.wait.duration", "s", "From the publish to the first attempt.", WAITS),
+            _histogram(meter, "lanelog.end_to_end.duration", "s", "From the publish to the handler's end.", WAITS),
+            _histogram(meter, "lanelog.flush.lanes", "{lane}", "Lanes that one transaction wrote.", LANES),
+        )
+    )
 
-    def by_group(value: Callable[[GroupMeasures], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+
+def _histogram(meter: metrics.Meter, name: str, unit: str, help_: str, bounds: Sequence[float]) -> Histogram:
+    """Make one with bounds, unless the installed API cannot advise any. The SDK's own begin at 5 seconds."""
+    if "explicit_bucket_boundaries_advisory" not in inspect.signature(meter.create_histogram).parameters:
+        return meter.create_histogram(name, unit, help_)
+    return meter.create_histogram(name, unit, help_, explicit_bucket_boundaries_advisory=bounds)
+
+
+def _observe_counters(client: Client, meter: metrics.Meter) -> None:
+    """Let the SDK read what the engine counts itself."""
+
+    def by_group(
+        value: Callable[[GroupMeasures], int], more: Attributes
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def look(_options: CallbackOptions) -> Iterator[Observation]:
             for each in client.measures().groups:
-                yield Observation(value(each), _of_group(each.topic, each.group))
+                yield Observation(value(each), {**_of_group(each.topic, each.group), **more})
 
         return look
 
     for name, unit, help_, value in _COUNTS:
-        meter.create_observable_counter(name, [by_group(value)], unit=unit, description=help_)
+        more = {_OPERATION: "process"} if name == _CONSUMED else {}
+        meter.create_observable_counter(name, [by_group(value, more)], unit=unit, description=help_)
     for name, unit, help_, value in _GAUGES:
-        meter.create_observable_gauge(name, [by_group(value)], unit=unit, description=help_)
+        meter.create_observable_gauge(name, [by_group(value, {})], unit=unit, description=help_)
     meter.create_observable_gauge(
         "lanelog.messages.prefetched",
         [lambda _options: [Observation(client.measures().prefetched)]],
@@ -135,14 +174,4 @@ def observe(client: Client, meter_provider: metrics.MeterProvider | None = None)
         ],
         unit="s",
         description="Since the last turn of a background loop began.",
-    )
-    client.observe(
-        _Times(
-            meter.create_counter("messaging.client.sent.messages", "{message}", "New messages."),
-            meter.create_histogram("messaging.client.operation.duration", "s", "How long publishes took."),
-            meter.create_histogram("messaging.process.duration", "s", "How long handlers took."),
-            meter.create_histogram("lanelog.wait.duration", "s", "From the publish to the first attempt."),
-            meter.create_histogram("lanelog.end_to_end.duration", "s", "From the publish to the handler's end."),
-            meter.create_histogram("lanelog.flush.lanes", "{lane}", "Lanes that one transaction wrote."),
-        )
     )

@@ -32,8 +32,12 @@ class Handlings:
     0."""
     totals: list[float] = field(factory=list)
     """Of each message that is done, from the publish to the end."""
+    errors: dict[int, str] = field(factory=dict)
+    """The types of the exceptions with which handlers failed, by the place of the call in `seconds`."""
 
-    def add(self, number: int, published_ms: int, seconds: float, since: float, *, done: bool) -> None:
+    def add(
+        self, number: int, published_ms: int, seconds: float, since: float, *, done: bool, error: str | None = None
+    ) -> None:
         """Add an attempt that has ended.
 
         Args:
@@ -42,7 +46,10 @@ class Handlings:
             seconds: For how long it has run.
             since: When it began, in seconds of this machine's clock.
             done: Whether nothing is left to do for the message.
+            error: The type of the exception with which its handler failed. None: there was none, or it was `Postpone`.
         """
+        if error is not None:
+            self.errors[len(self.seconds)] = error
         wait = since - published_ms / 1000
         if wait < 0:
             wait = 0.0

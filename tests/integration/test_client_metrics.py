@@ -137,14 +137,14 @@ def test_an_observer_that_raises_changes_nothing(
 
 
 def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
-    """By the names of the conventions, without keys."""
+    """By the names of the conventions, without keys; once, however often it is asked for."""
     reader = InMemoryMetricReader()
-    instruments.observe(lanelog_client, MeterProvider([reader]))
-    handled = Record()
-    lanelog_client.publish_many("t", [("a", b"x"), ("b", b"y")])
-    with lanelog_client.subscribe("t", "g", handled):
-        handled.wait(2)
-        eventually(lambda: lanelog_client.measures().groups[0].counters.acked == 2)
+    provider = MeterProvider([reader])
+    instruments.observe(lanelog_client, provider)
+    instruments.observe(lanelog_client, provider)
+    lanelog_client.publish_many("t", [("a", b"x"), ("b", b"y"), ("c", b"bad"), ("d", b"again")])
+    with lanelog_client.subscribe("t", "g", handle) as subscription:
+        eventually(lambda: (s := subscription.stats()).acked == 3 and s.dead_lettered == s.retried == 1)
     data = reader.get_metrics_data()
     assert data is not None
     found = {
@@ -156,14 +156,29 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
         for scope in resource.scope_metrics
         for metric in scope.metrics
     }
+    bounds = {
+        metric.name: tuple(getattr(point, "explicit_bounds", ()))
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    }
     group = {"messaging.system": "lanelog", "messaging.destination.name": "t", "messaging.consumer.group.name": "g"}
     topic = {"messaging.system": "lanelog", "messaging.destination.name": "t", "messaging.operation.name": "publish"}
-    assert found["messaging.client.sent.messages"] == [(topic, 2)]
+    assert found["messaging.client.sent.messages"] == [(topic, 4)]
     assert found["messaging.client.operation.duration"] == [(topic, 1)]
-    assert found["messaging.client.consumed.messages"] == [(group, 2)]
-    assert found["messaging.process.duration"] == [({**group, "messaging.operation.name": "process"}, 2)]
-    assert found["lanelog.wait.duration"] == found["lanelog.end_to_end.duration"] == [(group, 2)]
-    assert found["lanelog.messages.acked"] == [(group, 2)]
+    processing = {**group, "messaging.operation.name": "process"}
+    assert found["messaging.client.consumed.messages"] == [(processing, 5)]
+    durations = found["messaging.process.duration"]
+    assert {attributes.pop("error.type", ""): number for attributes, number in durations} == {
+        "": 3, "Reject": 1, "Retry": 1,
+    }  # fmt: skip
+    assert all(attributes == processing for attributes, _ in durations)
+    assert found["lanelog.wait.duration"] == [(group, 4)]
+    assert found["lanelog.end_to_end.duration"] == [(group, 3)]
+    assert found["lanelog.messages.acked"] == [(group, 3)]
+    assert bounds["messaging.process.duration"] == bounds["messaging.client.operation.duration"] == instruments.SECONDS
+    assert bounds["lanelog.flush.lanes"] == instruments.LANES
     assert found["lanelog.lanes"] == [(group, 0)]
 
 

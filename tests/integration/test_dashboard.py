@@ -183,6 +183,23 @@ def test_ten_thousand_lanes_are_read_page_by_page(lanelog_client: lanelog.Client
     assert seen == [f"k{number:03}" for number in range(120)]
 
 
+@pytest.mark.parametrize("state", ["pending", "paused"])
+def test_the_lanes_of_a_state_are_read_page_by_page(lanelog_client: lanelog.Client, state: str) -> None:
+    """By key none is left out between two pages, and each state that can be chosen has lanes."""
+    keys = [f"k{number:03}" for number in range(120)]
+    lanelog_client.subscribe("t", "g", lambda _: None).stop()
+    lanelog_client.publish_many("t", [(key, b"x") for key in keys])
+    if state == "paused":
+        lanelog_client.admin.pause("t", "g", dry_run=False)
+    visitor, address, seen = Visitor(dashboard(lanelog_client)), f"/lanes?topic=t&group=g&by=key&state={state}", []
+    while address:
+        text = visitor.send("GET", address).text
+        seen += re.findall(r"/lane\?[^\"]*key=(k\d+)", text)
+        following = re.search(r'href="([^"]+)">Next page', text)
+        address = unescape(following[1]) if following else ""
+    assert seen == keys
+
+
 def test_lanes_are_read_on_behind_a_key_alone(shop: lanelog.Client) -> None:
     """In the other orders lanes change their places: `after` is refused there."""
     with pytest.raises(ConfigurationError, match="order_by"):
@@ -207,6 +224,14 @@ def test_a_payload_is_hidden_until_asked_for(lanelog_client: lanelog.Client) -> 
         answer = masked.get("/message", **here, show=form)
         assert answer.status_code == 200
         assert not {"4111", "34 31 31 31"} & set(re.findall(r"4111|34 31 31 31", answer.text))
+
+
+def test_a_payload_that_no_text_can_hold_is_escaped(lanelog_client: lanelog.Client) -> None:
+    """JSON may name half a character, and one that turns the direction of reading."""
+    lanelog_client.publish("t", "k", b'["\\ud800", "\\u202e"]')
+    shown = Visitor(dashboard(lanelog_client)).get("/message", topic="t", key="k", offset=1, show="json")
+    assert shown.status_code == 200
+    assert "\u202e" not in unescape(shown.text)
 
 
 def test_archives_are_shown_as_the_groups_they_are(lanelog_client: lanelog.Client) -> None:
@@ -348,6 +373,24 @@ def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Cl
     visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
     assert visitor.post("/act/delete-letters", **FORMS["delete-letters"], why="x").status_code == 200
     assert own_shop.admin.dead_letters("merge") == []
+
+
+def test_dead_letters_are_chosen_by_whatever_their_error_says(lanelog_client: lanelog.Client) -> None:
+    """A browser would turn a carriage return in a field of a form into an end of a line."""
+    with lanelog_client.subscribe("t", "g", rejecting) as subscription:
+        lanelog_client.publish("t", "k", b"x")
+        eventually(lambda: subscription.stats().dead_lettered == 1)
+    visitor = Visitor(dashboard(lanelog_client, Access(allow_actions=True)))
+    (reason,) = lanelog_client.admin.dead_letter_reasons("t")
+    preview = visitor.get("/act/delete-letters", topic="t", group="g", letters=reason.reason).text
+    address = re.search(r'<form method="post" action="([^"]+)"', preview)
+    assert address
+    assert visitor.post(unescape(address[1]), why="x").status_code == 200
+    assert lanelog_client.admin.dead_letters("t") == []
+
+
+def rejecting(_message: lanelog.Message) -> None:
+    raise lanelog.Reject("550 no such user\r\n550 try again\r\n")
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -493,11 +536,29 @@ def test_without_authentication_only_this_machine_is_served(shop: lanelog.Client
     known = Access(identify=lambda scope: "ann" if scope["client"][0] == "10.0.0.6" else None)
     assert Visitor(dashboard(shop, known), address="10.0.0.6").get("/topics").status_code == 200
     assert Visitor(dashboard(shop, known), address="10.0.0.7").get("/topics").status_code == 401
+    nobody = Access(identify=lambda _scope: True)  # type: ignore[arg-type,return-value]
+    assert Visitor(dashboard(shop, nobody), address="10.0.0.7").get("/topics").status_code == 401
+
+
+@pytest.mark.parametrize("given", ["Basic \u00e9", "Basic =", "Basic /w==", "Bearer \u00e9", "Basic", ""])
+def test_what_is_no_token_is_refused_without_an_error(given: str) -> None:
+    """Not ASCII, no base64, no UTF-8, nothing."""
+    assert ACTING.user({"client": ("127.0.0.1", 1)}, {"authorization": given}) is None
+
+
+async def forgetful(_scope: object) -> str | None:
+    """A log-in that nobody awaits: what it returns is true of everybody."""
 
 
 @pytest.mark.parametrize(
     "rules",
-    [{"token": "short"}, {"token": "é" * 20}, {"proxy_header": "X-User"}, {"proxy_header": "X", "proxies": ("here",)}],
+    [
+        {"token": "short"},
+        {"token": "é" * 20},
+        {"proxy_header": "X-User"},
+        {"proxy_header": "X", "proxies": ("here",)},
+        {"identify": forgetful},
+    ],
 )
 def test_rules_that_protect_nothing_are_refused(rules: dict[str, Any]) -> None:
     """When they are made, not at the first request."""

@@ -150,7 +150,7 @@ def told(alert: Alert) -> dict[str, Any]:
     annotations = {
         "summary": alert.summary,
         "command": alert.command,
-        "runbook": f"operations/runbook, {alert.name}",
+        "runbook_url": f"operations/runbook.html#{alert.name.lower()}",
     }
     return {"exp_labels": {"severity": alert.severity, **alert.labels}, "exp_annotations": annotations}
 

@@ -108,11 +108,14 @@ def test_an_archive_has_no_lanes_without_owner() -> None:
 
 
 def test_every_alert_has_its_entry_in_the_runbook() -> None:
-    """Its annotation names the entry, and there is no entry without an alert."""
-    alerts = re.findall(r"- alert: (\w+)", alert_rules())
-    assert re.findall(r"runbook: operations/runbook, (\w+)", alert_rules()) == alerts
+    """Its annotation links to the entry, and there is no entry without an alert."""
+    rules = alert_rules("https://wiki.example/runbook")
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    anchors = [each.lower() for each in alerts]
+    assert re.findall(r"runbook_url: https://wiki.example/runbook#(\w+)", rules) == anchors
     page = (Path(__file__).parents[2] / "docs/operations/runbook.md").read_text()
-    assert re.findall(r"^\| `(Lanelog\w+)` \|", page, re.MULTILINE) == alerts
+    entries = re.findall(r'^\| <a id="(\w+)"></a>`(Lanelog\w+)` \|', page, re.MULTILINE)
+    assert entries == list(zip(anchors, alerts, strict=True))
 
 
 @pytest.fixture
@@ -229,7 +232,7 @@ def staged(case: Staged) -> dict[str, Any]:
                         "exp_annotations": {
                             "summary": case.summary,
                             "command": " ".join(quoted),
-                            "runbook": f"operations/runbook, {case.alert}",
+                            "runbook_url": f"operations/runbook.html#{case.alert.lower()}",
                         },
                     }
                 ],

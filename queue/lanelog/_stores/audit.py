@@ -25,7 +25,7 @@ RETENTION_MS: Final = 365 * 24 * 3_600_000
 """Rows that are older are deleted by later verbs."""
 
 BATCH: Final = 100
-"""Most rows that one verb deletes."""
+"""Most rows that one transaction of a verb deletes."""
 
 # Insert one row (PRIMARY).
 RECORD = f"""

@@ -36,9 +36,12 @@ _PORT_MAX: Final = 65_535
     help="Where to serve them. They name topics and groups; everyone who reaches the address can read them.",
 )
 @click.option("--rules", is_flag=True, help="Print alert rules for Prometheus instead.")
+@click.option(
+    "--runbook", metavar="URL", help="With --rules: where your team reads this documentation's page operations/runbook."
+)
 @click.option("--dashboard", is_flag=True, help="Print a board for Grafana instead.")
 @url_option
-def metrics(*, listen: str, rules: bool, dashboard: bool, url: str | None) -> None:
+def metrics(*, listen: str, rules: bool, runbook: str | None, dashboard: bool, url: str | None) -> None:
     """Serve the metrics of the log to Prometheus, until Ctrl-C. A reader's account is enough.
 
     Lag and age by topic and group, stuck lanes, dead letters, delayed messages, the database.
@@ -51,8 +54,13 @@ def metrics(*, listen: str, rules: bool, dashboard: bool, url: str | None) -> No
 
     if rules and dashboard:
         raise click.UsageError("--rules or --dashboard, not both")
-    if rules or dashboard:
-        click.echo(alert_rules() if rules else board(), nl=False)
+    if runbook is not None and not rules:
+        raise click.UsageError("--runbook is for --rules")
+    if rules:
+        click.echo(alert_rules() if runbook is None else alert_rules(runbook), nl=False)
+        return
+    if dashboard:
+        click.echo(board(), nl=False)
         return
 
     with (

@@ -20,7 +20,9 @@ import click
 from lanelog.cli._verbs import Refused, url_option
 
 _PATIENCE: Final = 3.0
-"""Seconds after which a page says that the database does not answer."""
+"""Seconds after which a page says that the database cannot be reached."""
+_ANSWER: Final = 10.0
+"""The same for a database that does not answer a statement."""
 _TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no secret
 _NEEDED: Final = ("starlette", "jinja2", "uvicorn")
 
@@ -66,7 +68,7 @@ def web(
     )
     if not _loopback(at) and not access.authenticated:
         raise Refused(f"{listen} is reached from other machines: set {_TOKEN} or --token-file, or name a trusted proxy")
-    with lanelog.connect(url, publish_timeout=_PATIENCE) as client:
+    with lanelog.connect(url, publish_timeout=_PATIENCE, connect_timeout=_PATIENCE, read_timeout=_ANSWER) as client:
         # uvicorn must not log addresses, which hold keys, and must not believe a proxy about who asks.
         # At its end it waits no longer for streams of events: browsers would keep it for half a minute.
         config = uvicorn.Config(

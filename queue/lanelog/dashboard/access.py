@@ -6,7 +6,6 @@ Owns these rules and the check of credentials. Never sees a database, and answer
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import ipaddress
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
+from lanelog._checks import check_callable
 from lanelog.errors import ConfigurationError
 
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -36,7 +36,7 @@ class Access:
         proxy_header: The request header in which a proxy names the user that it authenticated.
         proxies: Addresses of these proxies. The header counts in requests from them only.
         identify: Returns the user of a request, given its ASGI scope, or None to refuse it. For an application that
-            mounts the dashboard and has a log-in of its own.
+            mounts the dashboard and has a log-in of its own. A plain function: no request is answered while it waits.
         allow_actions: Whether users may change anything. False: they only look.
     """
 
@@ -48,6 +48,8 @@ class Access:
     allow_actions: bool = False
 
     def __attrs_post_init__(self) -> None:
+        if self.identify is not None:
+            check_callable("identify", self.identify)
         if self.token is not None and (len(self.token) < TOKEN_MIN or not self.token.isascii()):
             raise ConfigurationError(f"the dashboard's token must have at least {TOKEN_MIN} ASCII characters")
         if bool(self.proxy_header) != bool(self.proxies):
@@ -68,8 +70,9 @@ class Access:
         address = scope["client"][0] if scope.get("client") else ""
         if not self.authenticated:
             return _LOCAL_USER if _is_loopback(address) else None
-        if self.identify is not None and (name := self.identify(scope)):
-            return name
+        identified: object = None if self.identify is None else self.identify(scope)
+        if identified:
+            return identified if isinstance(identified, str) else None  # `True` names nobody
         if self.proxy_header is not None and address in self.proxies and (name := headers.get(self.proxy_header)):
             return name
         return None if self.token is None else _holder(headers.get("authorization", ""), self.token)
@@ -89,7 +92,7 @@ def _holder(authorization: str, token: str) -> str | None:
     if scheme.lower() == "basic":
         try:
             name, _, secret = base64.b64decode(secret, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not ASCII, no base64, or no UTF-8
             return None
     elif scheme.lower() != "bearer":
         return None

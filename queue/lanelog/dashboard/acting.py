@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from attrs import define, evolve, frozen
 from starlette.concurrency import run_in_threadpool
@@ -66,6 +66,7 @@ class Acting:
         if set(action.needs) <= fields.keys() or not action.asks:
             doer = Doer(by=request.scope[USER], why="", dry_run=True)
             planned = told(action.verb(self._admin, action.chosen(given), doer))
+        asked_last = {name: label for name, label in action.asks.items() if name not in action.needs}
         return self._renderer.page(
             request,
             "act.html.jinja",
@@ -75,7 +76,9 @@ class Acting:
             fields=fields,
             # What the preview depends on is asked for before it, the rest beside the reason.
             asked_first={name: label for name, label in action.asks.items() if name in action.needs},
-            asked_last={name: label for name, label in action.asks.items() if name not in action.needs},
+            asked_last=asked_last,
+            # In the address, and not in fields: a browser turns each end of a line in a field into CR and LF.
+            chosen=urlencode({name: value for name, value in fields.items() if name not in asked_last}),
             planned=planned,
         )
 
@@ -84,7 +87,7 @@ class Acting:
         action = self._permitted(request)
         if isinstance(action, Response):
             return action
-        form = await _form(request)
+        form = {**request.query_params, **await _form(request)}
         return await run_in_threadpool(self._act, request, action, form)
 
     def _act(self, request: Request, action: WebAction, form: Mapping[str, str]) -> Response:

@@ -58,12 +58,12 @@ class WebAction:
 
 
 def _skip(admin: Admin, at: Fields, doer: Doer) -> Any:
-    offset = _whole("offset", at["offset"])
+    offset = whole("offset", at["offset"])
     return admin.skip(at["topic"], at["group"], at["key"], offset, reason=doer.why or "preview", dry_run=doer.dry_run)
 
 
 def _retry(admin: Admin, at: Fields, doer: Doer) -> Any:
-    offset = _whole("offset", at["offset"]) if "offset" in at else None
+    offset = whole("offset", at["offset"]) if "offset" in at else None
     return admin.retry(at["topic"], at["group"], at["key"], offset, dry_run=doer.dry_run)
 
 
@@ -82,12 +82,12 @@ def _resume(admin: Admin, at: Fields, doer: Doer) -> Any:
 
 
 def _seek(admin: Admin, at: Fields, doer: Doer) -> Any:
-    to: str | int = int(at["to"]) if at["to"].isdecimal() else at["to"]
+    to: str | int = whole("to", at["to"]) if at["to"].isdecimal() else at["to"]
     return admin.seek(at["topic"], at["group"], key=at.get("key"), to=to, dry_run=doer.dry_run)
 
 
 def _redrive(admin: Admin, at: Fields, doer: Doer) -> Any:
-    rate = float(_whole("rate", at["rate"])) if "rate" in at else None
+    rate = float(whole("rate", at["rate"])) if "rate" in at else None
     return admin.redrive(
         at["topic"], at["group"], **_letters(at), rate=rate, progress=doer.progress, dry_run=doer.dry_run
     )
@@ -112,11 +112,14 @@ def _letters(at: Fields) -> dict[str, Any]:
     raise ConfigurationError("the request names neither a dead letter nor a reason")
 
 
-def _whole(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise ConfigurationError(f"{name} must be a whole number, not {text!r}")
+def whole(name: str, text: str) -> int:
+    """Return a whole number from an address or a form. No offset has more digits than `DIGITS_MAX`."""
+    if not text.isdecimal() or len(text) > DIGITS_MAX:
+        raise ConfigurationError(f"{name} must be a whole number of at most {DIGITS_MAX} digits, not {text[:40]!r}")
     return int(text)
 
+
+DIGITS_MAX: Final = 18
 
 _LANE = ("topic", "group", "key")
 _GROUP = ("topic", "group")

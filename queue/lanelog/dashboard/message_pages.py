@@ -10,6 +10,7 @@ from typing import Final
 from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, moment, plural, shown
 from lanelog.admin import DeadLetterReason, HistoryInfo, MessageInfo
+from lanelog.dashboard.actions import whole
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import FORMS, as_read
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -45,18 +46,15 @@ def sheet(asked: Asked, title: str, topic: str, key: str, first: int, end: int |
 def message(asked: Asked) -> WebPage:
     """One message: where it stands for each group, and its payload if that is asked for."""
     topic, key, offset = asked.need("topic"), asked.need("key"), asked.need("offset")
-    if not offset.isdecimal():
-        raise ConfigurationError(f"offset must be a whole number, not {offset!r}")
-    found = asked.admin.message(topic, key, offset=int(offset))
+    number = whole("offset", offset)
+    found = asked.admin.message(topic, key, offset=number)
     if found is None:
         raise ConfigurationError(f"lane {key!r} of topic {topic!r} does not hold offset {offset}")
     form = asked.fields.get("show")
     here = {"topic": topic, "key": key, "offset": offset}
     texts = [(f"Payload as {form}", as_read(found, form, asked.mask))] if form else []
     texts += [(f"Last error of {each.group}", each.last_error) for each in found.states if each.last_error]
-    history = [
-        left for each in found.states for left in asked.admin.history(topic, each.group, key=key, offset=int(offset))
-    ]
+    history = [left for each in found.states for left in asked.admin.history(topic, each.group, key=key, offset=number)]
     texts += [(f"What {each.group} kept of it", each.error) for each in history if each.error]
     if found.dead_letter is not None:
         texts.append((f"Why {found.dead_letter.group} gave it up", found.dead_letter.last_error))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, cast
 
 from lanelog._text import age, moment, plural
-from lanelog.admin import GroupInfo, LaneInfo, OwnerState
+from lanelog.admin import GroupInfo, LaneInfo, MessageState, OwnerState
 from lanelog.dashboard import message_pages
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -23,7 +23,16 @@ ACTS: Final = 100
 COMPARED: Final = 500
 """Lanes among which those of one state are looked for."""
 _ORDERS: Final = ("age", "lag", "key")
-_STATES: Final = ("retryable", "processing", "available", "postponed", "expired")
+PAUSED: Final = "paused"
+_STATES: Final = (
+    MessageState.RETRYABLE,
+    MessageState.PROCESSING,
+    MessageState.PENDING,
+    MessageState.POSTPONED,
+    MessageState.EXPIRED,
+    PAUSED,
+)
+"""The states by which lanes are chosen: that of the lane's next message, or the lane's own."""
 
 
 def topics(asked: Asked) -> WebPage:
@@ -106,17 +115,19 @@ def lanes(asked: Asked) -> WebPage:
     )
     full = len(found) >= (LANES if state is None else COMPARED)
     if state is not None:
-        shown = [each for each in found if each.state == state][:LANES]
+        chosen = [each for each in found if _is_in(each, state)]
+        shown = chosen[:LANES]
         note = f"Of the {plural(len(found), 'lane')} that come first by {by}."
+        if by != "key" and len(chosen) > LANES:
+            note += f" The first {LANES} of {len(chosen)}; all are listed by key."
     else:
         shown = found
         note = f"The first {LANES} by {by}; all are listed by key." if full and by != "key" else ""
     turns = [WebCell(f"by {each}", link("lanes", topic=topic, group=group, by=each)) for each in _ORDERS]
     turns += [WebCell(each, link("lanes", topic=topic, group=group, by=by, state=each)) for each in _STATES]
-    if by == "key" and full:
-        turns.append(
-            WebCell("Next page", link("lanes", topic=topic, group=group, by=by, state=state, after=found[-1].key))
-        )
+    if by == "key" and (full or len(shown) == LANES):
+        last = (shown if len(shown) == LANES else found)[-1].key
+        turns.append(WebCell("Next page", link("lanes", topic=topic, group=group, by=by, state=state, after=last)))
     return WebPage(
         title=f"Lanes of {topic} {group}",
         links=(
@@ -134,6 +145,12 @@ def lanes(asked: Asked) -> WebPage:
             ),
         ),
     )
+
+
+def _is_in(lane: LaneInfo, state: str) -> bool:
+    if state == PAUSED:
+        return lane.paused_at is not None or lane.group_paused
+    return lane.state == state
 
 
 def _group_buttons(topic: str, group: str) -> tuple[WebButton, ...]:

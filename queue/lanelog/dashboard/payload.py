@@ -19,7 +19,7 @@ MOST: Final = 65_536
 _ROW: Final = 16
 
 Mask = Callable[[MessageInfo], bytes]
-"""Returns the payload that a page may show of a message."""
+"""Returns the payload that a page may show of a message. `topic` of a dead letter is that of the dead letters."""
 
 
 def as_read(message: MessageInfo, form: str, mask: Mask | None) -> str:
@@ -34,7 +34,8 @@ def as_read(message: MessageInfo, form: str, mask: Mask | None) -> str:
         return "\n".join(f"{at * _ROW:08x}  {row.hex(' ')}" for at, row in enumerate(rows)) + rest
     if form == "json" and not rest:
         try:
-            return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
+            laid_out = json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
+            return _text(laid_out.encode(errors="backslashreplace"))
         except (ValueError, RecursionError):
             return "This is no JSON.\n\n" + _text(cut)
     return _text(cut) + rest

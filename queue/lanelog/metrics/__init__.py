@@ -15,6 +15,11 @@ from lanelog.metrics.log import LogCollector
 __all__ = ["ClientCollector", "LogCollector", "alert_rules", "board", "observe"]
 
 
-def alert_rules() -> str:
-    """Return alert rules on the metrics of the log, as a file of rules for Prometheus."""
-    return resources.files(__name__).joinpath("rules.yaml").read_text()
+def alert_rules(runbook: str = "operations/runbook.html") -> str:
+    """Return alert rules on the metrics of the log, as a file of rules for Prometheus.
+
+    Args:
+        runbook: The address of the runbook, to which each alert links. The default is the page's place in the
+            documentation.
+    """
+    return resources.files(__name__).joinpath("rules.yaml").read_text().replace("RUNBOOK", runbook)

@@ -23,6 +23,7 @@ from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._telemetry import get_logger
 from lanelog.measures import Handlings
+from lanelog.message import Postpone
 
 if TYPE_CHECKING:
     import queue
@@ -43,8 +44,8 @@ RELIEF = 0.25
 log = get_logger("worker")
 
 
-_Timed = tuple["Attempt", float, bool]
-"""An attempt, when it ended (monotonic), and whether its handler raised nothing."""
+_Timed = tuple["Attempt", float, BaseException | None]
+"""An attempt, when it ended (monotonic), and what its handler raised."""
 
 
 class _After(Enum):
@@ -84,9 +85,10 @@ def _call(layer: Callable[..., object], call_next: Callable[[Message], object], 
 def _times(ended: Sequence[_Timed]) -> Handlings:
     """How long the attempts of a run have taken."""
     times, clock = Handlings(), time.time() - time.monotonic()
-    for attempt, until, done in ended:
-        began = attempt.started
-        times.add(attempt.number, attempt.row.published_at, until - began, clock + began, done=done)
+    for attempt, until, raised in ended:
+        began, seconds = attempt.started, until - attempt.started
+        error = None if raised is None or isinstance(raised, Postpone) else type(raised).__qualname__
+        times.add(attempt.number, attempt.row.published_at, seconds, clock + began, done=raised is None, error=error)
     return times
 
 
@@ -274,7 +276,7 @@ class Workers:
         except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
             error = raised
         if ended is not None:
-            ended.append((attempt, time.monotonic(), error is None))
+            ended.append((attempt, time.monotonic(), error))
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:

@@ -66,8 +66,8 @@ class Act:
     def record(self, cx: Executor, database: Database, *, messages: int = 0, **known: Any) -> None:
         """Write the row of this transaction. `known`: fields that are known only now, such as the topic.
 
-        Tables of an older version have no place for it. The first transaction of a call also deletes some rows that are
-        over the retention.
+        Tables of an older version have no place for it. It also deletes some rows that are over the retention: a call
+        of many transactions must not write more than it deletes.
         """
         if database.tables_version < audit.SINCE:
             return
@@ -87,6 +87,5 @@ class Act:
             **fields,
         )
         audit.record(cx, row)
-        if not self._parts:
-            audit.forget(cx)
+        audit.forget(cx)
         self._parts += 1
