@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import frozen
 
-_DOUBLINGS: Final = 10  # after so many, every bound is reached
+_DOUBLINGS: Final = 10  # after this number, every bound is reached
 
 
 @frozen(kw_only=True)
@@ -24,7 +24,7 @@ class Backoff:
     """The longest wait of all."""
 
     def after(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures in a row, from 1."""
+        """Return the seconds to wait after a number of failures in a row, from 1."""
         return random.uniform(self.least, min(self.most, self.first * 2.0 ** min(failures - 1, _DOUBLINGS)))
 
 

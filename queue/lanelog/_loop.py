@@ -36,7 +36,7 @@ class Wakeable(Protocol):
         """Forget that it was set."""
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is set, at most so many seconds."""
+        """Wait until it is set, for `timeout` seconds at most."""
         ...
 
 

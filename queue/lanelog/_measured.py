@@ -1,4 +1,4 @@
-"""What a client holds and has done, put together from its parts. Counts nothing itself, and asks no database."""
+"""A client's holdings and counts, put together from its parts. Counts nothing itself, and asks no database."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ READY: Final = "/readyz"
 _SILENCE: Final = 5.0
 """Seconds after which a connection without a request is closed."""
 _AT_ONCE: Final = 16
-"""Requests at the same time. Others who reach the address must not be able to start threads without end."""
+"""Requests at the same time. A stranger who reaches the address must not be able to start threads without end."""
 _LONGEST: Final = 500
 """Characters of a reason."""
 

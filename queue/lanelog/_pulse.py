@@ -24,9 +24,9 @@ class Pulse:
     """When the last turn began."""
     turns: int = 0
     expected: float = 0.0
-    """When the next sign of life was to come at the latest, if nothing had to be done."""
+    """The latest time of the next sign of life, if there is nothing to do."""
     asked: float = 0.0
-    """When the call to the database began in which the thread is. 0: it is in none."""
+    """When the thread's present call to the database began. 0: there is none."""
     answered: float = 0.0
     """When the database last answered."""
 

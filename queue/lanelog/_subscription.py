@@ -120,7 +120,7 @@ class SubscriptionCore:
         return self.members[0].owner
 
     def with_workers(self, workers: int) -> SubscriptionCore:
-        """Return it with so many handler threads, if it has a handler and was not started. Else return it as it is."""
+        """Return it with this many handler threads, if it has a handler and was not started. Else return it itself."""
         if self.handler is None or self._state is not SubscriptionState.NEW:
             return self
         config = evolve(self.config, workers=workers)

@@ -68,7 +68,7 @@ def _ip(text: str) -> IPv4Address | IPv6Address:
     if ip.is_multicast:
         raise ValueError("a multicast address")
     if ip.is_unspecified:
-        raise ValueError("an address that nobody can send to: name the one that publishers see")
+        raise ValueError("an address to which no publisher can send: name the one that publishers see")
     if isinstance(ip, IPv4Address):
         if ip.is_reserved:  # 255.255.255.255 is one of them
             raise ValueError("a broadcast or reserved address")

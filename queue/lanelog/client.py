@@ -553,7 +553,7 @@ class Client:
         Args:
             topic: The topic, or several.
             group: The consumer group, 1 to 255 characters.
-            timeout: The iterator ends after so long without a message. Seconds or a timedelta. None: never.
+            timeout: The iterator ends after this time without a message. Seconds or a timedelta. None: never.
             **options: See `SubscriptionOptions`.
 
         Returns:

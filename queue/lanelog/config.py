@@ -88,7 +88,7 @@ def check_handler(handler: object) -> Callable[..., object]:
     """Return `handler` if a thread can call it with a message. Otherwise raise ConfigurationError.
 
     A handler that cannot take one positional argument is refused here: later each message would become a dead letter.
-    An async function or a generator is also found behind partials, bound methods, `__call__` and `__wrapped__`.
+    An async function or a generator is also found inside of partials, bound methods, `__call__` and `__wrapped__`.
     """
     checked = check_callable("the handler", handler)
     check_arguments("the handler", checked, "message")

@@ -52,7 +52,7 @@ class DatabaseError(LanelogError):
 
 
 class LeaseLost(LanelogError):
-    """This delivery belongs to somebody else by now and nothing was written: stop working on the message."""
+    """This delivery belongs to another attempt or owner by now and nothing was written: stop working on the message."""
 
 
 class AlreadySettled(LanelogError):

@@ -71,7 +71,7 @@ class _Times:
         self._sent.add(messages, attributes)
 
     def flushed(self, topic: str, group: str, lanes: int) -> None:
-        """A transaction has written the progress of so many lanes."""
+        """A transaction has written the progress of `lanes` lanes."""
         self._flush.record(lanes, _of_group(topic, group))
 
 
@@ -157,7 +157,7 @@ def _observe_counters(client: Client, meter: metrics.Meter) -> None:
         "lanelog.pool.waits",
         [lambda _options: [Observation(client.measures().pool_waits)]],
         unit="{wait}",
-        description="How often somebody waited for a connection of the pool.",
+        description="How often a thread waited for a connection of the pool.",
     )
     meter.create_observable_counter(
         "lanelog.loop.turns",

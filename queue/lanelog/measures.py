@@ -26,7 +26,7 @@ class Handlings:
     """How long calls of handlers have taken, in seconds; pulled messages: from the pull to the settlement."""
 
     seconds: list[float] = field(factory=list)
-    """Of each call, whatever came of it."""
+    """Of each call, with any outcome."""
     waits: list[float] = field(factory=list)
     """Of each first attempt, from the publish to the beginning, by this machine's clock and the database's. Never below
     0."""
@@ -61,16 +61,16 @@ class Handlings:
 
 
 class Observer(Protocol):
-    """Is told what happens, in the threads in which it happens, some of which hold a lock: be quick, never wait.
+    """Is told of events, in the threads in which they happen. Some of these hold a lock: be quick, never wait.
 
-    What it raises is logged, and changes nothing.
+    An exception is logged, and changes nothing.
     """
 
     def handled(self, topic: str, group: str, handlings: Handlings) -> None:
-        """Handlers have ended, whatever came of them: those of one run, which takes some milliseconds."""
+        """Handlers have ended, with any outcome: those of one run, which takes some milliseconds."""
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
-        """A publish has ended, after so many seconds.
+        """A publish has ended.
 
         Args:
             topic: The topic.
@@ -80,7 +80,7 @@ class Observer(Protocol):
         """
 
     def flushed(self, topic: str, group: str, lanes: int) -> None:
-        """A transaction has written the progress of so many lanes."""
+        """A transaction has written the progress of `lanes` lanes."""
 
 
 @define(eq=False)
@@ -147,7 +147,7 @@ class Measures:
     hints: int
     """Hints that reached subscriptions which still run."""
     pool_waits: int
-    """How often somebody had to wait for a connection of the pool."""
+    """How often a thread had to wait for a connection of the pool."""
 
 
 @define(eq=False)
@@ -178,7 +178,7 @@ class Meter:
                 self._ended.setdefault(at, Counters()).add(counters)
 
     def forget_inherited(self) -> None:
-        """In a forked child: its parent's members are not here, and nobody may hold the lock."""
+        """In a forked child: its parent's members are not here, and the thread that held the lock may be missing."""
         self._lock = threading.Lock()
         self._running, self._ended = {}, {}
 

@@ -145,7 +145,7 @@ class Notices:
         try:
             self._queue.put(None, timeout=timeout if thread is not threading.current_thread() else 0)
         except queue.Full:
-            self.wanted = {}  # what waits is dropped, and the thread ends behind it
+            self.wanted = {}  # what waits is dropped, and the thread ends after it
         if thread is not threading.current_thread():
             thread.join(timeout)
 

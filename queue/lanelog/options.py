@@ -56,7 +56,7 @@ class ConnectOptions(TypedDict, total=False):
     publish_timeout: Duration
     """How long `publish` repeats a transaction that failed for a moment. Default: 30 s."""
     lane_idle_purge: Duration
-    """A drained lane that is idle for so long loses its rows. Its offsets go on where they were. Default: 600 s."""
+    """A drained lane that is idle for this time loses its rows. Its offsets go on where they were. Default: 600 s."""
     max_payload_bytes: int
     """A payload with more bytes is refused. Default: 1,048,576."""
     connect_timeout: Duration
@@ -106,13 +106,13 @@ class SubscriptionOptions(TypedDict, total=False):
     """The time between two looks when idle. A message that this process publishes is noticed at once, and with `wake`
     one of another process on this host. Default: 0.1 s."""
     visibility_timeout: Duration
-    """A delivery that is neither settled nor extended for so long is given up, and delivered again. Default: 60 s."""
+    """A delivery that is neither settled nor extended for this time is given up, and delivered again. Default: 60 s."""
     auto_extend: bool
     """Extend a delivery while its handler's thread lives. Default: True."""
     max_handler_time: Duration
     """The longest time for which a delivery is extended automatically. Default: 3,600 s."""
     lease_duration: Duration
-    """An owner without a heartbeat for so long loses its lanes. The liveness lock usually tells earlier. Default:
+    """An owner without a heartbeat for this time loses its lanes. The liveness lock usually tells earlier. Default:
     15 s."""
     lease_renewal: Duration
     """The time between two heartbeats, less than `lease_duration`. Default: 5 s."""

@@ -172,7 +172,7 @@ def test_what_is_left_to_do_is_an_alarm(
     purged = evolve(shop.admin.purge("merge", before=9, dry_run=True), remaining=1, dry_run=False)
     monkeypatch.setattr(Admin, "redrive", lambda *_, **__: redriven)
     monkeypatch.setattr(Admin, "purge", lambda *_, **__: purged)
-    left = "left, because somebody held their lanes: run it again\n"
+    left = "left, because other transactions held their lanes: run it again\n"
     result = command("dlq", "redrive", "merge", "builders", "--all", "--execute", status=1)
     assert result.stderr == f"2 dead letters {left}"
     assert command("purge", "merge", "--before-offset", "9", "--execute", status=1).stderr == f"1 message {left}"

@@ -153,7 +153,7 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
     assert subscription.stop()
     said = events(caplog, "subscription.waited", logging.WARNING)
     assert len(said) >= 2
-    assert "waits_for='handlers, or messages that somebody holds' running=1 lanes=1" in said[0]
+    assert "waits_for='handlers, or pulled messages that are not settled' running=1 lanes=1" in said[0]
 
 
 def test_an_end_without_the_database_says_so(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -69,10 +69,17 @@ def test_the_map_for_contributors_leads_somewhere() -> None:
 
 
 def test_the_routes_for_contributors_go_by_functions_that_exist() -> None:
-    """Each step of the route of a message, and of a seek, names a module and a function or method that is there."""
+    """Each step of the route of a message, and of a seek, names a module and a function or method that is there.
+
+    So does each duty in the table of where things are decided.
+    """
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    steps = re.findall(r"`([\w/]+\.py)` `(?:(\w+)\.)?(\w+)`", text)
-    assert len(steps) >= 25
+    step = re.compile(r"`([\w/]+\.py)` `(?:(\w+)\.)?(\w+)`")
+    decided = table("It happens", "Here")
+    assert len(decided) >= 14
+    assert [duty for duty, where in decided if not step.search(where)] == []
+    steps = step.findall(text)
+    assert len(steps) >= 45
     for path, owner, name in steps:
         body: list[ast.stmt] = ast.parse((PACKAGE / path).read_text()).body
         if owner:
@@ -103,6 +110,8 @@ def test_the_glossary_has_the_words_that_pages_use_without_explaining_them() -> 
     words = {word for term in terms for word in term.split(", ")}
     assert {"dead letter", "epoch", "fence", "floor", "group", "head", "lane", "lease", "owner"} <= words
     assert {"mark", "offset", "redrive", "retention", "run mark", "seek", "settle", "watermark"} <= words
+    assert {"authority", "expire", "flush", "hint", "history", "incarnation", "pause", "quarantined"} <= words
+    assert {"release", "run", "schedule", "skip", "term"} <= words
 
 
 def test_examples_are_small() -> None:

@@ -47,7 +47,7 @@ _UNLIMITED: Final = 2**64 - 1
 _MEANING: Final = {
     "sql_select_limit": _UNLIMITED,
     "max_join_size": _UNLIMITED,
-    "sql_big_selects": 1,  # behind max_join_size, which sets it
+    "sql_big_selects": 1,  # after max_join_size, which sets it
     "sql_safe_updates": 0,
     "sql_auto_is_null": 0,
     "unique_checks": 1,
@@ -115,14 +115,14 @@ class ServerFacts:
         return "mariadb" if self.mariadb else "mysql"
 
     def bounded(self, query: str, seconds: float) -> str:
-        """Return a SELECT that the server itself ends after so many seconds, while it waits for a lock as well."""
+        """Return a SELECT that the server itself ends after `seconds`, also while it waits for a lock."""
         if self.mariadb:
             return f"SET STATEMENT max_statement_time = {seconds:g} FOR {query}"
         return query.replace("SELECT", f"SELECT /*+ MAX_EXECUTION_TIME({seconds * 1000:.0f}) */", 1)
 
     @classmethod
     def from_row(cls, row: tuple[str, int, int, str]) -> ServerFacts:
-        """Make it of the answer to `_FACTS`."""
+        """Build it from the answer to `_FACTS`."""
         text, packet, connection_id, database = row
         return cls(
             version=tuple(int(part) for part in re.findall(r"\d+", text)[:3]),

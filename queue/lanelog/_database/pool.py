@@ -174,7 +174,7 @@ class Database:
     _facts: ServerFacts | None = field(default=None, init=False)
     _worth: Worth = field(factory=Worth, init=False, repr=False)
     waits: int = field(default=0, init=False, repr=False)
-    """How often somebody had to wait for a connection of the pool."""
+    """How often a thread had to wait for a connection of the pool."""
 
     def __attrs_post_init__(self) -> None:
         self._driver = Driver(self.config)

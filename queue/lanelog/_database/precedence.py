@@ -27,7 +27,7 @@ RECENT: Final = 5.0
 """Seconds for which a refusal counts. A loop tries again within two, so after this time it has ended."""
 
 SETTLED: Final = 2.5
-"""The shortage is logged after the same loops have lacked a connection for so many seconds: by then others gave way."""
+"""Seconds for which the same loops lack a connection before the shortage is logged: by then others gave way."""
 
 LONGEST: Final = 10.0
 """Seconds after which the shortage is logged in any case, also if the loops take turns."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pymysql import connections
 
 _BUFFER: Final = 65536
-"""Bytes that are received at once at most. Each receiving gives the interpreter's lock away, and it comes back late."""
+"""The most bytes of one receive. Each receive releases the interpreter's lock, and gets it back late."""
 
 _HEADER: Final = 4
 """Bytes before each packet: three of its length, and its number."""

@@ -73,7 +73,7 @@ class EnginePace:
 
 @define(eq=False)
 class Engine:
-    """See the module."""
+    """The loops of one client: started with the first subscription, stopped in order."""
 
     database: Database
     ensure_lanes: Callable[[str, Sequence[str]], None]

@@ -71,7 +71,7 @@ def waited(member: Member, seconds: float, *, away: bool) -> None:
         held = member.held_locked()
     reasons = ["the database, which does not answer"] if away else []
     if held.running:
-        reasons.append("handlers, or messages that somebody holds")
+        reasons.append("handlers, or pulled messages that are not settled")
     log.warning(
         "subscription.waited",
         topic=member.topic,

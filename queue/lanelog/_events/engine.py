@@ -50,7 +50,7 @@ EVENTS: Final = (
         "dead_letters.deleted",
         "INFO",
         "janitor",
-        "Dead letters that nobody had redriven or deleted were deleted: `dead_letter_retention` was over.",
+        "Dead letters that were neither redriven nor deleted by then were deleted: `dead_letter_retention` was over.",
         "topic messages why account host pid",
     ),
     Event(
@@ -65,21 +65,21 @@ EVENTS: Final = (
         "message.expired",
         "ERROR",
         "janitor",
-        "A message expired where nobody consumes, and its group keeps no dead letters: it was dropped.",
+        "A message expired in a group without a living member that keeps no dead letters: it was dropped.",
         "topic key group offset attempt dead_letter_topic",
     ),
     Event(
         "message.expired",
         "WARNING",
         "janitor",
-        "A message expired where nobody consumes: it is a dead letter now.",
+        "A message expired in a group without a living member: it is a dead letter now.",
         "topic key group offset attempt dead_letter_topic",
     ),
     Event(
         "heartbeat.read_failed",
         "ERROR",
         "keeper",
-        "Nobody can be seen alive: lanes of nobody are taken, and no others.",
+        "The heartbeats cannot be read: lanes without an owner are taken, and no others.",
         "topic group error",
     ),
     Event(

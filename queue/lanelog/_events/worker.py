@@ -18,7 +18,7 @@ EVENTS: Final = (
         "process.died",
         "WARNING",
         "supervisor",
-        "A process ended by itself or was killed; another one is started in so many seconds. What it had in work is "
+        "A process ended by itself or was killed; another one is started after `seconds`. What it had in work is "
         "delivered again.",
         "number died how seconds",
     ),

@@ -11,24 +11,24 @@ SHARE = 1 / 40
 """The share of the time that looks and the reading and sending of hints may take."""
 
 MOST = 2.0
-"""So many seconds' pay can be saved, or owed: that much work may be done in a row."""
+"""The pay of this many seconds can be saved, or owed: it is spent on work in a row."""
 
 
 @define(eq=False)
 class Allowance:
-    """How much of the time may be spent. Times are monotonic, in seconds."""
+    """The share of the time that may be spent. Times are monotonic, in seconds."""
 
     share: float = SHARE
     _saved: float = 0.0
     _at: float = 0.0
 
     def free_at(self, now: float) -> float:
-        """When something may be done: `now`, or when the debt is paid."""
+        """When work may begin: `now`, or when the debt is paid."""
         saved = self._saved_at(now)
         return now if saved >= 0 else now - saved / self.share
 
     def spend(self, now: float, seconds: float) -> None:
-        """Pay for what took so many seconds."""
+        """Pay for work that took `seconds`."""
         self._saved, self._at = max(-MOST * self.share, self._saved_at(now) - seconds), now
 
     def _saved_at(self, now: float) -> float:

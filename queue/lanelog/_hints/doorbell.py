@@ -55,7 +55,7 @@ class Doorbell:
         self._rung = False
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is set, at most so many seconds. True: it was set."""
+        """Wait until it is set, for `timeout` seconds at most. True: it was set."""
         until = time.monotonic() + timeout
         while not self._rung:
             now = time.monotonic()
@@ -93,18 +93,18 @@ class Doorbell:
     def _ring(self) -> None:
         try:
             os.write(self._pipe[1], b"\0")
-        except OSError:  # it is full, so that the wait ends anyway; or it was closed, and nobody waits
+        except OSError:  # it is full, so that the wait ends anyway; or it was closed, and no thread waits
             return
 
     def close(self) -> None:
-        """Close the pipe. Nobody may wait any more."""
+        """Close the pipe. No thread may wait any more."""
         pipe, self._pipe = self._pipe, (-1, -1)
         for fd in pipe:
             if fd >= 0:
                 os.close(fd)
 
     def abandon(self) -> None:
-        """In a forked child: nobody waits there."""
+        """In a forked child: no thread waits there."""
         self.close()
 
     def __del__(self) -> None:

@@ -1,7 +1,7 @@
 """The subscriber's sockets: a Unix one for each engine, and with `wake_address` a UDP one, open while it subscribes.
 
 Owns the sockets, their token and how often they are read. It believes nothing of a datagram but "look now", and answers
-nobody. Reading takes no more than a share of the time: after each read it is deaf for a while. What comes in meanwhile
+none. Reading takes no more than a share of the time: after each read it is deaf for a while. What comes in meanwhile
 waits in the sockets, and the kernel refuses what does not fit. A forked child closes its copies.
 """
 
@@ -35,14 +35,14 @@ log = get_logger("hints")
 
 @define(eq=False)
 class Receiver:
-    """Hears hints. Its Unix datagram socket has an abstract name, which no file stands for."""
+    """Hears hints. Its Unix datagram socket has an abstract name, so there is no file for it."""
 
     place: WakePlace = field(default=NOWHERE, init=False)
     """What the heartbeat rows say; NOWHERE while it is closed."""
     heard: int = field(default=0, init=False)
     """Hints that were believed."""
     ignored: int = field(default=0, init=False)
-    """Datagrams that were not: another token, or no hint at all."""
+    """Datagrams that were not believed: they had another token, or were no hints."""
     deaf_until: float = field(default=0.0, init=False)
     """When (monotonic) the sockets may be read again."""
     _sockets: tuple[socket.socket, ...] = field(default=(), init=False)
@@ -54,8 +54,8 @@ class Receiver:
     def open(self, across: UdpAddress | None = None) -> None:
         """Open the sockets, where the system has such ones. `across`: the address at which other hosts reach this one.
 
-        Without a socket everything works, and takes until the next look. It is not for a second call with another
-        thread waiting on the first sockets: an open receiver stays as it is.
+        Without a socket everything works, and takes until the next look. An open receiver stays as
+        it is, because another thread may wait on its sockets.
         """
         with self._lock:
             if self._sockets or not own_host():

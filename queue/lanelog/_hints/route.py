@@ -1,7 +1,7 @@
 """How a hint gets to a subscriber: by its Unix socket on this host, by UDP to a host that the publisher allows.
 
-Owns who may be sent to, and the sending. A heartbeat row aims no packets at anybody: whoever writes one only chooses
-among the sockets of lanelog on this host and the addresses in the publisher's own `wake_networks`.
+Owns who may be sent to, and the sending. A heartbeat row aims no packets at anybody: its writer only chooses among the
+sockets of lanelog on this host and the addresses in the publisher's own `wake_networks`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def family_of(address: UdpAddress) -> int:
 
 
 def deliver(targets: Collection[Target], hint: Hint) -> int:
-    """Send a hint to each target, and wait for none. How many were taken: by UDP, of those nobody knows if they came.
+    """Send a hint to each target, and wait for none. Return how many were taken: by UDP, some of these may be lost.
 
     Raises nothing.
     """
@@ -72,7 +72,7 @@ def deliver(targets: Collection[Target], hint: Hint) -> int:
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
             for target in targets:
                 if target.family == family:
-                    with suppress(OSError):  # the subscriber is gone, or has not read those before
+                    with suppress(OSError):  # the subscriber is gone, or has not read the earlier ones
                         line.sendto(hint.packed(target.token), target.address)
                         taken += 1
     return taken

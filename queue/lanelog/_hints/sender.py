@@ -39,7 +39,7 @@ READ_WITHIN: Final = 0.1
 """Seconds after which the server ends the reading in a publishing thread: the most that it waits for a busy server."""
 
 FORGET: Final = 10.0
-"""A topic in which nothing was published for so many seconds is not read again, unless a hint is still owed there."""
+"""Seconds after its last publish from which a topic is not read again, unless a hint is still owed there."""
 
 TOPICS: Final = 100
 """The most topics that are remembered, those published to last."""
@@ -59,7 +59,7 @@ class _Audience:
     last: Hint | None = None  # targets that the next reading finds new are told this; None: nothing since the last one
 
     def remember(self, hint: Hint | None) -> None:
-        """Have the new targets of the next reading told this, too."""
+        """Keep this hint for the targets that the next reading finds new."""
         if hint is not None:
             new_lanes = hint.new_lanes or (self.last is not None and self.last.new_lanes)
             self.last = Hint(hint.topic, new_lanes)
@@ -76,9 +76,9 @@ class Sender:
     """Makes a thread call `read_places` soon. False: there is no such thread."""
     sent: int = field(default=0, init=False)
     lost: int = field(default=0, init=False)
-    """Hints that could not be sent: the subscriber is gone, or has not read those before."""
+    """Hints that could not be sent: the subscriber is gone, or has not read the earlier ones."""
     _audiences: dict[str, _Audience] = field(factory=dict, init=False)
-    _grown: set[str] = field(factory=set, init=False)  # topics with lanes that nobody was told of
+    _grown: set[str] = field(factory=set, init=False)  # topics with lanes of which no hint has told yet
     _allowance: Allowance = field(
         factory=Allowance, init=False
     )  # two threads at once may forget to pay for one of them
@@ -92,11 +92,11 @@ class Sender:
         register_shared(self)
 
     def abandon(self) -> None:
-        """In a forked child: the lock may be held by nobody."""
+        """In a forked child: the thread that held the lock may not exist here."""
         self._refreshing = threading.Lock()
 
     def grown(self, topic: str) -> None:
-        """The topic has lanes that were not there before. The next hint says so."""
+        """The topic has new lanes. The next hint says so."""
         self._grown.add(topic)
 
     def tell(self, topic: str) -> None:

@@ -13,7 +13,7 @@ MAX_POINTS = 1000
 """Rows or exact keys in one statement."""
 
 BEYOND: Final = "\U0010ffff" * 255
-"""A text behind every topic and key."""
+"""A text that sorts after every topic and key."""
 
 
 def placeholders(values: Sequence[object]) -> str:

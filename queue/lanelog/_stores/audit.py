@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 SINCE: Final = 5
-"""The version of the tables that brought this one."""
+"""The first version of the tables that has this one."""
 
 RETENTION_MS: Final = 365 * 24 * 3_600_000
 """Rows that are older are deleted by later verbs."""
@@ -46,7 +46,7 @@ FORGET = "DELETE FROM queue_audit WHERE acted_at = %s AND id = %s AND part = %s"
 
 @frozen(kw_only=True)
 class AuditRow:
-    """What a transaction of a verb does, and who wants it. Names that do not apply are empty."""
+    """What a transaction of a verb does, and who asked for it. Names that do not apply are empty."""
 
     id: str
     part: int
@@ -64,7 +64,7 @@ class AuditRow:
 
 
 def record(cx: Executor, row: AuditRow) -> None:
-    """Insert the row. Raises DatabaseError, also for an account that may not: then nothing of its verb is done."""
+    """Insert the row. Raises DatabaseError, also without the privilege: then nothing of the verb is done."""
     cx.execute(
         RECORD,
         (
@@ -86,7 +86,7 @@ def record(cx: Executor, row: AuditRow) -> None:
 
 
 def forget(cx: Executor) -> None:
-    """Delete some rows that are over the retention. An account that may not leaves them to another one."""
+    """Delete some rows that are over the retention. An account without the privilege leaves them to others."""
     try:
         for old in cx.query(OLD, (RETENTION_MS, BATCH)):
             cx.execute(FORGET, old)

@@ -92,7 +92,7 @@ class Fetched(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """The rows of a lane at the next `limit` offsets behind an offset."""
+    """The rows of a lane at the next `limit` offsets after an offset."""
 
     key: str
     offset: int

@@ -67,7 +67,7 @@ WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0 AND h
 UNATTENDED_NOW = UNATTENDED.replace("(by_topic)", "(PRIMARY)") + " AND g.consumer_group = %s"
 
 SILENCE_MS = 60_000
-"""A member that holds no liveness lock counts as dead so long after the end of its last heartbeat."""
+"""A member that holds no liveness lock counts as dead this long after the end of its last heartbeat."""
 
 # The pause of a group, locked for a change (PRIMARY).
 LOCK_PAUSE = """SELECT paused_at, paused_by, pause_reason FROM queue_groups FORCE INDEX (PRIMARY)

@@ -240,7 +240,7 @@ def deregister(cx: Executor, at: GroupTopic, owner: str) -> None:
 
 
 def deregister_dead(cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int) -> None:
-    """Note it for a dead owner. If that owner still lives, its next heartbeat takes this back."""
+    """Note that a dead owner has left. If it still lives, its next heartbeat takes this back."""
     cx.execute(DEREGISTER_DEAD, (*at.columns, owner, heartbeat_at))
 
 

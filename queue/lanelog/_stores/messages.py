@@ -108,7 +108,7 @@ def insert(cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int
 def insert_next(
     topic: str, key: str, *, message_id: str, payload: bytes, metadata: str | None, ttl_ms: int
 ) -> Statement:
-    """Return the statement that appends one row behind the head, for `partitions.around_next`."""
+    """Return the statement that appends one row after the head, for `partitions.around_next`."""
     args = (topic, key, message_id, payload, len(payload), metadata)
     return Statement(INSERT + EXPIRING_NEXT_ROW, (*args, ttl_ms)) if ttl_ms else Statement(INSERT + NEXT_ROW, args)
 

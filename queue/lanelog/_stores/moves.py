@@ -1,4 +1,4 @@
-"""The leaving side of `queue_messages`: copies into dead letters and back, and deletion behind the floor.
+"""The leaving side of `queue_messages`: copies into dead letters and back, and deletion up to the floor.
 
 Owns these INSERT … SELECTs and DELETEs, and the reads before them. Never decides which message leaves.
 """
@@ -34,7 +34,7 @@ SOURCE_ID = "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = 
 # The offset of a copy that exists already (by_id).
 BURIED = "SELECT `offset` FROM queue_messages WHERE topic = %s AND partition_key = %s AND id = %s"
 
-# Copy dead letters back as messages, behind the given heads and in their order (PRIMARY).
+# Copy dead letters back as messages, after the given heads and in their order (PRIMARY).
 REDRIVE = f"""
 INSERT INTO queue_messages (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at,
        published_at, expires_at, target_group)
@@ -46,7 +46,7 @@ FROM queue_messages m FORCE INDEX (PRIMARY)
 WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
 """
 
-# The oldest message of a lane behind its floor. UNION ALL joins many lanes (PRIMARY).
+# The oldest message of a lane above its floor. UNION ALL joins many lanes (PRIMARY).
 OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
  FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1)"""
@@ -74,7 +74,7 @@ WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s
       AND target_group IN ('', %s) AND expires_at BETWEEN 1 AND {NOW_MS} ORDER BY `offset`
 """
 
-# Those of some lanes in which the message right behind the group's watermark has expired (all PRIMARY). That message
+# Those of some lanes in which the message right after the group's watermark has expired (all PRIMARY). That message
 # may be for another group: EXPIRED looks again.
 EXPIRED_LANES = f"""
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
@@ -94,7 +94,7 @@ CREATED_AT = "SELECT created_at FROM queue_messages WHERE topic = %s AND partiti
 
 
 class LetterAge(NamedTuple):
-    """What the retention of dead letters needs to know of one."""
+    """A dead letter, with what its retention depends on."""
 
     offset: int
     original_topic: str
@@ -154,7 +154,7 @@ def redrive(
     ttl_ms: int,
     for_group: str,
 ) -> int:
-    """Copy dead letters (key, offset) behind the locked `heads` of topic `target`. Return how many.
+    """Copy dead letters (key, offset) after the locked `heads` of topic `target`. Return how many.
 
     `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
@@ -165,7 +165,7 @@ def redrive(
 
 
 def ages(cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str, float]:
-    """Return the age in seconds of the first message behind each (key, floor), by key."""
+    """Return the age in seconds of the first message above each (key, floor), by key."""
     found: dict[str, float] = {}
     for chunk in chunked(lanes, 100):
         args = [value for key, floor in chunk for value in (topic, key, floor)]
@@ -199,13 +199,13 @@ def letters(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) ->
 
 
 def expired(cx: Executor, lane: LaneId, watermark: int, limit: int) -> list[Expired]:
-    """Return the expired messages for this group among the `limit` offsets behind a watermark, in order."""
+    """Return the expired messages for this group among the `limit` offsets above a watermark, in order."""
     rows = cx.query(EXPIRED, (lane.topic, lane.key, watermark, watermark + limit, lane.group))
     return [Expired(int(offset), message_id, int(published)) for offset, message_id, published in rows]
 
 
 def expired_lanes(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> list[str]:
-    """Return those of these lanes with an expired message right behind the group's watermark."""
+    """Return those of these lanes with an expired message right after the group's watermark."""
     found: list[str] = []
     for chunk in chunked(keys):
         sql = EXPIRED_LANES.format(keys=placeholders(chunk))

@@ -333,7 +333,7 @@ def start_at_head(cx: Executor, at: GroupTopic) -> None:
 
 
 def start_at(cx: Executor, lane: LaneId, offset: int) -> None:
-    """Let a new group begin behind `offset` of one lane."""
+    """Let a new group begin after `offset` of one lane."""
     cx.execute(START_AT, (*lane.columns, offset, offset))
 
 

@@ -36,7 +36,7 @@ TRY_LOCK_HEADS = LOCK_HEADS + " SKIP LOCKED"
 ADVANCE = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = head_offset + %s
 WHERE topic = %s AND partition_key IN ({keys})"""
 
-# Lock the head of one lane, and note the offset behind it. NULL: it is missing, or locked elsewhere (PRIMARY).
+# Lock the head of one lane, and note the offset after it. NULL: it is missing, or locked elsewhere (PRIMARY).
 NEXT_OFFSET = """SELECT MAX(head_offset) + 1 INTO @lanelog_offset FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
 

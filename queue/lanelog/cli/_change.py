@@ -267,7 +267,7 @@ def _unsettled(groups: Mapping[str, int]) -> list[str]:
 def _left(remaining: int, noun: str, *, dry_run: bool) -> tuple[str, ...]:
     if not remaining or dry_run:
         return ()
-    return (f"{plural(remaining, noun)} left, because somebody held their lanes: run it again",)
+    return (f"{plural(remaining, noun)} left, because other transactions held their lanes: run it again",)
 
 
 VERBS = (seek, pause, resume, skip, retry, release, open_lanes, delete_group, delete_topic, purge)

@@ -164,7 +164,7 @@ def redrive(
     text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}"
     if done.delay:
         text += f", to be delivered in {age(done.delay)}"
-    left = f"{plural(done.remaining, 'dead letter')} left, because somebody held their lanes: run it again"
+    left = f"{plural(done.remaining, 'dead letter')} left, because other transactions held their lanes: run it again"
     return Answer(
         data=done,
         lines=[text, *_missing(done.missing, group)],

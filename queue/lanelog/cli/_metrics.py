@@ -33,7 +33,7 @@ _PORT_MAX: Final = 65_535
     default="127.0.0.1:9464",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to serve them. They name topics and groups; whoever reaches the address reads them.",
+    help="Where to serve them. They name topics and groups; everyone who reaches the address can read them.",
 )
 @click.option("--rules", is_flag=True, help="Print alert rules for Prometheus instead.")
 @click.option(

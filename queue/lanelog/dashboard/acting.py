@@ -1,7 +1,7 @@
-"""The handlers of actions: the preview, the deed, and jobs that take long.
+"""The handlers of actions: the preview, the action itself, and jobs that take long.
 
-Owns the way from a form to a verb. `actions` has the verbs, `guard` has refused by then what must not come in; whether
-a user may act is asked here again.
+Owns the way from a form to a verb. `actions` has the verbs. `guard` has refused unwanted requests before. Whether a
+user may act is checked here again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Acting:
         return await run_in_threadpool(self._act, request, action, form)
 
     def _act(self, request: Request, action: WebAction, form: Mapping[str, str]) -> Response:
-        """Run the verb. A form that is sent twice runs twice; every verb says the second time what little is left."""
+        """Run the verb. A form that is sent twice runs it twice. The second time, little or nothing is left to do."""
         fields = action.chosen(form)
         why = form.get("why", "").strip()
         if not why:
@@ -119,7 +119,7 @@ class Acting:
     def _run(self, name: str, action: WebAction, fields: Mapping[str, str], doer: Doer) -> Any:
         """Run a verb, and log it.
 
-        The event before it is logged for the process that dies in the middle: then nobody else knows who asked, and
+        The event before it is logged for the process that dies in the middle: then no other record says who asked, and
         why.
         """
         admin = self._admin.acting(doer.by[:BY_MAX], doer.why)
@@ -140,7 +140,7 @@ class Acting:
         return self._renderer.sheets(request, page)
 
     def _permitted(self, request: Request) -> WebAction | Response:
-        """Return the action of a request, or the refusal of who may not act."""
+        """Return the action of a request, or the refusal if its user may not act."""
         if refusal := self._refusal(request):
             return refusal
         action = ACTIONS.get(request.path_params["name"])
@@ -174,13 +174,13 @@ class Acting:
                 job = self._jobs.find(request.query_params.get("id", ""))
             except ConfigurationError as error:  # the dashboard was started again: a page that was left open says so
                 return Fragment(self._renderer.text(request, "_gone.html.jinja", lead=str(error)), last=True)
-            last = not job.running  # asked first: a job that ends now is shown once more
+            last = not job.running  # read before the page: a job that ends now is shown once more
             return Fragment(self._renderer.text(request, "_job.html.jinja", **_shown(job)), last=last)
 
         return self._streams.answer(make, look=_JOB_PACE)
 
     async def stop_job(self, request: Request) -> Response:
-        """Stop a job behind its present batch."""
+        """Stop a job after its present batch."""
         if refusal := self._refusal(request):
             return refusal
         job = self._jobs.find((await _form(request)).get("id", ""))

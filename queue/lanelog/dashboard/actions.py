@@ -1,7 +1,7 @@
-"""What the dashboard can change: for each action its fields, and the verb of administration behind it.
+"""What the dashboard can change: for each action its fields, and its verb of administration.
 
-Owns this table. Never decides who may (`app` does), and never talks to a browser. The preview is the verb itself, with
-`dry_run`.
+Owns this table. Never decides who may act (`acting` does), and never talks to a browser. The preview is the verb
+itself, with `dry_run`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _delete_group(admin: Admin, at: Fields, doer: Doer) -> Any:
 
 
 def _letters(at: Fields) -> dict[str, Any]:
-    """Return the choice of dead letters: one by its id, or all of a reason. Never all by omission."""
+    """Return the choice of dead letters: one by its id, or all of a reason. A missing field never means all."""
     if "id" in at:
         return {"ids": [at["id"]]}
     if "letters" in at:

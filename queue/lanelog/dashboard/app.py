@@ -1,6 +1,6 @@
 """The dashboard as an ASGI application: its routes, and the handlers of pages.
 
-Owns the way from a request to a page. `guard` has refused by then what must not come in. Pages stand in `pages`,
+Owns the way from a request to a page. `guard` has refused unwanted requests before. Pages stand in `pages`,
 actions in `acting`.
 """
 
@@ -37,7 +37,7 @@ from lanelog.dashboard.views import link
 from lanelog.errors import LanelogError
 
 FRESH: Final = 2.0
-"""Seconds for which all who watch get the same answer."""
+"""Seconds for which all open pages get the same answer."""
 REFRESH: Final = 10
 """Seconds after which a page that changes reloads itself, where it can have no stream of events."""
 _SPANS: Final = {"1": 3600, "6": SPAN}
@@ -59,8 +59,8 @@ def dashboard(
 
     Args:
         client: The client. The account of a `reader` is enough to look.
-        access: Who may use it. None: whoever is on this machine, without actions.
-        mask: Called with a message whose payload somebody wants to see; returns the bytes to show instead.
+        access: Who may use it. None: every user of this machine, without actions.
+        mask: Called with a message whose payload is to be shown. Returns the bytes to show instead.
         pace: How often it looks. None: as `WebPace()` says.
 
     Example:
@@ -149,7 +149,7 @@ class _Site:
         )
 
     def _stuck(self, _: Request) -> dict[str, Any]:
-        """Return what is stuck, or that the log cannot be asked: a page that somebody watches says so, and recovers."""
+        """Return what is stuck, or that the log cannot be asked: an open page says so, and recovers."""
         try:
             status = self._status()
         except LanelogError as error:

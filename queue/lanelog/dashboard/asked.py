@@ -1,4 +1,4 @@
-"""What a page is asked for, and with what it answers."""
+"""A request for a page, and what its handler needs to answer it."""
 
 from __future__ import annotations
 

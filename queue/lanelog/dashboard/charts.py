@@ -26,7 +26,7 @@ COLUMNS: Final = 120
 GAP: Final = 180.0
 """Seconds without a sample after which a line is broken. A large log is looked at once a minute at least."""
 _FEW: Final = 10
-"""Below that, a rate is told with its tenths."""
+"""Below this, a rate is shown with its tenths."""
 _NICE: Final = (1, 2, 5)
 _NICE_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 
@@ -58,7 +58,7 @@ class Chart:
 
 @frozen(kw_only=True)
 class _Interval:
-    """What happened between two samples, or between several that follow each other."""
+    """The changes between two samples, or between several that follow each other."""
 
     end: float
     """Seconds since the first moment of the chart."""
@@ -116,7 +116,7 @@ class _Drawn:
     """Between the last two samples."""
 
     def now(self, read: _Reading) -> float | None:
-        """Return the last value. Behind a gap, nothing is known of what happened in the last seconds."""
+        """Return the last value. After a gap, nothing is known of what happened in the last seconds."""
         if read in (_published, _settled, _latency) and self.newest.seconds > GAP:
             return None
         return read(self.newest)
@@ -133,7 +133,7 @@ def _columns(samples: Sequence[Sample], chosen: Callable[[GroupTopic], bool]) ->
             continue
         if last is not None:
             yield last
-        last = here if here.seconds <= GAP else None  # nobody looked: what happened when is unknown
+        last = here if here.seconds <= GAP else None  # no sample was taken: what happened when is unknown
     if last is not None:
         yield last
 

@@ -71,7 +71,7 @@ class Guard:
         await self.app({**scope, USER: user}, receive, with_headers)
 
     def _refusal(self, scope: Scope, headers: Headers) -> PlainTextResponse | None:
-        """Return the answer to a request that must not come in, whoever sends it."""
+        """Return the answer to a request that must not come in, from any user."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or _name(hosts[0]) not in {each.lower() for each in self.access.hosts}:
             return PlainTextResponse("this dashboard has another host name\n", 421)

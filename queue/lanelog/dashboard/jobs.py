@@ -27,7 +27,7 @@ Progress = Callable[[int], None]
 
 
 class JobStopped(LanelogError):
-    """Somebody has stopped the job."""
+    """A user has stopped the job."""
 
 
 @define(eq=False, kw_only=True)
@@ -43,11 +43,11 @@ class Job:
     id: str = field(factory=lambda: secrets.token_urlsafe(9))
     done: int = 0
     total: int | None = None
-    """Messages that were there to do when it began; None: not counted yet."""
+    """Messages to handle, as counted when it began. None: not counted yet."""
     result: Any = None
-    """What the verb returned; None: it has not."""
+    """What the verb returned. None: it has not returned."""
     error: Exception | None = None
-    """Why it ended early; None: it did not."""
+    """Why it ended early. None: it did not."""
     _ended: threading.Event = field(init=False, factory=threading.Event)
     _stop: threading.Event = field(init=False, factory=threading.Event)
 
@@ -58,9 +58,9 @@ class Job:
 
     @property
     def state(self) -> str:
-        """How it stands, in words."""
+        """Its state, in words."""
         if self.running:
-            return "stops behind this batch" if self._stop.is_set() else "runs"
+            return "stops after this batch" if self._stop.is_set() else "runs"
         if self.error is None:
             return "done"
         return "stopped" if isinstance(self.error, JobStopped) else f"failed: {self.error}"
@@ -70,14 +70,14 @@ class Job:
         return self._ended.wait(seconds)
 
     def stop(self) -> None:
-        """End it behind the batch that runs. What is done stays."""
+        """End it after the batch that runs. What is done stays."""
         self._stop.set()
 
     def run(self, count: Callable[[], int], verb: Callable[[Progress], Any]) -> None:
         """Count what there is to do, do it, and remember how it ended."""
         try:
             self.total = count()
-            self._progress(0)  # whoever stops it while it counts wants nothing of it
+            self._progress(0)  # a user who stops it while it counts wants nothing done
             self.result = verb(self._progress)
         except LanelogError as exc:
             self.error = exc

@@ -1,4 +1,4 @@
-"""What pages are told while somebody looks at them: server-sent events, each a piece of the page.
+"""What open pages are told: server-sent events, each a piece of the page.
 
 Owns their form and pace. Renders nothing by itself. A stream ends after half a minute, and the browser asks again: so
 the server can be stopped, and a user who may not look any more sees nothing new.
@@ -32,7 +32,7 @@ class WebPace:
 
     Args:
         sample: Between two samples for the charts.
-        look: Between two looks for a page that somebody watches. All pages share the look at the log.
+        look: Between two looks for an open page. All pages share the look at the log.
         stream: The life of one stream of events.
     """
 

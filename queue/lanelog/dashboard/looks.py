@@ -18,9 +18,9 @@ from lanelog.errors import LanelogError
 T = TypeVar("T")
 
 PATIENCE: Final = 10
-"""How many times as long as a look takes its answer is kept."""
+"""An answer is kept for the time that its look took, multiplied by this."""
 OLDEST: Final = 60.0
-"""Seconds for which an answer is kept at most."""
+"""The most seconds for which an answer is kept."""
 
 
 @define(eq=False)
@@ -29,8 +29,8 @@ class SharedLook(Generic[T]):
 
     After a look that took a second, the next one comes after ten: it must not keep a large database busy.
 
-    Threads that come while one asks wait for its answer. If it fails, they get its error, and so do all who come within
-    `fresh` seconds: who watches a database that is away must not wait for all others who do.
+    Threads that come while one asks wait for its answer. If it fails, they get its error, and so do all that come
+    within `fresh` seconds: with the database away, threads must not wait one after the other.
     """
 
     _ask: Callable[[T | None], T]

@@ -93,7 +93,7 @@ class Renderer:
 
 
 def trouble(error: Exception) -> str:
-    """Return the title for an error that is nobody's fault who looks."""
+    """Return the title for an error that the user has not caused."""
     away = isinstance(error, DatabaseError) and error.retriable
     return "The database does not answer" if away else "It failed"
 

@@ -1,4 +1,4 @@
-"""The dashboard's own ring of samples: how each group stood over the last hours.
+"""The dashboard's own ring of samples: the state of each group over the last hours.
 
 Owns the samples and the thread that takes them. Draws nothing (`charts` does). They live in this process alone: a
 restart begins anew.

@@ -1,7 +1,7 @@
 """The dashboard for WSGI servers and applications: Flask, Django, gunicorn.
 
 Owns the way from WSGI to the ASGI application, by a2wsgi. A WSGI server gives each stream of events a thread for as
-long as somebody looks, so pages reload themselves instead.
+long as the page is open, so pages reload themselves instead.
 """
 
 from __future__ import annotations
@@ -58,6 +58,6 @@ class _WsgiDashboard:
             if self._made[0] != os.getpid():
                 self._made = (os.getpid(), self._make())
             application = self._made[1]
-        # Without a port a2wsgi forgets the address, too, and whoever is on this machine would be a stranger.
+        # Without a port a2wsgi forgets the address, too, and users of this machine would be strangers.
         answer: Iterable[bytes] = application({"REMOTE_PORT": "0", **environ}, start_response)
         return answer

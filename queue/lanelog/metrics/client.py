@@ -165,7 +165,7 @@ class ClientCollector(Collector):
             found.seconds.add((seconds,))
 
     def flushed(self, topic: str, group: str, lanes: int) -> None:
-        """A transaction has written the progress of so many lanes."""
+        """A transaction has written the progress of `lanes` lanes."""
         with self._lock:
             self._times(topic, group).flush.add((lanes,))
 
@@ -195,7 +195,7 @@ class ClientCollector(Collector):
             "lanelog_client_prefetched_bytes", "Bytes of their payloads.", measures.prefetched_bytes
         )
         yield CounterMetricFamily(
-            "lanelog_client_pool_waits", "How often somebody waited for a connection of the pool.", measures.pool_waits
+            "lanelog_client_pool_waits", "How often a thread waited for a connection of the pool.", measures.pool_waits
         )
         turns = CounterMetricFamily("lanelog_client_loop_turns", "Turns of a background loop.", labels=("loop",))
         age = GaugeMetricFamily("lanelog_client_loop_age_seconds", "Since its last turn began.", labels=("loop",))

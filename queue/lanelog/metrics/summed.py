@@ -119,7 +119,7 @@ class SummedCollector(Collector):
 
 
 def exposed() -> str:
-    """Return what this process shows: the default registry of prometheus-client."""
+    """Return the metrics of this process: the default registry of prometheus-client."""
     return generate_latest(REGISTRY).decode()
 
 

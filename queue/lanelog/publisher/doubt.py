@@ -37,7 +37,7 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
     """Raise DatabaseError if a draft that was not found may have been stored, and collected since.
 
     Call it after the look-up, in the same transaction. If the process sleeps before the look-up, this check notices it.
-    If the process sleeps after it, the transaction holds the heads, and nobody else stores the message meanwhile.
+    If the process sleeps after it, the transaction holds the heads, and no other one stores the message meanwhile.
     Without a group nothing is collected. A retention of 0 gives up deduplication.
 
     The error is retriable if a packet that was sent for a draft may still arrive when the copy that would be written

@@ -116,7 +116,7 @@ class GroupCommit:
         except Exception as exc:  # noqa: BLE001 - each member raises its error in its own thread
             if isinstance(exc, DatabaseError) and exc.code == codes.LOCK_WAIT_TIMEOUT:
                 # The lock was not that of a head: a caller under SERIALIZABLE, for example, locks gaps of an index.
-                # Nobody knows which lane of the batch that concerns. So each lane goes on by itself: that one must not
+                # It is unknown which lane of the batch that concerns. So each lane goes on by itself: that one must not
                 # delay the others again.
                 self._change(line, topic, lambda: line.park(batch))
             else:

@@ -1,4 +1,4 @@
-"""The text of the error after a publish in vain: which lanes were locked, and which connection holds them.
+"""The text of the error when a publish gives up: which lanes were locked, and which connection holds them.
 
 Never raises, and asks the server only after a failure.
 """

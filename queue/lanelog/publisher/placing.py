@@ -36,7 +36,7 @@ class Placement:
 
 
 def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tuple[str, str], int]) -> Placement:
-    """Give the drafts of one topic, in their order, the offsets behind `heads`. Return the plan.
+    """Give the drafts of one topic, in their order, the offsets after `heads`. Return the plan.
 
     `stored` has the offsets of the ids that are stored already. A message with a delay is scheduled. Until it is due,
     its offset is SCHEDULED, in its receipt and in `stored`. A duplicate takes no offset. A draft that was stored by an

@@ -45,7 +45,7 @@ class OnScheduled(Protocol):
     """Called when a message with a delay was published."""
 
     def __call__(self, *, committed: bool) -> None:
-        """`committed` False: the message is in a caller's transaction, which may be committed later."""
+        """`committed` False: the message is in a caller's transaction, which may commit later."""
 
 
 def _nobody(*, committed: bool) -> None:

@@ -61,7 +61,7 @@ def _due_at(moment: object) -> int:
         raise ConfigurationError(f"deliver_at must be an aware datetime, not {type(moment).__name__}")
     if moment.utcoffset() is None:
         raise ConfigurationError("deliver_at must be an aware datetime: add tzinfo=datetime.UTC")
-    # With a wrong clock, the bound is a little off. It is there to catch mistakes only.
+    # With a wrong clock, the bound is a little off. It only catches mistakes.
     if moment - datetime.now(UTC) > timedelta(seconds=TEN_YEARS):
         raise ConfigurationError("deliver_at must be at most ten years from now")
     # Rounded up: a message must not be early. A time before the epoch becomes the epoch: both are due.

@@ -103,7 +103,7 @@ class Reporter:
                 each.cut_off()
 
     def tell(self, *, metrics: bool = False) -> Report | None:
-        """Send one report, and return it. None: there was nobody to send it, or nothing to say."""
+        """Send one report, and return it. None: the supervisor is gone, or there was nothing to say."""
         client = self.client
         if client is None:
             return None

@@ -1,4 +1,4 @@
-"""What the command asks for, and what a process is told and tells.
+"""The orders that a process gets from the command, and the reports that it sends.
 
 Owns these values, and their form on the way between two processes. Does nothing with them.
 """
@@ -40,9 +40,9 @@ class Limits:
     """When a process is replaced by a fresh one. None: never."""
 
     messages: int | None = None
-    """After it has handled so many."""
+    """After it has handled this number of messages."""
     memory: int | None = None
-    """When it has so many bytes of memory."""
+    """When it uses this many bytes of memory."""
 
     def exceeded(self, report: Report) -> str:
         """Return which limit is reached. Empty: none."""
@@ -63,7 +63,7 @@ class Report:
     memory: int = 0
     """Bytes of memory that it uses."""
     metrics: str | None = None
-    """Its metrics as Prometheus reads them. None: nobody has asked."""
+    """Its metrics as Prometheus reads them. None: the supervisor has not asked."""
 
     def to_line(self) -> bytes:
         """Return it as one line."""

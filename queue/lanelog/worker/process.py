@@ -1,4 +1,4 @@
-"""A process as its supervisor sees it: started, heard, asked to end, ended.
+"""A process as its supervisor sees it: from its start and its reports to its end.
 
 Owns the socket to it, and its last report. Never decides when it starts or ends.
 """
@@ -37,9 +37,9 @@ class Process:
     """When it was asked to drain. 0: never."""
     report: Report = field(factory=Report)
     metrics: str = ""
-    """What it has shown last."""
+    """Its last metrics."""
     told_at: float = 0.0
-    """When it has shown that. 0: never."""
+    """When it sent these. 0: never."""
     _rest: bytes = b""
 
     @classmethod

@@ -25,7 +25,7 @@ _ANOTHER: Final = 1.0
 
 @define(eq=False)
 class EndingSignals:
-    """See the module. A context manager, in the main thread alone."""
+    """Turns signals into something to wait for. A context manager, in the main thread alone."""
 
     wakes: socket.socket = field(init=False)
     """Becomes readable at each signal."""

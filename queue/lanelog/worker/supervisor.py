@@ -1,7 +1,7 @@
 """The supervisor: it starts processes, starts them again when they die, recycles them one at a time, and ends in order.
 
-Owns the decisions. One turn takes what was heard and decides. Only the thread that calls `run` changes anything. The
-probes ask from threads of their own, and read.
+Owns the decisions. One turn takes the reports that came in, and decides. Only the thread that calls `run` changes
+anything. The probes ask from threads of their own, and read.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Slot:
 
 @define(eq=False)
 class Supervisor:
-    """See the module."""
+    """Keeps the processes of one command running, until a signal or too many deaths."""
 
     _orders: Orders
     _processes: int

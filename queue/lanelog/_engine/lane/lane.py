@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Lane:
-    """See the module."""
+    """One leased lane in memory, from its load to its release or loss."""
 
     __slots__ = ("dispatch", "epoch", "key", "state", "term", "writes")
 

@@ -80,7 +80,7 @@ def _mended(database: Database, session: Session, topic: str, key: str) -> list[
             return found
         if time.monotonic() > deadline:
             raise DatabaseError(
-                f"lane {key!r} of topic {topic!r} is held by somebody's transaction: repeat this when that has ended"
+                f"lane {key!r} of topic {topic!r} is held by another transaction: repeat this when that has ended"
             )
 
 
