@@ -10,8 +10,8 @@ import socket
 import threading
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 
 from lanelog._text import shown
@@ -26,17 +26,49 @@ if TYPE_CHECKING:
 LIVE: Final = "/livez"
 READY: Final = "/readyz"
 
-_SILENCE: Final = 5.0
+SILENCE: Final = 5.0
 """Seconds after which a connection without a request is closed."""
-_AT_ONCE: Final = 16
-"""Requests at the same time. A stranger who reaches the address must not be able to start threads without end."""
+AT_ONCE: Final = 16
+"""Requests at the same time. Others who reach the address must not be able to start threads without end."""
 _LONGEST: Final = 500
 """Characters of a reason."""
 
 
+class BoundedThreads(ThreadingMixIn, TCPServer):
+    """For a server: a thread for each request, and not too many of them."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *args: Any) -> None:
+        self._free = threading.Semaphore(AT_ONCE)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a request, or turn it away."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # the system has no thread left
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer in the request's own thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print no traceback: a peer that has gone away is no news."""
+
+
 class _Asked(BaseHTTPRequestHandler):
     server: _Listener
-    timeout = _SILENCE
+    timeout = SILENCE
     server_version = "lanelog"
     sys_version = ""
 
@@ -65,40 +97,15 @@ class _Asked(BaseHTTPRequestHandler):
         """Log nothing: a probe comes every few seconds."""
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
+class _Listener(BoundedThreads, HTTPServer):
     def __init__(self, host: str, port: int, paths: Mapping[str, Reasons]) -> None:
         self.paths = paths
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._free = threading.Semaphore(_AT_ONCE)
         super().__init__((host, port), _Asked)
 
     def server_bind(self) -> None:
         """Bind without http.server's look-up of the host's name, which may take seconds."""
         TCPServer.server_bind(self)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a request, or turn it away."""
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # the system has no thread left
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer in the request's own thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print no traceback: a peer that has gone away is no news."""
 
 
 @contextmanager

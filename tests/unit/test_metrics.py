@@ -3,7 +3,9 @@
 import json
 import re
 import shlex
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,9 +13,13 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from lanelog._probes import AT_ONCE
 from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
+from lanelog.cli import _metrics
+from lanelog.cli._metrics import serving_metrics
 from lanelog.metrics import alert_rules, board
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
 from lanelog.migrations.declared import declared_tables
@@ -21,6 +27,7 @@ from support.prometheus import check_rules
 
 THEN = datetime(2026, 1, 31, tzinfo=UTC)
 SERIES_MAX = 1000
+IN_TIME = 15.0
 
 GROUP = GroupInfo(
     topic="t", group="g", order="strict", start="earliest", retention=0.0, created_at=THEN, paused_at=None,
@@ -70,6 +77,30 @@ def test_a_scrape_has_at_most_1000_series_and_adds_up_the_rest() -> None:
     assert lags["other", "other"] == 10 * (901 - GROUPS_MAX)
     assert values(found, "lanelog_group_oldest_seconds")["other", "other"] == 7.0
     assert sum(values(found, "lanelog_topic_dead_letters").values()) == 300
+
+
+def served_at(url: str) -> tuple[str, int]:
+    return "127.0.0.1", int(url.rpartition(":")[2].removesuffix("/metrics"))
+
+
+def test_many_connections_at_once_start_no_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reaches the address of the metrics may hold some. The next one is closed."""
+    monkeypatch.setattr(_metrics._Scrape, "timeout", None)
+    with serving_metrics("--listen", "127.0.0.1:0", CollectorRegistry()) as url, ExitStack() as opened:
+        for _ in range(AT_ONCE):
+            opened.enter_context(socket.create_connection(served_at(url)))
+        with socket.create_connection(served_at(url), timeout=IN_TIME) as next_one:
+            assert next_one.recv(1) == b""
+
+
+@pytest.mark.thorough
+def test_a_connection_without_a_request_is_closed() -> None:
+    """After some seconds, with the address of the metrics as with that of the probes."""
+    with (
+        serving_metrics("--listen", "127.0.0.1:0", CollectorRegistry()) as url,
+        socket.create_connection(served_at(url), timeout=IN_TIME) as silent,
+    ):
+        assert silent.recv(1) == b""
 
 
 def test_the_worst_groups_keep_their_names() -> None:

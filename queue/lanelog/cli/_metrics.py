@@ -6,13 +6,16 @@ Owns the address and the life of the server. `lanelog.metrics` has the metrics.
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import click
 
+from lanelog._probes import SILENCE, BoundedThreads
 from lanelog.cli._verbs import Refused, url_option
 
 if TYPE_CHECKING:
@@ -87,12 +90,29 @@ def serving_metrics(option: str, listen: str, collector: Collector) -> Iterator[
     host, port = _address(option, listen)
     registry = prometheus_client.CollectorRegistry()
     registry.register(collector)
+    server_class = _Server6 if ":" in host else _Server
     try:
-        server, _ = prometheus_client.start_http_server(port, host, registry)
+        server = make_server(host, port, prometheus_client.make_wsgi_app(registry), server_class, _Scrape)
     except OSError as exc:
         raise Refused(f"cannot listen at {listen}: {exc.strerror or exc}") from exc
+    threading.Thread(target=server.serve_forever, name="lanelog-metrics", daemon=True).start()
     with server:
         yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
+
+
+class _Server(BoundedThreads, WSGIServer):
+    pass
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Scrape(WSGIRequestHandler):
+    timeout = SILENCE
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
+        """Log nothing: a scrape comes every few seconds."""
 
 
 def _address(option: str, text: str) -> tuple[str, int]:
