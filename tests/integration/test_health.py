@@ -1,6 +1,7 @@
 """`client.health()` of clients that work: a loop that is stopped, and a database that goes away."""
 
 import socket
+import threading
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -10,6 +11,7 @@ import pytest
 import lanelog
 from lanelog import Client
 from lanelog._engine.vitals import Bounds
+from lanelog._probes import serving
 from lanelog.config import ConnectConfig
 from support.cli import Command
 from support.pace import paced
@@ -26,6 +28,40 @@ def test_a_loop_that_is_stopped_is_named_until_it_goes_on(stage: Stage) -> None:
     assert eventually(lambda: actor.do("dying"))[0].startswith("loop keeper: it has not turned for")
     actor.go(point)
     eventually(lambda: actor.do("dying") == [])
+
+
+class Holding:
+    """An observer that holds up who tells it of a flush."""
+
+    def __init__(self) -> None:
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def flushed(self, _topic: str, _group: str, _lanes: int) -> None:
+        self.entered.set()
+        self.go.wait(20)
+
+    def handled(self, *_: object) -> None:
+        """Nothing."""
+
+    published = handled
+
+
+def test_a_loop_that_stands_still_is_a_failure_of_livez(lanelog_client: Client) -> None:
+    """With its name; the answer is ok again when the loop goes on."""
+    paced(lanelog_client, health=Bounds(stuck=0.3, unanswered=35.0))
+    holding, health = Holding(), lanelog_client.health
+    lanelog_client.observe(holding)
+    with (
+        lanelog_client.subscribe("t", "g", accept),
+        serving("127.0.0.1:0", lambda: health().dying, lambda: health().lacking) as url,
+    ):
+        eventually(lambda: asked(f"{url}/livez") == (200, ["ok"]))
+        lanelog_client.publish("t", "k", b"x")
+        assert holding.entered.wait(15)
+        reasons = eventually(lambda: [line for line in asked(f"{url}/livez")[1] if line != "ok"])
+        assert reasons[0].startswith("loop settler: it has not turned for"), reasons
+        holding.go.set()
+        eventually(lambda: asked(f"{url}/livez") == (200, ["ok"]))
 
 
 def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kill_it(

@@ -36,7 +36,12 @@ def seen(lanelog_url: str) -> Record:
 def test_lanes_of_one_that_died_long_ago_are_taken_over_in_seconds(
     lanelog_client: Client, seen: Record, raw: Any
 ) -> None:
-    """A row old enough to be purged stays while its owner holds leases, so that a free lock moves them at once."""
+    """A row old enough to be purged stays while its owner holds leases, so that a free lock moves them at once.
+
+    The program is told, and they are counted.
+    """
+    told = Record()
+    lanelog_client.on("lanes_taken_over", told)
     for name in ("gone:1", "idle:1"):
         rows(raw, DIED, name, LONG_AGO, LONG_AGO, f"free-{name}")
     take_lanes(raw, "gone:1")
@@ -44,6 +49,8 @@ def test_lanes_of_one_that_died_long_ago_are_taken_over_in_seconds(
     subscription = lanelog_client.subscribe("t", "g", seen)
     eventually(lambda: set(owners(raw, "g", "t").values()) == {subscription.owner})
     seen.wait(4)
+    assert [(notice.topic, notice.group) for notice in told.wait(1)] == [("t", "g")]
+    assert lanelog_client.measures().groups[0].counters.taken_over == 2
     eventually(lambda: "idle:1" not in {name for (name,) in rows(raw, NAMES)})
 
 
