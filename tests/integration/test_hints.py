@@ -339,6 +339,38 @@ def test_a_topic_that_always_follows_another_one_is_hinted(
     assert set(told.items) == {number_of("a"), number_of("b")}
 
 
+def test_hints_of_new_lanes_are_paid_for_and_owed(
+    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher with a key for each message sends no more than its share. The next hint says that lanes are new."""
+    told = Record()
+    monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: told(hint.new_lanes) or len(targets))
+    monkeypatch.setattr(sender_module, "time", clock := Clock())
+    lanelog_client.subscribe("t", "g", accept)
+    eventually(lambda: one(raw, PLACES))
+    for number in range(200):
+        other.publish("t", f"k{number}", b"x")
+    assert 40 <= len(told) <= 60
+    clock.now += 15.0
+    other.publish("t", "k0", b"x")
+    assert told.items[-1]
+    other.publish("t", "k0", b"x")
+    assert not told.items[-1]
+
+
+def test_an_error_while_the_places_are_read_is_none_of_the_publish(
+    other: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message is committed: who publishes it again would have it twice."""
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(Sender, "read_places", broken)
+    assert other.publish("t", "k", b"x").offset == 1
+    assert events(caplog, "publish.notification_failed")
+
+
 def test_what_another_program_writes_into_a_row_harms_no_other_topic(
     lanelog_client: Client, other: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -82,6 +82,7 @@ class Sender:
     _allowance: Allowance = field(
         factory=Allowance, init=False
     )  # two threads at once may forget to pay for one of them
+    _of_new_lanes: Allowance = field(factory=Allowance, init=False)
     _refresh_at: float = field(default=0.0, init=False)
     _wanted: bool = field(default=False, init=False)  # the places are to be read
     _by_publisher: bool = field(default=False, init=False)  # there was no thread to be woken for that
@@ -104,12 +105,14 @@ class Sender:
         if not own_host() or self._database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
             return
         new_lanes = topic in self._grown
-        self._grown.discard(topic)
         hint, now = Hint(number_of(topic), new_lanes), time.monotonic()
         audience = self._audiences.setdefault(topic, _Audience())
         audience.told_at = now
-        if new_lanes or self._allowance.free_at(now) <= now:
-            self._send(audience.targets, hint)
+        # Hints of new lanes have their own account: usual ones must not spend it. One that is left out stays owed.
+        allowance = self._of_new_lanes if new_lanes else self._allowance
+        if allowance.free_at(now) <= now:
+            self._grown.discard(topic)
+            self._send(audience.targets, hint, allowance)
         audience.remember(hint)
         if now < self._refresh_at:
             return
@@ -177,12 +180,12 @@ class Sender:
             others = (place for place in found[topic] if place.token != own.token)
             audience.targets = frozenset(each for place in others if (each := target_of(place, networks)) is not None)
             if hint is not None:
-                self._send(audience.targets - before, hint)
+                self._send(audience.targets - before, hint, self._of_new_lanes if hint.new_lanes else self._allowance)
 
-    def _send(self, targets: Collection[Target], hint: Hint) -> None:
+    def _send(self, targets: Collection[Target], hint: Hint, allowance: Allowance) -> None:
         if not targets:
             return
         sent = deliver(targets, hint)
         self.sent += sent
         self.lost += len(targets) - sent
-        self._allowance.spend(time.monotonic(), PRICE * len(targets))
+        allowance.spend(time.monotonic(), PRICE * len(targets))

@@ -126,7 +126,7 @@ class Publisher:
         self._refuse_to_wait_for_itself()
         self._prepare(topic, [draft])
         receipt = self._group.publish(draft)
-        self._catch_up()
+        self._look_around()
         return receipt
 
     def publish_many(
@@ -177,7 +177,7 @@ class Publisher:
         self._refuse_to_wait_for_itself()
         self._prepare(topic, drafts)
         receipts = self._bulk.publish(topic, drafts)
-        self._catch_up()
+        self._look_around()
         return receipts
 
     @contextmanager
@@ -193,9 +193,9 @@ class Publisher:
                 raise entry.lost
         for topic in entry.topics:
             self._tell(topic)
-        self._catch_up()
         if entry.scheduled:
             self._tell_scheduler(committed=True)
+        self._look_around()
 
     def ensure_lanes(self, topic: str, keys: Iterable[str], *, deadline: float | None = None) -> None:
         """Create the missing lanes on a connection of our own. Raises DatabaseError.
@@ -292,6 +292,13 @@ class Publisher:
             self._published(topic)
         except Exception:  # noqa: BLE001 - see above
             log.bind(topic=topic).exception("publish.notification_failed")
+
+    def _look_around(self) -> None:
+        """Do what telling has left to do. No other publisher waits for this thread now."""
+        try:
+            self._catch_up()
+        except Exception:
+            log.exception("publish.notification_failed")
 
     def _tell_scheduler(self, *, committed: bool) -> None:
         try:
