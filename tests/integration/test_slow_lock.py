@@ -80,7 +80,7 @@ def test_one_topic_that_somebody_has_locked_starves_no_other(lanelog_client: Cli
     rows(raw, "DELETE FROM queue_partition_leases WHERE topic = 't1'")  # to be born again, under a share lock of that
     waiting = (
         "SELECT COUNT(*) FROM information_schema.processlist"
-        " WHERE info LIKE 'SELECT head_offset%FROM queue_partitions%SHARE MODE%'"
+        " WHERE info LIKE 'SELECT max_epoch%FROM queue_partitions%SHARE MODE%'"
     )
     eventually(lambda: rows(raw, waiting)[0][0], what="the keeper's wait")
     lanelog_client.subscribe("t2", "g", second)

@@ -85,10 +85,8 @@ class OnCall:
                 card = visitor.send("GET", links(card)[-1]).text
             button = next(link for link in links(card) if link.startswith("/act/"))
             preview = visitor.send("GET", button).text
-            (form,) = re.findall(r'<form method="post".*?</form>', preview, re.DOTALL)
-            fields = dict(re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)">', form))
-            given = {name: unescape(value) for name, value in fields.items()}
-            done = visitor.post(button.partition("?")[0], **given, why="paged at night")
+            (action,) = re.findall(r'<form method="post" action="(.*?)">', preview)
+            done = visitor.post(unescape(action), why="paged at night")
             assert done.status_code == 200, done.text
 
     def quiet(self) -> None:
