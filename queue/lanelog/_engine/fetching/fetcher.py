@@ -70,7 +70,6 @@ class Pace:
     # and the usual looks would have to wait: nothing that comes in by a socket may hold them back.
     allowance: Allowance = field(factory=Allowance)
     hinted: bool = False  # a hint asked for the next look
-    told: bool = False  # a publisher has said that there is something to find, by a hint or in this process
 
     def pay(self, began: float, ended: float) -> None:
         """Pay for what a hint asked for. The other looks have a pace of their own."""
@@ -118,9 +117,9 @@ class Fetcher:
     def _serve(self, member: Member, now: float) -> float:
         pace = self._paces.setdefault(member, Pace(self.pace.soon))
         if member.fetching.take_look_request():
-            pace.next_look, pace.told = min(pace.next_look, now), True
+            pace.next_look = min(pace.next_look, now)
         if member.fetching.take_hint() and (allowed := pace.allowance.free_at(now)) < pace.next_look:
-            pace.next_look, pace.hinted, pace.told = allowed, True, True
+            pace.next_look, pace.hinted = allowed, True
         self._revive(member, now)
         fed = now >= pace.next_look and self._fed(member, pace)
         if now >= pace.next_look and not fed:
@@ -149,9 +148,7 @@ class Fetcher:
 
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
-        # After such news the digest would be one question more. It stays as it is: the next look without news asks.
-        told, pace.told = pace.told, False
-        published = told or self._published(member, pace)
+        published = self._published(member, pace)
         news = published and self._whole_look(member, pace)
         ended = time.monotonic()
         pace.interval = self.pace.soon if news else min(member.config.poll_interval, pace.interval * 2)
