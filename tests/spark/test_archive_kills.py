@@ -15,10 +15,12 @@ pytestmark = pytest.mark.thorough
 
 
 def test_killed_it_holds_everything_once(spark: SparkSession, lanelog_url: str, tmp_path: Path) -> None:
-    """The archive equals what was published, whatever was killed when; its replay too, in order, and only once."""
-    kills = ["jvm", "python"]
-    proof = prove(spark, lanelog_url, tmp_path, messages=5_000, lanes=50, batch=1_000, kills=kills, seed=7)
-    assert [kill.split()[0] for kill in proof.kills] == kills
+    """The archive equals what was published, though its JVM was killed; its replay too, in order, and only once.
+
+    `make proof` kills the driver's Python, too, on both families: each kill is one more start of Spark.
+    """
+    proof = prove(spark, lanelog_url, tmp_path, messages=5_000, lanes=50, batch=1_000, kills=["jvm"], seed=7)
+    assert [kill.split()[0] for kill in proof.kills] == ["jvm"]
     assert (proof.archived, proof.twice, proof.missing, proof.altered) == (5_000, 0, 0, 0)
     assert proof.collected > 0
     assert (proof.replayed, proof.replayed_again, proof.out_of_order, proof.copies_altered) == (5_000, 0, 0, 0)
