@@ -38,6 +38,20 @@ _JANITOR: Final = {
     "queue_partitions": _ROWS,
     "queue_history": _ROWS,
 }
+_DASHBOARD: Final = {
+    **_SELECT,
+    "queue_messages": ("INSERT", "DELETE"),
+    "queue_partitions": ("INSERT", "UPDATE"),
+    "queue_offsets": _ROWS,
+    "queue_delivery_state": _ROWS,
+    "queue_partition_leases": _ROWS,
+    "queue_subscriber_heartbeats": ("DELETE",),
+    "queue_groups": ("UPDATE", "DELETE"),
+    "queue_history": ("INSERT", "UPDATE"),
+    "queue_audit": ("INSERT",),
+}
+"""Every action of the dashboard. It deletes no topic and no schedule, publishes nothing delayed, and subscribes to
+nothing."""
 
 
 @frozen
@@ -61,7 +75,7 @@ ROLES: Final = {
                 "queue_schema": ("CREATE", "UPDATE"),
             },
         ),
-        Role("reader", "dashboards, people", _SELECT),
+        Role("reader", "people, dashboards that only look, metrics", _SELECT),
         Role(
             "publisher",
             "",
@@ -77,6 +91,7 @@ ROLES: Final = {
         ),
         Role("consumer", "handles and dead-letters; may publish, too", _CONSUMER),
         Role("janitor", "a consumer that also deletes what every group is past", _JANITOR),
+        Role("dashboard", "looks, and acts by `lanelog web --allow-actions`", _DASHBOARD),
         Role(
             "admin",
             "all rows but the history of the tables; no message is changed, no table",
@@ -85,7 +100,7 @@ ROLES: Final = {
     )
 }
 
-_LEAST_FIRST: Final = ("reader", "publisher", "consumer", "janitor", "admin", "owner")
+_LEAST_FIRST: Final = ("reader", "publisher", "consumer", "janitor", "dashboard", "admin", "owner")
 
 
 def roles_with(privileges: Collection[str], table: str) -> list[str]:

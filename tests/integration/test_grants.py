@@ -12,6 +12,7 @@ import pytest
 
 import lanelog
 from lanelog._engine.cleanup.janitor import JanitorPace
+from lanelog.dashboard.actions import ACTIONS, Doer
 from lanelog.devserver import DevServer
 from lanelog.migrations.steps import added
 from support.accounts import as_user
@@ -23,7 +24,7 @@ from support.sql import connect, one, rows
 from support.turns import collecting_turns
 from support.waiting import Record, accept, events, eventually
 
-ROLES = ("owner", "reader", "publisher", "consumer", "janitor", "admin")
+ROLES = ("owner", "reader", "publisher", "consumer", "janitor", "dashboard", "admin")
 DENIED = (1044, 1045, 1142, 1227, 1419)  # on a database, a file, a table, for the whole server, a trigger
 
 # What each role may do to rows besides reading them; every statement that is not here must be refused.
@@ -59,6 +60,19 @@ MAY: dict[str, set[tuple[str, str]]] = {
 }
 MAY["janitor"] = MAY["consumer"] | {
     ("DELETE", table) for table in ("queue_messages", "queue_partitions", "queue_history")
+}
+MAY["dashboard"] = {
+    *((verb, table) for verb in ("INSERT", "UPDATE", "DELETE") for table in TABLES[2:5]),
+    ("INSERT", "queue_messages"),
+    ("DELETE", "queue_messages"),
+    ("INSERT", "queue_partitions"),
+    ("UPDATE", "queue_partitions"),
+    ("DELETE", "queue_subscriber_heartbeats"),
+    ("UPDATE", "queue_groups"),
+    ("DELETE", "queue_groups"),
+    ("INSERT", "queue_history"),
+    ("UPDATE", "queue_history"),
+    ("INSERT", "queue_audit"),
 }
 MAY["admin"] = MAY["janitor"] | {("DELETE", table) for table in ("queue_groups", "queue_schedules", "queue_audit")}
 
@@ -326,3 +340,54 @@ def test_the_reader_reads_and_no_more(role_urls: dict[str, str]) -> None:
             with pytest.raises(lanelog.DatabaseError) as caught:
                 attempt()
             assert not caught.value.retriable
+
+
+def test_the_dashboard_looks_and_does_each_of_its_actions(role_urls: dict[str, str]) -> None:
+    """Its grants are enough for every action and its preview, and for every page's look; it does not publish."""
+    lane = {"topic": "merge", "group": "builders", "key": "repo-2"}
+    group = {"topic": "merge", "group": "builders"}
+    letters = {**group, "letters": "bad"}
+    acts: list[tuple[str, dict[str, str]]] = [
+        ("retry", lane),
+        ("skip", {**lane, "offset": "1"}),
+        ("release", lane),
+        ("pause", lane),
+        ("resume", lane),
+        ("pause", group),
+        ("resume", group),
+        ("seek", {**lane, "to": "2"}),
+        ("seek", {**group, "to": "earliest"}),
+        ("redrive", letters),
+        ("delete-letters", letters),
+        ("delete-group", group),
+    ]
+    assert {name for name, _ in acts} == {*ACTIONS}
+    with lanelog.connect(role_urls["publisher"]) as client:
+        client.publish_many("merge", [("repo-1", b"bad"), ("repo-1", b"good"), ("repo-2", b"wait"), ("repo-2", b"x")])
+
+    def handle(message: lanelog.Message) -> None:
+        if message.payload == b"bad":
+            raise lanelog.Reject("bad")
+        if message.payload == b"wait":
+            raise lanelog.Retry(delay=3600)
+
+    reader = role_urls["reader"]
+    with (
+        lanelog.connect(role_urls["consumer"]) as consumer,
+        lanelog.connect(role_urls["dashboard"]) as dashboard,
+    ):
+        consumer.subscribe("merge", "builders", handle, retention=3600, history=True)
+        eventually(lambda: count(reader, "queue_messages", "merge_dlq") == 1, within=30)
+        eventually(lambda: count(reader, "queue_delivery_state", "merge") >= 1, within=30)
+        assert dashboard.admin.status().problems
+        for name, fields in acts:
+            if name == "delete-group":
+                consumer.close()
+            if name == "delete-letters":  # the redriven one was rejected once more
+                eventually(lambda: dashboard.admin.dead_letters("merge", "builders"), within=30)
+            for dry_run in (True, False):
+                doer = Doer(by="somebody", why="a test", dry_run=dry_run)
+                ACTIONS[name].verb(dashboard.admin, ACTIONS[name].chosen(fields), doer)
+        assert dashboard.admin.groups("merge") == []
+        with pytest.raises(lanelog.DatabaseError):
+            dashboard.admin.delete_topic("merge", dry_run=False)
