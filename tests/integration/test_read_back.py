@@ -1,10 +1,17 @@
 """The read-back of leases and the look at heads: digests that the server computes, and what a difference does."""
 
+import math
+import threading
 from typing import Any
 
 import pytest
 
+import lanelog
 from lanelog import Client
+from lanelog._engine.fetching import heads
+from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.lane.lane import Lane
+from lanelog._engine.member.leasing import LeasingSide
 from lanelog._places import GroupTopic
 from lanelog._stores import leases, partitions
 from lanelog._stores.leases import LeasesDigest, OwnedLane
@@ -48,12 +55,22 @@ def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_a
         with lanelog_client._database.autocommit() as cx:
             return partitions.digest(cx, "t")
 
-    lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1")])
+    def parts() -> dict[int, partitions.HeadsDigest]:
+        with lanelog_client._database.autocommit() as cx:
+            return partitions.parts(cx, "t")
+
+    keys = ["b", *(key for key in KEYS if key == key.strip() and key.isprintable())]
+    lanelog_client.publish_many("t", [(key, b"1") for key in keys])
+    assert set(parts()) == {partitions.part_of(key) for key in ["", *keys]}
     before = digest()
     assert digest() == before
+    parts_before = parts()
+    assert partitions.whole(parts_before) == before
     lanelog_client.publish("t", "a", b"2")
-    after = digest()
+    after, parts_after = digest(), parts()
     assert after != before
+    assert partitions.whole(parts_after) == after
+    assert [part for part in parts_after if parts_after[part] != parts_before[part]] == [partitions.part_of("a")]
     assert after.same_lanes(before)
     rows(raw, "UPDATE queue_partitions SET created_at = created_at + 1 WHERE partition_key = 'b'")
     assert not digest().same_lanes(after)
@@ -86,6 +103,38 @@ def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lane
     eventually(lambda: subscription.stats().lanes == 2)
     lanelog_client.publish_many("t", [(key, b"2") for key in "bc"])
     assert sorted(seen.wait(5)[3:]) == [("b", 91), ("c", tokens["c"])]
+
+
+def test_what_is_published_while_its_lane_is_loaded_is_found(
+    lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look meets it when the lane is ours in the database, but not yet in memory. Nothing else is published."""
+    monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)  # with so few lanes, no digest would be asked for
+    look, looked = Fetcher._look, threading.Semaphore(0)
+    opens = LeasingSide.open_lane
+    seen = Record()
+
+    def counted(self: Fetcher, member: Any, pace: Any) -> None:
+        look(self, member, pace)
+        looked.release()
+
+    def late(self: LeasingSide, lane: Lane) -> None:
+        if (lane.key, lane.epoch) == ("b", 91):
+            with lanelog.connect(lanelog_url) as other:
+                other.publish("t", "b", b"2")
+            while looked.acquire(blocking=False):
+                pass
+            for _ in range(2):  # the first one may have begun before the commit
+                assert looked.acquire(timeout=30)
+        opens(self, lane)
+
+    lanelog_client.publish_many("t", [(key, b"1") for key in "ab"])
+    subscription = lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
+    eventually(lambda: subscription.stats().acked == 2)
+    monkeypatch.setattr(Fetcher, "_look", counted)
+    monkeypatch.setattr(LeasingSide, "open_lane", late)
+    rows(raw, "UPDATE queue_partition_leases SET lease_epoch = 91 WHERE partition_key = 'b'")
+    assert seen.wait(3)[2:] == [b"2"]
 
 
 @pytest.mark.parametrize("times", [1, 20])

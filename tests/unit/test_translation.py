@@ -54,7 +54,7 @@ def test_what_an_operator_must_mend_says_how(code: int, remedy: str) -> None:
         ("SELECT with locking clause command denied to user 'u'@'h' for table 'queue_partitions'", "publisher"),
         ("DELETE command denied to user 'u'@'h' for table 'queue_partition_leases'", "consumer"),
         ("DELETE command denied to user 'u'@'h' for table `jobs`.`queue_history`", "janitor"),
-        ("DELETE command denied to user 'u'@'h' for table 'queue_groups'", "admin"),
+        ("DELETE command denied to user 'u'@'h' for table 'queue_groups'", "dashboard"),
         ("SELECT command denied to user 'u'@'h' for table 'queue_groups'", "reader"),
         ("CREATE command denied to user 'u'@'h' for table 'queue_groups'", "owner"),
         ("UPDATE command denied to user 'u'@'h' for table 'queue_messages'", "ROLE"),

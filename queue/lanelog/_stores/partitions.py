@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from attrs import frozen
 
@@ -79,6 +80,12 @@ WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by = %s AND p.head_off
 DIGEST = """SELECT COUNT(*), SUM((head_offset & 4294967295) + 0e0), SUM((created_at & 4294967295) + 0e0)
 FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s"""
+
+PARTS = 32
+"""A topic's lanes are in so many parts, by a checksum of the key."""
+
+# The same sums for each part of the topic (PRIMARY, prefix).
+PART_DIGESTS = DIGEST.replace("SELECT", f"SELECT CRC32(partition_key) & {PARTS - 1},") + " GROUP BY 1"
 
 # Lanes that were created within a time (new_lanes).
 NEW_LANES = f"""
@@ -238,6 +245,22 @@ def digest(cx: Executor, topic: str) -> HeadsDigest:
     """Return the digest of a topic's heads."""
     row = cx.one(DIGEST, (topic,))
     return HeadsDigest(*(0, 0, 0) if row is None else (int(value or 0) for value in row))
+
+
+def part_of(key: str) -> int:
+    """Return the part of its topic in which a lane is, as the server computes it."""
+    return crc32(key.encode()) & (PARTS - 1)
+
+
+def parts(cx: Executor, topic: str) -> dict[int, HeadsDigest]:
+    """Return the digests of a topic's parts. A part without a lane is absent."""
+    return {part: HeadsDigest(*map(int, sums)) for part, *sums in cx.query(PART_DIGESTS, (topic,))}
+
+
+def whole(digests: Mapping[int, HeadsDigest]) -> HeadsDigest:
+    """Return the digest of the topic whose parts have these digests."""
+    each = digests.values()
+    return HeadsDigest(sum(one.lanes for one in each), sum(one.heads for one in each), sum(one.created for one in each))
 
 
 def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:

@@ -102,7 +102,9 @@ def _told(finding: Finding) -> list[Text]:
 
 
 @click.command()
-@click.option("--role", required=True, metavar="ROLE", help="owner, reader, publisher, consumer, janitor, dashboard or admin.")
+@click.option(
+    "--role", required=True, metavar="ROLE", help="owner, reader, publisher, consumer, janitor, dashboard or admin."
+)
 @click.option("--user", metavar="NAME", help="Default: the role's name.")
 @click.option("--host", default="%", show_default=True, metavar="HOST", help="From where the account may connect.")
 @click.option("--database", metavar="NAME", help="Default: the one of the URL, else jobs.")

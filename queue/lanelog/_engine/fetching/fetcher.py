@@ -6,7 +6,6 @@ Writes nothing. It is one thread and one connection of a client.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._engine.fetching.gaps import Gaps
+from lanelog._engine.fetching.heads import KnownHeads
 from lanelog._hints.allowance import Allowance
-from lanelog._stores import fetches, offsets, partitions
+from lanelog._stores import fetches, offsets
 from lanelog._stores.fetches import Behind, Fetched
 from lanelog._telemetry import get_logger
 
@@ -26,16 +26,12 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
-    from lanelog._stores.partitions import HeadsDigest
 
 LOOK_SHARE = 39.0
 """A look may take a fortieth of the time: after one of d seconds, the next is 39 d later at the earliest."""
 
 QUIET_SHARE = 79.0
 """The same for a look that ended with the digest: an eightieth. An idle worker asks for little else."""
-
-DIGEST_PAYS = 0.5
-"""A share of the time that a look takes. When the digest of all heads takes more, the look is made without it."""
 
 LOOKS_REMEMBERED = 5
 """A look costs as much as the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
@@ -63,13 +59,12 @@ class Pace:
     interval: float
     next_look: float = 0.0
     costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
-    digest: HeadsDigest | None = None  # the last digest; it is not newer than the heads of the last look
-    saved: float = math.inf  # seconds that the last whole look took
-    digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
+    known: KnownHeads = field(factory=KnownHeads)
     # For looks that hints ask for, on top of the usual ones. If both had one account, a flood of hints could spend it,
     # and the usual looks would have to wait: nothing that comes in by a socket may hold them back.
     allowance: Allowance = field(factory=Allowance)
     hinted: bool = False  # a hint asked for the next look
+    told: bool = False  # a hint or this process's own publisher did
 
     def pay(self, began: float, ended: float) -> None:
         """Pay for what a hint asked for. The other looks have a pace of their own."""
@@ -117,9 +112,9 @@ class Fetcher:
     def _serve(self, member: Member, now: float) -> float:
         pace = self._paces.setdefault(member, Pace(self.pace.soon))
         if member.fetching.take_look_request():
-            pace.next_look = min(pace.next_look, now)
+            pace.next_look, pace.told = min(pace.next_look, now), True
         if member.fetching.take_hint() and (allowed := pace.allowance.free_at(now)) < pace.next_look:
-            pace.next_look, pace.hinted = allowed, True
+            pace.next_look, pace.hinted, pace.told = allowed, True, True
         self._revive(member, now)
         fed = now >= pace.next_look and self._fed(member, pace)
         if now >= pace.next_look and not fed:
@@ -142,49 +137,23 @@ class Fetcher:
         ended = time.monotonic()
         pace.pay(began, ended)
         if fed:
-            pace.hinted = False
+            pace.hinted = pace.told = False
             pace.next_look = ended + max(self.pace.soon, LOOK_SHARE * (ended - began))
         return fed
 
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
-        published = self._published(member, pace)
-        news = published and self._whole_look(member, pace)
+        keys = pace.known.changed(self.session, member, told=pace.told)
+        published = keys is None or bool(keys)
+        news = published and pace.known.read(self.session, member, keys)
+        if ahead := member.fetching.take_ahead():
+            self._gaps.check_heads(member, ahead)
         ended = time.monotonic()
         pace.interval = self.pace.soon if news else min(member.config.poll_interval, pace.interval * 2)
         pace.costs.append(ended - began)
         pace.pay(began, ended)
-        pace.hinted = False
+        pace.hinted = pace.told = False
         pace.next_look = ended + max(pace.interval, (LOOK_SHARE if published else QUIET_SHARE) * min(pace.costs))
-
-    def _published(self, member: Member, pace: Pace) -> bool:
-        """Whether a message was published in the topic since the last look. True without a question if that costs much.
-
-        The digest is older than the look that follows. A commit between the two changes the next digest, so the next
-        look meets it.
-        """
-        if pace.digest_cost > DIGEST_PAYS * pace.saved:
-            pace.digest_cost /= 2
-            return True
-        began = time.monotonic()
-        digest = partitions.digest(self.session, member.topic)
-        pace.digest_cost = time.monotonic() - began
-        known, pace.digest = pace.digest, digest
-        return digest != known
-
-    def _whole_look(self, member: Member, pace: Pace) -> bool:
-        """Read the heads of the member's lanes. True when some head rose."""
-        began = time.monotonic()
-        try:
-            heads = partitions.look(self.session, member.at, member.owner)
-        except BaseException:
-            pace.digest = None  # the heads of this digest were not read
-            raise
-        pace.saved = time.monotonic() - began
-        news = member.fetching.heads(heads)
-        if ahead := member.fetching.take_ahead():
-            self._gaps.check_heads(member, ahead)
-        return news
 
     def _fetch(self, member: Member) -> bool:
         """Read rows for the lanes that want some. True when a row was read."""

@@ -33,8 +33,18 @@ class FetchingSide:
         """Whether there is a lane to read for, and rows may be handed out."""
         return not self.state.stopping and bool(self.state.lanes) and self.state.has_authority(now)
 
+    @property
+    def changes(self) -> int:
+        """The number of changes of the held lanes. After one, no digest of heads is believed: a lane may be newer."""
+        return self.state.changes
+
+    def keys(self) -> list[str]:
+        """The keys of the held lanes."""
+        with self.state.lock:
+            return list(self.state.lanes)
+
     def heads(self, heads: Iterable[tuple[str, int]]) -> bool:
-        """Take the result of a look: the heads of lanes that have messages above the watermark. True when one rose."""
+        """Take the result of a look: heads of lanes, at least of those whose head rose. True when one rose."""
         news = False
         with self.state.lock:
             for key, head in heads:

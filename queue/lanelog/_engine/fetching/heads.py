@@ -1,0 +1,103 @@
+"""What the fetcher knows of a topic's heads, and the cheapest question that finds those that rose.
+
+Owns the digests and what they cost. Never decides when to look.
+
+There are three questions. The digest of all heads says whether anything was published. The digests of the parts of a
+topic say where; the heads in the parts that changed are then read by key. The whole look reads all lanes that are
+behind. It needs no digest, and takes a join for each lane.
+
+An answer is believed as long as it is not newer than the heads that were read after it. So a commit between a digest
+and the heads changes the next digest, and the next look meets it. A lane that was opened meanwhile was loaded with an
+older head, perhaps: then everything is asked again. So is everything after an error.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from lanelog._stores import partitions
+from lanelog._stores.partitions import HeadsDigest, part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from lanelog._database import Session
+    from lanelog._engine.member.member import Member
+
+DIGEST_PAYS = 0.5
+"""A share of the time that a look takes. When a digest takes more, the look is made without it."""
+
+BY_KEY = 0.5
+"""A share of the lanes. Heads of more of them are found by the whole look, because each key in a statement costs."""
+
+
+@define(eq=False)
+class KnownHeads:
+    """What is known of the heads of one member's lanes."""
+
+    digest: HeadsDigest | None = None
+    parts: Mapping[int, HeadsDigest] = field(factory=dict)
+    saved: float = math.inf  # seconds that the last whole look took
+    digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
+    _changes: int = -1  # of the member's lanes, before the last digest
+    _keys: Mapping[int, Collection[str]] = field(factory=dict)  # of the member's lanes, by part
+
+    def changed(self, session: Session, member: Member, *, told: bool) -> Collection[str] | None:
+        """Return the keys whose heads to read; none if nothing was published, None for the whole look.
+
+        `told`: something was published, so the question is where.
+        """
+        changes = member.fetching.changes  # before the question: what is opened after it is met by the next look
+        if changes != self._changes:
+            self.forget()
+            self._changes = changes
+        if self.digest_cost > DIGEST_PAYS * self.saved:
+            self.digest_cost /= 2
+            return None
+        began = time.monotonic()
+        keys = self._where(session, member) if told else self._whether(session, member)
+        self.digest_cost = time.monotonic() - began
+        return keys
+
+    def read(self, session: Session, member: Member, keys: Collection[str] | None) -> bool:
+        """Read the heads of these lanes, or of all that are behind. True when one rose."""
+        began = time.monotonic()
+        try:
+            if keys is None:
+                heads = partitions.look(session, member.at, member.owner)
+                self.saved = time.monotonic() - began
+            else:
+                heads = list(partitions.heads(session, member.topic, list(keys)).items())
+        except BaseException:
+            self.forget()  # the heads of this digest were not read
+            raise
+        return member.fetching.heads(heads)
+
+    def forget(self) -> None:
+        """Believe no digest. The next look reads the heads of all lanes that are behind."""
+        self.digest, self.parts, self._keys = None, {}, {}
+
+    def _whether(self, session: Session, member: Member) -> Collection[str] | None:
+        known, self.digest = self.digest, partitions.digest(session, member.topic)
+        return () if self.digest == known else None
+
+    def _where(self, session: Session, member: Member) -> Collection[str] | None:
+        known, self.parts = self.parts, partitions.parts(session, member.topic)
+        self.digest = partitions.whole(self.parts)
+        if not known:
+            return None
+        keys = self._keys = self._keys or _by_part(member.fetching.keys())
+        changed = [part for part in keys if self.parts.get(part) != known.get(part)]
+        chosen = [key for part in changed for key in keys[part]]
+        return None if len(chosen) > BY_KEY * sum(map(len, keys.values())) else chosen
+
+
+def _by_part(keys: Collection[str]) -> Mapping[int, Collection[str]]:
+    found: dict[int, list[str]] = {}
+    for key in keys:
+        found.setdefault(part_of(key), []).append(key)
+    return found
