@@ -1,4 +1,4 @@
-"""How long `lanelog status` takes with a large backlog behind it, which SQL writes at once instead of a publisher.
+"""How long `lanelog status`, a scrape and the first page of the dashboard take with a large backlog behind them.
 
 A worker stopped in the middle: every lane has a watermark, some have a message that fails. The command runs in this
 process, from its arguments to its JSON, because starting Python is not what is measured.
@@ -6,17 +6,23 @@ process, from its arguments to its JSON, because starting Python is not what is 
 
 from __future__ import annotations
 
+import asyncio
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from benchmarks.bench import PAYLOAD, TOPIC
 from click.testing import CliRunner
 
 from lanelog.cli._main import cli
+from lanelog.dashboard import dashboard
 from lanelog.metrics import LogCollector
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from benchmarks.bench import Bench
+    from starlette.types import ASGIApp, Message
 
 LANES = 10_000
 GROUPS = 20
@@ -96,6 +102,46 @@ def status(bench: Bench) -> float:
     if result.exit_code:
         raise RuntimeError(result.output)
     return 1000 * (time.perf_counter() - began)
+
+
+def front_page(bench: Bench) -> float:
+    """Milliseconds until the dashboard's first page is there, asked for in this process as a browser does.
+
+    Each call makes a dashboard anew, because one that lives would show the look of the call before.
+    """
+    page = dashboard(bench.client)
+    began = time.perf_counter()
+    status, length = asyncio.run(_get(page, "/"))
+    ended = time.perf_counter()
+    if status != HTTPStatus.OK or not length:
+        raise RuntimeError(f"the page has status {status} and {length} bytes")
+    return 1000 * (ended - began)
+
+
+async def _get(page: ASGIApp, path: str) -> tuple[int, int]:
+    """Ask an application for a page; the status, and the bytes that it had."""
+    status, length = 0, 0
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status, length
+        status = message.get("status", status)
+        length += len(message.get("body", b""))
+
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
+    scope |= {"path": path, "raw_path": path.encode(), "root_path": "", "query_string": b""}
+    scope |= {"headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
+    await page(scope, receive, send)
+    return status, length
+
+
+def statements(bench: Bench, look: Callable[[Bench], float]) -> int:
+    """Statements that a look sends to the server, with those that the counting itself sends."""
+    before = bench.statements()
+    look(bench)
+    return bench.statements() - before
 
 
 def _never(message: object) -> None:

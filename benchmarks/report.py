@@ -97,6 +97,9 @@ def _figures() -> dict[str, Figure]:
         found[f"admin_status_{name}"] = Figure(f"lanelog status, 1M behind, {name}", "ms", most=1000)
     found["admin_status_20_groups"] = Figure("lanelog status, 1M behind, 20 groups", "ms", most=1000)
     found["scrape_20_groups"] = Figure("scrape, 1M behind, 20 groups", "ms", most=1000)
+    found["front_page_20_groups"] = Figure("first page, 1M behind, 20 groups", "ms", most=1000)
+    for name, title in (("admin_status", "lanelog status"), ("scrape", "a scrape"), ("front_page", "the first page")):
+        found[f"{name}_statements"] = Figure(f"statements of {title}, 20 groups", "")
     found["first_message_million"] = Figure("time to first, 10,000 lanes, 1M behind", "ms", most=1000)
     found["memory_million"] = Figure("memory of that process", "MiB", most=150)
     return found

@@ -232,6 +232,10 @@ def million_behind(bench: Bench) -> Iterator[tuple[str, float]]:
     looking.more_groups(bench)
     yield "admin_status_20_groups", min(looking.status(bench) for _ in range(STATUS_LOOKS))
     yield "scrape_20_groups", min(looking.scrape(bench) for _ in range(STATUS_LOOKS))
+    yield "front_page_20_groups", min(looking.front_page(bench) for _ in range(STATUS_LOOKS))
+    yield "admin_status_statements", looking.statements(bench, looking.status)
+    yield "scrape_statements", looking.statements(bench, looking.scrape)
+    yield "front_page_statements", looking.statements(bench, looking.front_page)
     began = behind.measured(bench, min(behind.HANDLED, lag // 2))
     yield "first_message_million", began.first_ms
     yield "memory_million", began.memory_mib
