@@ -3,6 +3,7 @@
 The second client of this process is told like another process: a sender leaves out its own receiver alone.
 """
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ from attrs import evolve
 
 import lanelog
 from lanelog import Client
+from lanelog._engine.fetching import heads
 from lanelog._engine.fetching.fetcher import FetcherPace
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
+from lanelog._stores import partitions
 from support.old_tables import set_back
 from support.pace import paced
 from support.processes import Fleet
@@ -101,6 +104,43 @@ def test_a_hint_makes_a_subscriber_look(lanelog_client: Client, other: Client, r
         handled.wait(known + count)
     assert sender(other).sent >= 3
     assert subscription.stats().hints >= 3
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_a_look_that_is_told_reads_heads_where_they_rose(
+    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a hundred lanes it reads those in the part of the topic that changed, and not all that are owned."""
+    monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)  # with so few lanes, digests might be left out
+    asked: list[set[str]] = []
+    read = partitions.heads
+
+    def noted(cx: Any, topic: str, keys: Any) -> dict[str, int]:
+        if threading.current_thread().name == "lanelog-fetcher":
+            asked.append(set(keys))
+        return read(cx, topic, keys)
+
+    def whole(*_: Any) -> list[tuple[str, int]]:
+        raise AssertionError("all lanes were looked at")
+
+    keys = [f"key-{number}" for number in range(99)]
+    other.publish_many("t", [(key, b"x") for key in keys])
+    handled = Record()
+    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
+    known = acquaint(other, raw)
+    handled.wait(known)
+    eventually(lambda: subscription.stats().lanes == 100)
+    other.publish("t", "key-7", b"x")  # by the look for it, the parts are known
+    handled.wait(known + 1)
+    monkeypatch.setattr(partitions, "heads", noted)
+    monkeypatch.setattr(partitions, "look", whole)
+    for count, key in enumerate(("key-7", "key-8", "k"), start=2):
+        asked.clear()
+        other.publish("t", key, b"x")
+        handled.wait(known + count)
+        part = {each for each in [*keys, "k"] if partitions.part_of(each) == partitions.part_of(key)}
+        assert asked[0] == part
+    assert subscription.state == "running"
 
 
 @pytest.mark.usefixtures("no_looks")
