@@ -70,7 +70,10 @@ def test_a_healthy_server(command: Command, lanelog_client: lanelog.Client, raw:
 
 def test_what_the_account_may_do(lanelog_client: lanelog.Client, raw: Any, lanelog_url: str) -> None:
     """The roles that its privileges are enough for, tried by the server itself, and what the next one lacks."""
-    assert finding(lanelog_client, "privileges").detail == "enough for reader, publisher, consumer, janitor, admin"
+    assert (
+        finding(lanelog_client, "privileges").detail
+        == "enough for reader, publisher, consumer, janitor, dashboard, admin"
+    )
     with account(raw, lanelog_url, {"*": "INSERT"}) as url, lanelog.connect(url) as client:
         none = finding(client, "privileges")
     assert none.status == "error"
