@@ -112,6 +112,7 @@ def test_a_look_that_is_told_reads_heads_where_they_rose(
 ) -> None:
     """Of a hundred lanes it reads those in the part of the topic that changed, and not all that are owned."""
     monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)  # with so few lanes, digests might be left out
+    monkeypatch.setattr(heads, "AGAIN", math.inf)
     asked: list[set[str]] = []
     read = partitions.heads
 

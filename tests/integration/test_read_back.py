@@ -110,6 +110,7 @@ def test_what_is_published_while_its_lane_is_loaded_is_found(
 ) -> None:
     """The look meets it when the lane is ours in the database, but not yet in memory. Nothing else is published."""
     monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)  # with so few lanes, no digest would be asked for
+    monkeypatch.setattr(heads, "AGAIN", math.inf)
     look, looked = Fetcher._look, threading.Semaphore(0)
     opens = LeasingSide.open_lane
     seen = Record()

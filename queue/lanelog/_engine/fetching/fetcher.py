@@ -80,11 +80,12 @@ class Fetcher:
     pace: FetcherPace = field(factory=FetcherPace)
     session: Session = field(init=False)
     _gaps: Gaps = field(init=False)
+    _generation: int = field(default=0, init=False)  # of memory, when the ground vouched for the session
     _paces: dict[Member, Pace] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("fetcher")
-        self._gaps = Gaps(self.session)
+        self._gaps = Gaps(self.session, self._check_ground)
 
     def turn(self, now: float) -> float:
         """Look and fetch once for each member. Returns the seconds until the next turn."""
@@ -96,7 +97,8 @@ class Fetcher:
             if not member.fetching.wanted(now):
                 continue
             with self.context.watch(member, "fetcher", self.session):
-                if not self.context.vouched(self.session):
+                self._generation = self.context.vouched(self.session)
+                if not self._generation:
                     delay = min(delay, AGAIN)  # the keeper wakes this loop
                     continue
                 with self.session.pinned():
@@ -108,6 +110,14 @@ class Fetcher:
     def close(self) -> None:
         """Give the connection back."""
         self.session.close()
+
+    def _check_ground(self) -> None:
+        """Raise DatabaseError if memory was loaded again since the session was vouched for.
+
+        To be called between an answer and its use. A statement may hang in a server that was replaced meanwhile, and
+        be answered at last: its rows must not get into lanes that were loaded from the server after it.
+        """
+        self.context.check_generation(self.session, self._generation)
 
     def _serve(self, member: Member, now: float) -> float:
         pace = self._paces.setdefault(member, Pace(self.pace.soon))
@@ -143,9 +153,9 @@ class Fetcher:
 
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
-        keys = pace.known.changed(self.session, member, told=pace.told)
+        keys = pace.known.changed(self.session, member, self._generation, told=pace.told)
         published = keys is None or bool(keys)
-        news = published and pace.known.read(self.session, member, keys)
+        news = published and pace.known.read(self.session, member, keys, self._check_ground)
         if ahead := member.fetching.take_ahead():
             self._gaps.check_heads(member, ahead)
         ended = time.monotonic()
@@ -171,6 +181,7 @@ class Fetcher:
         progress = False
         try:
             found = fetches.following(self.session, member.at, wanted, largest=largest)
+            self._check_ground()
             for lane, behind, read in zip(lanes, wanted, found, strict=True):
                 rows = self._contiguous(member, lane, behind.offset, read)
                 member.fetching.fetched(lane, behind.offset, rows)
@@ -230,6 +241,7 @@ class Fetcher:
         if not first:
             return None  # in the next fetch it comes first, and the rows before it are counted by then
         payload = fetches.payload(self.session, member.topic, row.key, row.offset)
+        self._check_ground()
         return row._replace(payload=payload) if payload is not None else None
 
     def _revive(self, member: Member, now: float) -> None:
@@ -252,6 +264,7 @@ class Fetcher:
         points = [(lane.key, offset) for lane, due in wanted for offset in due]
         largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)
         found = fetches.exact(self.session, member.at, points, largest=largest)
+        self._check_ground()
         for lane, due in wanted:
             rows: list[Fetched] = []
             gone: list[int] = []

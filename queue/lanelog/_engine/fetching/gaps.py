@@ -16,7 +16,7 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lanelog._database import Session
     from lanelog._engine.lane.lane import Lane
@@ -36,6 +36,8 @@ class Gaps:
     """Checks under locks before an offset is skipped."""
 
     session: Session
+    still_ours: Callable[[], None]
+    """Raises DatabaseError when memory was loaded again since the turn began: the answers may be another server's."""
 
     def check_heads(self, member: Member, lanes: Sequence[Lane]) -> None:
         """Disown lanes whose head is lower than memory has seen it: their tables were set back.
@@ -43,7 +45,12 @@ class Gaps:
         The heads are read again, because a lane that was loaded after the look has a newer head. The messages in memory
         are gone from the log, and new messages will get their offsets. So the lane must be loaded again.
         """
-        heads = partitions.heads(self.session, member.topic, [lane.key for lane in lanes])
+        try:
+            heads = partitions.heads(self.session, member.topic, [lane.key for lane in lanes])
+            self.still_ours()
+        except BaseException:
+            member.fetching.still_ahead(lanes)
+            raise
         for lane in lanes:
             head = heads.get(lane.key, lane.state.head)  # without a head it was purged: the keeper finds the lease gone
             if head < lane.state.head:
@@ -68,6 +75,7 @@ class Gaps:
         """
         at, key = member.at, lane.key
         owned = leases.owned_among(self.session, at, member.owner, [key])
+        self.still_ours()
         if not any(lease.epoch == lane.epoch for lease in owned):
             member.lose_lane(lane.term, "its lease has another owner or epoch")
             return
@@ -84,6 +92,7 @@ class Gaps:
         finally:
             if self.session.connected:
                 self.session.execute(PATIENCE, (5,))
+        self.still_ours()
         if found:
             member.fetching.still_needs_fetch(lane)
             return
@@ -95,6 +104,7 @@ class Gaps:
             member.fetching.lower_head(lane, head)
             return
         floor = offsets.load(self.session, at, [key]).get(("", key))
+        self.still_ours()
         if floor is None or floor.offset_acked < offset:
             log.error("log.hole_found", topic=at.topic, key=key, group=at.group, offset=offset, head=head)
             member.fetching.skip_holes(lane, offset, offset)

@@ -8,7 +8,9 @@ behind. It needs no digest, and takes a join for each lane.
 
 An answer is believed as long as it is not newer than the heads that were read after it. So a commit between a digest
 and the heads changes the next digest, and the next look meets it. A lane that was opened meanwhile was loaded with an
-older head, perhaps: then everything is asked again. So is everything after an error.
+older head, perhaps: then everything is asked again. So is everything after an error, and after memory was loaded from
+another server: its digest may be the same by chance. Now and then the whole look comes without a reason, which also
+tells anew what it costs.
 """
 
 from __future__ import annotations
@@ -23,13 +25,19 @@ from lanelog._stores import partitions
 from lanelog._stores.partitions import HeadsDigest, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from lanelog._database import Session
     from lanelog._engine.member.member import Member
 
 DIGEST_PAYS = 0.5
 """A share of the time that a look takes. When a digest takes more, the look is made without it."""
+
+AGAIN = 20.0
+"""When the digests since the last whole look have taken so many times as long as it did, it is made once more."""
+
+LEAST = 1e-6
+"""Seconds that a whole look takes at least: a coarse clock must not say that it costs nothing."""
 
 BY_KEY = 0.5
 """A share of the lanes. Heads of more of them are found by the whole look, because each key in a statement costs."""
@@ -43,36 +51,56 @@ class KnownHeads:
     parts: Mapping[int, HeadsDigest] = field(factory=dict)
     saved: float = math.inf  # seconds that the last whole look took
     digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
-    _changes: int = -1  # of the member's lanes, before the last digest
+    _spent: float = 0.0  # seconds that digests took since the last whole look
+    _stand: tuple[int, int] = (
+        0,
+        -1,
+    )  # the generation of memory, and the changes of the member's lanes before the digest
     _keys: Mapping[int, Collection[str]] = field(factory=dict)  # of the member's lanes, by part
 
-    def changed(self, session: Session, member: Member, *, told: bool) -> Collection[str] | None:
+    def changed(self, session: Session, member: Member, generation: int, *, told: bool) -> Collection[str] | None:
         """Return the keys whose heads to read; none if nothing was published, None for the whole look.
 
         `told`: something was published, so the question is where.
         """
-        changes = member.fetching.changes  # before the question: what is opened after it is met by the next look
-        if changes != self._changes:
+        stand = (
+            generation,
+            member.fetching.changes,
+        )  # before the question: the next look meets what is opened after it
+        if stand != self._stand:
             self.forget()
-            self._changes = changes
+            self._stand = stand
         if self.digest_cost > DIGEST_PAYS * self.saved:
             self.digest_cost /= 2
             return None
+        if self._spent > AGAIN * self.saved:
+            return None
         began = time.monotonic()
-        keys = self._where(session, member) if told else self._whether(session, member)
-        self.digest_cost = time.monotonic() - began
-        return keys
+        try:
+            return self._where(session, member) if told else self._whether(session, member)
+        except BaseException:
+            # A limit of the server may end each digest of a huge topic: then the next looks are made without one.
+            self.saved = min(self.saved, time.monotonic() - began)
+            raise
+        finally:
+            self.digest_cost = time.monotonic() - began
+            self._spent += self.digest_cost
 
-    def read(self, session: Session, member: Member, keys: Collection[str] | None) -> bool:
-        """Read the heads of these lanes, or of all that are behind. True when one rose."""
+    def read(self, session: Session, member: Member, keys: Collection[str] | None, check: Callable[[], None]) -> bool:
+        """Read the heads of these lanes, or of all that are behind. True when one rose.
+
+        `check`: raises when memory was loaded again meanwhile. Then the answer is another server's, perhaps.
+        """
         began = time.monotonic()
         try:
             if keys is None:
                 heads = partitions.look(session, member.at, member.owner)
                 # A look that was slow by chance would make every digest pay: it counts twice the one before at most.
-                self.saved = min(2 * self.saved, time.monotonic() - began)
+                self.saved = max(LEAST, min(2 * self.saved, time.monotonic() - began))
+                self._spent = 0.0
             else:
                 heads = list(partitions.heads(session, member.topic, list(keys)).items())
+            check()
         except BaseException:
             self.forget()  # the heads of this digest were not read
             raise

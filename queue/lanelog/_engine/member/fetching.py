@@ -68,9 +68,15 @@ class FetchingSide:
             ahead, self._ahead = self._ahead, []
             return [lane for lane in ahead if not lane.state.lost]
 
+    def still_ahead(self, lanes: Iterable[Lane]) -> None:
+        """These lanes could not be checked now. Take them again with the next look."""
+        with self.state.lock:
+            self._ahead.extend(lanes)
+
     def lower_head(self, lane: Lane, head: int) -> None:
         """The database has a lower head than memory: believe the database."""
         with self.state.lock:
+            self.state.changes += 1  # refilled to where it was, the lane would be hidden by a digest from before
             lane.state.drop_ready()
             lane.state.head = head
             lane.state.cursor = min(lane.state.cursor, max(head, lane.state.watermark))
