@@ -11,9 +11,10 @@ from lanelog import Client
 from lanelog._engine.fetching import heads
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.lane.lane import Lane
+from lanelog._engine.member.fetching import FetchingSide
 from lanelog._engine.member.leasing import LeasingSide
 from lanelog._places import GroupTopic
-from lanelog._stores import leases, partitions
+from lanelog._stores import fetches, leases, partitions
 from lanelog._stores.leases import LeasesDigest, OwnedLane
 from support.sql import one, rows
 from support.waiting import Record, eventually
@@ -136,6 +137,61 @@ def test_what_is_published_while_its_lane_is_loaded_is_found(
     monkeypatch.setattr(LeasingSide, "open_lane", late)
     rows(raw, "UPDATE queue_partition_leases SET lease_epoch = 91 WHERE partition_key = 'b'")
     assert seen.wait(3)[2:] == [b"2"]
+
+
+def test_rows_of_the_server_before_get_into_no_lane(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is loaded again while a fetch is under way: what it read is dropped, and read once more."""
+    answers: list[Any] = []
+    taken: list[Any] = []
+    read, fetched = fetches.following, FetchingSide.fetched
+    seen = Record()
+    lanelog_client.publish("t", "k", b"1")
+    lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
+    seen.wait(1)
+    assert lanelog_client._engine is not None
+    ground = lanelog_client._engine.context.ground
+
+    def overtaken(*given: Any, **options: Any) -> Any:
+        found = read(*given, **options)
+        if not answers:
+            ground.generation += 1
+        answers.append(found)
+        return found
+
+    def noted(self: FetchingSide, lane: Lane, cursor: int, rows: Any) -> None:
+        taken.append(rows)
+        fetched(self, lane, cursor, rows)
+
+    monkeypatch.setattr(fetches, "following", overtaken)
+    monkeypatch.setattr(FetchingSide, "fetched", noted)
+    lanelog_client.publish("t", "k", b"2")
+    assert seen.wait(2) == [b"1", b"2"]
+    assert [row.payload for row in answers[0][0]] == [b"2"]
+    assert taken
+    assert all(rows is not answers[0][0] for rows in taken)
+
+
+def test_a_server_that_ends_every_digest_of_a_look_hides_no_message(
+    lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a limit of time may do for a huge topic: the looks are made without digests then."""
+    digest = partitions.digest
+
+    def ended(cx: Any, topic: str) -> Any:
+        if threading.current_thread().name == "lanelog-fetcher":
+            raise lanelog.DatabaseError("the query was interrupted", code=1317, retriable=True)
+        return digest(cx, topic)
+
+    monkeypatch.setattr(partitions, "digest", ended)
+    monkeypatch.setattr(partitions, "parts", ended)
+    seen = Record()
+    lanelog_client.publish("t", "k", b"0")
+    lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
+    with lanelog.connect(lanelog_url) as other:
+        for count in (1, 2, 3):
+            seen.wait(count)
+            other.publish("t", "k", b"%d" % count)
+    assert seen.wait(4) == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("times", [1, 20])
