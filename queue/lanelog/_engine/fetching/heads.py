@@ -52,10 +52,8 @@ class KnownHeads:
     saved: float = math.inf  # seconds that the last whole look took
     digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
     _spent: float = 0.0  # seconds that digests took since the last whole look
-    _stand: tuple[int, int] = (
-        0,
-        -1,
-    )  # the generation of memory, and the changes of the member's lanes before the digest
+    # The generation of memory and the changes of the member's lanes, before the last digest.
+    _stand: tuple[int, int] = (0, -1)
     _keys: Mapping[int, Collection[str]] = field(factory=dict)  # of the member's lanes, by part
 
     def changed(self, session: Session, member: Member, generation: int, *, told: bool) -> Collection[str] | None:
@@ -63,10 +61,8 @@ class KnownHeads:
 
         `told`: something was published, so the question is where.
         """
-        stand = (
-            generation,
-            member.fetching.changes,
-        )  # before the question: the next look meets what is opened after it
+        # This is read before the question, so the next look meets what is opened after it.
+        stand = (generation, member.fetching.changes)
         if stand != self._stand:
             self.forget()
             self._stand = stand

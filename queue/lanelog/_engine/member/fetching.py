@@ -66,7 +66,7 @@ class FetchingSide:
         """
         with self.state.lock:
             ahead, self._ahead = self._ahead, []
-            return [lane for lane in ahead if not lane.state.lost]
+            return [lane for lane in dict.fromkeys(ahead) if not lane.state.lost]  # a look may name one once more
 
     def still_ahead(self, lanes: Iterable[Lane]) -> None:
         """These lanes could not be checked now. Take them again with the next look."""
