@@ -295,9 +295,13 @@ class World:
         self.commits.append(self.rows.copy())
 
     def buried(self, burial: Burial, term: Term) -> None:
-        """The settler hears of that commit; if the lane was loaded again meanwhile, the move is repeated."""
+        """The settler hears of that commit; if the lane was loaded again meanwhile, the move is repeated.
+
+        It is not repeated where a later load has dropped its message: the settler's next turn finds it gone.
+        """
         if burial.term != term:
-            self.burials.append(burial)
+            if burial.term == self.lane.term:
+                self.burials.append(burial)
         elif term == self.lane.term:
             self.lane.dispatch.succeeded(self.lane.state.running[burial.offset], self.now, stored=True)
 
