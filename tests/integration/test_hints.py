@@ -15,12 +15,12 @@ from attrs import evolve
 import lanelog
 from lanelog import Client
 from lanelog._engine.fetching import heads
-from lanelog._engine.fetching.fetcher import FetcherPace
+from lanelog._engine.fetching.fetcher import GLANCES, FetcherPace
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
-from lanelog._stores import partitions
+from lanelog._stores import fetches, partitions
 from support.old_tables import set_back
 from support.pace import paced
 from support.processes import Fleet
@@ -82,6 +82,11 @@ def hints_finding(client: Client) -> str:
     return finding.detail
 
 
+def refused(*_: Any) -> None:
+    """Stands for a question that must not be asked."""
+    raise AssertionError("heads were asked for")
+
+
 UNHURRIED = FetcherPace(soon=NEVER)
 """After a look that found something, the next one would come in ten minutes."""
 
@@ -107,22 +112,18 @@ def test_a_hint_makes_a_subscriber_look(lanelog_client: Client, other: Client, r
 
 
 @pytest.mark.usefixtures("no_looks")
-def test_a_look_that_is_told_reads_heads_where_they_rose(
+def test_a_look_that_is_told_reads_where_heads_rose(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a hundred lanes it reads those in the part of the topic that changed, and not all that are owned."""
+    """Of a hundred lanes it reads behind those in the part of the topic that changed; the heads of none are asked."""
     monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)  # with so few lanes, digests might be left out
     monkeypatch.setattr(heads, "AGAIN", math.inf)
     asked: list[set[str]] = []
-    read = partitions.heads
+    read = fetches.following
 
-    def noted(cx: Any, topic: str, keys: Any) -> dict[str, int]:
-        if threading.current_thread().name == "lanelog-fetcher":
-            asked.append(set(keys))
-        return read(cx, topic, keys)
-
-    def whole(*_: Any) -> list[tuple[str, int]]:
-        raise AssertionError("all lanes were looked at")
+    def noted(cx: Any, at: Any, lanes: Any, **kwargs: Any) -> list[list[Any]]:
+        asked.append({lane.key for lane in lanes})
+        return read(cx, at, lanes, **kwargs)
 
     keys = [f"key-{number}" for number in range(99)]
     other.publish_many("t", [(key, b"x") for key in keys])
@@ -133,15 +134,62 @@ def test_a_look_that_is_told_reads_heads_where_they_rose(
     eventually(lambda: subscription.stats().lanes == 100)
     other.publish("t", "key-7", b"x")  # by the look for it, the parts are known
     handled.wait(known + 1)
-    monkeypatch.setattr(partitions, "heads", noted)
-    monkeypatch.setattr(partitions, "look", whole)
+    monkeypatch.setattr(fetches, "following", noted)
+    monkeypatch.setattr(partitions, "heads", refused)
+    monkeypatch.setattr(partitions, "look", refused)
     for count, key in enumerate(("key-7", "key-8", "k"), start=2):
         asked.clear()
         other.publish("t", key, b"x")
         handled.wait(known + count)
         part = {each for each in [*keys, "k"] if partitions.part_of(each) == partitions.part_of(key)}
-        assert asked[0] == part
+        assert asked == [part]
     assert subscription.state == "running"
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_few_lanes_are_read_without_a_look(
+    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One statement reads behind all of them. Now and then a look comes: only a look finds what was set back."""
+    handled = Record()
+    lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
+    known = acquaint(other, raw)
+    handled.wait(known)
+    looks: list[str] = []
+    parts = partitions.parts
+    monkeypatch.setattr(partitions, "parts", lambda cx, topic: looks.append(topic) or parts(cx, topic))
+    for count in range(1, 2 * GLANCES + 3):
+        other.publish("t", "k", b"x")
+        handled.wait(known + count)
+    assert 1 <= len(looks) <= 3
+
+
+@pytest.mark.usefixtures("no_looks")
+@pytest.mark.parametrize("lanes", [1, 100])
+def test_what_a_glance_cannot_tell_is_looked_at(
+    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    """More messages than it reads, one that is missing, and payloads too large for it: all that is there comes."""
+    monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)
+    monkeypatch.setattr(heads, "AGAIN", math.inf)
+    for number in range(lanes - 1):
+        other.publish("t", f"key-{number}", b"x")
+    handled = Record()
+    sizes = {"batch_size": 4, "prefetch": 200, "prefetch_bytes": 100_000}
+    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest", **sizes)
+    known = acquaint(other, raw)
+    handled.wait(known)
+    eventually(lambda: subscription.stats().lanes == lanes)
+    other.publish_many("t", [("k", b"x")] * 11)
+    handled.wait(known + 11)
+    with other.transaction() as connection:
+        other.publish("t", "k", b"missing", connection=connection)
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM queue_messages WHERE payload = 'missing'")
+        other.publish("t", "k", b"behind it", connection=connection)
+    handled.wait(known + 12)
+    other.publish_many("t", [("k", b"x" * 70_000), ("k", b"y" * 70_000), ("k", b"z")])
+    assert [len(message.payload) for message in handled.wait(known + 15)[-3:]] == [70_000, 70_000, 1]
 
 
 @pytest.mark.usefixtures("no_looks")

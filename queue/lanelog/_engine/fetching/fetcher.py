@@ -20,7 +20,7 @@ from lanelog._stores.fetches import Behind, Fetched
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lanelog._database import Session
     from lanelog._engine.context import EngineContext
@@ -37,6 +37,13 @@ LOOKS_REMEMBERED = 5
 """A look costs as much as the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
 
 LANES_A_FETCH = 40
+
+FEW_LANES = 16
+"""Who holds no more lanes reads behind all of them at once, and asks for no digest, when something was published."""
+
+GLANCES = 10
+"""So many glances in a row at most. Then comes a look: only a look sees that a lane was set back."""
+
 IDLE = 2.0
 AGAIN = 0.1
 """Seconds until a session that the ground does not vouch for yet is tried again."""
@@ -65,11 +72,20 @@ class Pace:
     allowance: Allowance = field(factory=Allowance)
     hinted: bool = False  # a hint asked for the next look
     told: bool = False  # a hint or this process's own publisher did
+    glances: int = 0  # since the last look
 
     def pay(self, began: float, ended: float) -> None:
         """Pay for what a hint asked for. The other looks have a pace of their own."""
         if self.hinted:
             self.allowance.spend(ended, ended - began)
+
+
+@define
+class Glance:
+    """What a glance found: whether there were rows, and the lanes whose answer may hide something."""
+
+    news: bool = False
+    unsure: set[str] = field(factory=set)
 
 
 @define(eq=False)
@@ -127,7 +143,7 @@ class Fetcher:
             pace.next_look, pace.hinted, pace.told = allowed, True, True
         self._revive(member, now)
         fed = now >= pace.next_look and self._fed(member, pace)
-        if now >= pace.next_look and not fed:
+        if now >= pace.next_look and not fed and not self._glance_at_few(member, pace):
             self._look(member, pace)
         progress = self._fetch(member)
         if progress:
@@ -154,8 +170,12 @@ class Fetcher:
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
         keys = pace.known.changed(self.session, member, self._generation, told=pace.told)
-        published = keys is None or bool(keys)
-        news = published and pace.known.read(self.session, member, keys, self._check_ground)
+        published, news = keys is None or bool(keys), False
+        if keys:
+            keys, news = self._glance_at(member, pace, keys)
+        if keys is None or keys:
+            news |= pace.known.read(self.session, member, keys, self._check_ground)
+        pace.glances = 0
         if ahead := member.fetching.take_ahead():
             self._gaps.check_heads(member, ahead)
         ended = time.monotonic()
@@ -164,6 +184,63 @@ class Fetcher:
         pace.pay(began, ended)
         pace.hinted = pace.told = False
         pace.next_look = ended + max(pace.interval, (LOOK_SHARE if published else QUIET_SHARE) * min(pace.costs))
+
+    def _glance_at_few(self, member: Member, pace: Pace) -> bool:
+        """Read behind all lanes of a member that was told, where they are few. False: it takes a look."""
+        if not pace.told or pace.glances >= GLANCES:
+            return False
+        lanes = member.fetching.all_at_head(FEW_LANES)
+        if not lanes:
+            return False
+        began = time.monotonic()
+        read = self._glance(member, lanes)
+        if read is None or read.unsure:
+            return False
+        ended = time.monotonic()
+        pace.glances += 1
+        pace.interval = self.pace.soon if read.news else min(member.config.poll_interval, pace.interval * 2)
+        pace.pay(began, ended)
+        pace.hinted = pace.told = False
+        pace.next_look = ended + max(pace.interval, LOOK_SHARE * (ended - began))
+        return True
+
+    def _glance_at(self, member: Member, pace: Pace, keys: Collection[str]) -> tuple[Collection[str], bool]:
+        """Read behind these lanes instead of their heads. Returns the keys whose heads must be read, and any news."""
+        lanes = member.fetching.at_head(keys, LANES_A_FETCH)
+        try:
+            read = self._glance(member, lanes) if lanes else None
+        except BaseException:
+            pace.known.forget()  # what this digest tells was not read
+            raise
+        if read is None or not read.news:
+            return keys, False
+        plain = {lane.key for lane in lanes} - read.unsure
+        return [key for key in keys if key not in plain], True
+
+    def _glance(self, member: Member, lanes: Sequence[Lane]) -> Glance | None:
+        """Read what is behind lanes that have handed out all they know of. None: memory has no room.
+
+        It saves the question for their heads: a row that is there is the news, and what is to be read. An answer that
+        may hide something, a hole or a row that was left out, leaves the lane to a look.
+        """
+        room = member.config.prefetch - member.budget.messages
+        space = member.config.prefetch_bytes - member.budget.payload_bytes
+        if room < len(lanes) or space <= 0:
+            return None
+        wanted = self._wanted(lanes, member.rules.batch_size, room)
+        found = fetches.following(
+            self.session, member.at, wanted, largest=space // sum(behind.limit for behind in wanted)
+        )
+        self._check_ground()
+        glance = Glance()
+        for lane, behind, rows in zip(lanes, wanted, found, strict=True):
+            whole = len(rows) < behind.limit and (not rows or rows[-1].offset == behind.offset + len(rows))
+            if not whole or any(row.payload is None for row in rows):
+                glance.unsure.add(lane.key)
+            elif rows:
+                glance.news = True
+                member.fetching.glanced(lane, behind.offset, rows)
+        return glance
 
     def _fetch(self, member: Member) -> bool:
         """Read rows for the lanes that want some. True when a row was read."""

@@ -270,6 +270,18 @@ class Lane:
         return not (self.state.rules.strict and self.state.waiting and min(self.state.waiting) <= self.state.cursor)
 
     @property
+    def fed(self) -> bool:
+        """Whether it has known messages that are not handed out yet. Then a look would find nothing of use for it."""
+        return bool(self.state.ready) or self.state.cursor < self.state.head
+
+    @property
+    def at_head(self) -> bool:
+        """Whether it could hand out the next message of the log at once, and knows of none."""
+        state = self.state
+        held_back = state.closing or state.paused or state.lost or state.adopting or state.waiting
+        return not (held_back or self.fed)
+
+    @property
     def unread(self) -> int:
         """How many rows a fetch would find, as far as memory knows the head; at most one batch."""
         return max(0, min(self.state.rules.batch_size, self.state.head - self.state.cursor))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.state import MemberState
@@ -58,6 +58,25 @@ class FetchingSide:
                     self._ahead.append(lane)
                 self.state.needs_fetch.add(lane)
         return news
+
+    def all_at_head(self, most: int) -> list[Lane]:
+        """Return the lanes that have handed out all they know of, if there are at most `most` lanes.
+
+        None where another lane could not say what a look would: only lanes with known messages may be left out.
+        """
+        with self.state.lock:
+            if len(self.state.lanes) > most:
+                return []
+            lanes = list(self.state.lanes.values())
+            at_head = [lane for lane in lanes if lane.at_head]
+            fed = sum(1 for lane in lanes if lane.fed)
+            return at_head if len(at_head) + fed == len(lanes) else []
+
+    def at_head(self, keys: Collection[str], most: int) -> list[Lane]:
+        """Return those of these lanes that have handed out all they know of; none if there are more than `most`."""
+        with self.state.lock:
+            lanes = [lane for key in keys if (lane := self.state.lanes.get(key)) is not None and lane.at_head]
+            return lanes if len(lanes) <= most else []
 
     def take_ahead(self) -> list[Lane]:
         """Take the lanes whose head in memory is higher than the last look found.
@@ -136,9 +155,7 @@ class FetchingSide:
     def all_fed(self) -> bool:
         """Whether every lane has known messages that are not handed out yet. Then a look would find nothing of use."""
         with self.state.lock:
-            return bool(self.state.lanes) and all(
-                lane.state.ready or lane.state.cursor < lane.state.head for lane in self.state.lanes.values()
-            )
+            return bool(self.state.lanes) and all(lane.fed for lane in self.state.lanes.values())
 
     def take_needing_payload(self, now: float, limit: int, room: int) -> list[tuple[Lane, list[int]]]:
         """Take lanes with due messages whose bodies must be read again: at most `room` messages in all."""
@@ -164,6 +181,12 @@ class FetchingSide:
         """When (monotonic) the next waiting message is due."""
         with self.state.lock:
             return self.state.dues[0][0] if self.state.dues else None
+
+    def glanced(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
+        """Take rows that were read behind the head that memory knew. So the head is higher, whatever the cursor is."""
+        with self.state.lock:
+            lane.state.head = max(lane.state.head, rows[-1].offset)
+        self.fetched(lane, cursor, rows)
 
     def fetched(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
         """Take rows that were read behind `cursor`. They are dropped when the lane's cursor has moved meanwhile."""
