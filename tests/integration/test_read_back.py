@@ -56,7 +56,7 @@ def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_a
         with lanelog_client._database.autocommit() as cx:
             return partitions.digest(cx, "t")
 
-    def parts() -> dict[int, partitions.HeadsDigest]:
+    def parts() -> dict[int, partitions.Part]:
         with lanelog_client._database.autocommit() as cx:
             return partitions.parts(cx, "t")
 
@@ -78,18 +78,29 @@ def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_a
 
 
 @pytest.mark.parametrize("head", [2**32 - 1, 2**53, 2**63])
-def test_the_digest_of_the_heads_tells_one_publish_at_any_offset(lanelog_client: Client, raw: Any, head: int) -> None:
+@pytest.mark.parametrize("risen", [1, 7, 2**31 + 1])
+def test_the_digests_of_the_heads_tell_a_lane_that_rose_at_any_offset(
+    lanelog_client: Client, raw: Any, head: int, risen: int
+) -> None:
     """The server adds up doubles, which must lose no bit, however great the offsets are."""
 
-    def digest() -> partitions.HeadsDigest:
+    def digests() -> tuple[partitions.HeadsDigest, dict[int, partitions.Part]]:
         with lanelog_client._database.autocommit() as cx:
-            return partitions.digest(cx, "t")
+            return partitions.digest(cx, "t"), partitions.parts(cx, "t")
 
-    lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1")])
+    keys = [key for key in map(str, range(200)) if partitions.part_of(key) == 0]
+    assert len(keys) > 2
+    lanelog_client.publish_many("t", [(key, b"1") for key in keys])
     rows(raw, "UPDATE queue_partitions SET head_offset = %s WHERE partition_key <> ''", head)
-    before = digest()
-    rows(raw, "UPDATE queue_partitions SET head_offset = head_offset + 1 WHERE partition_key = 'b'")
-    assert digest() != before
+    before, (part_before,) = digests()[0], digests()[1].values()
+    up = "UPDATE queue_partitions SET head_offset = head_offset + %s WHERE partition_key IN (%s, %s)"
+    rows(raw, up, risen, keys[1], keys[1])
+    after, (part_after,) = digests()[0], digests()[1].values()
+    assert after != before
+    assert part_after.risen_since(part_before) == partitions.checksum(keys[1])
+    rows(raw, up, risen, keys[0], keys[2])
+    (both,) = digests()[1].values()
+    assert both.risen_since(part_after) is None, "two lanes have risen"
 
 
 def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lanelog_client: Client, raw: Any) -> None:

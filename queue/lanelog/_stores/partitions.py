@@ -81,11 +81,15 @@ DIGEST = """SELECT COUNT(*), SUM((head_offset & 4294967295) + 0e0), SUM((created
 FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s"""
 
+_SUMS = 2**32
+
 PARTS = 32
 """A topic's lanes are in so many parts, by a checksum of the key."""
 
-# The same sums for each part of the topic (PRIMARY, prefix).
-PART_DIGESTS = DIGEST.replace("SELECT", f"SELECT CRC32(partition_key) & {PARTS - 1},") + " GROUP BY 1"
+# The same sums for each part of the topic, and the heads once more, each times its key's checksum (PRIMARY, prefix).
+PART_DIGESTS = f"""SELECT CRC32(partition_key) & {PARTS - 1},
+SUM(((head_offset & 4294967295) * CRC32(partition_key) & 4294967295) + 0e0),
+{DIGEST.removeprefix("SELECT")} GROUP BY 1"""
 
 # Lanes that were created within a time (new_lanes).
 NEW_LANES = f"""
@@ -147,6 +151,26 @@ class HeadsDigest:
     def same_lanes(self, other: HeadsDigest) -> bool:
         """Whether the lanes are the same. A lane that was purged and came back is younger."""
         return (self.lanes, self.created) == (other.lanes, other.created)
+
+
+@frozen
+class Part:
+    """What is known of one part of a topic."""
+
+    weighed: int
+    """The sum of its heads, each times the checksum of its key."""
+    digest: HeadsDigest
+
+    def risen_since(self, before: Part) -> int | None:
+        """Return the checksum of the key whose head alone has risen, if one lane can explain the difference.
+
+        If its head has risen by d, the sum of heads has risen by d, and the weighed sum by d times the checksum. All
+        are known as 32 bits, where only an odd d can be divided by.
+        """
+        risen = (self.digest.heads - before.digest.heads) % _SUMS
+        if risen % 2 == 0 or not self.digest.same_lanes(before.digest):
+            return None
+        return (self.weighed - before.weighed) * pow(risen, -1, _SUMS) % _SUMS
 
 
 @frozen
@@ -247,19 +271,27 @@ def digest(cx: Executor, topic: str) -> HeadsDigest:
     return HeadsDigest(*(0, 0, 0) if row is None else (int(value or 0) for value in row))
 
 
+def checksum(key: str) -> int:
+    """Return the checksum of a key, as the server computes it."""
+    return crc32(key.encode())
+
+
 def part_of(key: str) -> int:
-    """Return the part of its topic in which a lane is, as the server computes it."""
-    return crc32(key.encode()) & (PARTS - 1)
+    """Return the part of its topic in which a lane is."""
+    return checksum(key) % PARTS
 
 
-def parts(cx: Executor, topic: str) -> dict[int, HeadsDigest]:
-    """Return the digests of a topic's parts. A part without a lane is absent."""
-    return {part: HeadsDigest(*map(int, sums)) for part, *sums in cx.query(PART_DIGESTS, (topic,))}
+def parts(cx: Executor, topic: str) -> dict[int, Part]:
+    """Return the parts of a topic. A part without a lane is absent."""
+    return {
+        part: Part(int(weighed), HeadsDigest(*map(int, sums)))
+        for part, weighed, *sums in cx.query(PART_DIGESTS, (topic,))
+    }
 
 
-def whole(digests: Mapping[int, HeadsDigest]) -> HeadsDigest:
-    """Return the digest of the topic whose parts have these digests."""
-    each = digests.values()
+def whole(parts: Mapping[int, Part]) -> HeadsDigest:
+    """Return the digest of the topic that has these parts."""
+    each = [part.digest for part in parts.values()]
     return HeadsDigest(sum(one.lanes for one in each), sum(one.heads for one in each), sum(one.created for one in each))
 
 

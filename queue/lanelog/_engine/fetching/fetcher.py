@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._engine.fetching.gaps import Gaps
-from lanelog._engine.fetching.heads import KnownHeads
+from lanelog._engine.fetching.heads import KnownHeads, Risen
 from lanelog._hints.allowance import Allowance
 from lanelog._stores import fetches, offsets
 from lanelog._stores.fetches import Behind, Fetched
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from lanelog._database import Session
     from lanelog._engine.context import EngineContext
@@ -38,7 +38,7 @@ LOOKS_REMEMBERED = 5
 
 LANES_A_FETCH = 40
 
-FEW_LANES = 16
+FEW_LANES = LANES_A_FETCH
 """Who holds no more lanes reads behind all of them at once, and asks for no digest, when something was published."""
 
 GLANCES = 10
@@ -82,10 +82,10 @@ class Pace:
 
 @define
 class Glance:
-    """What a glance found: whether there were rows, and the lanes whose answer may hide something."""
+    """The keys of lanes with rows that were taken, and of lanes without one. The others are left to a look."""
 
-    news: bool = False
-    unsure: set[str] = field(factory=set)
+    news: set[str] = field(factory=set)
+    empty: set[str] = field(factory=set)
 
 
 @define(eq=False)
@@ -169,12 +169,9 @@ class Fetcher:
 
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
-        keys = pace.known.changed(self.session, member, self._generation, told=pace.told)
-        published, news = keys is None or bool(keys), False
-        if keys:
-            keys, news = self._glance_at(member, pace, keys)
-        if keys is None or keys:
-            news |= pace.known.read(self.session, member, keys, self._check_ground)
+        risen = pace.known.changed(self.session, member, self._generation, told=pace.told)
+        published = risen is None or bool(risen.named or risen.among)
+        news = published and self._look_where(member, pace, risen)
         pace.glances = 0
         if ahead := member.fetching.take_ahead():
             self._gaps.check_heads(member, ahead)
@@ -185,6 +182,21 @@ class Fetcher:
         pace.hinted = pace.told = False
         pace.next_look = ended + max(pace.interval, (LOOK_SHARE if published else QUIET_SHARE) * min(pace.costs))
 
+    def _look_where(self, member: Member, pace: Pace, risen: Risen | None) -> bool:
+        """Read behind the lanes that are known to have risen, and the heads where that is not known. True for news."""
+        if risen is None:
+            return pace.known.read(self.session, member, None, self._check_ground)
+        lanes = member.fetching.at_head(risen.named, LANES_A_FETCH)
+        try:
+            read = self._glance(member, lanes) if lanes else Glance()
+        except BaseException:
+            pace.known.forget()  # what the digests tell was not read
+            raise
+        if read.empty:
+            pace.known.forget()  # it was another lane, then, which has the same checksum by chance
+        keys = [key for key in (*risen.named, *risen.among) if key not in read.news]
+        return bool(keys and pace.known.read(self.session, member, keys, self._check_ground)) or bool(read.news)
+
     def _glance_at_few(self, member: Member, pace: Pace) -> bool:
         """Read behind all lanes of a member that was told, where they are few. False: it takes a look."""
         if not pace.told or pace.glances >= GLANCES:
@@ -194,7 +206,7 @@ class Fetcher:
             return False
         began = time.monotonic()
         read = self._glance(member, lanes)
-        if read is None or read.unsure:
+        if len(read.news) + len(read.empty) < len(lanes):
             return False
         ended = time.monotonic()
         pace.glances += 1
@@ -204,41 +216,26 @@ class Fetcher:
         pace.next_look = ended + max(pace.interval, LOOK_SHARE * (ended - began))
         return True
 
-    def _glance_at(self, member: Member, pace: Pace, keys: Collection[str]) -> tuple[Collection[str], bool]:
-        """Read behind these lanes instead of their heads. Returns the keys whose heads must be read, and any news."""
-        lanes = member.fetching.at_head(keys, LANES_A_FETCH)
-        try:
-            read = self._glance(member, lanes) if lanes else None
-        except BaseException:
-            pace.known.forget()  # what this digest tells was not read
-            raise
-        if read is None or not read.news:
-            return keys, False
-        plain = {lane.key for lane in lanes} - read.unsure
-        return [key for key in keys if key not in plain], True
+    def _glance(self, member: Member, lanes: Sequence[Lane]) -> Glance:
+        """Read what is behind lanes that have handed out all they know of.
 
-    def _glance(self, member: Member, lanes: Sequence[Lane]) -> Glance | None:
-        """Read what is behind lanes that have handed out all they know of. None: memory has no room.
-
-        It saves the question for their heads: a row that is there is the news, and what is to be read. An answer that
-        may hide something, a hole or a row that was left out, leaves the lane to a look.
+        It saves the question for their heads: a row that is there is the news, and what is to be read. A lane is left
+        to a look where memory has no room, and where the answer may hide something: a hole, or rows that were left out.
         """
+        glance = Glance()
         room = member.config.prefetch - member.budget.messages
         space = member.config.prefetch_bytes - member.budget.payload_bytes
         if room < len(lanes) or space <= 0:
-            return None
+            return glance
         wanted = self._wanted(lanes, member.rules.batch_size, room)
-        found = fetches.following(
-            self.session, member.at, wanted, largest=space // sum(behind.limit for behind in wanted)
-        )
+        largest = space // sum(each.limit for each in wanted)
+        found = fetches.following(self.session, member.at, wanted, largest=largest)
         self._check_ground()
-        glance = Glance()
         for lane, behind, rows in zip(lanes, wanted, found, strict=True):
-            whole = len(rows) < behind.limit and (not rows or rows[-1].offset == behind.offset + len(rows))
-            if not whole or any(row.payload is None for row in rows):
-                glance.unsure.add(lane.key)
-            elif rows:
-                glance.news = True
+            if not rows:
+                glance.empty.add(lane.key)
+            elif len(rows) < behind.limit and _complete(behind.offset, rows):
+                glance.news.add(lane.key)
                 member.fetching.glanced(lane, behind.offset, rows)
         return glance
 
@@ -289,8 +286,8 @@ class Fetcher:
 
     def _contiguous(self, member: Member, lane: Lane, cursor: int, rows: list[Fetched]) -> list[Fetched]:
         """The rows up to the first hole, or to the first payload that does not fit. The next fetch begins there."""
-        if rows and rows[-1].offset == cursor + len(rows) and None not in [row.payload for row in rows]:
-            return rows  # offsets rise and none comes twice, so there is no hole; nearly all answers are like this
+        if rows and _complete(cursor, rows):
+            return rows  # nearly all answers are like this
         whole: list[Fetched] = []
         for row in rows:
             if row.offset != cursor + 1 + len(whole):
@@ -368,3 +365,9 @@ class Fetcher:
         for offset in gone:
             if floor is None or offset > floor.offset_acked:
                 log.error("message.vanished", topic=topic, key=lane.key, group=group, offset=offset)
+
+
+def _complete(cursor: int, rows: Sequence[Fetched]) -> bool:
+    """Whether these rows are all there is from `cursor` to the last of them, with their payloads."""
+    # Offsets rise and none comes twice, so there is no hole.
+    return rows[-1].offset == cursor + len(rows) and None not in [row.payload for row in rows]

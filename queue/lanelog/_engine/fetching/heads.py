@@ -3,8 +3,8 @@
 Owns the digests and what they cost. Never decides when to look.
 
 There are three questions. The digest of all heads says whether anything was published. The digests of the parts of a
-topic say where; the heads in the parts that changed are then read by key. The whole look reads all lanes that are
-behind. It needs no digest, and takes a join for each lane.
+topic say where: they name a lane that is the only one of its part to have risen. In other parts the heads are read by
+key. The whole look reads all lanes that are behind. It needs no digest, and takes a join for each lane.
 
 An answer is believed as long as it is not newer than the heads that were read after it. So a commit between a digest
 and the heads changes the next digest, and the next look meets it. A lane that was opened meanwhile was loaded with an
@@ -19,13 +19,13 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._stores import partitions
-from lanelog._stores.partitions import HeadsDigest, part_of
+from lanelog._stores.partitions import HeadsDigest, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from lanelog._database import Session
     from lanelog._engine.member.member import Member
@@ -43,21 +43,31 @@ BY_KEY = 0.5
 """A share of the lanes. Heads of more of them are found by the whole look, because each key in a statement costs."""
 
 
+@frozen
+class Risen:
+    """The lanes whose heads rose, as far as digests tell."""
+
+    named: Sequence[str] = ()
+    """Keys of lanes that explain alone what changed in their part."""
+    among: Sequence[str] = ()
+    """Keys of the lanes in the other parts that changed. Perhaps a lane of somebody else has risen there."""
+
+
 @define(eq=False)
 class KnownHeads:
     """What is known of the heads of one member's lanes."""
 
     digest: HeadsDigest | None = None
-    parts: Mapping[int, HeadsDigest] = field(factory=dict)
+    parts: Mapping[int, Part] = field(factory=dict)
     saved: float = math.inf  # seconds that the last whole look took
     digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
     _spent: float = 0.0  # seconds that digests took since the last whole look
     # The generation of memory and the changes of the member's lanes, before the last digest.
     _stand: tuple[int, int] = (0, -1)
-    _keys: Mapping[int, Collection[str]] = field(factory=dict)  # of the member's lanes, by part
+    _keys: Mapping[int, Sequence[str]] = field(factory=dict)  # of the member's lanes, by part
 
-    def changed(self, session: Session, member: Member, generation: int, *, told: bool) -> Collection[str] | None:
-        """Return the keys whose heads to read; none if nothing was published, None for the whole look.
+    def changed(self, session: Session, member: Member, generation: int, *, told: bool) -> Risen | None:
+        """Return the lanes to look at; none if nothing was published, None for the whole look.
 
         `told`: something was published, so the question is where.
         """
@@ -106,23 +116,33 @@ class KnownHeads:
         """Believe no digest. The next look reads the heads of all lanes that are behind."""
         self.digest, self.parts, self._keys = None, {}, {}
 
-    def _whether(self, session: Session, member: Member) -> Collection[str] | None:
+    def _whether(self, session: Session, member: Member) -> Risen | None:
         known, self.digest = self.digest, partitions.digest(session, member.topic)
-        return () if self.digest == known else None
+        return Risen() if self.digest == known else None
 
-    def _where(self, session: Session, member: Member) -> Collection[str] | None:
+    def _where(self, session: Session, member: Member) -> Risen | None:
         known, self.parts = self.parts, partitions.parts(session, member.topic)
         self.digest = partitions.whole(self.parts)
         if not known:
             return None
         keys = self._keys = self._keys or _by_part(member.fetching.keys())
-        changed = [part for part in keys if self.parts.get(part) != known.get(part)]
-        chosen = [key for part in changed for key in keys[part]]
-        return None if len(chosen) > BY_KEY * sum(map(len, keys.values())) else chosen
+        named: list[str] = []
+        among: list[str] = []
+        for part, held in keys.items():
+            now, before = self.parts.get(part), known.get(part)
+            if now == before:
+                continue
+            checksum = None if now is None or before is None else now.risen_since(before)
+            alone = [] if checksum is None else [key for key in held if partitions.checksum(key) == checksum]
+            if len(alone) == 1:
+                named += alone
+            else:
+                among += held
+        return None if len(among) > BY_KEY * sum(map(len, keys.values())) else Risen(named, among)
 
 
-def _by_part(keys: Collection[str]) -> Mapping[int, Collection[str]]:
+def _by_part(keys: Collection[str]) -> Mapping[int, Sequence[str]]:
     found: dict[int, list[str]] = {}
     for key in keys:
-        found.setdefault(part_of(key), []).append(key)
+        found.setdefault(partitions.part_of(key), []).append(key)
     return found
