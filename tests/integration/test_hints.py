@@ -3,7 +3,6 @@
 The second client of this process is told like another process: a sender leaves out its own receiver alone.
 """
 
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from attrs import evolve
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.fetching import heads
 from lanelog._engine.fetching.fetcher import GLANCES, FetcherPace
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
@@ -22,7 +20,7 @@ from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
 from lanelog._stores import fetches, partitions
 from support.old_tables import set_back
-from support.pace import paced
+from support.pace import ALWAYS, paced
 from support.processes import Fleet
 from support.sql import one, rows
 from support.waiting import Record, accept, events, eventually
@@ -82,7 +80,7 @@ def hints_finding(client: Client) -> str:
     return finding.detail
 
 
-UNHURRIED = FetcherPace(soon=NEVER)
+UNHURRIED = FetcherPace(soon=NEVER, digests=ALWAYS)
 """After a look that found something, the next one would come in ten minutes."""
 
 
@@ -111,8 +109,6 @@ def test_a_look_that_is_told_reads_where_heads_rose(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a hundred lanes it reads behind the one that rose. If several of a part have risen, it reads their heads."""
-    monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)  # with so few lanes, digests might be left out
-    monkeypatch.setattr(heads, "AGAIN", math.inf)
     asked: list[tuple[str, set[str]]] = []
     following, by_key = fetches.following, partitions.heads
 
@@ -173,12 +169,8 @@ def test_few_lanes_are_read_without_a_look(
 
 @pytest.mark.usefixtures("no_looks")
 @pytest.mark.parametrize("lanes", [1, 100])
-def test_what_a_glance_cannot_tell_is_looked_at(
-    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, lanes: int
-) -> None:
+def test_what_a_glance_cannot_tell_is_looked_at(lanelog_client: Client, other: Client, raw: Any, lanes: int) -> None:
     """More messages than it reads, one that is missing, and payloads too large for it: all that is there comes."""
-    monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)
-    monkeypatch.setattr(heads, "AGAIN", math.inf)
     for number in range(lanes - 1):
         other.publish("t", f"key-{number}", b"x")
     handled = Record()

@@ -1,6 +1,5 @@
 """The read-back of leases and the look at heads: digests that the server computes, and what a difference does."""
 
-import math
 import threading
 from typing import Any
 
@@ -8,14 +7,14 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.fetching import heads
-from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.fetching.fetcher import Fetcher, FetcherPace
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.member.fetching import FetchingSide
 from lanelog._engine.member.leasing import LeasingSide
 from lanelog._places import GroupTopic
 from lanelog._stores import fetches, leases, partitions
 from lanelog._stores.leases import LeasesDigest, OwnedLane
+from support.pace import ALWAYS, paced
 from support.sql import one, rows
 from support.waiting import Record, eventually
 
@@ -121,8 +120,7 @@ def test_what_is_published_while_its_lane_is_loaded_is_found(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look meets it when the lane is ours in the database, but not yet in memory. Nothing else is published."""
-    monkeypatch.setattr(heads, "DIGEST_PAYS", math.inf)  # with so few lanes, no digest would be asked for
-    monkeypatch.setattr(heads, "AGAIN", math.inf)
+    paced(lanelog_client, fetcher=FetcherPace(digests=ALWAYS))
     look, looked = Fetcher._look, threading.Semaphore(0)
     opens = LeasingSide.open_lane
     seen = Record()
@@ -198,7 +196,7 @@ def test_a_server_that_ends_every_digest_of_a_look_hides_no_message(
     seen = Record()
     lanelog_client.publish("t", "k", b"0")
     lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
-    with lanelog.connect(lanelog_url) as other:
+    with lanelog.connect(lanelog_url, wake=False) as other:  # who is told asks for no digest for so few lanes
         for count in (1, 2, 3):
             seen.wait(count)
             other.publish("t", "k", b"%d" % count)

@@ -1,9 +1,14 @@
 """Clients whose loops turn more often, or less often, than they do for a user."""
 
+import math
 from typing import Any
 
 from lanelog import Client
 from lanelog._engine.engine import Engine, EnginePace
+from lanelog._engine.fetching.heads import DigestPace
+
+ALWAYS = DigestPace(pays=math.inf, again=math.inf)
+"""Looks ask for digests though lanes are few, where a digest costs as much as the look."""
 
 
 def paced(client: Client, **pace: Any) -> Client:

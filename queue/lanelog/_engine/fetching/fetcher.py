@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._engine.fetching.gaps import Gaps
-from lanelog._engine.fetching.heads import KnownHeads, Risen
+from lanelog._engine.fetching.heads import DigestPace, KnownHeads, Risen
 from lanelog._hints.allowance import Allowance
 from lanelog._stores import fetches, offsets
 from lanelog._stores.fetches import Behind, Fetched
@@ -53,10 +53,11 @@ log = get_logger("fetcher")
 
 @frozen(kw_only=True)
 class FetcherPace:
-    """The times of the fetcher, in seconds."""
+    """The times of the fetcher."""
 
     soon: float = 0.005
-    """From a look that found something to the next one, and the shortest time between two looks."""
+    """Seconds from a look that found something to the next one, and the shortest time between two looks."""
+    digests: DigestPace = field(factory=DigestPace)
 
 
 @define(eq=False)
@@ -64,9 +65,9 @@ class Pace:
     """The pace of the looks for one member."""
 
     interval: float
+    known: KnownHeads
     next_look: float = 0.0
     costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
-    known: KnownHeads = field(factory=KnownHeads)
     # For looks that hints ask for, on top of the usual ones. If both had one account, a flood of hints could spend it,
     # and the usual looks would have to wait: nothing that comes in by a socket may hold them back.
     allowance: Allowance = field(factory=Allowance)
@@ -136,7 +137,9 @@ class Fetcher:
         self.context.check_generation(self.session, self._generation)
 
     def _serve(self, member: Member, now: float) -> float:
-        pace = self._paces.setdefault(member, Pace(self.pace.soon))
+        pace = self._paces.get(member)
+        if pace is None:
+            pace = self._paces[member] = Pace(self.pace.soon, KnownHeads(self.pace.digests))
         if member.fetching.take_look_request():
             pace.next_look, pace.told = min(pace.next_look, now), True
         if member.fetching.take_hint() and (allowed := pace.allowance.free_at(now)) < pace.next_look:

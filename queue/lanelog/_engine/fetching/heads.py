@@ -30,17 +30,21 @@ if TYPE_CHECKING:
     from lanelog._database import Session
     from lanelog._engine.member.member import Member
 
-DIGEST_PAYS = 0.5
-"""A share of the time that a look takes. When a digest takes more, the look is made without it."""
-
-AGAIN = 20.0
-"""When the digests since the last whole look have taken so many times as long as it did, it is made once more."""
-
 LEAST = 1e-6
 """Seconds that a whole look takes at least: a coarse clock must not say that it costs nothing."""
 
 BY_KEY = 0.5
 """A share of the lanes. Heads of more of them are found by the whole look, because each key in a statement costs."""
+
+
+@frozen(kw_only=True)
+class DigestPace:
+    """How much digests may cost, as shares of the time that the last whole look took."""
+
+    pays: float = 0.5
+    """When a digest takes more, the look is made without it."""
+    again: float = 20.0
+    """When the digests since the last whole look have taken so many times as long as it did, it is made once more."""
 
 
 @frozen
@@ -57,6 +61,7 @@ class Risen:
 class KnownHeads:
     """What is known of the heads of one member's lanes."""
 
+    pace: DigestPace = field(factory=DigestPace)
     digest: HeadsDigest | None = None
     parts: Mapping[int, Part] = field(factory=dict)
     saved: float = math.inf  # seconds that the last whole look took
@@ -76,10 +81,10 @@ class KnownHeads:
         if stand != self._stand:
             self.forget()
             self._stand = stand
-        if self.digest_cost > DIGEST_PAYS * self.saved:
+        if self.digest_cost > self.pace.pays * self.saved:
             self.digest_cost /= 2
             return None
-        if self._spent > AGAIN * self.saved:
+        if self._spent > self.pace.again * self.saved:
             return None
         began = time.monotonic()
         try:
