@@ -157,6 +157,8 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             page.ask("document.querySelector('[name=why]').value = 'incident 7'")
             page.follow("document.querySelector('form[method=post] button').click()")
             assert page.ask("document.querySelector('h1').innerText") == f"{ACTIONS[name].label}: done", place
+            assert page.ask("document.documentElement.scrollWidth <= window.innerWidth"), place
+            assert page.ask(CONTRAST) >= 4.5, place
             clicked.add(name)
         assert {each.verb for each in client.admin.audit() if each.reason == "incident 7"} == {
             "pause", "resume", "retry", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group"
