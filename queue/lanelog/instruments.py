@@ -151,7 +151,7 @@ def _observe_counters(client: Client, meter: metrics.Meter) -> None:
         "lanelog.messages.prefetched",
         [lambda _options: [Observation(client.measures().prefetched)]],
         unit="{message}",
-        description="Messages in memory that no handler has begun.",
+        description="Messages in memory, those that handlers work on included.",
     )
     meter.create_observable_counter(
         "lanelog.pool.waits",

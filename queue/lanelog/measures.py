@@ -142,7 +142,7 @@ class Measures:
     groups: tuple[GroupMeasures, ...]
     loops: tuple[LoopMeasures, ...]
     prefetched: int
-    """Messages in memory that no handler has begun."""
+    """Messages in memory, those that handlers work on included."""
     prefetched_bytes: int
     hints: int
     """Hints that reached subscriptions which still run."""

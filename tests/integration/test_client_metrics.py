@@ -86,6 +86,44 @@ def test_a_pulled_message_takes_until_it_is_settled(lanelog_client: Client, regi
     assert found["lanelog_client_end_to_end_seconds_count", "t", "g"] == 1
 
 
+def test_what_is_held_is_told(lanelog_client: Client, registry: CollectorRegistry) -> None:
+    """Messages that run, those that are read ahead with their bytes, those that wait for another attempt."""
+    metrics.observe(lanelog_client, registry)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(message: Message) -> None:
+        if message.key == "waits":
+            raise Retry(delay=60)
+        entered.set()
+        go_on.wait()
+
+    lanelog_client.publish("t", "waits", b"x")
+    lanelog_client.publish_many("t", [("a", b"12345")] * 4)
+
+    def told() -> list[float]:
+        found = scraped(registry)
+        of_group = [found.get((f"lanelog_client_{each}_messages", "t", "g"), 0) for each in ("in_flight", "waiting")]
+        return of_group + [found[f"lanelog_client_prefetched_{each}",] for each in ("messages", "bytes")]
+
+    with lanelog_client.subscribe("t", "g", wait):
+        assert entered.wait(15)
+        eventually(lambda: told() == [1, 1, 4, 20])
+        go_on.set()
+        eventually(lambda: told() == [0, 1, 0, 0])
+
+
+def test_who_waits_for_the_pool_is_counted(lanelog_url: str, registry: CollectorRegistry) -> None:
+    """A publish waits while all connections of the pool are lent."""
+    with lanelog.connect(lanelog_url, pool_size=2) as client:
+        metrics.observe(client, registry)
+        with client.transaction(), client.transaction():
+            waits = threading.Thread(target=client.publish, args=("t", "a", b"x"))
+            waits.start()
+            eventually(lambda: scraped(registry)["lanelog_client_pool_waits_total",] == 1)
+        waits.join(15)
+    assert scraped(registry)["lanelog_client_published_messages_total", "t"] == 1
+
+
 def test_lanes_and_settlements_that_are_lost_are_counted(lanelog_client: Client) -> None:
     """An operator takes the lane away while its handler runs."""
     entered, go_on = threading.Event(), threading.Event()

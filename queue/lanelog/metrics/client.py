@@ -189,7 +189,9 @@ class ClientCollector(Collector):
         yield from families(_GAUGES, measures.groups, ("topic", "group"), self._labels, self.bounds.groups)
         yield from self._histograms()
         yield GaugeMetricFamily(
-            "lanelog_client_prefetched_messages", "Messages in memory that no handler has begun.", measures.prefetched
+            "lanelog_client_prefetched_messages",
+            "Messages in memory, those that handlers work on included.",
+            measures.prefetched,
         )
         yield GaugeMetricFamily(
             "lanelog_client_prefetched_bytes", "Bytes of their payloads.", measures.prefetched_bytes
