@@ -3,6 +3,7 @@
 The second client of this process is told like another process: a sender leaves out its own receiver alone.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from attrs import evolve
 
 import lanelog
-from lanelog import Client
+from lanelog import Client, Message
 from lanelog._engine.fetching.fetcher import GLANCES, FetcherPace
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
@@ -189,6 +190,64 @@ def test_what_a_glance_cannot_tell_is_looked_at(lanelog_client: Client, other: C
     handled.wait(known + 12)
     other.publish_many("t", [("k", b"x" * 70_000), ("k", b"y" * 70_000), ("k", b"z")])
     assert [len(message.payload) for message in handled.wait(known + 15)[-3:]] == [70_000, 70_000, 1]
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_a_lane_that_has_messages_in_memory_hides_no_later_one(
+    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another lane has nothing, so it is asked for news; the head of the first is read, too."""
+    handled, go_on, asked = Record(), threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.key == "slow":
+            go_on.wait()
+        handled(message)
+
+    def noted(question: Any) -> Any:
+        def ask(*given: Any, **options: Any) -> Any:
+            found = question(*given, **options)
+            asked.set()
+            return found
+
+        return ask
+
+    retry = 1  # so that a run has one message, and the others are ready
+    subscription = lanelog_client.subscribe("t", "g", handle, poll_interval=NEVER, start="earliest", retry=retry)
+    known = acquaint(other, raw)
+    handled.wait(known)
+    other.publish_many("t", [("slow", b"x")] * 20)
+    eventually(lambda: subscription.stats().prefetched == 20)
+    monkeypatch.setattr(fetches, "following", noted(fetches.following))
+    monkeypatch.setattr(partitions, "parts", noted(partitions.parts))
+    for _ in range(2):  # after a glance that found nothing, the first may be a look anyhow
+        asked.clear()
+        other.publish("t", "slow", b"last")
+        assert asked.wait(15)
+    go_on.set()
+    handled.wait(known + 22)
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_a_lane_that_is_named_by_chance_hides_no_other(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """Two lanes rise so that the sums of their part name one of them: it has too few rows, and both are read."""
+    alike: dict[int, str] = {}
+    for number in itertools.count():
+        key = f"key-{number}"
+        twin = alike.setdefault(partitions.checksum(key) % 2**24, key)
+        if twin != key:
+            break
+    keys = [key, twin, *(f"other-{number}" for number in range(98))]
+    other.publish_many("t", [(each, b"x") for each in keys])
+    handled = Record()
+    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
+    known = acquaint(other, raw)
+    handled.wait(known)
+    eventually(lambda: subscription.stats().lanes == 101)
+    other.publish("t", "k", b"x")  # by the look for it, the parts are known
+    handled.wait(known + 1)
+    other.publish_many("t", [(key, b"x"), *[(twin, b"x")] * 256])
+    handled.wait(known + 258)
 
 
 @pytest.mark.usefixtures("no_looks")

@@ -96,10 +96,12 @@ def test_the_digests_of_the_heads_tell_a_lane_that_rose_at_any_offset(
     rows(raw, up, risen, keys[1], keys[1])
     after, (part_after,) = digests()[0], digests()[1].values()
     assert after != before
-    assert part_after.risen_since(part_before) == partitions.checksum(keys[1])
+    assert part_after.risen_since(part_before) == risen
+    assert [key for key in keys if part_after.may_be(key, part_before)] == [keys[1]]
     rows(raw, up, risen, keys[0], keys[2])
     (both,) = digests()[1].values()
-    assert both.risen_since(part_after) is None, "two lanes have risen"
+    assert both.risen_since(part_after) == 2 * risen % 2**32
+    assert not any(both.may_be(key, part_after) for key in keys)
 
 
 def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lanelog_client: Client, raw: Any) -> None:
@@ -152,7 +154,7 @@ def test_rows_of_the_server_before_get_into_no_lane(lanelog_client: Client, monk
     """Memory is loaded again while a fetch is under way: what it read is dropped, and read once more."""
     answers: list[Any] = []
     taken: list[Any] = []
-    read, fetched = fetches.following, FetchingSide.fetched
+    read, fetched = fetches.following, FetchingSide._fetched_locked
     seen = Record()
     lanelog_client.publish("t", "k", b"1")
     lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
@@ -172,7 +174,7 @@ def test_rows_of_the_server_before_get_into_no_lane(lanelog_client: Client, monk
         fetched(self, lane, cursor, rows)
 
     monkeypatch.setattr(fetches, "following", overtaken)
-    monkeypatch.setattr(FetchingSide, "fetched", noted)
+    monkeypatch.setattr(FetchingSide, "_fetched_locked", noted)
     lanelog_client.publish("t", "k", b"2")
     assert seen.wait(2) == [b"1", b"2"]
     assert [row.payload for row in answers[0][0]] == [b"2"]

@@ -161,16 +161,13 @@ class Part:
     """The sum of its heads, each times the checksum of its key."""
     digest: HeadsDigest
 
-    def risen_since(self, before: Part) -> int | None:
-        """Return the checksum of the key whose head alone has risen, if one lane can explain the difference.
+    def risen_since(self, before: Part) -> int:
+        """Return by how much its heads have risen in all, as 32 bits tell. 0 if its lanes are not the same."""
+        return (self.digest.heads - before.digest.heads) % _SUMS if self.digest.same_lanes(before.digest) else 0
 
-        If its head has risen by d, the sum of heads has risen by d, and the weighed sum by d times the checksum. All
-        are known as 32 bits, where only an odd d can be divided by.
-        """
-        risen = (self.digest.heads - before.digest.heads) % _SUMS
-        if risen % 2 == 0 or not self.digest.same_lanes(before.digest):
-            return None
-        return (self.weighed - before.weighed) * pow(risen, -1, _SUMS) % _SUMS
+    def may_be(self, key: str, before: Part) -> bool:
+        """Whether the rise of this key's head alone explains the difference. Several lanes may do so by chance."""
+        return self.risen_since(before) * checksum(key) % _SUMS == (self.weighed - before.weighed) % _SUMS
 
 
 @frozen

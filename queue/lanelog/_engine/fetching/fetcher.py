@@ -6,6 +6,7 @@ Writes nothing. It is one thread and one connection of a client.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -37,12 +38,10 @@ LOOKS_REMEMBERED = 5
 """A look costs as much as the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
 
 LANES_A_FETCH = 40
-
-FEW_LANES = LANES_A_FETCH
-"""Who holds no more lanes reads behind all of them at once, and asks for no digest, when something was published."""
+"""Who holds no more lanes reads behind all of them at once when something was published, and asks for no digest."""
 
 GLANCES = 10
-"""So many glances in a row at most. Then comes a look: only a look sees that a lane was set back."""
+"""So many glances in a row at most, or one that found nothing. Then comes a look: only a look finds a lane set back."""
 
 IDLE = 2.0
 AGAIN = 0.1
@@ -53,7 +52,7 @@ log = get_logger("fetcher")
 
 @frozen(kw_only=True)
 class FetcherPace:
-    """The times of the fetcher."""
+    """How often the fetcher asks."""
 
     soon: float = 0.005
     """Seconds from a look that found something to the next one, and the shortest time between two looks."""
@@ -75,18 +74,23 @@ class Pace:
     told: bool = False  # a hint or this process's own publisher did
     glances: int = 0  # since the last look
 
-    def pay(self, began: float, ended: float) -> None:
-        """Pay for what a hint asked for. The other looks have a pace of their own."""
+    def pay(self, began: float, ended: float, *, read: bool = False) -> float:
+        """Pay for what a hint asked for. The other looks have a pace of their own. Returns the seconds that count.
+
+        `read`: rows were read meanwhile. They had to be read, so no more counts than a look without them takes.
+        """
+        seconds = min(ended - began, *self.costs) if read and self.costs else ended - began
         if self.hinted:
-            self.allowance.spend(ended, ended - began)
+            self.allowance.spend(ended, seconds)
+        return seconds
 
 
 @define
 class Glance:
-    """The keys of lanes with rows that were taken, and of lanes without one. The others are left to a look."""
+    """What a glance found: how many rows by key, and how many lanes are left to a look."""
 
-    news: set[str] = field(factory=set)
-    empty: set[str] = field(factory=set)
+    rows: dict[str, int] = field(factory=dict)
+    unsure: int = 0
 
 
 @define(eq=False)
@@ -174,49 +178,46 @@ class Fetcher:
         began = time.monotonic()
         risen = pace.known.changed(self.session, member, self._generation, told=pace.told)
         published = risen is None or bool(risen.named or risen.among)
-        news = published and self._look_where(member, pace, risen)
+        read = self._glance_at(member, pace, risen) if risen and risen.named else Glance()
+        keys = None if risen is None else _heads_to_read(risen, read)
+        news = bool(read.rows)
+        if keys is None or keys:
+            news |= pace.known.read(self.session, member, keys, self._check_ground)
         pace.glances = 0
         if ahead := member.fetching.take_ahead():
             self._gaps.check_heads(member, ahead)
         ended = time.monotonic()
         pace.interval = self.pace.soon if news else min(member.config.poll_interval, pace.interval * 2)
         pace.costs.append(ended - began)
-        pace.pay(began, ended)
+        pace.pay(began, ended, read=bool(read.rows))
         pace.hinted = pace.told = False
         pace.next_look = ended + max(pace.interval, (LOOK_SHARE if published else QUIET_SHARE) * min(pace.costs))
 
-    def _look_where(self, member: Member, pace: Pace, risen: Risen | None) -> bool:
-        """Read behind the lanes that are known to have risen, and the heads where that is not known. True for news."""
-        if risen is None:
-            return pace.known.read(self.session, member, None, self._check_ground)
-        lanes = member.fetching.at_head(risen.named, LANES_A_FETCH)
+    def _glance_at(self, member: Member, pace: Pace, risen: Risen) -> Glance:
+        lanes = member.fetching.at_head([each.key for each in risen.named], LANES_A_FETCH)
         try:
-            read = self._glance(member, lanes) if lanes else Glance()
+            return self._glance(member, lanes)
         except BaseException:
             pace.known.forget()  # what the digests tell was not read
             raise
-        if read.empty:
-            pace.known.forget()  # it was another lane, then, which has the same checksum by chance
-        keys = [key for key in (*risen.named, *risen.among) if key not in read.news]
-        return bool(keys and pace.known.read(self.session, member, keys, self._check_ground)) or bool(read.news)
 
     def _glance_at_few(self, member: Member, pace: Pace) -> bool:
         """Read behind all lanes of a member that was told, where they are few. False: it takes a look."""
         if not pace.told or pace.glances >= GLANCES:
             return False
-        lanes = member.fetching.all_at_head(FEW_LANES)
+        lanes = member.fetching.all_at_head(LANES_A_FETCH)
         if not lanes:
             return False
         began = time.monotonic()
         read = self._glance(member, lanes)
-        if len(read.news) + len(read.empty) < len(lanes):
-            return False
         ended = time.monotonic()
-        pace.glances += 1
-        pace.interval = self.pace.soon if read.news else min(member.config.poll_interval, pace.interval * 2)
-        pace.pay(began, ended)
+        cost = pace.pay(began, ended, read=bool(read.rows))
+        if read.unsure:
+            return False
+        pace.glances = pace.glances + 1 if read.rows else GLANCES
+        pace.interval = self.pace.soon if read.rows else min(member.config.poll_interval, pace.interval * 2)
         pace.hinted = pace.told = False
-        pace.next_look = ended + max(pace.interval, LOOK_SHARE * (ended - began))
+        pace.next_look = ended + max(pace.interval, LOOK_SHARE * cost)
         return True
 
     def _glance(self, member: Member, lanes: Sequence[Lane]) -> Glance:
@@ -225,21 +226,21 @@ class Fetcher:
         It saves the question for their heads: a row that is there is the news, and what is to be read. A lane is left
         to a look where memory has no room, and where the answer may hide something: a hole, or rows that were left out.
         """
-        glance = Glance()
         room = member.config.prefetch - member.budget.messages
         space = member.config.prefetch_bytes - member.budget.payload_bytes
-        if room < len(lanes) or space <= 0:
-            return glance
+        if min(member.rules.batch_size, room // max(1, len(lanes))) <= 1 or space <= 0:
+            return Glance(unsure=len(lanes))  # whoever reads one row cannot tell whether it is the last
         wanted = self._wanted(lanes, member.rules.batch_size, room)
         largest = space // sum(each.limit for each in wanted)
         found = fetches.following(self.session, member.at, wanted, largest=largest)
         self._check_ground()
+        glance = Glance()
         for lane, behind, rows in zip(lanes, wanted, found, strict=True):
-            if not rows:
-                glance.empty.add(lane.key)
-            elif len(rows) < behind.limit and _complete(behind.offset, rows):
-                glance.news.add(lane.key)
+            complete = not rows or _complete(behind.offset, rows)
+            if rows and complete:
+                glance.rows[lane.key] = len(rows)
                 member.fetching.glanced(lane, behind.offset, rows)
+            glance.unsure += not complete or len(rows) == behind.limit
         return glance
 
     def _fetch(self, member: Member) -> bool:
@@ -374,3 +375,12 @@ def _complete(cursor: int, rows: Sequence[Fetched]) -> bool:
     """Whether these rows are all there is from `cursor` to the last of them, with their payloads."""
     # Offsets rise and none comes twice, so there is no hole.
     return rows[-1].offset == cursor + len(rows) and None not in [row.payload for row in rows]
+
+
+def _heads_to_read(risen: Risen, read: Glance) -> list[str]:
+    """The keys whose heads must be read. Who has as many new rows as its part says has risen alone.
+
+    When it has fewer, some were read earlier, or other lanes of its part have risen, too.
+    """
+    doubted = [each.part for each in risen.named if read.rows.get(each.key, 0) < each.risen]
+    return [*risen.among, *itertools.chain.from_iterable(doubted)]

@@ -3,14 +3,15 @@
 Owns the digests and what they cost. Never decides when to look.
 
 There are three questions. The digest of all heads says whether anything was published. The digests of the parts of a
-topic say where: they name a lane that is the only one of its part to have risen. In other parts the heads are read by
-key. The whole look reads all lanes that are behind. It needs no digest, and takes a join for each lane.
+topic say where: they name a lane that may be the only one of its part to have risen, and by how much. Its rows show
+whether that is so. Otherwise the heads of the part are read by key. The whole look reads all lanes that are behind. It
+needs no digest, and takes a join for each lane.
 
-An answer is believed as long as it is not newer than the heads that were read after it. So a commit between a digest
-and the heads changes the next digest, and the next look meets it. A lane that was opened meanwhile was loaded with an
-older head, perhaps: then everything is asked again. So is everything after an error, and after memory was loaded from
-another server: its digest may be the same by chance. Now and then the whole look comes without a reason, which also
-tells anew what it costs.
+An answer is believed as long as it is not newer than the heads or rows that were read after it. So a commit between a
+digest and these changes the next digest, and the next look meets it. A lane that was opened meanwhile was loaded with
+an older head, perhaps: then everything is asked again. So is everything after an error, and after memory was loaded
+from another server: its digest may be the same by chance. Now and then the whole look comes without a reason, which
+also tells anew what it costs.
 """
 
 from __future__ import annotations
@@ -48,11 +49,21 @@ class DigestPace:
 
 
 @frozen
+class Named:
+    """A lane that explains alone what changed in its part of the topic."""
+
+    key: str
+    risen: int
+    """By how many messages. When it has fewer new ones, other lanes of the part have risen, too."""
+    part: Sequence[str] = field(repr=False)
+    """The keys of all held lanes of the part."""
+
+
+@frozen
 class Risen:
     """The lanes whose heads rose, as far as digests tell."""
 
-    named: Sequence[str] = ()
-    """Keys of lanes that explain alone what changed in their part."""
+    named: Sequence[Named] = ()
     among: Sequence[str] = ()
     """Keys of the lanes in the other parts that changed. Perhaps a lane of somebody else has risen there."""
 
@@ -131,16 +142,16 @@ class KnownHeads:
         if not known:
             return None
         keys = self._keys = self._keys or _by_part(member.fetching.keys())
-        named: list[str] = []
+        named: list[Named] = []
         among: list[str] = []
         for part, held in keys.items():
             now, before = self.parts.get(part), known.get(part)
             if now == before:
                 continue
-            checksum = None if now is None or before is None else now.risen_since(before)
-            alone = [] if checksum is None else [key for key in held if partitions.checksum(key) == checksum]
+            risen = 0 if now is None or before is None else now.risen_since(before)
+            alone = [key for key in held if now.may_be(key, before)] if risen and now and before else []
             if len(alone) == 1:
-                named += alone
+                named.append(Named(alone[0], risen, held))
             else:
                 among += held
         return None if len(among) > BY_KEY * sum(map(len, keys.values())) else Risen(named, among)

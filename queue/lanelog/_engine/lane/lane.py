@@ -276,10 +276,8 @@ class Lane:
 
     @property
     def at_head(self) -> bool:
-        """Whether it could hand out the next message of the log at once, and knows of none."""
-        state = self.state
-        held_back = state.closing or state.paused or state.lost or state.adopting or state.waiting
-        return not (held_back or self.fed)
+        """Whether it has handed out all it knows of, and nothing holds back what comes next."""
+        return not (self.state.held_back or self.state.waiting or self.fed)
 
     @property
     def unread(self) -> int:

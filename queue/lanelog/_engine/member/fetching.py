@@ -60,17 +60,14 @@ class FetchingSide:
         return news
 
     def all_at_head(self, most: int) -> list[Lane]:
-        """Return the lanes that have handed out all they know of, if there are at most `most` lanes.
-
-        None where another lane could not say what a look would: only lanes with known messages may be left out.
-        """
+        """Return all lanes, if there are at most `most`, and all have handed out all they know of. Otherwise none."""
         with self.state.lock:
-            if len(self.state.lanes) > most:
-                return []
-            lanes = list(self.state.lanes.values())
-            at_head = [lane for lane in lanes if lane.at_head]
-            fed = sum(1 for lane in lanes if lane.fed)
-            return at_head if len(at_head) + fed == len(lanes) else []
+            few = len(self.state.lanes) <= most
+            return (
+                list(self.state.lanes.values())
+                if few and all(lane.at_head for lane in self.state.lanes.values())
+                else []
+            )
 
     def at_head(self, keys: Collection[str], most: int) -> list[Lane]:
         """Return those of these lanes that have handed out all they know of; none if there are more than `most`."""
@@ -186,15 +183,18 @@ class FetchingSide:
         """Take rows that were read behind the head that memory knew. So the head is higher, whatever the cursor is."""
         with self.state.lock:
             lane.state.head = max(lane.state.head, rows[-1].offset)
-        self.fetched(lane, cursor, rows)
+            self._fetched_locked(lane, cursor, rows)
 
     def fetched(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
         """Take rows that were read behind `cursor`. They are dropped when the lane's cursor has moved meanwhile."""
-        now = time.monotonic()
         with self.state.lock:
-            if not lane.state.lost and lane.state.cursor == cursor:
-                lane.fetched(rows, now)
-            self.state.after_change_locked(lane, now, fetching=True)
+            self._fetched_locked(lane, cursor, rows)
+
+    def _fetched_locked(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
+        now = time.monotonic()
+        if not lane.state.lost and lane.state.cursor == cursor:
+            lane.fetched(rows, now)
+        self.state.after_change_locked(lane, now, fetching=True)
 
     def revived(self, lane: Lane, rows: Iterable[Fetched], gone: Iterable[int]) -> None:
         """Take the bodies of waiting messages, and skip the offsets that have no body any more."""
