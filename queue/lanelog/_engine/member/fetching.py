@@ -62,12 +62,10 @@ class FetchingSide:
     def all_at_head(self, most: int) -> list[Lane]:
         """Return all lanes, if there are at most `most`, and all have handed out all they know of. Otherwise none."""
         with self.state.lock:
-            few = len(self.state.lanes) <= most
-            return (
-                list(self.state.lanes.values())
-                if few and all(lane.at_head for lane in self.state.lanes.values())
-                else []
-            )
+            if len(self.state.lanes) > most:
+                return []
+            lanes = list(self.state.lanes.values())
+            return lanes if all(lane.at_head for lane in lanes) else []
 
     def at_head(self, keys: Collection[str], most: int) -> list[Lane]:
         """Return those of these lanes that have handed out all they know of; none if there are more than `most`."""
