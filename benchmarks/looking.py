@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 LANES = 10_000
 GROUPS = 20
+FEWEST_LANES = 100
+FEWEST_GROUPS = 3
+"""A trial at a small scale has fewer lanes and groups, but no fewer than these."""
 LANES_A_STATEMENT = 500
 SETTLED = 3
 """Messages of each lane behind which its group is."""
@@ -61,31 +64,33 @@ FROM bench_numbers WHERE n %% 100 = 0 AND n < %s
 
 def backlog(bench: Bench, messages: int) -> int:
     """Write so many messages over all lanes, and a group that has settled the first of each lane; the lag."""
-    each = max(SETTLED + 1, messages // LANES)
+    lanes = _lanes(bench)
+    each = max(SETTLED + 1, messages // lanes)
     bench.client.subscribe(TOPIC, "group", _never).stop()
     with bench.raw() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE bench_numbers (n INT PRIMARY KEY)")
         cursor.execute(NUMBERS)
         cursor.execute("SET @now = ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")
-        for start in range(0, LANES, LANES_A_STATEMENT):
-            end = start + LANES_A_STATEMENT
+        for start in range(0, lanes, LANES_A_STATEMENT):
+            end = min(lanes, start + LANES_A_STATEMENT)
             cursor.execute(MESSAGES, (TOPIC, PAYLOAD, len(PAYLOAD), start, end, each))
-        cursor.execute(HEADS, (TOPIC, each, LANES))
-        cursor.execute(OFFSETS, ("", TOPIC, 0, 0, LANES))
-        cursor.execute(OFFSETS, ("group", TOPIC, SETTLED, SETTLED, LANES))
-        cursor.execute(FAILING, ("group", TOPIC, SETTLED + 1, SETTLED + 1, LANES))
-    return (each - SETTLED) * LANES
+        cursor.execute(HEADS, (TOPIC, each, lanes))
+        cursor.execute(OFFSETS, ("", TOPIC, 0, 0, lanes))
+        cursor.execute(OFFSETS, ("group", TOPIC, SETTLED, SETTLED, lanes))
+        cursor.execute(FAILING, ("group", TOPIC, SETTLED + 1, SETTLED + 1, lanes))
+    return (each - SETTLED) * lanes
 
 
 def more_groups(bench: Bench) -> None:
-    """Add groups that stand where the first one does, up to `GROUPS`."""
-    for number in range(GROUPS - 1):
+    """Add groups that stand where the first one does, up to `GROUPS`, scaled."""
+    lanes = _lanes(bench)
+    for number in range(_scaled(bench, GROUPS, FEWEST_GROUPS) - 1):
         group = f"group-{number:02}"
         bench.client.subscribe(TOPIC, group, _never).stop()
         with bench.raw() as connection, connection.cursor() as cursor:
             cursor.execute("SET @now = ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")
-            cursor.execute(OFFSETS, (group, TOPIC, SETTLED, SETTLED, LANES))
-            cursor.execute(FAILING, (group, TOPIC, SETTLED + 1, SETTLED + 1, LANES))
+            cursor.execute(OFFSETS, (group, TOPIC, SETTLED, SETTLED, lanes))
+            cursor.execute(FAILING, (group, TOPIC, SETTLED + 1, SETTLED + 1, lanes))
 
 
 def scrape(bench: Bench) -> float:
@@ -142,6 +147,14 @@ def statements(bench: Bench, look: Callable[[Bench], float]) -> int:
     before = bench.statements()
     look(bench)
     return bench.statements() - before
+
+
+def _lanes(bench: Bench) -> int:
+    return _scaled(bench, LANES, FEWEST_LANES)
+
+
+def _scaled(bench: Bench, most: int, fewest: int) -> int:
+    return min(most, max(fewest, round(most * bench.scale)))
 
 
 def _never(message: object) -> None:
