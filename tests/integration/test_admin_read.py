@@ -230,7 +230,7 @@ def test_the_oldest_of_many_lanes_is_found_wherever_it_is(
     lanelog_client: Client, made: Situations, admin: Admin
 ) -> None:
     """Several connections look into a part of the lanes each; every lane belongs to one part."""
-    many = Breadth(many=2)
+    many = Breadth(candidates=2)
     made.place("first", 99)
     keys = [f"k{number}" for number in range(11)]
     for key in keys:

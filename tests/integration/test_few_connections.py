@@ -77,5 +77,5 @@ def test_status_does_with_the_connections_there_are(lanelog_url: str, raw: Any, 
             with lanelog.connect(url, pool_size=pool_size) as client:
                 found = client.admin.status()
                 assert (found.lag, found.oldest_age_exact, found.topics) == (12, True, 1)
-                (group,) = topics.groups(client._database, "t", Breadth(many=2))
+                (group,) = topics.groups(client._database, "t", Breadth(candidates=2))
                 assert (group.lag, group.oldest_age is None) == (12, False)

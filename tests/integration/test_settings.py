@@ -17,6 +17,7 @@ from support.waiting import accept, eventually
 HOSTILE = {
     "completion_type": "'CHAIN'",
     "foreign_key_checks": 0,
+    "group_concat_max_len": 4,
     "innodb_lock_wait_timeout": 1,
     "max_join_size": 1,
     "max_sort_length": 64,
@@ -32,6 +33,7 @@ UNLIMITED = 2**64 - 1
 MEANT = {
     "completion_type": "NO_CHAIN",
     "foreign_key_checks": 1,
+    "group_concat_max_len": 1 << 20,
     "innodb_lock_wait_timeout": 5,
     "max_join_size": UNLIMITED,
     "max_sort_length": 4096,

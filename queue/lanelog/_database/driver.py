@@ -54,6 +54,7 @@ _MEANING: Final = {
     "foreign_key_checks": 1,
     "completion_type": 0,  # COMMIT begins no new transaction and ends no connection
     "max_sort_length": 4096,  # more bytes than any name has, so names are sorted whole
+    "group_concat_max_len": 1 << 20,  # more bytes than any name has; MySQL's default is 1,024
 }
 _SETTINGS = (
     f"sql_mode = '{SQL_MODE}', innodb_lock_wait_timeout = {{lock_wait}}, wait_timeout = {SILENCE_SECONDS}, "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, Incarnation, codes
+from lanelog._stores._points import placeholders
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES
        incarnation = VALUES(incarnation)
 """
 
-# Every owner of a group and topic, with the state of its liveness lock (PRIMARY, prefix).
+# Every owner of some groups of a topic, with the state of its liveness lock (PRIMARY, prefix).
 MEMBERS = f"""
-SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at,
+SELECT consumer_group, subscriber_name, heartbeat_at, expires_at, deregistered_at,
        IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, incarnation, {NOW_MS}
-FROM queue_subscriber_heartbeats WHERE consumer_group = %s AND topic = %s
+FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group IN ({{groups}}) AND topic = %s
 """
 
 # A heartbeat on tables of version 1, which know a server by its start alone (PRIMARY).
@@ -196,19 +197,17 @@ def beat(
 
 def members(cx: Executor, at: GroupTopic, *, tables: int) -> list[HeartbeatRow]:
     """Return every owner with a row, living or not. `tables`: the version of the tables."""
-    query = MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1
-    return [
-        HeartbeatRow(
-            owner,
-            beat,
-            expires,
-            gone,
-            None if free is None else bool(free),
-            Incarnation(started, identity),
-            now,
-        )
-        for owner, beat, expires, gone, free, started, identity, now in cx.query(query, at.columns)
-    ]
+    return members_of(cx, at.topic, [at.group], tables=tables)[at.group]
+
+
+def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) -> dict[str, list[HeartbeatRow]]:
+    """Return the same of each of a few groups."""
+    query = (MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1).format(groups=placeholders(groups))
+    found: dict[str, list[HeartbeatRow]] = {group: [] for group in groups}
+    for group, owner, beat, expires, gone, free, started, identity, now in cx.query(query, (*groups, topic)):
+        lock_free = None if free is None else bool(free)
+        found[group].append(HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now))
+    return found
 
 
 def wake_places(

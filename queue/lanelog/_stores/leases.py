@@ -80,10 +80,10 @@ WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by IN ({owners}) AND l
       AND COALESCE(o.paused_at, 0) = 0 LIMIT %s
 """
 
-# Every owner's number of lanes (by_owner).
+# Every owner's number of lanes, in some groups (by_owner).
 COUNTS = """
-SELECT leased_by, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
-WHERE consumer_group = %s AND topic = %s GROUP BY leased_by
+SELECT consumer_group, leased_by, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
+WHERE consumer_group IN ({groups}) AND topic = %s GROUP BY consumer_group, leased_by
 """
 
 # Lock some candidates, without those that another transaction has locked (PRIMARY).
@@ -288,7 +288,15 @@ def candidates(
 
 def counts(cx: Executor, at: GroupTopic) -> dict[str, int]:
     """Return the number of lanes by owner ('': of none)."""
-    return {owner: int(count) for owner, count in cx.query(COUNTS, at.columns)}
+    return counts_of(cx, at.topic, [at.group])[at.group]
+
+
+def counts_of(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return the same of each of a few groups."""
+    found: dict[str, dict[str, int]] = {group: {} for group in groups}
+    for group, owner, count in cx.query(COUNTS.format(groups=placeholders(groups)), (*groups, topic)):
+        found[group][owner] = int(count)
+    return found
 
 
 def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders: Iterable[str]) -> int:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from lanelog._checks import check_name
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
+from lanelog._stores._points import chunked
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.act import Act, Actor
@@ -118,7 +119,10 @@ def _readers(cx: Executor, at: GroupTopic) -> set[str]:
 def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int]:
     def look() -> dict[str, int]:
         with database.snapshot() as cx:
-            return {group: lane_totals.total(cx, GroupTopic(topic=topic, group=group)).lag for group in names}
+            found: dict[str, lane_totals.GroupFacts] = {}
+            for some in chunked(list(names), lane_totals.TOGETHER):
+                found.update(lane_totals.totals(cx, topic, some))
+            return {group: facts.lag for group, facts in found.items()}
 
     return repeated(database, look, "counting")
 

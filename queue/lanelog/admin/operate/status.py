@@ -7,10 +7,12 @@ changes nothing. Each look-up has a snapshot of its own, so the parts of an answ
 from __future__ import annotations
 
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from lanelog._stores._points import chunked
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.together import together
@@ -18,6 +20,7 @@ from lanelog.admin.operate import repair
 from lanelog.admin.operate.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
 from lanelog.admin.read import lanes, messages, topics
 from lanelog.admin.read.ages import USUAL
+from lanelog.admin.read.lane_totals import TOGETHER
 from lanelog.admin.read.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, MessageState
 from lanelog.errors import ConfigurationError
@@ -129,21 +132,31 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
 
 def of_lanes(database: Database, looks: Sequence[GroupLook]) -> list[list[Problem]]:
     """Return what is wrong with lanes of each group: of those `LANES` that have the oldest messages."""
-    return together([partial(_of_lanes, database, look) for look in looks])
+    worth = [look for look in looks if look.info.lag or look.info.paused_lanes]
+    some = [
+        chunk
+        for _, of_topic in groupby(worth, key=lambda look: look.info.topic)
+        for chunk in chunked(list(of_topic), TOGETHER)
+    ]
+    found: dict[tuple[str, str], list[Problem]] = {}
+    for each in together([partial(_of_lanes, database, chunk) for chunk in some]):
+        found.update(each)
+    return [found.get((look.info.topic, look.info.group), []) for look in looks]
 
 
-def _of_lanes(database: Database, look: GroupLook) -> list[Problem]:
-    group = look.info
-    if not group.lag and not group.paused_lanes:
-        return []
-    if look.oldest is None:
-        chosen = lanes.lanes(database, group.topic, group.group, order_by="age", limit=LANES)
-    else:
-        chosen = lanes.of_keys(database, group.topic, group.group, look.oldest[:LANES])
-    found = (
-        of_lane(lane, group, _running(database, lane) if place < RUNNING else None) for place, lane in enumerate(chosen)
-    )
-    return [each for each in found if each is not None]
+def _of_lanes(database: Database, looks: Sequence[GroupLook]) -> dict[tuple[str, str], list[Problem]]:
+    topic = looks[0].info.topic
+    keys = {look.info.group: look.oldest[:LANES] for look in looks}
+    paused = [look.info.group for look in looks if look.info.paused_at is not None]
+    seen = lanes.of_groups(database, topic, keys, LANES, paused)
+    found: dict[tuple[str, str], list[Problem]] = {}
+    for group in (look.info for look in looks):
+        judged = (
+            of_lane(lane, group, _running(database, lane) if place < RUNNING else None)
+            for place, lane in enumerate(seen[group.group])
+        )
+        found[topic, group.group] = [each for each in judged if each is not None]
+    return found
 
 
 def _running(database: Database, lane: LaneInfo) -> float | None:

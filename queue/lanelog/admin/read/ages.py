@@ -23,13 +23,16 @@ from lanelog._places import GroupTopic
 from lanelog._stores._points import BEYOND
 from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.together import together
+from lanelog.admin.read import lane_columns
+from lanelog.admin.read.lane_columns import Still
 from lanelog.admin.read.lane_totals import WATERMARK
 from lanelog.admin.read.message_state import bodies_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog.admin.read.lane_columns import GroupLanes
 
 
 @frozen(kw_only=True)
@@ -40,8 +43,6 @@ class Breadth:
     """Lanes of all groups, so that the oldest age of each group is exact."""
     candidates: int = 500
     """Lanes of one group, unless more are asked for."""
-    many: int = 1000
-    """Lagging lanes of one group above which several connections look into them."""
 
 
 USUAL = Breadth()
@@ -49,40 +50,18 @@ USUAL = Breadth()
 PARTS: Final = 4
 """Connections that look into the lanes of one group."""
 
-_LANES = f"""
-LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
-       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
-LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
-       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
-WHERE p.topic = %s AND p.partition_key <> '' AND p.head_offset > {WATERMARK}
-"""
-
-# Lanes with something unsettled, those first whose offsets rows are unchanged for longest (all PRIMARY).
-LONGEST_STILL = f"""
-SELECT p.partition_key, {WATERMARK}, COALESCE(o.updated_at, p.created_at), {NOW_MS}
-FROM queue_partitions p FORCE INDEX (PRIMARY) {_LANES}
-ORDER BY COALESCE(o.updated_at, p.created_at), p.partition_key LIMIT %s
-"""
-
-# Of so many lanes whose offsets rows are unchanged for longest, those with something unsettled (all PRIMARY). The inner
-# order leaves out the key: comparing keys costs MySQL half of the time, and of lanes that changed in the same
-# millisecond any may be looked into.
-STILL_LAGGING = f"""
-SELECT o.partition_key, {WATERMARK}, o.updated_at, {NOW_MS}
-FROM (SELECT topic, partition_key, offset_acked, updated_at FROM queue_offsets FORCE INDEX (PRIMARY)
-      WHERE consumer_group = %s AND topic = %s ORDER BY updated_at LIMIT %s) o
-JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = o.topic AND p.partition_key = o.partition_key
-LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
-       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
-WHERE p.head_offset > {WATERMARK} ORDER BY o.updated_at, o.partition_key LIMIT %s
-"""
-
-# Lanes with a message that is being retried, the longest retried first (all PRIMARY).
+# Lanes of one group with a message that is being retried, the longest retried first; several groups joined by UNION ALL
+# (all PRIMARY).
 LONGEST_RETRIED = f"""
-SELECT d.partition_key, MAX({WATERMARK}), MIN(d.first_attempt_at), {NOW_MS}
+SELECT d.consumer_group, MIN(d.first_attempt_at), d.partition_key, MAX({WATERMARK})
 FROM queue_delivery_state d FORCE INDEX (PRIMARY)
-JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = d.topic AND p.partition_key = d.partition_key {_LANES}
-      AND d.consumer_group = %s AND d.topic = %s AND d.acked = 0 AND d.first_attempt_at > 0
+JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = d.topic AND p.partition_key = d.partition_key
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = d.consumer_group AND o.topic = p.topic AND o.partition_key = p.partition_key
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+WHERE d.consumer_group = %s AND d.topic = %s AND d.acked = 0 AND d.first_attempt_at > 0
+      AND p.partition_key <> '' AND p.head_offset > {WATERMARK}
 GROUP BY d.partition_key ORDER BY MIN(d.first_attempt_at), d.partition_key LIMIT %s
 """
 
@@ -114,17 +93,17 @@ WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
 
 def oldest(cx: Executor, at: GroupTopic, limit: int, breadth: Breadth) -> list[str]:
     """Return keys of at most `limit` lanes: those with the oldest message first, then lanes in which all is settled."""
-    ages = candidates(cx, at, max(limit, breadth.candidates))
-    keys = list(ages)[:limit]
+    most = max(limit, breadth.candidates)
+    lanes = lane_columns.load(cx, at.topic, [at.group], most)
+    return filled(cx, at.topic, list(candidates(cx, at.topic, lanes, most)[at.group]), limit)
+
+
+def filled(cx: Executor, topic: str, keys: Sequence[str], limit: int) -> list[str]:
+    """Return the first `limit` keys. If there are fewer, other lanes follow, in the order of their keys."""
     if len(keys) < limit:
-        keys += [key for (key,) in cx.query(REST, (at.topic, limit)) if key not in ages]
-    return keys[:limit]
-
-
-def oldest_age(cx: Executor, at: GroupTopic) -> float | None:
-    """Return the age in seconds of the oldest message right behind a watermark. None: there is no message."""
-    found = _oldest_within(cx, at, "", BEYOND)
-    return None if found is None else found / 1000
+        known = set(keys)
+        keys = [*keys, *(key for (key,) in cx.query(REST, (topic, limit)) if key not in known)]
+    return list(keys[:limit])
 
 
 def borders(cx: Executor, topic: str, lanes: int) -> list[str]:
@@ -139,9 +118,10 @@ def borders(cx: Executor, topic: str, lanes: int) -> list[str]:
 
 
 def oldest_of_many(database: Database, at: GroupTopic, borders: Sequence[str]) -> float | None:
-    """Return what `oldest_age` does, exactly. Each part, from one border to the next, has a snapshot of its own.
+    """Return the age in seconds of the oldest message right behind a watermark. None: there is no message.
 
-    A lane on a border is in two parts, which changes nothing.
+    Each part, from one border to the next, has a snapshot of its own: none may be held while thousands of messages are
+    looked at. A lane on a border is in two parts, which changes nothing.
     """
     parts = zip(["", *borders], [*borders, BEYOND], strict=True)
     looks = [partial(read, database, _oldest_within, "looking for the oldest message", at, *part) for part in parts]
@@ -155,28 +135,33 @@ def _oldest_within(cx: Executor, at: GroupTopic, first: str, last: str) -> int |
     return None if row is None or row[0] is None else int(row[0])
 
 
-def candidates(cx: Executor, at: GroupTopic, limit: int, *, most_lag: bool = False) -> dict[str, float]:
-    """Return the ages in seconds of the messages behind the watermarks of at most `limit` lanes, the oldest first.
+def candidates(cx: Executor, topic: str, lanes: Mapping[str, GroupLanes], limit: int) -> dict[str, dict[str, float]]:
+    """Return, for each of a few groups, the ages in seconds of the messages behind the watermarks of some lanes.
 
-    The lanes are those with something unsettled in which nothing was settled for longest.
-
-    Args:
-        cx: The connection.
-        at: The group.
-        limit: How many lanes.
-        most_lag: All lanes have an offsets row, and in most of them something is unsettled. The lanes are then found
-            without a look at every head: that takes a fifth of the time.
+    They are at most `limit` lanes with something unsettled, in which nothing was settled for longest. Those with the
+    oldest message come first. `lanes` names that many lanes of each group whose offsets rows are unchanged for longest.
     """
-    still = cx.query(STILL_LAGGING, (*at.columns, 2 * limit, limit)) if most_lag else []
-    if len(still) < limit:
-        still = cx.query(LONGEST_STILL, (*at.columns, limit))
-    retried = cx.query(LONGEST_RETRIED, (*at.columns, *at.columns, limit))
-    since: dict[str, tuple[int, str, int, int]] = {}
-    for key, mark, began, now in (*still, *retried):
-        since[key] = min(since.get(key, (began, key, mark, now)), (began, key, mark, now))
-    chosen = {key: (mark, now) for _, key, mark, now in sorted(since.values())[:limit]}
-    created = {
-        body.key: body.created_at for body in bodies_at(cx, at.topic, {key: m + 1 for key, (m, _) in chosen.items()})
-    }
-    ages = {key: max(0, now - created.get(key, now)) / 1000 for key, (_, now) in chosen.items()}
-    return dict(sorted(ages.items(), key=lambda item: (-item[1], item[0])))
+    since = {group: {still.key: still for still in sums.still} for group, sums in lanes.items()}
+    for group, still in _retried(cx, topic, [group for group, sums in lanes.items() if sums.lagging > limit], limit):
+        since[group][still.key] = min(since[group].get(still.key, still), still)
+    chosen = {group: sorted(found.values())[:limit] for group, found in since.items()}
+    points = {(still.key, still.watermark + 1) for found in chosen.values() for still in found}
+    created = {(body.key, body.offset): body.created_at for body in bodies_at(cx, topic, points)}
+    found = {}
+    for group, stills in chosen.items():
+        now = lanes[group].now
+        ages = {still.key: max(0, now - created.get((still.key, still.watermark + 1), now)) / 1000 for still in stills}
+        found[group] = dict(sorted(ages.items(), key=lambda item: (-item[1], item[0])))
+    return found
+
+
+def _retried(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> Iterator[tuple[str, Still]]:
+    """Yield the lanes of these groups with a message that is being retried, since its first attempt.
+
+    Where all lagging lanes are looked into, this finds no other one.
+    """
+    if groups:
+        sql = " UNION ALL ".join([f"({LONGEST_RETRIED})"] * len(groups))
+        args = [value for group in groups for value in (group, topic, limit)]
+        for group, *still in cx.query(sql, args):
+            yield group, Still(*still)

@@ -15,18 +15,24 @@ So the lag is head - watermark - settled ahead, and needs no look at the backlog
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
 from lanelog._stores._points import chunked, placeholders
+from lanelog.admin.read import lane_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Executor
+    from lanelog.admin.read.lane_columns import GroupLanes
+
+TOGETHER: Final = 10
+"""Groups that are read by one statement."""
 
 _ZERO = "CAST(0 AS UNSIGNED)"  # a plain 0 is signed; signed and unsigned together would become a DECIMAL
 WATERMARK = f"GREATEST(COALESCE(o.offset_acked, {_ZERO}), COALESCE(f.offset_acked, {_ZERO}))"
@@ -41,18 +47,18 @@ LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
 WHERE p.topic = %s AND p.partition_key IN ({{keys}})
 """
 
-# Watermarks, marks and pauses of some groups in some lanes (PRIMARY).
+# Watermarks, marks and pauses of a group in some lanes; several groups joined by UNION ALL (PRIMARY).
 PLACES = """
 SELECT consumer_group, partition_key, offset_acked, marked_through, marked_epoch, marked_at, paused_at, paused_by,
        pause_reason, updated_at
 FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key IN ({keys})
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys})
 """
 
-# Leases of some groups in some lanes (PRIMARY).
+# Leases of a group in some lanes; several groups joined by UNION ALL (PRIMARY).
 LEASES = """
 SELECT consumer_group, partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key IN ({keys})
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys})
 """
 
 _FLYING = f"(d.acked = 0 AND d.lease_epoch <> 0 AND d.lease_epoch = COALESCE(l.lease_epoch, {_ZERO}))"
@@ -81,38 +87,35 @@ LEFT JOIN queue_partition_leases l FORCE INDEX (PRIMARY)
        ON l.consumer_group = d.consumer_group AND l.topic = d.topic AND l.partition_key = d.partition_key
 """
 
-# The delivery rows of some lanes, added up lane by lane (all PRIMARY).
+# A group's delivery rows in some lanes, added up lane by lane; several groups joined by UNION ALL (all PRIMARY).
 EXCEPTIONS = f"""
 SELECT d.consumer_group, d.partition_key, {_SUMS}
-WHERE d.consumer_group IN ({{groups}}) AND d.topic = %s AND d.partition_key IN ({{keys}})
+WHERE d.consumer_group = %s AND d.topic = %s AND d.partition_key IN ({{keys}})
       AND d.through_offset > {WATERMARK}
 GROUP BY d.consumer_group, d.partition_key
 """
 
-# The delivery rows of a whole group, added up: as many rows as messages failed or were settled ahead (all PRIMARY).
+# The delivery rows of a whole group, added up: as many rows as messages failed or were settled ahead; several groups
+# joined by UNION ALL (all PRIMARY).
 GROUP_EXCEPTIONS = f"""
-SELECT {_SUMS}
+SELECT %s, {_SUMS}
 WHERE d.consumer_group = %s AND d.topic = %s AND d.through_offset > {WATERMARK}
 """
 
-# A group's lanes, added up: lanes, offsets rows, paused, lagging, heads, messages above the watermark, under run marks
-# of the present epoch, and under run marks of earlier ones (all PRIMARY). Where nothing is marked, no lease is looked
-# up: that is a third of the time.
-GROUP_LANES = f"""
-SELECT COUNT(*), COUNT(o.partition_key), COALESCE(SUM(o.paused_at > 0), 0),
-       COALESCE(SUM(p.head_offset > {WATERMARK}), 0), COALESCE(SUM(p.head_offset), 0),
-       COALESCE(SUM(GREATEST(p.head_offset, {WATERMARK}) - {WATERMARK}), 0),
+# A group's lanes that are paused or marked above what is acked, added up: paused, messages under run marks of the
+# present epoch, and under run marks of earlier ones; several groups joined by UNION ALL (all PRIMARY).
+GROUP_MARKS = f"""
+SELECT %s, COALESCE(SUM(o.paused_at > 0), 0),
        COALESCE(SUM(IF({_MARK_LIVES}, GREATEST(o.marked_through, {WATERMARK}) - {WATERMARK}, 0)), 0),
-       COALESCE(SUM(IF({_MARK_LIVES}, 0, GREATEST(COALESCE(o.marked_through, {_ZERO}), {WATERMARK}) - {WATERMARK})), 0)
-FROM queue_partitions p FORCE INDEX (PRIMARY)
-LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
-       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
+       COALESCE(SUM(IF({_MARK_LIVES}, 0, GREATEST(o.marked_through, {WATERMARK}) - {WATERMARK})), 0)
+FROM queue_offsets o FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = o.topic AND p.partition_key = o.partition_key
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
-       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+       ON f.consumer_group = '' AND f.topic = o.topic AND f.partition_key = o.partition_key
 LEFT JOIN queue_partition_leases l FORCE INDEX (PRIMARY)
-       ON l.consumer_group = %s AND l.topic = p.topic
-      AND l.partition_key = IF(o.marked_epoch <> 0, p.partition_key, NULL)
-WHERE p.topic = %s AND p.partition_key <> ''
+       ON l.consumer_group = o.consumer_group AND l.topic = o.topic AND l.partition_key = o.partition_key
+WHERE o.consumer_group = %s AND o.topic = %s AND o.partition_key > ''
+      AND (o.paused_at > 0 OR o.marked_through > o.offset_acked)
 """
 
 
@@ -196,12 +199,8 @@ class LaneFacts:
 class GroupFacts:
     """All lanes of a topic as one group sees them, added up."""
 
-    lanes: int
-    placed: int
-    """Lanes for which the group has an offsets row."""
+    lanes: GroupLanes
     paused: int
-    lagging: int
-    head: int
     lag: int
     in_flight: int
     waiting: int
@@ -213,56 +212,81 @@ def load(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -
     One statement looks up at most a thousand rows.
     """
     found: dict[tuple[str, str], LaneFacts] = {}
-    for some in chunked(groups, 10):
-        for chunk in chunked(keys, 100 if len(some) > 1 else 1000):
-            found.update(_load(cx, topic, some, chunk))
+    for some in chunked(groups, TOGETHER):
+        found.update(load_each(cx, topic, dict.fromkeys(some, keys)))
     return found
 
 
-def _load(
-    cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]
-) -> Iterable[tuple[tuple[str, str], LaneFacts]]:
-    lists = {"groups": placeholders(groups), "keys": placeholders(keys)}
-    points = (*groups, topic, *keys)
-    heads = cx.query(HEADS.format(keys=lists["keys"]), (topic, *keys))
-    places = {(group, key): Place(*rest) for group, key, *rest in cx.query(PLACES.format(**lists), points)}
-    leases = {(group, key): lease for group, key, *lease in cx.query(LEASES.format(**lists), points)}
-    sums = {(group, key): _sums(rest) for group, key, *rest in cx.query(EXCEPTIONS.format(**lists), points)}
-    for key, head, floor, deleted, now in heads:
-        for group in groups:
-            owner, epoch = leases.get((group, key), ("", 0))
-            yield (
-                (group, key),
-                LaneFacts(
-                    head=head,
-                    floor=floor,
-                    deleted_through=deleted,
-                    now=now,
-                    place=places.get((group, key), NOWHERE),
-                    owner=owner,
-                    epoch=epoch,
-                    sums=sums.get((group, key), NONE),
-                ),
-            )
+def load_each(cx: Executor, topic: str, chosen: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], LaneFacts]:
+    """Return the facts by (group, key), for each of a few groups and those of its keys that have a lane."""
+    heads: dict[str, tuple[int, ...]] = {}
+    for chunk in chunked(list(dict.fromkeys(chain.from_iterable(chosen.values())))):
+        found_heads = cx.query(HEADS.format(keys=placeholders(chunk)), (topic, *chunk))
+        heads.update((key, tuple(rest)) for key, *rest in found_heads)
+    places = {at: Place(*rest) for at, rest in _rows(cx, PLACES, topic, chosen)}
+    leases = dict(_rows(cx, LEASES, topic, chosen))
+    sums = {at: _sums(rest) for at, rest in _rows(cx, EXCEPTIONS, topic, chosen)}
+    found = {}
+    for at in ((group, key) for group, keys in chosen.items() for key in keys if key in heads):
+        head, floor, deleted, now = heads[at[1]]
+        owner, epoch = leases.get(at, ("", 0))
+        found[at] = LaneFacts(
+            head=head,
+            floor=floor,
+            deleted_through=deleted,
+            now=now,
+            place=places.get(at, NOWHERE),
+            owner=owner,
+            epoch=epoch,
+            sums=sums.get(at, NONE),
+        )
+    return found
+
+
+def _rows(
+    cx: Executor, sql: str, topic: str, chosen: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[tuple[str, str], list[Any]]]:
+    """Yield rows by (group, key), of each group those of its own keys."""
+    for chunk in chunked([(group, key) for group, keys in chosen.items() for key in keys]):
+        named: dict[str, list[str]] = {}
+        for group, key in chunk:
+            named.setdefault(group, []).append(key)
+        parts = [f"({sql.format(keys=placeholders(keys))})" for keys in named.values()]
+        args = [value for group, keys in named.items() for value in (group, topic, *keys)]
+        for group, key, *rest in cx.query(" UNION ALL ".join(parts), args):
+            yield (group, key), rest
 
 
 def total(cx: Executor, at: GroupTopic) -> GroupFacts:
-    """Return all lanes of a group, added up by the server."""
-    row = cx.one(GROUP_LANES, (at.group, *at.columns))
-    exceptions = cx.one(GROUP_EXCEPTIONS, at.columns)
-    assert row is not None  # noqa: S101 - a sum always has a row
-    assert exceptions is not None  # noqa: S101
-    lanes, placed, paused, lagging, head, behind, live, dead = row
-    sums = _sums(exceptions)
+    """Return all lanes of a group, added up."""
+    return totals(cx, at.topic, [at.group])[at.group]
+
+
+def totals(cx: Executor, topic: str, groups: Sequence[str], still: int = 0) -> dict[str, GroupFacts]:
+    """Return all lanes of each of a few groups, added up.
+
+    At most `still` lagging lanes of each are named: those in which nothing was settled for longest.
+    """
+    lanes = lane_columns.load(cx, topic, groups, still)
+    sums = {group: _sums(row) for group, *row in cx.query(*_each(GROUP_EXCEPTIONS, topic, groups))}
+    marked = [group for group in groups if lanes[group].marked]
+    marks = (
+        {group: tuple(map(int, row)) for group, *row in cx.query(*_each(GROUP_MARKS, topic, marked))} if marked else {}
+    )
+    return {group: _facts(lanes[group], sums[group], *marks.get(group, (0, 0, 0))) for group in groups}
+
+
+def _each(sql: str, topic: str, groups: Sequence[str]) -> tuple[str, list[str]]:
+    return " UNION ALL ".join([f"({sql})"] * len(groups)), [text for group in groups for text in (group, group, topic)]
+
+
+def _facts(lanes: GroupLanes, sums: Sums, paused: int, live: int, dead: int) -> GroupFacts:
     return GroupFacts(
-        lanes=int(lanes),
-        placed=int(placed),
-        paused=int(paused),
-        lagging=int(lagging),
-        head=int(head),
-        lag=max(0, int(behind) - sums.ahead),
-        in_flight=sums.flying + max(0, int(live) - sums.covered_live),
-        waiting=sums.waiting + max(0, int(dead) - sums.covered_dead),
+        lanes=lanes,
+        paused=paused,
+        lag=max(0, lanes.behind - sums.ahead),
+        in_flight=sums.flying + max(0, live - sums.covered_live),
+        waiting=sums.waiting + max(0, dead - sums.covered_dead),
     )
 
 

@@ -23,7 +23,7 @@ from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog.admin.read.lane_totals import LaneFacts
@@ -98,18 +98,23 @@ def lanes(
                 keys = [key for (key,) in cx.query(BY_LAG, (group, topic, group, limit))]
             else:
                 keys = [key for (key,) in cx.query(BY_KEY, (topic, after, limit))]
-            return _lanes(cx, at, keys, group_paused=paused)
+            return _lanes(cx, topic, {group: keys}, [group] if paused else [])[group]
 
     return repeated(database, look, "listing lanes")
 
 
-def of_keys(database: Database, topic: str, group: str, keys: Sequence[str]) -> list[LaneInfo]:
-    """Return the lanes of these keys, in their order. A lane that is gone is left out."""
+def of_groups(
+    database: Database, topic: str, chosen: Mapping[str, Sequence[str]], limit: int, paused: Collection[str]
+) -> dict[str, list[LaneInfo]]:
+    """Return `limit` lanes of each of a few groups: those of the keys chosen for it first, then others.
 
-    def look() -> list[LaneInfo]:
+    A lane that is gone is left out. `paused`: the groups that are.
+    """
+
+    def look() -> dict[str, list[LaneInfo]]:
         with database.snapshot() as cx:
-            at = GroupTopic(topic=topic, group=group)
-            return _lanes(cx, at, keys, group_paused=known_group(cx, at).paused)
+            keys = {group: ages.filled(cx, topic, named, limit) for group, named in chosen.items()}
+            return _lanes(cx, topic, keys, paused)
 
     return repeated(database, look, "reading lanes")
 
@@ -125,22 +130,23 @@ def lane(database: Database, topic: str, group: str, key: str) -> LaneInfo:
             at = GroupTopic(topic=topic, group=group)
             paused = known_group(cx, at).paused
             known_lane(cx, topic, key)
-            (found,) = _lanes(cx, at, [key], group_paused=paused)
+            (found,) = _lanes(cx, topic, {group: [key]}, [group] if paused else [])[group]
             return found
 
     return repeated(database, look, "looking at a lane")
 
 
-def _lanes(cx: Executor, at: GroupTopic, keys: Sequence[str], *, group_paused: bool) -> list[LaneInfo]:
-    topic, group = at.topic, at.group
-    loaded = lane_totals.load(cx, topic, [group], keys)
-    facts = {key: loaded[(group, key)] for key in keys if (group, key) in loaded}
-    owners = _owners.load(cx, at)
-    firsts = message_state.firsts(cx, topic, group, facts)
-    return [
-        _lane(topic, group, key, each, owners, firsts.get(key), group_paused=group_paused)
-        for key, each in facts.items()
-    ]
+def _lanes(
+    cx: Executor, topic: str, chosen: Mapping[str, Sequence[str]], paused: Collection[str]
+) -> dict[str, list[LaneInfo]]:
+    facts = lane_totals.load_each(cx, topic, chosen)
+    owners = _owners.load_each(cx, topic, list(chosen))
+    firsts = message_state.firsts(cx, topic, facts)
+    found: dict[str, list[LaneInfo]] = {group: [] for group in chosen}
+    for (group, key), each in facts.items():
+        first = firsts.get((group, key))
+        found[group].append(_lane(topic, group, key, each, owners[group], first, group_paused=group in paused))
+    return found
 
 
 def _lane(

@@ -14,17 +14,17 @@ from lanelog._stores._points import chunked, pairs
 from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from lanelog._database import Executor
     from lanelog.admin.read.lane_totals import LaneFacts
 
-_ROW = """partition_key, message_offset, through_offset, acked, invisible_until, retry_count, postponed, lease_epoch,
-       first_attempt_at, last_attempt_at, last_error
+_ROW = """consumer_group, partition_key, message_offset, through_offset, acked, invisible_until, retry_count, postponed,
+       lease_epoch, first_attempt_at, last_attempt_at, last_error
 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 """
 
-# Delivery rows at exact offsets of one group (PRIMARY).
+# Delivery rows at exact offsets of one group; several groups joined by UNION ALL (PRIMARY).
 ROWS_AT = f"SELECT {_ROW} WHERE consumer_group = %s AND topic = %s AND (partition_key, message_offset) IN ({{points}})"
 
 # The row that covers an offset, if any does: the last that begins at or before it (PRIMARY).
@@ -45,6 +45,9 @@ SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_
 WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1
 """
 
+Place = tuple[str, str]
+"""A group and a key."""
+
 STEPS = 50
 """Settled runs to step over in search of the first unsettled message. There are few: the settler merges neighbours."""
 
@@ -53,6 +56,7 @@ STEPS = 50
 class Row:
     """A delivery row. Times in milliseconds."""
 
+    group: str
     key: str
     offset: int
     through: int
@@ -153,42 +157,46 @@ def covering(cx: Executor, lane: LaneId, offset: int) -> Row | None:
     return row if row is not None and row.through >= offset else None
 
 
-def firsts(cx: Executor, topic: str, group: str, lanes: Mapping[str, LaneFacts]) -> dict[str, First]:
-    """Return the first unsettled message of each lane that has one, by key."""
-    at = {key: facts.watermark + 1 for key, facts in lanes.items() if facts.watermark < facts.head}
-    rows: dict[str, Row] = {}
+def firsts(cx: Executor, topic: str, lanes: Mapping[Place, LaneFacts]) -> dict[Place, First]:
+    """Return the first unsettled message of each lane that has one, by group and key. For a few groups."""
+    at = {place: facts.watermark + 1 for place, facts in lanes.items() if facts.watermark < facts.head}
+    rows: dict[Place, Row] = {}
     looking = set(at)
     for _ in range(STEPS):
         # A run right behind the watermark can be settled for a moment, until the next flush raises the watermark.
-        found = {row.key: row for row in _rows_at(cx, topic, group, {key: at[key] for key in looking})}
+        found = {(row.group, row.key): row for row in _rows_at(cx, topic, {place: at[place] for place in looking})}
         rows.update(found)
-        looking = {key for key, row in found.items() if row.acked}
-        for key in looking:
-            at[key] = rows.pop(key).through + 1
+        looking = {place for place, row in found.items() if row.acked}
+        for place in looking:
+            at[place] = rows.pop(place).through + 1
         if not looking:
             break
-    at = {key: offset for key, offset in at.items() if offset <= lanes[key].head}
-    bodies = {body.key: body for body in bodies_at(cx, topic, at)}
+    at = {place: offset for place, offset in at.items() if offset <= lanes[place].head}
+    bodies = {(body.key, body.offset): body for body in bodies_at(cx, topic, {(key, at[_, key]) for _, key in at})}
     found_first = {}
-    for key, offset in at.items():
-        body = bodies.get(key) or _next_body(cx, topic, key, offset)
-        facts = lanes[key]
-        standing = judge(group, body or Body(key, offset, 0, 0, ""), rows.get(key), facts)
+    for (group, key), offset in at.items():
+        body = bodies.get((key, offset)) or _next_body(cx, topic, key, offset)
+        facts = lanes[group, key]
+        standing = judge(group, body or Body(key, offset, 0, 0, ""), rows.get((group, key)), facts)
         age = None if body is None else max(0, facts.now - body.created_at)
-        found_first[key] = First(offset, age, standing)
+        found_first[group, key] = First(offset, age, standing)
     return found_first
 
 
-def _rows_at(cx: Executor, topic: str, group: str, at: Mapping[str, int]) -> Iterable[Row]:
+def _rows_at(cx: Executor, topic: str, at: Mapping[Place, int]) -> Iterable[Row]:
     for chunk in chunked(sorted(at.items())):
-        args = [value for point in chunk for value in point]
-        for row in cx.query(ROWS_AT.format(points=pairs(chunk)), (group, topic, *args)):
+        by_group: dict[str, list[object]] = {}
+        for (group, key), offset in chunk:
+            by_group.setdefault(group, []).extend((key, offset))
+        sql = " UNION ALL ".join(f"({ROWS_AT.format(points=pairs(points[::2]))})" for points in by_group.values())
+        args = [value for group, points in by_group.items() for value in (group, topic, *points)]
+        for row in cx.query(sql, args):
             yield Row(*row)
 
 
-def bodies_at(cx: Executor, topic: str, at: Mapping[str, int]) -> Iterable[Body]:
-    """Yield the messages at these offsets, one by key. A hole is left out."""
-    for chunk in chunked(sorted(at.items())):
+def bodies_at(cx: Executor, topic: str, points: Collection[tuple[str, int]]) -> Iterable[Body]:
+    """Yield the messages at these keys and offsets. A hole is left out."""
+    for chunk in chunked(sorted(points)):
         args = [value for point in chunk for value in point]
         for row in cx.query(MESSAGES_AT.format(points=pairs(chunk)), (topic, *args)):
             yield Body(*row)

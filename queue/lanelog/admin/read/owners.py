@@ -16,7 +16,7 @@ from lanelog._stores import heartbeats
 from lanelog.admin.types.topology import OwnerState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lanelog._database import Executor
     from lanelog._stores.heartbeats import HeartbeatRow
@@ -87,11 +87,21 @@ class Owners:
 
 def load(cx: Executor, at: GroupTopic) -> Owners:
     """Read the owners of a group."""
+    return load_each(cx, at.topic, [at.group])[at.group]
+
+
+def load_each(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, Owners]:
+    """Read the owners of each of a few groups."""
     # The columns of version 1 of the tables are enough here: they say when the server that granted a lock started.
-    found = heartbeats.members(cx, at, tables=1)
-    rows = {row.owner: row for row in sorted(found, key=lambda row: row.owner.encode())}
-    doubtful = any(row.lock_free and not row.deregistered and row.expires_at > row.now for row in found)
-    return Owners(rows, Incarnation(server_start(cx), "") if doubtful else UNKNOWN)
+    found = heartbeats.members_of(cx, topic, groups, tables=1)
+    doubtful = any(
+        row.lock_free and not row.deregistered and row.expires_at > row.now for rows in found.values() for row in rows
+    )
+    server = Incarnation(server_start(cx), "") if doubtful else UNKNOWN
+    return {
+        group: Owners({row.owner: row for row in sorted(rows, key=lambda row: row.owner.encode())}, server)
+        for group, rows in found.items()
+    }
 
 
 def uptime(cx: Executor) -> float:

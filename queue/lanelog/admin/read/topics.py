@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -28,13 +29,11 @@ from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog.admin.read.lane_totals import GroupFacts
     from lanelog.admin.read.owners import Owners
-
-MOST: Final = 0.75
-"""The part of a group's lanes that lag, above which few lanes are looked at to find many that do."""
 
 _SUMMED = """p.topic, SUM(p.partition_key <> ''), COALESCE(SUM(IF(p.partition_key = '', 0, p.head_offset)), 0),
        COALESCE(SUM(f.offset_acked), 0), COALESCE(SUM(LEAST(f.marked_through, p.head_offset)), 0),
@@ -125,7 +124,7 @@ def groups(
     group: str | None = None,
     limit: int = GROUPS_MAX,
 ) -> list[GroupInfo]:
-    """See `Admin.groups`. Each group has a snapshot of its own."""
+    """See `Admin.groups`."""
     return [look.info for look in look_at_groups(database, topic, breadth, group=group, limit=limit)]
 
 
@@ -134,14 +133,17 @@ class GroupLook:
     """A group, and which of its lanes hold the oldest messages, if that was looked for."""
 
     info: GroupInfo
-    oldest: tuple[str, ...] | None
-    """Keys, the oldest message first. None: the age of the group is exact, and no lane was chosen for it."""
+    oldest: tuple[str, ...]
+    """Keys, the oldest message first. All lagging lanes, or those in which nothing was settled for longest."""
 
 
 def look_at_groups(
     database: Database, topic: str | None, breadth: ages.Breadth, *, group: str | None = None, limit: int = GROUPS_MAX
 ) -> list[GroupLook]:
-    """Return what `groups` does, and the lanes that were looked into for it. Several groups are looked at together."""
+    """Return what `groups` does, and the lanes that were looked into for it.
+
+    A few groups of a topic are read in one snapshot. Several snapshots are read at the same time.
+    """
     optional("topic", topic)
     optional("group", group)
 
@@ -153,18 +155,28 @@ def look_at_groups(
             return registrations(cx, topic, group, limit), uptime
 
     rows, uptime = repeated(database, look, "listing groups")
+    some = [
+        chunk
+        for name, registered in groupby(rows, key=lambda row: row.topic)
+        for chunk in chunked([GroupTopic(topic=name, group=row.group) for row in registered], lane_totals.TOGETHER)
+    ]
+    sums = dict(chain.from_iterable(together([partial(_sums_of, database, each, breadth) for each in some])))
+    ages_of = dict(
+        chain.from_iterable(
+            together([partial(_ages_of, database, {at: sums[at].facts for at in each}, breadth) for each in some])
+        )
+    )
     places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
-    sums = together([partial(_sums_of, database, at) for at in places])
-    exact = _exact([each.facts.lagging for each in sums], breadth)
+    exact = _exact([sums[at].facts.lanes.lagging for at in places], breadth)
     oldest = together(
         [
-            partial(_oldest_of, database, at, each.facts, breadth, exact=which)
-            for at, each, which in zip(places, sums, exact, strict=True)
+            partial(_oldest_of, database, at, sums[at].facts, ages_of[at], breadth, exact=which)
+            for at, which in zip(places, exact, strict=True)
         ]
     )
     return [
-        _group(row, each, age, uptime, exact=which)
-        for row, each, age, which in zip(rows, sums, oldest, exact, strict=True)
+        _group(row, sums[at], tuple(ages_of[at]), age, uptime, exact=which)
+        for row, at, age, which in zip(rows, places, oldest, exact, strict=True)
     ]
 
 
@@ -273,26 +285,46 @@ def _complete(
 class _GroupSums:
     """The lanes of a group, added up, and its owners, from one snapshot."""
 
-    facts: lane_totals.GroupFacts
+    facts: GroupFacts
     owners: Owners
     lanes: dict[str, int]
     """How many are in the name of each owner."""
 
 
-@frozen(kw_only=True)
-class _Oldest:
-    """The age in seconds of a group's oldest message, and the lanes looked into for it: None, if all were."""
+def _sums_of(
+    database: Database, places: Sequence[GroupTopic], breadth: ages.Breadth
+) -> list[tuple[GroupTopic, _GroupSums]]:
+    """Return the sums of some groups of one topic."""
+    topic, groups = places[0].topic, [at.group for at in places]
 
-    age: float | None
-    keys: tuple[str, ...] | None
-
-
-def _sums_of(database: Database, at: GroupTopic) -> _GroupSums:
-    def look() -> _GroupSums:
+    def look() -> list[tuple[GroupTopic, _GroupSums]]:
         with database.snapshot() as cx:
-            return _GroupSums(facts=lane_totals.total(cx, at), owners=_owners.load(cx, at), lanes=leases.counts(cx, at))
+            facts = lane_totals.totals(cx, topic, groups, breadth.candidates)
+            owners = _owners.load_each(cx, topic, groups)
+            lanes = leases.counts_of(cx, topic, groups)
+        return [
+            (at, _GroupSums(facts=facts[at.group], owners=owners[at.group], lanes=lanes[at.group])) for at in places
+        ]
 
-    return repeated(database, look, "reading a group")
+    return repeated(database, look, "reading groups")
+
+
+def _ages_of(
+    database: Database, facts: Mapping[GroupTopic, GroupFacts], breadth: ages.Breadth
+) -> list[tuple[GroupTopic, dict[str, float]]]:
+    """Return the ages of the lanes that are looked into, of some groups of one topic."""
+    lagging = {at: each.lanes for at, each in facts.items() if each.lanes.lagging}
+    found: dict[GroupTopic, dict[str, float]] = {at: {} for at in facts}
+
+    def look() -> None:
+        with database.snapshot() as cx:
+            topic = next(iter(lagging)).topic
+            named = ages.candidates(cx, topic, {at.group: each for at, each in lagging.items()}, breadth.candidates)
+        found.update((at, named[at.group]) for at in lagging)
+
+    if lagging:
+        repeated(database, look, "looking for the oldest messages")
+    return list(found.items())
 
 
 def _exact(lagging: Sequence[int], breadth: ages.Breadth) -> list[bool]:
@@ -311,25 +343,30 @@ def _exact(lagging: Sequence[int], breadth: ages.Breadth) -> list[bool]:
 
 
 def _oldest_of(
-    database: Database, at: GroupTopic, facts: lane_totals.GroupFacts, breadth: ages.Breadth, *, exact: bool
-) -> _Oldest:
-    def look() -> _Oldest:
-        with database.snapshot() as cx:
-            if exact:
-                return _Oldest(age=ages.oldest_age(cx, at), keys=None)
-            most_lag = facts.placed == facts.lanes and facts.lagging > facts.lanes * MOST
-            chosen = ages.candidates(cx, at, breadth.candidates, most_lag=most_lag)
-            return _Oldest(age=max(chosen.values(), default=None), keys=tuple(chosen))
-
-    if not facts.lagging:
-        return _Oldest(age=None, keys=None)
-    if exact and facts.lagging > breadth.many:  # no snapshot may be held while thousands of messages are looked at
-        borders = read(database, ages.borders, "looking for the oldest message", at.topic, facts.lanes)
-        return _Oldest(age=ages.oldest_of_many(database, at, borders), keys=None)
-    return repeated(database, look, "looking for the oldest message")
+    database: Database,
+    at: GroupTopic,
+    facts: GroupFacts,
+    known: Mapping[str, float],
+    breadth: ages.Breadth,
+    *,
+    exact: bool,
+) -> float | None:
+    """Return the age in seconds of a group's oldest message, given the ages of some lanes."""
+    if exact and facts.lanes.lagging > breadth.candidates:
+        borders = read(database, ages.borders, "looking for the oldest message", at.topic, facts.lanes.count)
+        return ages.oldest_of_many(database, at, borders)
+    return max(known.values(), default=None)
 
 
-def _group(row: Registration, sums: _GroupSums, oldest: _Oldest, uptime: float, *, exact: bool) -> GroupLook:
+def _group(
+    row: Registration,
+    sums: _GroupSums,
+    oldest: tuple[str, ...],
+    oldest_age: float | None,
+    uptime: float,
+    *,
+    exact: bool,
+) -> GroupLook:
     facts, owners = sums.facts, sums.owners
     owned, stale = owners.counted(sums.lanes)
     info = GroupInfo(
@@ -344,16 +381,16 @@ def _group(row: Registration, sums: _GroupSums, oldest: _Oldest, uptime: float, 
         pause_reason=row.pause_reason,
         members=sum(owners.alive(owner) for owner in owners.rows),
         members_unchanged=min(owners.unchanged(), max(0, row.now - row.created_at) / 1000, uptime),
-        lanes=facts.lanes,
+        lanes=facts.lanes.count,
         owned_lanes=owned,
         stale_lanes=stale,
         paused_lanes=facts.paused,
-        lagging_lanes=facts.lagging,
-        head=facts.head,
+        lagging_lanes=facts.lanes.lagging,
+        head=facts.lanes.head,
         lag=facts.lag,
-        oldest_age=oldest.age,
+        oldest_age=oldest_age,
         oldest_age_exact=exact,
         waiting=facts.waiting,
         in_flight=facts.in_flight,
     )
-    return GroupLook(info=info, oldest=oldest.keys)
+    return GroupLook(info=info, oldest=oldest)
