@@ -4,9 +4,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import pytest
+from attrs import evolve
+
 from lanelog import Client
+from lanelog._stores import lane_columns
 from lanelog.admin import Admin, OwnerState
-from lanelog.admin.read import topics
+from lanelog.admin.read import group_lanes, topics
+from lanelog.admin.read.ages import Breadth
 from support.refusing import refused
 from support.situations import HOUR, Situations, around, fill
 from support.sql import rows
@@ -45,6 +50,61 @@ def test_a_group_is_the_sum_of_its_lanes(lanelog_client: Client, made: Situation
     assert group.waiting == sum(lane.waiting for lane in lanes)
     assert (group.members, group.owned_lanes, group.stale_lanes) == (1, 1, 1)
     assert around(group.oldest_age, 5000)
+
+
+def test_many_groups_are_told_together_what_each_is_told_alone(
+    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they are, whichever lanes they have rows in, and however many pages and statements it takes."""
+    monkeypatch.setattr(lane_columns, "PAGE", 4)
+    keys = [f"k{number}" for number in range(7)]
+    for number, key in enumerate(keys):
+        fill(lanelog_client, key, 9)
+        made.place(key, number % 3, group="")
+        made.written(key, 4, ago=1000 * (number + 1))
+    names = [f"g{number:02}" for number in range(12)]  # more than one statement takes
+    for number, name in enumerate(names):
+        its = Situations(made.raw, group=name)
+        its.register()
+        for at, key in enumerate(keys[: number % 9]):
+            its.place(key, (number + at) % 11, paused_at=at % 2, marked_through=at + 3, marked_epoch=at % 3)
+            its.lease(key, "alice", at % 3 + number % 2)
+        its.row("k1", 5, through=7, acked=1)
+        its.row("k2", 3 + number % 4, retry_count=2, lease_epoch=number % 3, first_attempt_at=1)
+    database = lanelog_client._database
+    together = {each.group: each for each in topics.groups(database, "t")}
+    lean = {each.group: each for each in topics.groups(database, "t", Breadth(exact=0, candidates=2))}
+    for name in names:
+        lanes = admin.lanes("t", name)
+        group = together[name]
+        (alone,) = topics.groups(database, "t", group=name)
+        for each in (alone, lean[name]):
+            ages = {"oldest_age": group.oldest_age, "oldest_age_exact": True}
+            assert evolve(each, members_unchanged=group.members_unchanged, **ages) == group
+        assert (group.lanes, group.head) == (8, sum(lane.head for lane in lanes))
+        assert group.lag == sum(lane.lag for lane in lanes)
+        assert group.lagging_lanes == sum(lane.head > lane.watermark for lane in lanes)
+        assert group.paused_lanes == sum(lane.paused_at is not None for lane in lanes)
+        assert group.in_flight == sum(lane.in_flight for lane in lanes)
+        assert group.waiting == sum(lane.waiting for lane in lanes)
+        oldest = max((lane.oldest_age for lane in lanes if lane.oldest_age is not None), default=0.0)
+        assert around(group.oldest_age or 0.0, oldest)
+
+
+def test_a_column_that_does_not_fit_into_one_text_is_read_in_parts(
+    lanelog_client: Client, made: Situations, admin: Admin
+) -> None:
+    """A server that cuts texts off changes no figure."""
+    keys = [f"{number:02}{'é' * 200}" for number in range(20)]
+    lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(3)])
+    for number, key in enumerate(keys):
+        made.place(key, number % 4)
+    with lanelog_client._database.snapshot() as cx:
+        whole = group_lanes.load(cx, "t", ["g"], 5)["g"]
+        for most in (2000, 1024):
+            cx.execute("SET SESSION group_concat_max_len = %s", (most,))
+            assert evolve(group_lanes.load(cx, "t", ["g"], 5)["g"], now=whole.now) == whole
+    assert (whole.count, whole.lagging, whole.behind) == (21, 15 + 1, admin.groups("t")[0].lag)
 
 
 def test_the_lag_of_one_group_is_found_among_any_number_of_groups(

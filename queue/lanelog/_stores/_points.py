@@ -12,6 +12,9 @@ T = TypeVar("T")
 MAX_POINTS = 1000
 """Rows or exact keys in one statement."""
 
+GROUPS_TOGETHER: Final = 10
+"""Groups whose queries are joined into one statement."""
+
 BEYOND: Final = "\U0010ffff" * 255
 """A text that sorts after every topic and key."""
 

@@ -5,7 +5,7 @@ Owns these statements over several tables. Never writes, and never decides which
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
-
-MOST_WATERMARKS: Final = 100_000
-"""Watermarks that are compared with their heads, unless all are wanted."""
 
 # Lanes that hold messages above their head, or have no floor: one look at the end of each lane (all PRIMARY). The order
 # names every column of the key: otherwise MySQL sorts all messages of a lane.
@@ -113,24 +110,39 @@ class LaneRows:
     """(first, last offset) of the delivery rows, by group. The reserved group '' is one of them."""
 
 
-def doubtful(cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int | None = None) -> list[str]:
-    """Return keys of lanes that look wrong, without a lock.
+def doubtful(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> list[str]:
+    """Return keys of lanes that look wrong, without a lock. The end of each lane's log is one read from the disk."""
+    return _found(cx, topic, (LANES, (topic, limit)), ["", *groups], ["", *groups], BEYOND, limit)
 
-    The end of each lane's log is one read from the disk. With `heads`, it is read for that many lanes only, and no more
-    than about `MOST_WATERMARKS` watermarks are compared, those of the first lanes.
+
+def doubtful_among(
+    cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int, watermarks: int
+) -> list[str]:
+    """Return the same, with fewer looks: the end of the log is read for the first `heads` lanes only.
+
+    Floors are compared with the heads of the first `watermarks` lanes, and no watermarks of groups are.
     """
+    first = [key for (key,) in cx.query(SOME, (topic, watermarks))]
+    last = first[-1] if len(first) == watermarks else BEYOND
+    found = behind(cx, topic, first[:heads])
+    others = _found(cx, topic, (FLOORLESS, (topic, limit)), [""], ["", *groups], last, limit)
+    return list(dict.fromkeys([*found, *others]))[:limit]
+
+
+def _found(
+    cx: Executor,
+    topic: str,
+    lanes: tuple[str, tuple[object, ...]],
+    compared: Sequence[str],
+    groups: Sequence[str],
+    last: str,
+    limit: int,
+) -> list[str]:
     found: dict[str, None] = {}
-    named = ["", *groups]
-    last = BEYOND
-    if heads is not None:
-        compared = max(heads, MOST_WATERMARKS // len(named))
-        first = [key for (key,) in cx.query(SOME, (topic, compared))]
-        last = first[-1] if len(first) == compared else BEYOND
-        found.update(dict.fromkeys(behind(cx, topic, first[:heads])))
     for sql, args in (
-        (LANES if heads is None else FLOORLESS, (topic, limit)),
-        (WATERMARKS.format(groups=placeholders(named)), (*named, topic, last, limit)),
-        (DELIVERIES.format(groups=placeholders(named)), (*named, topic, limit)),
+        lanes,
+        (WATERMARKS.format(groups=placeholders(compared)), (*compared, topic, last, limit)),
+        (DELIVERIES.format(groups=placeholders(groups)), (*groups, topic, limit)),
     ):
         found.update(dict.fromkeys(key for (key,) in cx.query(sql, args) if key))
     return list(found)[:limit]

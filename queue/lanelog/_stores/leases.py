@@ -295,7 +295,8 @@ def counts_of(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, dict
     """Return the same of each of a few groups."""
     found: dict[str, dict[str, int]] = {group: {} for group in groups}
     for group, owner, count in cx.query(COUNTS.format(groups=placeholders(groups)), (*groups, topic)):
-        found[group][owner] = int(count)
+        if group in found:  # another program's row may have a space at its end, which the comparison does not see
+            found[group][owner] = int(count)
     return found
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from lanelog._checks import check_name
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
-from lanelog._stores._points import chunked
+from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.act import Act, Actor
@@ -120,7 +120,7 @@ def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int
     def look() -> dict[str, int]:
         with database.snapshot() as cx:
             found: dict[str, lane_totals.GroupFacts] = {}
-            for some in chunked(list(names), lane_totals.TOGETHER):
+            for some in chunked(list(names), GROUPS_TOGETHER):
                 found.update(lane_totals.totals(cx, topic, some))
             return {group: facts.lag for group, facts in found.items()}
 

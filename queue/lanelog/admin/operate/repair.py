@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from lanelog._engine import contradictions
-from lanelog._stores import groups, lane_rows
+from lanelog._stores import groups, lane_columns, lane_rows
 from lanelog._stores._points import BEYOND
 from lanelog.admin.lookup.known import PAGE, pages, read, repeated
 from lanelog.admin.lookup.names import names
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 200
 """Gaps between known names that one statement looks into."""
+
+MOST_WATERMARKS: Final = 100_000
+"""Watermarks that are compared with their heads, unless all are wanted."""
 
 # The first key between two others that has messages; many gaps joined by UNION ALL (PRIMARY).
 KEY_BETWEEN = """(SELECT %s, partition_key FROM queue_messages FORCE INDEX (PRIMARY)
@@ -90,14 +93,26 @@ def _examined(database: Database, topic: str, key: str) -> list[Contradiction]:
 
 
 def _doubtful(database: Database, topic: str, limit: int, *, everywhere: bool, heads: int | None = None) -> list[str]:
-    def look(cx: Executor) -> list[str]:
-        return lane_rows.doubtful(cx, topic, list(groups.readers(cx, topic)), limit, heads)
-
-    found = read(database, look, "looking for contradictions")
+    if heads is None:
+        found = read(database, _all_doubtful, "looking for contradictions", topic, limit)
+    else:
+        found = repeated(database, _first_doubtful, "looking for contradictions", database, topic, limit, heads)
     if everywhere:
         known = [key for page in pages(database, topic) for key, _ in page]
         found += _between(database, KEY_BETWEEN, (topic,), known, limit)
     return list(dict.fromkeys(found))[:limit]
+
+
+def _all_doubtful(cx: Executor, topic: str, limit: int) -> list[str]:
+    return lane_rows.doubtful(cx, topic, list(groups.readers(cx, topic)), limit)
+
+
+def _first_doubtful(database: Database, topic: str, limit: int, heads: int) -> list[str]:
+    with database.snapshot() as cx:
+        registered = list(groups.readers(cx, topic))
+        compared = max(heads, MOST_WATERMARKS // (1 + len(registered)))
+        found = lane_rows.doubtful_among(cx, topic, registered, limit, heads, compared)
+        return [*found, *lane_columns.beyond_heads(cx, topic, registered, compared)]
 
 
 def _topics(database: Database, *, everywhere: bool) -> list[str]:

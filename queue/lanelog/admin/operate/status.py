@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog._stores._points import chunked
+from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.together import together
@@ -20,7 +20,6 @@ from lanelog.admin.operate import repair
 from lanelog.admin.operate.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
 from lanelog.admin.read import lanes, messages, topics
 from lanelog.admin.read.ages import USUAL
-from lanelog.admin.read.lane_totals import TOGETHER
 from lanelog.admin.read.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, MessageState
 from lanelog.errors import ConfigurationError
@@ -136,7 +135,7 @@ def of_lanes(database: Database, looks: Sequence[GroupLook]) -> list[list[Proble
     some = [
         chunk
         for _, of_topic in groupby(worth, key=lambda look: look.info.topic)
-        for chunk in chunked(list(of_topic), TOGETHER)
+        for chunk in chunked(list(of_topic), GROUPS_TOGETHER)
     ]
     found: dict[tuple[str, str], list[Problem]] = {}
     for each in together([partial(_of_lanes, database, chunk) for chunk in some]):

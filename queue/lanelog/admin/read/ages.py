@@ -23,8 +23,8 @@ from lanelog._places import GroupTopic
 from lanelog._stores._points import BEYOND
 from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.together import together
-from lanelog.admin.read import lane_columns
-from lanelog.admin.read.lane_columns import Still
+from lanelog.admin.read import group_lanes
+from lanelog.admin.read.group_lanes import Still
 from lanelog.admin.read.lane_totals import WATERMARK
 from lanelog.admin.read.message_state import bodies_at
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.admin.read.lane_columns import GroupLanes
+    from lanelog.admin.read.group_lanes import GroupLanes
 
 
 @frozen(kw_only=True)
@@ -53,7 +53,7 @@ PARTS: Final = 4
 # Lanes of one group with a message that is being retried, the longest retried first; several groups joined by UNION ALL
 # (all PRIMARY).
 LONGEST_RETRIED = f"""
-SELECT d.consumer_group, MIN(d.first_attempt_at), d.partition_key, MAX({WATERMARK})
+SELECT %s, MIN(d.first_attempt_at), d.partition_key, MAX({WATERMARK})
 FROM queue_delivery_state d FORCE INDEX (PRIMARY)
 JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = d.topic AND p.partition_key = d.partition_key
 LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
@@ -94,16 +94,15 @@ WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
 def oldest(cx: Executor, at: GroupTopic, limit: int, breadth: Breadth) -> list[str]:
     """Return keys of at most `limit` lanes: those with the oldest message first, then lanes in which all is settled."""
     most = max(limit, breadth.candidates)
-    lanes = lane_columns.load(cx, at.topic, [at.group], most)
-    return filled(cx, at.topic, list(candidates(cx, at.topic, lanes, most)[at.group]), limit)
+    lanes = group_lanes.load(cx, at.topic, [at.group], most)
+    return filled(cx, at.topic, {at.group: list(candidates(cx, at.topic, lanes, most)[at.group])}, limit)[at.group]
 
 
-def filled(cx: Executor, topic: str, keys: Sequence[str], limit: int) -> list[str]:
-    """Return the first `limit` keys. If there are fewer, other lanes follow, in the order of their keys."""
-    if len(keys) < limit:
-        known = set(keys)
-        keys = [*keys, *(key for (key,) in cx.query(REST, (topic, limit)) if key not in known)]
-    return list(keys[:limit])
+def filled(cx: Executor, topic: str, keys: Mapping[str, Sequence[str]], limit: int) -> dict[str, list[str]]:
+    """Return the first `limit` keys of each group. If there are fewer, other lanes follow, in order of their keys."""
+    few = any(len(named) < limit for named in keys.values())
+    rest = [key for (key,) in cx.query(REST, (topic, limit))] if few else []
+    return {group: list(dict.fromkeys([*named, *rest]))[:limit] for group, named in keys.items()}
 
 
 def borders(cx: Executor, topic: str, lanes: int) -> list[str]:
@@ -162,6 +161,6 @@ def _retried(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> Ite
     """
     if groups:
         sql = " UNION ALL ".join([f"({LONGEST_RETRIED})"] * len(groups))
-        args = [value for group in groups for value in (group, topic, limit)]
+        args = [value for group in groups for value in (group, group, topic, limit)]
         for group, *still in cx.query(sql, args):
             yield group, Still(*still)

@@ -1,7 +1,8 @@
 """The rows of some lanes for some groups, and the arithmetic that turns them into lag, in flight and waiting.
 
-Owns these look-ups, all by exact primary key, and the sums over delivery rows. Never chooses lanes, never judges
-owners. Call it inside a snapshot: otherwise the sums would not fit the watermarks.
+Owns these look-ups, all by exact primary key, and the sums over delivery rows and run marks. Heads and watermarks of
+whole groups are added up by `group_lanes`. Never chooses lanes, never judges owners. Call it inside a snapshot:
+otherwise the sums would not fit the watermarks.
 
 A message above the watermark is in one of four places:
 
@@ -16,23 +17,20 @@ So the lag is head - watermark - settled ahead, and needs no look at the backlog
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
-from lanelog._stores._points import chunked, placeholders
-from lanelog.admin.read import lane_columns
+from lanelog._stores._points import GROUPS_TOGETHER, chunked, placeholders
+from lanelog.admin.read import group_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Executor
-    from lanelog.admin.read.lane_columns import GroupLanes
-
-TOGETHER: Final = 10
-"""Groups that are read by one statement."""
+    from lanelog.admin.read.group_lanes import GroupLanes
 
 _ZERO = "CAST(0 AS UNSIGNED)"  # a plain 0 is signed; signed and unsigned together would become a DECIMAL
 WATERMARK = f"GREATEST(COALESCE(o.offset_acked, {_ZERO}), COALESCE(f.offset_acked, {_ZERO}))"
@@ -212,7 +210,7 @@ def load(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -
     One statement looks up at most a thousand rows.
     """
     found: dict[tuple[str, str], LaneFacts] = {}
-    for some in chunked(groups, TOGETHER):
+    for some in chunked(groups, GROUPS_TOGETHER):
         found.update(load_each(cx, topic, dict.fromkeys(some, keys)))
     return found
 
@@ -267,7 +265,7 @@ def totals(cx: Executor, topic: str, groups: Sequence[str], still: int = 0) -> d
 
     At most `still` lagging lanes of each are named: those in which nothing was settled for longest.
     """
-    lanes = lane_columns.load(cx, topic, groups, still)
+    lanes = group_lanes.load(cx, topic, groups, still)
     sums = {group: _sums(row) for group, *row in cx.query(*_each(GROUP_EXCEPTIONS, topic, groups))}
     marked = [group for group in groups if lanes[group].marked]
     marks = (

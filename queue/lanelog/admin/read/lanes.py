@@ -113,8 +113,7 @@ def of_groups(
 
     def look() -> dict[str, list[LaneInfo]]:
         with database.snapshot() as cx:
-            keys = {group: ages.filled(cx, topic, named, limit) for group, named in chosen.items()}
-            return _lanes(cx, topic, keys, paused)
+            return _lanes(cx, topic, ages.filled(cx, topic, chosen, limit), paused)
 
     return repeated(database, look, "reading lanes")
 

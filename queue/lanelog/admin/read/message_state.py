@@ -45,7 +45,7 @@ SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_
 WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1
 """
 
-Place = tuple[str, str]
+GroupLane = tuple[str, str]
 """A group and a key."""
 
 STEPS = 50
@@ -157,10 +157,10 @@ def covering(cx: Executor, lane: LaneId, offset: int) -> Row | None:
     return row if row is not None and row.through >= offset else None
 
 
-def firsts(cx: Executor, topic: str, lanes: Mapping[Place, LaneFacts]) -> dict[Place, First]:
+def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> dict[GroupLane, First]:
     """Return the first unsettled message of each lane that has one, by group and key. For a few groups."""
     at = {place: facts.watermark + 1 for place, facts in lanes.items() if facts.watermark < facts.head}
-    rows: dict[Place, Row] = {}
+    rows: dict[GroupLane, Row] = {}
     looking = set(at)
     for _ in range(STEPS):
         # A run right behind the watermark can be settled for a moment, until the next flush raises the watermark.
@@ -172,7 +172,8 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[Place, LaneFacts]) -> dict[P
         if not looking:
             break
     at = {place: offset for place, offset in at.items() if offset <= lanes[place].head}
-    bodies = {(body.key, body.offset): body for body in bodies_at(cx, topic, {(key, at[_, key]) for _, key in at})}
+    points = {(key, offset) for (_, key), offset in at.items()}
+    bodies = {(body.key, body.offset): body for body in bodies_at(cx, topic, points)}
     found_first = {}
     for (group, key), offset in at.items():
         body = bodies.get((key, offset)) or _next_body(cx, topic, key, offset)
@@ -183,7 +184,7 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[Place, LaneFacts]) -> dict[P
     return found_first
 
 
-def _rows_at(cx: Executor, topic: str, at: Mapping[Place, int]) -> Iterable[Row]:
+def _rows_at(cx: Executor, topic: str, at: Mapping[GroupLane, int]) -> Iterable[Row]:
     for chunk in chunked(sorted(at.items())):
         by_group: dict[str, list[object]] = {}
         for (group, key), offset in chunk:

@@ -1,7 +1,8 @@
 """Topics, groups and members, with sums over their lanes.
 
-Owns these queries. Lists no lanes and no messages. The sums of one answer come from one snapshot, held for
-milliseconds, so that they fit each other. The age of the oldest message is looked for right behind that snapshot.
+Owns these queries. Lists no lanes and no messages. The sums of a few groups come from one snapshot, so that they
+fit each other: it is held for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message
+is looked for right behind that snapshot.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from attrs import frozen
 
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import GROUPS_TOGETHER, chunked, placeholders
 from lanelog.admin.lookup.arguments import limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_topic, read, repeated
 from lanelog.admin.lookup.names import names, readers
@@ -130,7 +131,7 @@ def groups(
 
 @frozen(kw_only=True)
 class GroupLook:
-    """A group, and which of its lanes hold the oldest messages, if that was looked for."""
+    """A group, and which of its lanes hold the oldest messages."""
 
     info: GroupInfo
     oldest: tuple[str, ...]
@@ -158,7 +159,7 @@ def look_at_groups(
     some = [
         chunk
         for name, registered in groupby(rows, key=lambda row: row.topic)
-        for chunk in chunked([GroupTopic(topic=name, group=row.group) for row in registered], lane_totals.TOGETHER)
+        for chunk in chunked([GroupTopic(topic=name, group=row.group) for row in registered], GROUPS_TOGETHER)
     ]
     sums = dict(chain.from_iterable(together([partial(_sums_of, database, each, breadth) for each in some])))
     ages_of = dict(
@@ -313,18 +314,12 @@ def _ages_of(
     database: Database, facts: Mapping[GroupTopic, GroupFacts], breadth: ages.Breadth
 ) -> list[tuple[GroupTopic, dict[str, float]]]:
     """Return the ages of the lanes that are looked into, of some groups of one topic."""
-    lagging = {at: each.lanes for at, each in facts.items() if each.lanes.lagging}
-    found: dict[GroupTopic, dict[str, float]] = {at: {} for at in facts}
-
-    def look() -> None:
-        with database.snapshot() as cx:
-            topic = next(iter(lagging)).topic
-            named = ages.candidates(cx, topic, {at.group: each for at, each in lagging.items()}, breadth.candidates)
-        found.update((at, named[at.group]) for at in lagging)
-
-    if lagging:
-        repeated(database, look, "looking for the oldest messages")
-    return list(found.items())
+    lagging = {at.group: each.lanes for at, each in facts.items() if each.lanes.lagging}
+    if not lagging:
+        return [(at, {}) for at in facts]
+    topic = next(iter(facts)).topic
+    named = read(database, ages.candidates, "looking for the oldest messages", topic, lagging, breadth.candidates)
+    return [(at, named.get(at.group, {})) for at in facts]
 
 
 def _exact(lagging: Sequence[int], breadth: ages.Breadth) -> list[bool]:
