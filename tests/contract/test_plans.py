@@ -70,6 +70,7 @@ PIECES = {
     "_stores.history._ROW": "one row of UPSERT",
     "_stores.fetches._COLUMNS": "the columns of NEXT and EXACT",
     "_stores.fetches.RANGE": "one lane of NEXT",
+    "_stores.lane_columns._END": "what a column of HEADS and PLACES has behind each value",
     "_stores.messages._TIMES": "two columns of a row of INSERT",
     "_stores.messages.NEXT_ROW": "one row of INSERT",
     "_stores.messages.EXPIRING_NEXT_ROW": "the same",

@@ -205,10 +205,9 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
     query = (MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1).format(groups=placeholders(groups))
     found: dict[str, list[HeartbeatRow]] = {group: [] for group in groups}
     for group, owner, beat, expires, gone, free, started, identity, now in cx.query(query, (*groups, topic)):
-        if group not in found:  # another program's row may have a space at its end, which the comparison does not see
-            continue
         lock_free = None if free is None else bool(free)
-        found[group].append(HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now))
+        row = HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now)
+        found.setdefault(group, []).append(row)
     return found
 
 

@@ -81,10 +81,8 @@ WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by IN ({owners}) AND l
 """
 
 # Every owner's number of lanes, in some groups (by_owner).
-COUNTS = """
-SELECT consumer_group, leased_by, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
-WHERE consumer_group IN ({groups}) AND topic = %s GROUP BY consumer_group, leased_by
-"""
+COUNTS = """SELECT consumer_group, leased_by, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
+WHERE consumer_group IN ({groups}) AND topic = %s GROUP BY consumer_group, leased_by"""
 
 # Lock some candidates, without those that another transaction has locked (PRIMARY).
 LOCK_CANDIDATES = """
@@ -295,8 +293,7 @@ def counts_of(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, dict
     """Return the same of each of a few groups."""
     found: dict[str, dict[str, int]] = {group: {} for group in groups}
     for group, owner, count in cx.query(COUNTS.format(groups=placeholders(groups)), (*groups, topic)):
-        if group in found:  # another program's row may have a space at its end, which the comparison does not see
-            found[group][owner] = int(count)
+        found.setdefault(group, {})[owner] = int(count)
     return found
 
 
