@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import define, evolve, field
 
+from lanelog._places import GroupTopic, LaneId
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.act import NOBODY, Act, Actor
@@ -421,7 +422,8 @@ class Admin:
         """
         from lanelog.admin.change import seek
 
-        return seek.seek(self._database, topic, group, key=key, to=to, actor=self._actor, dry_run=decided(dry_run))
+        at = GroupTopic(topic=topic, group=group)
+        return seek.seek(self._database, at, key=key, to=to, actor=self._actor, dry_run=decided(dry_run))
 
     def pause(
         self,
@@ -448,8 +450,9 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
+        at = GroupTopic(topic=topic, group=group)
         return pause_and_skip.pause(
-            self._database, topic, group, key=key, by=by, reason=reason, actor=self._actor, dry_run=dry_run
+            self._database, at, key=key, by=by, reason=reason, actor=self._actor, dry_run=dry_run
         )
 
     def resume(self, topic: str, group: str, *, key: str | None = None, dry_run: bool = False) -> Resumed:
@@ -465,7 +468,8 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        return pause_and_skip.resume(self._database, topic, group, key=key, actor=self._actor, dry_run=dry_run)
+        at = GroupTopic(topic=topic, group=group)
+        return pause_and_skip.resume(self._database, at, key=key, actor=self._actor, dry_run=dry_run)
 
     def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
         """Settle one message for one group without handling it. The other groups still get it.
@@ -489,8 +493,9 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
+        lane = LaneId(topic=topic, group=group, key=key)
         return pause_and_skip.skip(
-            self._database, topic, group, key, offset, reason=reason, actor=self._actor, dry_run=decided(dry_run)
+            self._database, lane, offset, reason=reason, actor=self._actor, dry_run=decided(dry_run)
         )
 
     def retry(self, topic: str, group: str, key: str, offset: int | None = None, *, dry_run: bool) -> Retried:
@@ -517,7 +522,8 @@ class Admin:
         """
         from lanelog.admin.change import retry
 
-        return retry.retry(self._database, topic, group, key, offset, actor=self._actor, dry_run=decided(dry_run))
+        lane = LaneId(topic=topic, group=group, key=key)
+        return retry.retry(self._database, lane, offset, actor=self._actor, dry_run=decided(dry_run))
 
     def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force. Any member may take it then.
@@ -539,7 +545,8 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        return pause_and_skip.release(self._database, topic, group, key, actor=self._actor, dry_run=decided(dry_run))
+        lane = LaneId(topic=topic, group=group, key=key)
+        return pause_and_skip.release(self._database, lane, actor=self._actor, dry_run=decided(dry_run))
 
     def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
         """Set the number of open lanes over which a topic spreads its messages without a key.
@@ -785,7 +792,8 @@ class Admin:
         """
         from lanelog.admin.change import delete
 
-        return delete.delete_group(self._database, topic, group, actor=self._actor, dry_run=decided(dry_run))
+        at = GroupTopic(topic=topic, group=group)
+        return delete.delete_group(self._database, at, actor=self._actor, dry_run=decided(dry_run))
 
     def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
         """Delete old messages of a topic, even if a group has not settled them.

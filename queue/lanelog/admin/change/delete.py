@@ -27,6 +27,7 @@ from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.act import Act, Actor
+from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read import lane_totals, topics
@@ -49,29 +50,28 @@ ROUNDS = 3
 # -- a group -----------------------------------------------------------------------------------------------------------
 
 
-def delete_group(database: Database, topic: str, group: str, *, actor: Actor, dry_run: bool) -> GroupDeleted:
+def delete_group(database: Database, at: GroupTopic, *, actor: Actor, dry_run: bool) -> GroupDeleted:
     """See `Admin.delete_group`."""
-    act = Act(verb="delete_group", topic=topic, group=group, actor=actor)
+    act = Act(verb="delete_group", topic=at.topic, group=at.group, actor=actor)
     with passing(database, act) as tally:
-        return remove_group(database, topic, group, tally, act, dry_run=dry_run)
+        return remove_group(database, at, tally, act, dry_run=dry_run)
 
 
 def remove_group(
-    database: Database, topic: str, group: str, tally: Tally, act: Act | None = None, *, dry_run: bool
+    database: Database, at: GroupTopic, tally: Tally, act: Act | None = None, *, dry_run: bool
 ) -> GroupDeleted:
     """Delete a group and count what that did. Write no event.
 
     `act`: None for a job that deletes a group that it made itself.
     """
-    check_name("topic", topic)
-    check_name("group", group)
-    at = GroupTopic(topic=topic, group=group)
+    check_names(at)
+    topic, group = at.topic, at.group
     readers = read(database, _readers, "looking for the group", at)
     others = sorted(readers - {group})
     lag = _lags(database, topic, [group])[group] if group in readers else 0
     lanes, collectable = 0, 0
     for page in pages(database, topic):
-        some = read(database, _held_back, "counting", topic, group, others, page)
+        some = read(database, _held_back, "counting", at, others, page)
         lanes, collectable = lanes + some[0], collectable + some[1]
     members = read(database, _owners.load, "reading members", at)
     if not dry_run:
@@ -127,19 +127,17 @@ def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int
     return repeated(database, look, "counting")
 
 
-def _held_back(
-    cx: Executor, topic: str, group: str, others: Sequence[str], page: Sequence[tuple[str, int]]
-) -> tuple[int, int]:
+def _held_back(cx: Executor, at: GroupTopic, others: Sequence[str], page: Sequence[tuple[str, int]]) -> tuple[int, int]:
     """Return in how many of these lanes the group has a row, and how many messages no other group holds back there."""
     keys = [key for key, _ in page]
-    floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, topic, keys).items()}
-    marks = offsets.watermarks(cx, topic, [group, *others], keys)
+    floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, at.topic, keys).items()}
+    marks = offsets.watermarks(cx, at.topic, [at.group, *others], keys)
     held = 0
     for key in keys:
         floor = floors.get(key, 0)
         theirs = [max(floor, marks.get((other, key), 0)) for other in others]
-        held += max(0, min(theirs, default=0) - max(floor, marks.get((group, key), 0)))
-    return sum((group, key) in marks for key in keys), held
+        held += max(0, min(theirs, default=0) - max(floor, marks.get((at.group, key), 0)))
+    return sum((at.group, key) in marks for key in keys), held
 
 
 def _end(

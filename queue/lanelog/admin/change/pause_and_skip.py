@@ -19,13 +19,12 @@ from attrs import evolve
 
 from lanelog._checks import check_name
 from lanelog._database import NOW_MS
-from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, heartbeats, history, leases, moves, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.told import Unanswered, passing
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, offset_of
+from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_names, check_text, offset_of
 from lanelog.admin.lookup.known import PAGE, known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog.admin.read import lane_totals, message_state, owners
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._places import GroupTopic, LaneId
     from lanelog._stores.deliveries import DeliveryRow
 
 NOW = f"SELECT {NOW_MS}"
@@ -47,8 +47,7 @@ NOW = f"SELECT {NOW_MS}"
 
 def pause(
     database: Database,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     *,
     key: str | None,
     by: str,
@@ -60,15 +59,14 @@ def pause(
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
     actor = actor.but(by=by, reason=reason)
-    at = GroupTopic(topic=topic, group=group)
     _check(database, at, key)
-    act = Act(verb="pause", topic=topic, group=group, key=key or "", actor=actor)
+    act = Act(verb="pause", topic=at.topic, group=at.group, key=key or "", actor=actor)
     wanted = Pause(1, actor.by, actor.reason)
     before, now = repeated(database, _set, "pausing", database, at, key, wanted, act, dry_run=dry_run)
     pause = before if before.at_ms else Pause(now, actor.by, actor.reason)
     return Paused(
-        topic=topic,
-        group=group,
+        topic=at.topic,
+        group=at.group,
         key=key,
         changed=not before.at_ms,
         paused_at=utc_from_ms(pause.at_ms),
@@ -79,15 +77,14 @@ def pause(
     )
 
 
-def resume(database: Database, topic: str, group: str, *, key: str | None, actor: Actor, dry_run: bool) -> Resumed:
+def resume(database: Database, at: GroupTopic, *, key: str | None, actor: Actor, dry_run: bool) -> Resumed:
     """See `Admin.resume`."""
-    at = GroupTopic(topic=topic, group=group)
     _check(database, at, key)
-    act = Act(verb="resume", topic=topic, group=group, key=key or "", actor=actor)
+    act = Act(verb="resume", topic=at.topic, group=at.group, key=key or "", actor=actor)
     before, _ = repeated(database, _set, "resuming", database, at, key, RUNS, act, dry_run=dry_run)
     return Resumed(
-        topic=topic,
-        group=group,
+        topic=at.topic,
+        group=at.group,
         key=key,
         changed=bool(before.at_ms),
         paused_at=utc_from_ms(before.at_ms) if before.at_ms else None,
@@ -98,8 +95,7 @@ def resume(database: Database, topic: str, group: str, *, key: str | None, actor
 
 
 def _check(database: Database, at: GroupTopic, key: str | None) -> None:
-    check_name("topic", at.topic)
-    check_name("group", at.group)
+    check_names(at)
     if key is not None:
         check_name("key", key)
     read(database, known_group, "looking for the group", at)
@@ -156,14 +152,12 @@ def _lag(database: Database, at: GroupTopic, key: str | None) -> int:
 # -- skip and release --------------------------------------------------------------------------------------------------
 
 
-def skip(
-    database: Database, topic: str, group: str, key: str, offset: int, *, reason: str, actor: Actor, dry_run: bool
-) -> Skipped:
+def skip(database: Database, lane: LaneId, offset: int, *, reason: str, actor: Actor, dry_run: bool) -> Skipped:
     """See `Admin.skip`."""
+    group, topic, key = lane.columns
     check_name("key", key)
     offset_of(offset)
     check_text("reason", reason, REASON_MAX, empty=False)
-    lane = LaneId(topic=topic, group=group, key=key)
     _check(database, lane.of, key)
     head = read(database, known_lane, "looking for the lane", topic, key)
     if offset > head:
@@ -256,12 +250,11 @@ def _standing(cx: Executor, lane: LaneId, offset: int) -> message_state.Standing
     return message_state.judge(group, body, message_state.covering(cx, lane, offset), facts)
 
 
-def release(database: Database, topic: str, group: str, key: str, *, actor: Actor, dry_run: bool) -> Released:
+def release(database: Database, lane: LaneId, *, actor: Actor, dry_run: bool) -> Released:
     """See `Admin.release`."""
-    check_name("key", key)
-    lane = LaneId(topic=topic, group=group, key=key)
-    _check(database, lane.of, key)
-    act = Act(verb="release", topic=topic, group=group, key=key, actor=actor)
+    check_name("key", lane.key)
+    _check(database, lane.of, lane.key)
+    act = Act(verb="release", topic=lane.topic, group=lane.group, key=lane.key, actor=actor)
     others = repeated(database, _others, "looking for the owner's lanes", database, lane)
     for start in range(0, 0 if dry_run else len(others), PAGE):
         repeated(database, _release_others, "releasing", database, lane, others[start : start + PAGE], act)

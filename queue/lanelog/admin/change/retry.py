@@ -17,11 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
-from lanelog._places import LaneId
 from lanelog._stores import deliveries, leases, offsets
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.arguments import offset_of
+from lanelog.admin.lookup.arguments import check_names, offset_of
 from lanelog.admin.lookup.known import known_group, known_lane, no_lane, read, repeated
 from lanelog.admin.types.results import Retried
 from lanelog.errors import ConfigurationError
@@ -30,17 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lanelog._database import Database
+    from lanelog._places import LaneId
     from lanelog._stores.deliveries import DeliveryRow
 
 
-def retry(
-    database: Database, topic: str, group: str, key: str, offset: int | None, *, actor: Actor, dry_run: bool
-) -> Retried:
+def retry(database: Database, lane: LaneId, offset: int | None, *, actor: Actor, dry_run: bool) -> Retried:
     """See `Admin.retry`."""
-    check_name("topic", topic)
-    check_name("group", group)
+    group, topic, key = lane.columns
+    check_names(lane.of)
     check_name("key", key)
-    lane = LaneId(topic=topic, group=group, key=key)
     read(database, known_group, "looking for the group", lane.of)
     head = read(database, known_lane, "looking for the lane", topic, key)
     if offset is not None:

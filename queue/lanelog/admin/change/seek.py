@@ -21,12 +21,11 @@ from attrs import evolve, frozen
 
 from lanelog._checks import check_name
 from lanelog._engine.leasing.registration import last_before
-from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets, partitions
 from lanelog.admin.change import lease_takeover
 from lanelog.admin.change.told import Unanswered, passing
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.arguments import aware, milliseconds
+from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
 from lanelog.admin.lookup.known import known_group, known_lane, pages, read, repeated
 from lanelog.admin.types.results import Sought, SoughtLane
 from lanelog.errors import ConfigurationError
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._places import GroupTopic
     from lanelog._stores.deliveries import DeliveryRow
 
 LANES_A_TRANSACTION = 200
@@ -59,8 +59,7 @@ class _Move:
 
 def seek(
     database: Database,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     *,
     key: str | None,
     to: str | datetime | int,
@@ -68,16 +67,14 @@ def seek(
     dry_run: bool,
 ) -> Sought:
     """See `Admin.seek`."""
-    check_name("topic", topic)
-    check_name("group", group)
+    check_names(at)
     target, text = _target(to, key)
-    at = GroupTopic(topic=topic, group=group)
     if key is not None:
         check_name("key", key)
     read(database, known_group, "looking for the group", at)
     sought = Sought(
-        topic=topic,
-        group=group,
+        topic=at.topic,
+        group=at.group,
         key=key,
         to=text,
         lanes=0,
@@ -87,14 +84,16 @@ def seek(
         moved=(),
         dry_run=dry_run,
     )
-    act = Act(verb="seek", topic=topic, group=group, key=key or "", choice=f"to {text}", actor=actor)
+    act = Act(verb="seek", topic=at.topic, group=at.group, key=key or "", choice=f"to {text}", actor=actor)
     with passing(database, act) as tally:
-        for keys in _pages(database, topic, key):
-            places = _places(database, topic, keys, target)
+        for keys in _pages(database, at.topic, key):
+            places = _places(database, at.topic, keys, target)
             unanswered = Unanswered()
             moves = repeated(database, _page, "seeking", database, at, places, unanswered, act, dry_run=dry_run)
             if key is not None and not moves:
-                raise ConfigurationError(f"lane {key!r} of topic {topic!r} was purged meanwhile: nothing is left in it")
+                raise ConfigurationError(
+                    f"lane {key!r} of topic {at.topic!r} was purged meanwhile: nothing is left in it"
+                )
             sought = _added(sought, moves)
             if not dry_run:
                 passed = unanswered.committed(sum(move.passed for move in moves))

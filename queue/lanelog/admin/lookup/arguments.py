@@ -6,10 +6,14 @@ Owns the bounds of `limit` and of offsets. Never asks the database anything (`kn
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
+
+if TYPE_CHECKING:
+    from lanelog._places import GroupTopic
 
 LIMIT_MAX = 10_000
 """The most entries of a list."""
@@ -45,6 +49,12 @@ def decided(dry_run: object) -> bool:
 
 def unheard(_: int) -> None:
     """Default for `progress`: does nothing."""
+
+
+def check_names(at: GroupTopic) -> None:
+    """Refuse a malformed name of a topic or a group."""
+    check_name("topic", at.topic)
+    check_name("group", at.group)
 
 
 def optional(kind: str, value: object) -> str | None:

@@ -149,9 +149,10 @@ def let_go(database: Database, group: str, but: str = "") -> None:
     for topic, names in read(database, readers, "looking for the group").items():
         if group not in names:
             continue
-        members = read(database, owners.load, "looking for other runs", GroupTopic(topic=topic, group=group))
+        at = GroupTopic(topic=topic, group=group)
+        members = read(database, owners.load, "looking for other runs", at)
         others = [owner for owner in members.rows if owner != but and members.alive(owner)]
         if others:
             log.warning("replay.still_held", topic=topic, group=group, owner=others[0])
         else:
-            remove_group(database, topic, group, Tally(), dry_run=False)
+            remove_group(database, at, Tally(), dry_run=False)
