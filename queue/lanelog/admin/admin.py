@@ -668,8 +668,7 @@ class Admin:
 
         return redrive.redrive(
             self._database,
-            topic,
-            group,
+            GroupTopic(topic=topic, group=group),
             ids=ids,
             reason=reason,
             everything=all,
@@ -714,8 +713,7 @@ class Admin:
 
         return delete.delete_dead_letters(
             self._database,
-            topic,
-            group,
+            GroupTopic(topic=topic, group=group),
             ids=ids,
             reason=reason,
             everything=all,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from lanelog._checks import check_name
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
 from lanelog.admin.change.told import deleting
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.act import Act, Actor
+from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.lookup.known import known_group, read, repeated
 from lanelog.admin.types.results import Deleted
 from lanelog.errors import DatabaseError
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 def delete_dead_letters(
     database: Database,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     *,
     ids: Collection[str] | None,
     reason: str | None,
@@ -45,17 +44,17 @@ def delete_dead_letters(
     dry_run: bool,
 ) -> Deleted:
     """See `Admin.delete_dead_letters`."""
-    check_name("topic", topic)
-    check_name("group", group)
+    check_names(at)
     chosen = selection.choice(ids, reason, everything=everything)
-    original, dead_topics = selection.dead_topics(database, topic)
+    original, dead_topics = selection.dead_topics(database, at.topic)
+    at = GroupTopic(topic=original, group=at.group)
     keys: set[str] = set()
     named: set[str] = set()
     count, any_letter = 0, False
     choice = "all" if everything else "ids" if reason is None else f"reason {reason}"
-    act = Act(verb="delete_dead_letters", topic=original, group=group, choice=choice, actor=actor)
+    act = Act(verb="delete_dead_letters", topic=at.topic, group=at.group, choice=choice, actor=actor)
     with deleting(database, act) as tally:
-        for found in selection.letters(database, dead_topics, original, group, chosen):
+        for found in selection.letters(database, dead_topics, at, chosen):
             any_letter = True
             for batch in chunked(found):
                 named.update(name for letter in batch for name in chosen.named(letter))
@@ -68,10 +67,10 @@ def delete_dead_letters(
                 count += settled
                 progress(count)
     if not any_letter:  # a deleted group may have left dead letters: only a group without any is refused
-        read(database, known_group, "looking for the group", GroupTopic(topic=original, group=group))
+        read(database, known_group, "looking for the group", at)
     return Deleted(
-        topic=original,
-        group=group,
+        topic=at.topic,
+        group=at.group,
         messages=count,
         keys=len(keys),
         missing=0 if chosen.ids is None else len(chosen.ids - named),

@@ -29,6 +29,7 @@ from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.act import Act, Actor
+from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.types.results import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
@@ -58,8 +59,7 @@ HEAD_HELD = 0.02
 
 def redrive(
     database: Database,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     *,
     ids: Collection[str] | None,
     reason: str | None,
@@ -77,11 +77,11 @@ def redrive(
     wake_scheduler: Callable[[], None],
 ) -> Redriven:
     """See `Admin.redrive`."""
-    check_name("topic", topic)
-    check_name("group", group)
+    check_names(at)
     chosen = selection.choice(ids, reason, everything=everything)
     timing = _check(rate, delay, ttl, max_deliveries, to_topic)
-    original, dead_topics = selection.dead_topics(database, topic)
+    original, dead_topics = selection.dead_topics(database, at.topic)
+    at = GroupTopic(topic=original, group=at.group)
     if to_topic in dead_topics:
         raise ConfigurationError(
             f"to_topic={to_topic!r} holds these dead letters: they would come back to where they are"
@@ -90,14 +90,13 @@ def redrive(
         database=database,
         act=Act(
             verb="redrive",
-            topic=original,
-            group=group,
+            topic=at.topic,
+            group=at.group,
             choice=_recorded(reason, to_topic, everything=everything),
             actor=actor,
         ),
-        topic=original,
-        group=group,
-        target=original if to_topic is None else to_topic,
+        at=at,
+        target=at if to_topic is None else GroupTopic(topic=to_topic, group=at.group),
         home=to_topic is None,
         rate=rate,
         timing=timing,
@@ -107,7 +106,7 @@ def redrive(
     )
     read(database, work.check_target, "looking for the group")
     try:
-        for found in selection.letters(database, dead_topics, original, group, chosen):
+        for found in selection.letters(database, dead_topics, at, chosen):
             work.choose(chosen, found)
             if not dry_run:
                 work.put_back(found)
@@ -115,7 +114,7 @@ def redrive(
             work.finish()
     finally:  # what has moved is there, even if the rest failed
         if work.moved:
-            (wake_scheduler if timing.delay_ms else partial(published, work.target))()
+            (wake_scheduler if timing.delay_ms else partial(published, work.target.topic))()
     return work.result(chosen, dry_run=dry_run)
 
 
@@ -144,9 +143,8 @@ class _Redrive:
 
     database: Database
     act: Act
-    topic: str
-    group: str
-    target: str
+    at: GroupTopic  # with the original topic
+    target: GroupTopic  # with the topic that the copies go to
     home: bool  # whether the target is the original topic: then the group must be registered there
     rate: float | None
     timing: Timing
@@ -168,27 +166,24 @@ class _Redrive:
         """The mark of this call in the rows that settle dead letters."""
         return f"redriven by call {self.act.id}"
 
-    @property
-    def _at(self) -> GroupTopic:
-        return GroupTopic(topic=self.target, group=self.group)
-
     def check_target(self, cx: Executor) -> None:
         """Refuse a target topic or a group that does not exist."""
         if self.home:
-            known_group(cx, self._at)
+            known_group(cx, self.target)
             return
-        known_topic(cx, self.target)
+        known_topic(cx, self.target.topic)
         self.target_group(cx)
 
     def target_group(self, cx: Executor) -> str:
         """Lock and return the only group that the copies are for; '' for every group, if it is not registered there."""
-        if groups.lock_shared(cx, self._at) is not None:
-            return self.group
+        if groups.lock_shared(cx, self.target) is not None:
+            return self.target.group
         if self.home:
-            raise no_group(self._at)
+            raise no_group(self.target)
         if self.max_deliveries is not None:
             raise ConfigurationError(
-                f"max_deliveries is for group {self.group!r} alone, which is not registered for topic {self.target!r}"
+                f"max_deliveries is for group {self.target.group!r} alone, "
+                f"which is not registered for topic {self.target.topic!r}"
             )
         return ""
 
@@ -234,9 +229,9 @@ class _Redrive:
     def result(self, choice: Choice, *, dry_run: bool) -> Redriven:
         """Return what was done, or what would be done."""
         return Redriven(
-            topic=self.topic,
-            group=self.group,
-            to_topic=self.target,
+            topic=self.at.topic,
+            group=self.at.group,
+            to_topic=self.target.topic,
             messages=self.chosen if dry_run else self.moved,
             keys=len(self.keys),
             missing=0 if choice.ids is None else len(choice.ids - self.named),
@@ -265,7 +260,7 @@ class _Redrive:
             if wait > 0:
                 self._pause.wait(wait)
         keys = sorted({letter.key for letter in letters})
-        repeated(self.database, self.ensure_lanes, "creating lanes", self.target, keys)
+        repeated(self.database, self.ensure_lanes, "creating lanes", self.target.topic, keys)
         self._unknown = False
         moved, busy = repeated(self.database, self._attempt, "redriving", letters, keys)
         self.moved += moved
@@ -291,7 +286,7 @@ class _Redrive:
             done = deliveries.letters_settled_by(cx, dead_topic, points, self.by)
             if done:  # the COMMIT succeeded. It left the rest of the batch: its lane was locked, or it was settled
                 return len(done), {key for key, _ in set(points) - done}
-        heads = partitions.lock_heads(cx, self.target, keys, wait=False)
+        heads = partitions.lock_heads(cx, self.target.topic, keys, wait=False)
         points = [
             (letter.key, letter.offset)
             for letter in letters
@@ -322,13 +317,13 @@ class _Redrive:
             dead_topic,
             points,
             heads,
-            target=self.target,
+            target=self.target.topic,
             cap=self.max_deliveries or 0,
             ttl_ms=self.timing.ttl_ms,
             for_group=for_group,
         )
         counts = Counter(key for key, _ in points)
-        return copied, partitions.advance(cx, self.target, counts) == len(counts)
+        return copied, partitions.advance(cx, self.target.topic, counts) == len(counts)
 
     def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
         """Copy to the scheduled messages, with the heads locked as a publisher locks them.
@@ -339,7 +334,7 @@ class _Redrive:
             cx,
             dead_topic,
             points,
-            target=self.target,
+            target=self.target.topic,
             cap=self.max_deliveries or 0,
             delay_ms=self.timing.delay_ms,
             ttl_ms=self.timing.ttl_ms,

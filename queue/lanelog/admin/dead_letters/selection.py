@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._places import GroupTopic
 
 # Dead letters of one group in a bounded piece of a lane that are not settled yet (both PRIMARY); many pieces are joined
 # by UNION ALL.
@@ -150,10 +151,10 @@ def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
     return read(database, look, "looking for dead letter topics")
 
 
-def letters(
-    database: Database, dead_topics: Sequence[str], topic: str, group: str, choice: Choice
-) -> Iterator[list[Letter]]:
+def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choice: Choice) -> Iterator[list[Letter]]:
     """Yield the chosen unsettled dead letters of a group, some at a time; those of one key in their order.
+
+    `at`: the group and its original topic.
 
     An empty list says that the group has dead letters which are not chosen. Ids that look like dead letters' own are
     looked up. If one is not found, it may be the id of an original message. For such ids all dead letters of the group
@@ -163,7 +164,7 @@ def letters(
     if own:
         named: set[str] = set()
         for dead_topic in dead_topics:
-            for found in _some(database, dead_topic, topic, group, own):
+            for found in _some(database, dead_topic, at, own):
                 taken = [letter for letter in found if choice.takes(letter)]
                 named.update(name for letter in taken for name in choice.named(letter))
                 yield taken
@@ -171,11 +172,11 @@ def letters(
         if not choice.ids:
             return
     for dead_topic in dead_topics:
-        for found in _some(database, dead_topic, topic, group, ()):
+        for found in _some(database, dead_topic, at, ()):
             yield [letter for letter in found if choice.takes(letter)]
 
 
-def _some(database: Database, dead_topic: str, topic: str, group: str, own: Sequence[str]) -> Iterator[list[Letter]]:
+def _some(database: Database, dead_topic: str, at: GroupTopic, own: Sequence[str]) -> Iterator[list[Letter]]:
     """Yield the group's dead letters in one dead letter topic; with `own`, perhaps only those with these ids."""
     for page in pages(database, dead_topic, PAGE):
         floors = read(
@@ -189,12 +190,12 @@ def _some(database: Database, dead_topic: str, topic: str, group: str, own: Sequ
         if own and len(own) * len(held) < sum(head - floor for _, floor, head in held):
             keys = [key for key, _, _ in held]
             for some in chunked(keys, max(1, POINTS_A_READ // len(own))):
-                found = read(database, _by_id, "reading dead letters", dead_topic, topic, group, some, own)
+                found = read(database, _by_id, "reading dead letters", dead_topic, at, some, own)
                 if found:
                     yield found
             continue
         for pieces in _pieces(held):
-            found = read(database, _read, "reading dead letters", dead_topic, topic, group, pieces)
+            found = read(database, _read, "reading dead letters", dead_topic, at, pieces)
             if found:
                 yield found
 
@@ -217,20 +218,16 @@ def _pieces(lanes: Iterable[tuple[str, int, int]]) -> Iterator[list[tuple[str, i
         yield taken
 
 
-def _read(
-    cx: Executor, dead_topic: str, topic: str, group: str, pieces: Sequence[tuple[str, int, int]]
-) -> list[Letter]:
+def _read(cx: Executor, dead_topic: str, at: GroupTopic, pieces: Sequence[tuple[str, int, int]]) -> list[Letter]:
     args: list[object] = []
     for key, behind, through in pieces:
-        args += (dead_topic, key, behind, through, group, topic)
+        args += (dead_topic, key, behind, through, *at.columns)
     return _letters(dead_topic, cx.query(" UNION ALL ".join([LETTERS] * len(pieces)), args))
 
 
-def _by_id(
-    cx: Executor, dead_topic: str, topic: str, group: str, keys: Sequence[str], ids: Sequence[str]
-) -> list[Letter]:
+def _by_id(cx: Executor, dead_topic: str, at: GroupTopic, keys: Sequence[str], ids: Sequence[str]) -> list[Letter]:
     sql = BY_ID.format(keys=placeholders(keys), ids=placeholders(ids))
-    return _letters(dead_topic, cx.query(sql, (dead_topic, *keys, *ids, group, topic)))
+    return _letters(dead_topic, cx.query(sql, (dead_topic, *keys, *ids, *at.columns)))
 
 
 def _letters(dead_topic: str, rows: Iterable[tuple[Any, ...]]) -> list[Letter]:
