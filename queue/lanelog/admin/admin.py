@@ -353,8 +353,7 @@ class Admin:
 
         return history.history(
             self._database,
-            topic,
-            group,
+            GroupTopic(topic=topic, group=group),
             key=key,
             offset=offset,
             id=id,

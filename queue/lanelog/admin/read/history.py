@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lanelog._places import GroupTopic
 from lanelog._stores.history import Ended
-from lanelog.admin.lookup.arguments import OFFSET_MAX, aware, limit_of, milliseconds, offset_of, optional, when
+from lanelog.admin.lookup.arguments import (
+    OFFSET_MAX,
+    aware,
+    check_names,
+    limit_of,
+    milliseconds,
+    offset_of,
+    optional,
+    when,
+)
 from lanelog.admin.lookup.known import known_group, repeated
 from lanelog.admin.types.messages import HistoryInfo
-from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from lanelog._database import Database
+    from lanelog._places import GroupTopic
 
 SKIPPED: Final = "skipped"
 OUTCOMES: Final = (*(ended.value for ended in Ended), SKIPPED)
@@ -44,8 +52,7 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offs
 
 def history(
     database: Database,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     *,
     key: str | None,
     offset: int | None,
@@ -56,8 +63,7 @@ def history(
     limit: int,
 ) -> list[HistoryInfo]:
     """See `Admin.history`."""
-    check_name("topic", topic)
-    check_name("group", group)
+    check_names(at)
     optional("key", key)
     optional("id", id)
     if outcome is not None and outcome not in OUTCOMES:
@@ -66,14 +72,14 @@ def history(
     end = _NEVER if until is None else milliseconds(aware("until", until)) - 1
     limit_of(limit)
     sql, place = _at(key, offset)
-    args = (group, topic, *place, begin, end, id or "", id or "", outcome or "", outcome or "", limit)
+    args = (*at.columns, *place, begin, end, id or "", id or "", outcome or "", outcome or "", limit)
 
     def look() -> list[HistoryInfo]:
         with database.snapshot() as cx:
             rows = cx.query(sql, args)
             if not rows:  # history outlives its group, so the group is only looked up if there is none
-                known_group(cx, GroupTopic(topic=topic, group=group))
-        return [_left(topic, group, *row) for row in rows]
+                known_group(cx, at)
+        return [_left(at, *row) for row in rows]
 
     return repeated(database, look, "reading history")
 
@@ -87,11 +93,11 @@ def _at(key: str | None, offset: int | None) -> tuple[str, tuple[str | int, ...]
     return HISTORY_OF, (key, *((1, OFFSET_MAX) if offset is None else (offset_of(offset), offset)))
 
 
-def _left(topic: str, group: str, *row: Any) -> HistoryInfo:
+def _left(at: GroupTopic, *row: Any) -> HistoryInfo:
     key, offset, message_id, outcome, attempts, published, first, finished, owner, error = row
     return HistoryInfo(
-        topic=topic,
-        group=group,
+        topic=at.topic,
+        group=at.group,
         key=key,
         offset=offset,
         id=message_id,
