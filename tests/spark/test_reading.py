@@ -19,14 +19,15 @@ from lanelog.config import ConnectConfig
 from lanelog.migrations.declared import declared_tables
 from lanelog.spark import DataLost
 from lanelog.spark.archiving.group import born
-from lanelog.spark.source import columns, queries, reading
+from lanelog.spark.source import columns, queries
 from lanelog.spark.source.options import parse_read
 from lanelog.spark.source.planning import Planner
+from lanelog.spark.source.reading import Reading, read_split
 from lanelog.spark.source.schema import TABLES, arrow_schema
 from lanelog.spark.source.source import LanelogReader
 from lanelog.spark.source.stream import LanelogStreamReader
 from support.old_tables import set_back
-from support.spark import places, reader_of, rows_of
+from support.spark import places, reader_of, rows_of, sent
 from support.sql import rows
 from support.waiting import accept, events, eventually
 
@@ -45,6 +46,18 @@ def reader(lanelog_url: str) -> Callable[..., LanelogReader]:
 def look(reader: Callable[..., LanelogReader]) -> Look:
     """The rows of a batch: `look(subscribe="t")`."""
     return lambda **options: rows_of(reader(**options))
+
+
+@pytest.fixture
+def read_by(lanelog_url: str, reader: Callable[..., LanelogReader]) -> Callable[..., list[dict[str, Any]]]:
+    """The rows of a batch, read with other sizes: `read_by({"page_bytes": 1000}, subscribe="t")`."""
+
+    def read(sizes: dict[str, Any], **options: str) -> list[dict[str, Any]]:
+        reading = sent(Reading(place=parse_read({"url": lanelog_url, "subscribe": "t"}).place, **sizes))
+        splits = reader(**options).partitions()
+        return [row for split in splits for batch in read_split(reading, sent(split)) for row in batch.to_pylist()]
+
+    return read
 
 
 def test_topics_are_chosen_by_name_or_pattern(client: Client, look: Look) -> None:
@@ -192,10 +205,10 @@ def test_any_text_and_bytes_come_as_they_are_stored(client: Client, look: Look, 
         assert [round(row[name].timestamp() * 1000) for name in ("timestamp", "created_at")] == [published, created]
 
 
-def test_large_payloads_are_read_in_bounded_parts(client: Client, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_payloads_are_read_in_bounded_parts(
+    client: Client, read_by: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A page brings small payloads along and leaves large ones behind, which then come by a bounded number of bytes."""
-    monkeypatch.setattr(reading, "PAGE_BYTES", 1000)
-    monkeypatch.setattr(reading, "_LARGEST", 50)
     sizes = [10, 400, 20, 700, 0, 900, 51, 50, 5000, 3, 100]
     client.publish_many("t", [("k", bytes([n]) * size) for n, size in enumerate(sizes)])
     asked: list[int] = []
@@ -207,7 +220,7 @@ def test_large_payloads_are_read_in_bounded_parts(client: Client, look: Look, mo
         return found
 
     monkeypatch.setattr(queries, "payloads", counted)
-    found = look(subscribe="t")
+    found = read_by({"page_bytes": 1000, "share": 50}, subscribe="t")
     assert [row["value"] for row in found] == [bytes([n]) * size for n, size in enumerate(sizes)]
     assert max(size for size in asked if size < 5000) <= 1000
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from lanelog.spark.source.splits import LaneRange
 
 PAGE_BYTES: Final = 32 * 1024 * 1024
-"""Payload bytes of a page. A payload that is larger than its share is read by another statement."""
-_LARGEST: Final = PAGE_BYTES // PAGE_ROWS
 _NONE: Final = -1
 
 # Places in a row of `Columns`.
@@ -72,6 +70,15 @@ class Reading:
     place: DatabasePlace
     fail_on_data_loss: bool = True
     include_payload: bool = True
+    page_bytes: int = PAGE_BYTES
+    """Payload bytes of a page."""
+    share: int = PAGE_BYTES // PAGE_ROWS
+    """A payload with more bytes than this share of a page is read by another statement."""
+
+    @property
+    def largest(self) -> int:
+        """The most bytes of a payload that comes along with its message."""
+        return self.share if self.include_payload else _NONE
 
 
 @frozen
@@ -109,7 +116,7 @@ def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.
     """
     with _connection(reading.place) as connection:
         for page in pages(ranges):
-            found = _columns(connection, page, _largest(reading))
+            found = _columns(connection, page, reading.largest)
             if found is not None and found.are(page) and not (reading.include_payload and found.payload.null_count):
                 yield found.batch(page)
                 continue
@@ -175,10 +182,6 @@ def _columns(connection: _Connection, page: Sequence[LaneRange], largest: int) -
     return Columns.of_values(values, largest) if values else None
 
 
-def _largest(reading: Reading) -> int:
-    return _LARGEST if reading.include_payload else _NONE
-
-
 @frozen
 class _Part:
     """Rows of a page that fit into memory together, and how many of each of its lanes are missing."""
@@ -201,7 +204,7 @@ def _parts(
         return
     begin, size = 0, 0
     for at, row in enumerate(rows):
-        if size and (size + row[_BYTES] > PAGE_BYTES or at - begin == MAX_POINTS):
+        if size and (size + row[_BYTES] > reading.page_bytes or at - begin == MAX_POINTS):
             yield _filled(connection, page, rows[begin:at], missing)
             begin, size, missing = at, 0, Counter()
         size += row[_BYTES]
