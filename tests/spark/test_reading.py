@@ -305,10 +305,9 @@ def test_half_a_character_in_metadata_is_a_question_mark() -> None:
 
 
 def test_tables_are_read_by_few_tasks(
-    client: Client, reader: Callable[..., LanelogReader], raw: Any, monkeypatch: pytest.MonkeyPatch
+    client: Client, reader: Callable[..., LanelogReader], read_by: Callable[..., list[dict[str, Any]]], raw: Any
 ) -> None:
     """A hundred (group, topic) are a handful of splits, of the groups a single one; each row is there once."""
-    monkeypatch.setattr(queries, "PAGE", 3)
     topics = [f"t{n:02d}" for n in range(50)]
     for topic in topics:
         client.publish(topic, "k", b"x")
@@ -321,12 +320,11 @@ def test_tables_are_read_by_few_tasks(
         rows(raw, f"INSERT INTO {into} VALUES {values}")
     floors = [("", topic) for topic in topics]
     for table, most, wanted in (("groups", 1, registered), ("offsets", 8, registered + floors), ("leases", 8, [])):
-        tables = reader(table=table)
-        assert 1 <= len(tables.partitions()) <= most
-        assert sorted((row["consumer_group"], row["topic"]) for row in rows_of(tables)) == sorted(wanted)
-    one = reader(table="offsets", subscribe="t07")
-    assert len(one.partitions()) == 3
-    assert len(rows_of(one)) == 3
+        assert 1 <= len(reader(table=table).partitions()) <= most
+        found = read_by({"page_rows": 3}, table=table)
+        assert sorted((row["consumer_group"], row["topic"]) for row in found) == sorted(wanted)
+    assert len(reader(table="offsets", subscribe="t07").partitions()) == 3
+    assert len(read_by({"page_rows": 3}, table="offsets", subscribe="t07")) == 3
 
 
 def test_tables_have_the_columns_of_the_schema() -> None:
@@ -376,9 +374,7 @@ def test_a_look_at_many_topics_is_a_few_statements(
 
     monkeypatch.setattr(Wire, "_run", counted)
     for page, shared, most in ((2000, 200, 8), (5, 4, 200), (2, 1, 400)):
-        monkeypatch.setattr(queries, "PAGE", page)
-        monkeypatch.setattr(queries, "TOPICS", shared)
-        planner = Planner(parse_read(options))
+        planner = Planner(parse_read(options), queries.PageSizes(rows=page, topics=shared))
         planner.look()
         asked.clear()
         seen = planner.look()
@@ -390,9 +386,8 @@ def test_a_look_at_many_topics_is_a_few_statements(
         assert {topic: state.purged for topic, state in seen.topics.items()} == {t: int(t[1:]) for t in topics}
 
 
-def test_heads_are_read_at_one_moment(client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_are_read_at_one_moment(client: Client, lanelog_url: str) -> None:
     """Messages published in one transaction are all in a read or none is, however many pages the heads take."""
-    monkeypatch.setattr(queries, "PAGE", 2)
     keys = [f"k{n}" for n in range(9)]
     client.publish_many("t", [(key, b"x") for key in keys])
     stop = threading.Event()
@@ -403,7 +398,7 @@ def test_heads_are_read_at_one_moment(client: Client, lanelog_url: str, monkeypa
 
     publisher = threading.Thread(target=publish)
     publisher.start()
-    planner = Planner(parse_read({"url": lanelog_url, "subscribe": "t"}))
+    planner = Planner(parse_read({"url": lanelog_url, "subscribe": "t"}), queries.PageSizes(rows=2))
     try:
         for _ in range(30):
             assert len({lane.head for lane in planner.look().lanes["t"].values()}) == 1

@@ -48,6 +48,7 @@ class Planner:
     """Looks at the log for one reader. `close` closes its connection."""
 
     options: ReadOptions
+    sizes: queries.PageSizes = queries.USUAL
     _database: Database = field(init=False)
     _checked: bool = field(default=False, init=False)
 
@@ -132,8 +133,8 @@ class Planner:
                     self.refuse_unregistered(unregistered)
             read = {topic: state for topic, state in topics.items() if topic not in unregistered}
             names = list(read)
-            watermarks = {} if group is None else queries.watermarks(cx, group, names)
-            return Seen(queries.lanes(cx, names), watermarks, read, frozenset(unregistered))
+            watermarks = {} if group is None else queries.watermarks(cx, group, names, self.sizes)
+            return Seen(queries.lanes(cx, names, self.sizes), watermarks, read, frozenset(unregistered))
 
     def _group_topics(self) -> list[GroupTopic]:
         group, table = self.options.group, self.options.table
@@ -147,8 +148,8 @@ class Planner:
     def _topics(self, cx: Executor) -> dict[str, TopicState]:
         named = self.options.topics
         pattern = None if self.options.pattern is None else re.compile(self.options.pattern, re.DOTALL)
-        names = named or [each for each in queries.topics(cx) if pattern is None or pattern.fullmatch(each)]
-        found = queries.states(cx, names)
+        names = named or [each for each in queries.topics(cx, self.sizes) if pattern is None or pattern.fullmatch(each)]
+        found = queries.states(cx, names, self.sizes)
         for topic in named:
             if topic not in found:
                 raise ConfigurationError(f"topic {topic!r} does not exist")

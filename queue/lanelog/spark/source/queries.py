@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import frozen
+
 from lanelog._places import GroupTopic
 from lanelog._stores import history
 from lanelog._stores._points import chunked, pairs, placeholders
@@ -18,11 +20,6 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog.spark.source.offsets import Lanes
     from lanelog.spark.source.splits import LaneRange
-
-PAGE: Final = 2_000
-"""Rows of one page of lanes, or of a table."""
-TOPICS: Final = 200
-"""The most topics that share a page of lanes, and the rows of one look for the next names of topics."""
 
 # The topics of the next rows behind a topic: many small topics at once, and a bounded number of rows of a large one
 # (PRIMARY).
@@ -119,51 +116,66 @@ _BY_OFFSET: Final = {"delivery_state": DELIVERY_STATE, "history": HISTORY}
 _KEY, _OFFSET, _FINISHED = 2, 3, 9
 
 
-def topics(cx: Executor) -> Iterator[str]:
+@frozen(kw_only=True)
+class PageSizes:
+    """How much one statement asks for."""
+
+    rows: int = 2_000
+    """Rows of one page of lanes, or of a table."""
+    topics: int = 200
+    """The most topics that share a page of lanes, and the rows of one look for the next names of topics."""
+
+
+USUAL: Final = PageSizes()
+
+
+def topics(cx: Executor, sizes: PageSizes = USUAL) -> Iterator[str]:
     """Yield every topic, in order."""
     last = ""
     while True:
-        page = [topic for (topic,) in cx.query(NAMES, (last, TOPICS))]
+        page = [topic for (topic,) in cx.query(NAMES, (last, sizes.topics))]
         yield from dict.fromkeys(page)
-        if len(page) < TOPICS:
+        if len(page) < sizes.topics:
             return
         last = page[-1]
 
 
-def states(cx: Executor, names: Sequence[str]) -> dict[str, TopicState]:
+def states(cx: Executor, names: Sequence[str], sizes: PageSizes) -> dict[str, TopicState]:
     """Return the state of those topics that were published to or subscribed to."""
     found: dict[str, TopicState] = {}
-    for chunk in chunked(names, TOPICS):
+    for chunk in chunked(names, sizes.topics):
         rows = cx.query(STATES.format(topics=placeholders(chunk)), chunk)
         found.update({topic: TopicState(*map(int, numbers)) for topic, *numbers in rows})
     return found
 
 
-def lanes(cx: Executor, names: Sequence[str]) -> Lanes:
+def lanes(cx: Executor, names: Sequence[str], sizes: PageSizes) -> Lanes:
     """Return every lane of the topics."""
     found: Lanes = {topic: {} for topic in names}
-    for topic, key, *numbers in _of_topics(cx, LANES, (), names):
+    for topic, key, *numbers in _of_topics(cx, LANES, (), names, sizes):
         found[topic][key] = LaneExtent(*map(int, numbers))
     return found
 
 
-def watermarks(cx: Executor, group: str, names: Sequence[str]) -> dict[str, dict[str, int]]:
+def watermarks(cx: Executor, group: str, names: Sequence[str], sizes: PageSizes) -> dict[str, dict[str, int]]:
     """Return the group's watermarks in the topics, for the lanes in which it has a row."""
     found: dict[str, dict[str, int]] = {topic: {} for topic in names}
-    for topic, key, acked in _of_topics(cx, WATERMARKS, (group,), names):
+    for topic, key, acked in _of_topics(cx, WATERMARKS, (group,), names, sizes):
         found[topic][key] = int(acked)
     return found
 
 
-def _of_topics(cx: Executor, sql: str, group: tuple[str, ...], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def _of_topics(
+    cx: Executor, sql: str, group: tuple[str, ...], names: Sequence[str], sizes: PageSizes
+) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of `sql`, which begin with topic and key, page by page."""
-    for chunk in chunked(names, TOPICS):
+    for chunk in chunked(names, sizes.topics):
         topic, key = "", ""
         others = dict.fromkeys(["", *chunk])  # no topic has the empty name; it avoids IN (), which is not SQL
         while True:
-            page = cx.query(sql.format(topics=placeholders(list(others))), (*group, topic, key, *others, PAGE))
+            page = cx.query(sql.format(topics=placeholders(list(others))), (*group, topic, key, *others, sizes.rows))
             yield from page
-            if len(page) < PAGE:
+            if len(page) < sizes.rows:
                 break
             topic, key = page[-1][:2]
             for name in {row[0] for row in page}:
@@ -212,7 +224,9 @@ def payloads(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dic
     return {(key, int(offset)): payload for key, offset, payload in rows}
 
 
-def table_pages(query: Any, table: str, at: GroupTopic, since_ms: int | None) -> Iterator[list[tuple[Any, ...]]]:
+def table_pages(
+    query: Any, table: str, at: GroupTopic, since_ms: int | None, rows: int
+) -> Iterator[list[tuple[Any, ...]]]:
     """Yield the rows of one group and topic, page by page. `query(sql, args)` runs one statement."""
     if table == "groups":
         yield query(GROUPS, at.columns)
@@ -220,13 +234,13 @@ def table_pages(query: Any, table: str, at: GroupTopic, since_ms: int | None) ->
     key, offset, finished = "", 0, since_ms or 0
     while True:
         if table in _BY_KEY:
-            page = query(_BY_KEY[table], (*at.columns, key, PAGE))
+            page = query(_BY_KEY[table], (*at.columns, key, rows))
         elif since_ms is None:
-            page = query(_BY_OFFSET[table], (*at.columns, key, key, offset, PAGE))
+            page = query(_BY_OFFSET[table], (*at.columns, key, key, offset, rows))
         else:
-            page = query(HISTORY_SINCE, (*at.columns, finished, finished, key, key, offset, PAGE))
+            page = query(HISTORY_SINCE, (*at.columns, finished, finished, key, key, offset, rows))
         yield page
-        if len(page) < PAGE:
+        if len(page) < rows:
             return
         key = page[-1][_KEY]
         if table in _BY_OFFSET:

@@ -70,8 +70,10 @@ class Reading:
     place: DatabasePlace
     fail_on_data_loss: bool = True
     include_payload: bool = True
+    page_rows: int = queries.USUAL.rows
+    """Rows of a page of a table."""
     page_bytes: int = PAGE_BYTES
-    """Payload bytes of a page."""
+    """Payload bytes of a page of messages."""
     share: int = PAGE_BYTES // PAGE_ROWS
     """A payload with more bytes than this share of a page is read by another statement."""
 
@@ -137,9 +139,9 @@ def read_table(
 
         rows: list[tuple[Any, ...]] = []
         for at in parts:
-            for page in queries.table_pages(query, table, at, since_ms):
+            for page in queries.table_pages(query, table, at, since_ms, reading.page_rows):
                 rows += page
-                if len(rows) >= queries.PAGE:
+                if len(rows) >= reading.page_rows:
                     yield _table_batch(table, rows)
                     rows = []
         if rows:
