@@ -28,11 +28,11 @@ from chaos.proxy import Proxy
 from chaos.schedule import SERVERS, Planned
 from chaos.server_faults import ServerFaults
 from lanelog.devserver import DevServer
+from support.sql import sessions
 
 SHARE: Final = 0.5
 """The chance of each session to be killed by a `connections` fault."""
 
-OURS: Final = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
 REFUSED: Final = b"\xff"
 """What the server's first packet begins with, instead of a greeting."""
 
@@ -262,10 +262,9 @@ class Nemesis:
 
 def _kill_sessions(connection: pymysql.Connection, dice: random.Random) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(OURS)
-        for (session,) in sorted(cursor.fetchall()):
+        for session in sorted(sessions(connection)):
             if dice.random() < SHARE:
                 try:
-                    cursor.execute(f"KILL CONNECTION {int(session)}")
+                    cursor.execute(f"KILL CONNECTION {session}")
                 except pymysql.err.OperationalError:
                     continue  # it had just ended

@@ -92,15 +92,23 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
     (loop,) = (loop for loop in engine._loops if loop.name == "fetcher")
     loop.stop()  # the turns are made here, by a clock of ours
     own, clock, looks = Fetcher(engine.context), Clock(time.monotonic()), list[float]()
-    look = Fetcher._look
+    look, glance = Fetcher._look, Fetcher._glance_at_few
 
     def counted(self: Fetcher, member: Member, pace: Pace) -> None:
         began = clock.now
         look(self, member, pace)
         looks.append(clock.now - began)
 
+    def glanced(self: Fetcher, member: Member, pace: Pace) -> bool:
+        began = clock.now
+        done = glance(self, member, pace)
+        if done:
+            looks.append(clock.now - began)
+        return done
+
     monkeypatch.setattr(fetcher, "time", clock)
     monkeypatch.setattr(Fetcher, "_look", counted)
+    monkeypatch.setattr(Fetcher, "_glance_at_few", glanced)
     heard = receiver(lanelog_client)
     eventually(lambda: own.turn(clock.now) and own._paces)  # a fetcher's first look needs no hint
     (pace,) = own._paces.values()

@@ -19,7 +19,7 @@ from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from support.readme import Example, example, sql, table
 from support.scripts import Script
-from support.sql import rows
+from support.sql import rows, sessions
 from support.waiting import eventually
 
 Raw = "pymysql.Connection[Any]"
@@ -294,7 +294,7 @@ def test_the_connection_budget(lanelog_url: str, raw: Raw) -> None:
 
     def look() -> None:
         while not over.wait(0.01):
-            seen.append(len(rows(raw, "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")) - 1)
+            seen.append(len(sessions(raw)))
 
     def publish(client: lanelog.Client, number: int) -> None:
         for turn in range(10):

@@ -180,10 +180,10 @@ def _transaction(
         if not dry_run:
             unanswered.plan(sum(unsettled.values()))
             offsets.raise_floors(cx, topic, targets)
-            _record(cx, database, act, sum(target - floors[key].floor for key, target in targets.items()))
             for group in readers:
                 offsets.unmark(cx, at[group], void[group])
                 offsets.raise_watermarks(cx, at[group], reached[group])
+            _record(cx, database, act, sum(target - floors[key].floor for key, target in targets.items()))
         lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
         return ReleasedLanes(lanes, held, unsettled)
 
