@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -58,7 +58,13 @@ def main(url: str, messages: str) -> None:
         began = time.perf_counter()
         with client.subscribe(TOPIC, "group", handle):
             enough.wait()
-    print(1000 * (min(first) - began), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(1000 * (min(first) - began), _most_memory())
+
+
+def _most_memory() -> float:
+    """Return the most memory that this program had (MiB). `getrusage` counts the process that started it, too."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) / 1024
 
 
 if __name__ == "__main__":
