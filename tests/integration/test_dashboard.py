@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from attrs import evolve
@@ -570,23 +571,36 @@ def test_rules_that_protect_nothing_are_refused(rules: dict[str, Any]) -> None:
 # -- the verb ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_verb_serves_it_on_this_machine(shop: lanelog.Client, lanelog_server: DevServer) -> None:
-    """Until SIGTERM, which ends it in order; it says that nobody may act."""
+@pytest.mark.parametrize("rights", ["read-only", "users may act"])
+def test_the_verb_serves_it_on_this_machine(
+    shop: lanelog.Client, lanelog_server: DevServer, tmp_path: Path, rights: str
+) -> None:
+    """Until SIGTERM, which ends it in order; it says who may come, and whether they may act."""
     config: ConnectConfig = shop.admin._database.config
     url = f"{lanelog_server.url.rpartition('/')[0]}/{config.database}"
     command = [sys.executable, "-m", "lanelog", "web", "--listen", "127.0.0.1:0"]
+    who, lane = "for this machine, without authentication", "lane?topic=merge&group=builders&key=good"
+    acting, headers = rights == "users may act", dict[str, str]()
+    if acting:
+        who, secret, headers = "users must authenticate", tmp_path / "token", basic("ann") | {"host": "lanelog.example"}
+        secret.write_text(f"{TOKEN}\n")
+        command += ["--token-file", str(secret), "--allow-actions", "--host", "lanelog.example"]
     environment = {**os.environ, "LANELOG_URL": url}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
             address = child.stdout.readline().strip()
-            with urlopen(address, timeout=20) as answer:  # noqa: S310 - the address that our own process printed
-                assert "Is it stuck?" in answer.read().decode()
+            if acting:
+                with pytest.raises(HTTPError, match="401"):
+                    urlopen(address, timeout=20)  # noqa: S310 - the address that our own process printed
+            asked = Request(address + lane, headers=headers)  # noqa: S310 - as above
+            with urlopen(asked, timeout=20) as answer:  # noqa: S310 - as above
+                assert ("act/pause" in answer.read().decode()) == acting
         finally:
             child.send_signal(signal.SIGTERM)
         assert child.wait(20) == 0
         assert child.stderr is not None
-        assert child.stderr.read() == "read-only; for this machine, without authentication\n"
+        assert child.stderr.read() == f"{rights}; {who}\n"
 
 
 def test_the_verb_refuses_other_addresses_without_authentication(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_rows_of_the_server_before_get_into_no_lane(lanelog_client: Client, monk
     """Memory is loaded again while a fetch is under way: what it read is dropped, and read once more."""
     answers: list[Any] = []
     taken: list[Any] = []
-    read, fetched = fetches.following, FetchingSide._fetched_locked
+    read, fetched = fetches.following, FetchingSide.fetched
     seen = Record()
     lanelog_client.publish("t", "k", b"1")
     lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
@@ -177,7 +177,7 @@ def test_rows_of_the_server_before_get_into_no_lane(lanelog_client: Client, monk
         fetched(self, lane, cursor, rows)
 
     monkeypatch.setattr(fetches, "following", overtaken)
-    monkeypatch.setattr(FetchingSide, "_fetched_locked", noted)
+    monkeypatch.setattr(FetchingSide, "fetched", noted)
     lanelog_client.publish("t", "k", b"2")
     assert seen.wait(2) == [b"1", b"2"]
     assert [row.payload for row in answers[0][0]] == [b"2"]

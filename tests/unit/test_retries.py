@@ -4,8 +4,10 @@ import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lanelog._backoff import OF_TRANSACTIONS
+from lanelog._backoff import OF_TRANSACTIONS, Backoff
 from lanelog._database.retries import with_retries
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
@@ -22,6 +24,13 @@ class Failing:
         if self.errors:
             raise self.errors.pop(0)
         return "done"
+
+
+@given(least=st.floats(0, 1), first=st.floats(1, 10), most=st.floats(10, 100), failures=st.integers(1, 10_000))
+def test_waits_double_up_to_a_bound(least: float, first: float, most: float, failures: int) -> None:
+    """The longest wait after n failures is the first one, doubled n - 1 times, and never above the most."""
+    wait = Backoff(least=least, first=first, most=most).after(failures)
+    assert least <= wait <= min(most, first * 2.0 ** min(failures - 1, 60))
 
 
 def passing() -> DatabaseError:

@@ -154,7 +154,7 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
             default=2.0,
             show_default=True,
             metavar="S",
-            help="Seconds between looks of --watch.",
+            help="Seconds between looks of --watch, or ten times what a look takes, if that is more.",
         ),
         click.option("--watch", is_flag=True, help="Look again and again until q or Ctrl-C; with --json, a line each."),
         wide_option,

@@ -27,6 +27,9 @@ from lanelog.cli._output import Answer, on_screen, print_answer, to_json
 from lanelog.cli._table import Tone
 from lanelog.errors import LanelogError
 
+PATIENCE = 10
+"""A pause is at least so many times as long as the look before it: who watches must not keep a server busy."""
+
 Wait = Callable[[float], bool]
 """Waits for a number of seconds. True: `q` was pressed."""
 
@@ -39,12 +42,15 @@ class Watched:
     answer: Answer | None = None
     silent_since: datetime | None = None
     why: str = ""
+    took: float = 0.0
+    """Seconds of the last look."""
 
     def turn(self) -> bool:
         """Look once.
 
         Return whether there was an answer. An error of the first look is raised: a wrong URL ends the watch.
         """
+        began = time.monotonic()
         try:
             self.answer = self.look()
         except LanelogError as exc:
@@ -53,8 +59,14 @@ class Watched:
             self.silent_since = self.silent_since or _now()
             self.why = " ".join(str(exc).split())
             return False
+        finally:
+            self.took = time.monotonic() - began
         self.silent_since = None
         return True
+
+    def pause(self, interval: float) -> float:
+        """Return the seconds until the next look: `interval`, or more where a look takes long."""
+        return max(interval, PATIENCE * self.took)
 
     @property
     def complaint(self) -> str:
@@ -93,7 +105,7 @@ def _lines(watched: Watched, interval: float, *, as_json: bool, rest: Callable[[
             else:
                 print_answer(watched.answer, as_json=False)
                 click.echo()
-        rest(interval)
+        rest(watched.pause(interval))
 
 
 def _screens(watched: Watched, interval: float, console: Console, *, wide: bool) -> None:
@@ -104,7 +116,7 @@ def _screens(watched: Watched, interval: float, console: Console, *, wide: bool)
             width, height = console.size
             lines = screen(watched, title, _now(), width=width, height=height, wide=wide)
             live.update(Group(*lines), refresh=True)
-            if wait(interval):
+            if wait(watched.pause(interval)):
                 return
             watched.turn()
 

@@ -239,7 +239,7 @@ class Fetcher:
             complete = not rows or _complete(behind.offset, rows)
             if rows and complete:
                 glance.rows[lane.key] = len(rows)
-                member.fetching.glanced(lane, behind.offset, rows)
+                member.fetching.fetched(lane, behind.offset, rows)
             glance.unsure += not complete or len(rows) == behind.limit
         return glance
 

@@ -177,22 +177,18 @@ class FetchingSide:
         with self.state.lock:
             return self.state.dues[0][0] if self.state.dues else None
 
-    def glanced(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
-        """Take rows that were read behind the head that memory knew. So the head is higher, whatever the cursor is."""
-        with self.state.lock:
-            lane.state.head = max(lane.state.head, rows[-1].offset)
-            self._fetched_locked(lane, cursor, rows)
-
     def fetched(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
-        """Take rows that were read behind `cursor`. They are dropped when the lane's cursor has moved meanwhile."""
-        with self.state.lock:
-            self._fetched_locked(lane, cursor, rows)
+        """Take rows that were read behind `cursor`. They are dropped when the lane's cursor has moved meanwhile.
 
-    def _fetched_locked(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
+        The head is as high as they are in any case: a glance reads behind the head that memory knew.
+        """
         now = time.monotonic()
-        if not lane.state.lost and lane.state.cursor == cursor:
-            lane.fetched(rows, now)
-        self.state.after_change_locked(lane, now, fetching=True)
+        with self.state.lock:
+            if rows:
+                lane.state.head = max(lane.state.head, rows[-1].offset)
+            if not lane.state.lost and lane.state.cursor == cursor:
+                lane.fetched(rows, now)
+            self.state.after_change_locked(lane, now, fetching=True)
 
     def revived(self, lane: Lane, rows: Iterable[Fetched], gone: Iterable[int]) -> None:
         """Take the bodies of waiting messages, and skip the offsets that have no body any more."""
