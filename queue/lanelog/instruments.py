@@ -153,6 +153,12 @@ def _observe_counters(client: Client, meter: metrics.Meter) -> None:
         unit="{message}",
         description="Messages in memory, those that handlers work on included.",
     )
+    meter.create_observable_gauge(
+        "lanelog.messages.prefetched.size",
+        [lambda _options: [Observation(client.measures().prefetched_bytes)]],
+        unit="By",
+        description="Bytes of their payloads.",
+    )
     meter.create_observable_counter(
         "lanelog.pool.waits",
         [lambda _options: [Observation(client.measures().pool_waits)]],

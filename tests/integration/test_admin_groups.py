@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from lanelog import Client
+from lanelog import Client, DatabaseError
 from lanelog._stores import lane_columns
 from lanelog.admin import Admin, OwnerState
 from lanelog.admin.read import group_lanes, topics
@@ -104,7 +104,42 @@ def test_a_column_that_does_not_fit_into_one_text_is_read_in_parts(
         for most in (2000, 1024):
             cx.execute("SET SESSION group_concat_max_len = %s", (most,))
             assert evolve(group_lanes.load(cx, "t", ["g"], 5)["g"], now=whole.now) == whole
+        cx.execute("SET SESSION group_concat_max_len = 100")
+        with pytest.raises(DatabaseError, match="group_concat_max_len"):
+            group_lanes.load(cx, "t", ["g"], 5)
+        cx.execute("SET SESSION group_concat_max_len = 1048576")  # the pool lends it again
     assert (whole.count, whole.lagging, whole.behind) == (21, 15 + 1, admin.groups("t")[0].lag)
+
+
+def test_a_key_with_a_tab_is_named(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+    """Only another program can have written it; no figure is wrong without a word."""
+    fill(lanelog_client, "k", 1)
+    rows(made.raw, "INSERT INTO queue_partitions (topic, partition_key, created_at) VALUES ('t', %s, 1)", "a\tb")
+    with pytest.raises(DatabaseError, match="a tab in it"):
+        admin.groups("t")
+
+
+def test_what_is_collected_meanwhile_makes_no_group_young(
+    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first messages are settled and collected between the sums and the ages: the next one is the oldest."""
+    fill(lanelog_client, "k", 5)
+    for offset in range(1, 6):
+        made.written("k", offset, ago=3600)
+    made.place("k", 0)
+    sums_of = topics._sums_of
+
+    def collected(*given: Any) -> Any:
+        sums = sums_of(*given)
+        for group in ("g", ""):
+            made.place("k", 2, group=group)
+        for offset in (1, 2):
+            made.lose("k", offset)
+        return sums
+
+    monkeypatch.setattr(topics, "_sums_of", collected)
+    (group,) = admin.groups("t")
+    assert around(group.oldest_age, 3600)
 
 
 def test_the_lag_of_one_group_is_found_among_any_number_of_groups(

@@ -217,7 +217,16 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
     assert found["lanelog.messages.acked"] == [(group, 3)]
     assert bounds["messaging.process.duration"] == bounds["messaging.client.operation.duration"] == instruments.SECONDS
     assert bounds["lanelog.flush.lanes"] == instruments.LANES
-    assert found["lanelog.lanes"] == [(group, 0)]
+    counted = ("retried", "dead_lettered", "postponed", "expired", "timed_out", "in_flight", "waiting", "prefetched")
+    told = {name: [value for _, value in found[f"lanelog.messages.{name}"]] for name in (*counted, "prefetched.size")}
+    assert told == {name: [int(name in ("retried", "dead_lettered"))] for name in told}
+    for name in ("lanelog.lanes", "lanelog.lanes.lost", "lanelog.lanes.taken_over", "lanelog.settlements.refused"):
+        assert found[name] == [(group, 0)]
+    assert found["lanelog.pool.waits"] == [({}, 0)]
+    loops = {attributes["loop"]: value for attributes, value in found["lanelog.loop.turns"]}
+    assert loops.keys() == {"fetcher", "janitor", "keeper", "scheduler", "settler"}
+    assert loops["keeper"] >= 1
+    assert {attributes["loop"] for attributes, age in found["lanelog.loop.age"] if age >= 0} == loops.keys()
 
 
 def test_a_forked_child_measures_itself(lanelog_client: Client, registry: CollectorRegistry) -> None:

@@ -34,8 +34,10 @@ ADDRESSES = (
     f"lanes?topic={WIDE}&group=builders&by=key&after=k09900",
     "lane?topic=merge&group=builders&key=fails",
     "message?topic=merge&key=bad&offset=1&show=text",
+    "dead-letters",
     "dead-letters?topic=merge",
     "schedules",
+    "delayed",
     "delayed?topic=merge",
     "archives",
     "audit",
@@ -44,6 +46,9 @@ ADDRESSES = (
     "database",
     "act/skip?topic=merge&group=builders&key=fails&offset=1",
     "act/redrive?topic=merge&group=builders&letters=no+such+branch",
+    *(f"act/{name}?topic=merge&group=builders&key=fails" for name in ("pause", "release", "retry", "seek")),
+    "act/delete-letters?topic=merge&group=builders&letters=no+such+branch",
+    "act/delete-group?topic=merge&group=builders",
 )
 CONTRAST = """
 (() => {

@@ -12,6 +12,7 @@ import pytest
 
 import lanelog
 from lanelog._engine.cleanup.janitor import JanitorPace
+from lanelog._hints.host import own_host
 from lanelog.dashboard.actions import ACTIONS, Doer
 from lanelog.devserver import DevServer
 from lanelog.migrations.steps import added
@@ -258,6 +259,19 @@ def test_the_publisher_publishes_and_no_more(role_urls: dict[str, str]) -> None:
             client.subscribe("merge", "builders", accept)
         assert not caught.value.retriable
     assert count(role_urls["reader"], "queue_messages", "merge") == 12
+
+
+@pytest.mark.skipif(not own_host(), reason="hints need Linux")
+def test_the_publisher_may_tell_subscribers(role_urls: dict[str, str]) -> None:
+    """Its grants are enough to read where they listen."""
+    with lanelog.connect(role_urls["consumer"]) as consumer, lanelog.connect(role_urls["publisher"]) as publisher:
+        subscription = consumer.subscribe("merge", "builders", accept)
+
+        def told() -> bool:
+            publisher.publish("merge", "repo-1", b"x")
+            return subscription.stats().hints > 0
+
+        eventually(told)
 
 
 def handle_some(client: lanelog.Client, record: Record) -> Callable[[lanelog.Message], None]:

@@ -237,6 +237,34 @@ def test_a_lane_that_is_named_by_chance_hides_no_other(lanelog_client: Client, o
     handled.wait(known + 258)
 
 
+def test_no_thread_and_no_connection_more_is_needed(lanelog_url: str) -> None:
+    """The fetcher hears hints, and who publishes sends them."""
+
+    def threads(*, wake: bool) -> list[str]:
+        handled = Record()
+        before = set(threading.enumerate())
+        with lanelog.connect(lanelog_url, wake=wake) as client, client.subscribe("t", "g", handled):
+            client.publish("t", "k", b"x")
+            handled.wait(1)
+            return sorted(each.name.rstrip("0123456789_- ") for each in set(threading.enumerate()) - before)
+
+    assert threads(wake=True) == threads(wake=False) != []
+
+
+def test_a_commit_of_the_callers_own_is_found_by_the_look(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """Only the server hears of it, so nobody is told."""
+    handled = Record()
+    subscription = lanelog_client.subscribe("t", "g", handled)
+    known = acquaint(other, raw)
+    handled.wait(known)
+    sent, heard = sender(other).sent, subscription.stats().hints
+    raw.begin()
+    other.publish("t", "k", b"mine", connection=raw)
+    raw.commit()
+    handled.wait(known + 1)
+    assert (sender(other).sent, subscription.stats().hints) == (sent, heard)
+
+
 @pytest.mark.usefixtures("no_looks")
 def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Client, raw: Any) -> None:
     """The process whose scheduler appends them tells the others."""

@@ -18,6 +18,7 @@ from attrs import frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
+from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -111,7 +112,12 @@ def pages(
                 return
             places = _places(cx, topic, groups, lanes)
         except _Cut:
-            size //= 2  # a single key always fits
+            if size == 1:
+                raise DatabaseError(
+                    f"the server cuts off the columns of a single lane of topic {topic!r}: something between it and"
+                    " lanelog takes away the session's group_concat_max_len"
+                ) from None
+            size //= 2
             continue
         yield lanes, places
         after = lanes.last
@@ -156,8 +162,14 @@ def _numbers(column: str | None, count: int) -> list[int]:
 
 
 def _complete(column: str | None, count: int) -> str:
-    """Return a column. Raise `_Cut` if the server has cut it off."""
+    """Return a column. Raise `_Cut` if the server has cut it off, DatabaseError if a value has the end in it."""
     text = column or ""
-    if text.count(_END) < count:
+    ends = text.count(_END)
+    if ends > count:
+        raise DatabaseError(
+            "a row of queue_partitions or queue_offsets has a key with a tab in it, which lanelog never writes: find it"
+            " with partition_key LIKE '%\t%', and delete it if no program needs it"
+        )
+    if ends < count:
         raise _Cut
     return text

@@ -26,7 +26,7 @@ from lanelog.admin.lookup.together import together
 from lanelog.admin.read import group_lanes
 from lanelog.admin.read.group_lanes import Still
 from lanelog.admin.read.lane_totals import WATERMARK
-from lanelog.admin.read.message_state import bodies_at
+from lanelog.admin.read.message_state import bodies_at, next_bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -146,6 +146,8 @@ def candidates(cx: Executor, topic: str, lanes: Mapping[str, GroupLanes], limit:
     chosen = {group: sorted(found.values())[:limit] for group, found in since.items()}
     points = {(still.key, still.watermark + 1) for found in chosen.values() for still in found}
     created = {(body.key, body.offset): body.created_at for body in bodies_at(cx, topic, points)}
+    # A message may have been settled and collected since the watermarks were read. Then the next one is the oldest.
+    created |= {at: body.created_at for at, body in next_bodies(cx, topic, points - created.keys()).items()}
     found = {}
     for group, stills in chosen.items():
         now = lanes[group].now

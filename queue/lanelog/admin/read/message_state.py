@@ -45,6 +45,9 @@ SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_
 WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1
 """
 
+# The same for several lanes, joined by UNION ALL: each part begins with the offset that was asked for.
+NEXT_MESSAGES = NEXT_MESSAGE.replace("SELECT", "SELECT %s,", 1)
+
 GroupLane = tuple[str, str]
 """A group and a key."""
 
@@ -201,6 +204,17 @@ def bodies_at(cx: Executor, topic: str, points: Collection[tuple[str, int]]) -> 
         args = [value for point in chunk for value in point]
         for row in cx.query(MESSAGES_AT.format(points=pairs(chunk)), (topic, *args)):
             yield Body(*row)
+
+
+def next_bodies(cx: Executor, topic: str, points: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Body]:
+    """Return the messages behind (key, offset) whose own message is missing: it was collected, or is a hole."""
+    found = {}
+    for chunk in chunked(sorted(points), 100):
+        sql = " UNION ALL ".join([f"({NEXT_MESSAGES})"] * len(chunk))
+        args = [value for key, offset in chunk for value in (offset, topic, key, offset)]
+        for asked, *body in cx.query(sql, args):
+            found[body[0], int(asked)] = Body(*body)
+    return found
 
 
 def _next_body(cx: Executor, topic: str, key: str, offset: int) -> Body | None:
