@@ -45,7 +45,7 @@ SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_
 WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1
 """
 
-# The same for several lanes, joined by UNION ALL: each part begins with the offset that was asked for.
+# The same for several lanes, joined by UNION ALL; each part begins with the offset that was asked for (PRIMARY).
 NEXT_MESSAGES = NEXT_MESSAGE.replace("SELECT", "SELECT %s,", 1)
 
 GroupLane = tuple[str, str]
