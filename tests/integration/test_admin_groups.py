@@ -111,6 +111,24 @@ def test_a_column_that_does_not_fit_into_one_text_is_read_in_parts(
     assert (whole.count, whole.lagging, whole.behind) == (21, 15 + 1, admin.groups("t")[0].lag)
 
 
+@pytest.mark.parametrize("most", [1, 3, 4, 5, 8, 100])
+def test_groups_beyond_heads_are_found_among_the_first_lanes(
+    lanelog_client: Client, made: Situations, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """As many lanes as are asked for, in the order of their keys, over any number of pages; the floor counts, too."""
+    monkeypatch.setattr(lane_columns, "PAGE", 4)
+    keys = [f"k{number}" for number in range(9)]
+    for number, key in enumerate(keys):
+        fill(lanelog_client, key, 2)
+        made.place(key, 2 + number % 2)
+    made.place("k4", 3, group="")
+    with lanelog_client._database.snapshot() as cx:
+        first = [key for lanes, _ in lane_columns.pages(cx, "t", ["", "g"], most) for key in lanes.keys]
+        beyond = set(lane_columns.beyond_heads(cx, "t", ["", "g"], most))
+    assert first == ["first", *keys][:most]  # the fixture's lane is "first"
+    assert beyond == {*first} & {"k1", "k3", "k4", "k5", "k7"}
+
+
 def test_a_key_with_a_tab_is_named(lanelog_client: Client, made: Situations, admin: Admin) -> None:
     """Only another program can have written it; no figure is wrong without a word."""
     fill(lanelog_client, "k", 1)

@@ -10,6 +10,7 @@ Dies anywhere, or two at once: each lane is a transaction of its own, and the ne
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from lanelog._engine import contradictions
@@ -96,7 +97,8 @@ def _doubtful(database: Database, topic: str, limit: int, *, everywhere: bool, h
     if heads is None:
         found = read(database, _all_doubtful, "looking for contradictions", topic, limit)
     else:
-        found = repeated(database, _first_doubtful, "looking for contradictions", database, topic, limit, heads)
+        found = read(database, _first_doubtful, "looking for contradictions", topic, limit, heads)
+        found += repeated(database, _beyond_heads, "looking for contradictions", database, topic, limit, heads)
     if everywhere:
         known = [key for page in pages(database, topic) for key, _ in page]
         found += _between(database, KEY_BETWEEN, (topic,), known, limit)
@@ -107,12 +109,20 @@ def _all_doubtful(cx: Executor, topic: str, limit: int) -> list[str]:
     return lane_rows.doubtful(cx, topic, list(groups.readers(cx, topic)), limit)
 
 
-def _first_doubtful(database: Database, topic: str, limit: int, heads: int) -> list[str]:
+def _first_doubtful(cx: Executor, topic: str, limit: int, heads: int) -> list[str]:
+    registered = list(groups.readers(cx, topic))
+    return lane_rows.doubtful_among(cx, topic, registered, limit, heads, _compared(registered, heads))
+
+
+def _beyond_heads(database: Database, topic: str, limit: int, heads: int) -> list[str]:
+    """Return lanes in which a group is beyond the head, by one snapshot: no log is looked into meanwhile."""
     with database.snapshot() as cx:
         registered = list(groups.readers(cx, topic))
-        compared = max(heads, MOST_WATERMARKS // (1 + len(registered)))
-        found = lane_rows.doubtful_among(cx, topic, registered, limit, heads, compared)
-        return [*found, *lane_columns.beyond_heads(cx, topic, registered, compared)]
+        return list(islice(lane_columns.beyond_heads(cx, topic, registered, _compared(registered, heads)), limit))
+
+
+def _compared(registered: Sequence[str], heads: int) -> int:
+    return max(heads, MOST_WATERMARKS // (1 + len(registered)))
 
 
 def _topics(database: Database, *, everywhere: bool) -> list[str]:
