@@ -121,6 +121,18 @@ def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lane
     assert sorted(seen.wait(5)[3:]) == [("b", 91), ("c", tokens["c"])]
 
 
+def test_all_rows_are_read_once_a_lease(lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A digest that was the same by chance would hide a lost lane for no longer."""
+    lanelog_client.publish("t", "a", b"1")
+    subscription = lanelog_client.subscribe("t", "g", lambda _: None, lease_duration=4.0, lease_renewal=1.0)
+    eventually(lambda: one(raw, SETTLED) == 1)
+    with lanelog_client._database.autocommit() as cx:
+        known = leases.digest(cx, GroupTopic(group="g", topic="t"), subscription.owner)
+    monkeypatch.setattr(leases, "digest", lambda *_: known)
+    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'x', lease_epoch = 90")
+    eventually(lambda: lanelog_client.measures().groups[0].counters.lost == 1)
+
+
 def test_what_is_published_while_its_lane_is_loaded_is_found(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
