@@ -24,6 +24,7 @@ from lanelog.metrics import alert_rules, board
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
 from lanelog.migrations.declared import declared_tables
 from support.prometheus import check_rules
+from support.readme import ROOT
 
 THEN = datetime(2026, 1, 31, tzinfo=UTC)
 SERIES_MAX = 1000
@@ -276,3 +277,15 @@ def test_each_alert_fires_on_its_incident_with_a_command_for_a_shell(prometheus:
     """Topics and groups may have any name: a command that is pasted names them, and does nothing else."""
     assert [case.alert for case in STAGED] == re.findall(r"- alert: (\w+)", alert_rules())
     prometheus("test", json.dumps({"rule_files": ["rules.yaml"], "tests": [staged(case) for case in STAGED]}))
+
+
+def test_the_documentation_names_each_metric() -> None:
+    """And no other one. A name after the first of its row may be short."""
+    found = set()
+    for row in (ROOT / "docs/howto/monitoring.md").read_text().splitlines():
+        names = re.findall(r"`((?:lanelog|…)_[a-z_]+)`", row.split("|")[1] if row.startswith("| `lanelog_") else "")
+        for name in names:
+            stem = "_".join(names[0].split("_")[:2])
+            found.add(name.replace("…", stem, 1).removesuffix("_total"))
+    rooms = [ROOT / "queue/lanelog/metrics" / f"{room}.py" for room in ("client", "log")]
+    assert found == {name for room in rooms for name in re.findall(r'"(lanelog_[a-z_]+)"', room.read_text())}
