@@ -4,6 +4,7 @@ The second client of this process is told like another process: a sender leaves 
 """
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from attrs import evolve
 
 import lanelog
-from lanelog import Client, Message
+from lanelog import Client, Message, Retry
 from lanelog._engine.fetching.fetcher import GLANCES, FetcherPace
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
@@ -193,8 +194,13 @@ def test_what_a_glance_cannot_tell_is_looked_at(lanelog_client: Client, other: C
 
 
 @pytest.mark.usefixtures("no_looks")
-def test_a_lane_that_has_messages_in_memory_hides_no_later_one(lanelog_client: Client, other: Client, raw: Any) -> None:
-    """Its later ones are read ahead, also if another lane has nothing and is asked for news."""
+@pytest.mark.parametrize("idle", [0, 60])
+def test_a_lane_that_has_messages_in_memory_hides_no_later_one(
+    lanelog_client: Client, other: Client, raw: Any, idle: int
+) -> None:
+    """Its later ones are read ahead, also if other lanes have nothing, and few or many are asked for news."""
+    for number in range(idle):
+        other.publish("t", f"idle-{number}", b"x")
     handled, go_on = Record(), threading.Event()
 
     def handle(message: Message) -> None:
@@ -213,6 +219,37 @@ def test_a_lane_that_has_messages_in_memory_hides_no_later_one(lanelog_client: C
         eventually(lambda count=count: subscription.stats().prefetched == count)
     go_on.set()
     handled.wait(known + 23)
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_a_lane_that_waits_for_another_attempt_is_named_for_nothing(
+    lanelog_client: Client, other: Client, raw: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many lanes only that one rose, and nothing can be read for it now: its head is read, and all goes on."""
+    handled = Record()
+
+    def handle(message: Message) -> None:
+        if message.key == "fails":
+            raise Retry(delay=NEVER)
+        handled(message)
+
+    for number in range(60):
+        other.publish("t", f"idle-{number}", b"x")
+    subscription = lanelog_client.subscribe("t", "g", handle, poll_interval=NEVER, start="earliest")
+    known = acquaint(other, raw)
+    handled.wait(known)
+    other.publish("t", "fails", b"x")
+    eventually(lambda: subscription.stats().waiting == 1)
+    looked, parts = Record(), partitions.parts
+    monkeypatch.setattr(partitions, "parts", lambda cx, topic: (parts(cx, topic), looked(topic))[0])
+    for count in range(1, 4):
+        other.publish("t", "fails", b"x")
+        looked.wait(count)
+    other.publish("t", "idle-0", b"x")
+    handled.wait(known + 1)
+    assert subscription.state == "running"
+    warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [each for each in warned if not each.startswith("handler.failed")] == []
 
 
 @pytest.mark.usefixtures("no_looks")

@@ -196,7 +196,7 @@ class Fetcher:
     def _glance_at(self, member: Member, pace: Pace, risen: Risen) -> Glance:
         lanes = member.fetching.at_head([each.key for each in risen.named], LANES_A_FETCH)
         try:
-            return self._glance(member, lanes)
+            return self._glance(member, lanes) if lanes else Glance()
         except BaseException:
             pace.known.forget()  # what the digests tell was not read
             raise
@@ -228,7 +228,7 @@ class Fetcher:
         """
         room = member.config.prefetch - member.budget.messages
         space = member.config.prefetch_bytes - member.budget.payload_bytes
-        if min(member.rules.batch_size, room // max(1, len(lanes))) <= 1 or space <= 0:
+        if min(member.rules.batch_size, room // len(lanes)) <= 1 or space <= 0:
             return Glance(unsure=len(lanes))  # whoever reads one row cannot tell whether it is the last
         wanted = self._wanted(lanes, member.rules.batch_size, room)
         largest = space // sum(each.limit for each in wanted)
