@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from pyspark.sql import SparkSession
 from tenacity import stop_never, wait_fixed
 
@@ -22,6 +23,7 @@ from lanelog.errors import ConfigurationError
 from lanelog.spark.analysing import analysis
 from lanelog.spark.analysing.analysis import Analysis, analysed
 from lanelog.spark.analyze import AnalyzeOptions
+from lanelog.spark.report.parts import MOST_ROWS
 from support.archives import Archive, settled
 from support.sql import rows
 from support.waiting import accept, eventually
@@ -36,8 +38,9 @@ ODD = "ключ 🦊"
 def analyze(spark: SparkSession, lanelog_url: str, tmp_path: Path) -> Analyze:
     """Analyses the live log, and what else it is told."""
 
-    def run(**options: Any) -> Analysis:
-        return analysed(spark, AnalyzeOptions(**{"output": str(tmp_path), "url": lanelog_url, **options}).wanted())
+    def run(most_rows: int = MOST_ROWS, **options: Any) -> Analysis:
+        wanted = AnalyzeOptions(**{"output": str(tmp_path), "url": lanelog_url, **options}).wanted()
+        return analysed(spark, evolve(wanted, most_rows=most_rows))
 
     return run
 
@@ -279,15 +282,12 @@ def test_a_cut_off_is_never_in_the_future_and_may_be_any_time_before(lanelog_url
 # -- what is large, what changes meanwhile -----------------------------------------------------------------------------
 
 
-def test_a_table_with_a_row_for_every_lane_is_cut_and_counted_whole(
-    client: Client, analyze: Analyze, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_with_a_row_for_every_lane_is_cut_and_counted_whole(client: Client, analyze: Analyze, raw: Any) -> None:
     """The lanes that are still longest, the reasons that are most frequent; the sums are of all of them."""
 
     def handle(message: lanelog.Message) -> None:
         raise lanelog.Reject("often" if message.offset > 1 else f"once {message.key}")
 
-    monkeypatch.setattr(analysis, "MOST_ROWS", 2)
     for key in ("b", "a", ODD):
         client.publish_many("t", [lanelog.Outgoing(key, b"x") for _ in range(2)])
     with client.subscribe("t", "g", handle):
@@ -298,7 +298,7 @@ def test_a_table_with_a_row_for_every_lane_is_cut_and_counted_whole(
         offset = client.publish("t", key, b"x").offset
         age = "UPDATE queue_messages SET created_at = created_at - %s WHERE partition_key = %s AND `offset` = %s"
         rows(raw, age, 1000 * seconds, key, offset)
-    found = analyze(stalled_after=0.001, topics=("t",))
+    found = analyze(most_rows=2, stalled_after=0.001, topics=("t",))
     assert found.facts.counted == {"dead_letters": 4, "stalled_lanes": 3}
     assert (found.facts.dead_letters, found.facts.outstanding, found.facts.reasons, found.facts.stalled) == (6, 6, 4, 3)
     reasons = [(row["reason"], row["dead_letters"]) for row in found.page["dead_letters"].to_pylist()]

@@ -16,7 +16,6 @@ from lanelog.errors import ConfigurationError, LanelogError, LeaseLost
 from lanelog.spark import read_archive
 from lanelog.spark.archive import Archived, run
 from lanelog.spark.archiving import files
-from lanelog.spark.archiving import job as _archive_job
 from lanelog.spark.archiving import manifest as _manifest
 from lanelog.spark.archiving.group import ArchiveGroup
 from lanelog.spark.archiving.job import ArchiveJob
@@ -166,13 +165,11 @@ def test_collection_never_outruns_the_archive(
     consume: Callable[[str, int], None],
     raw: Any,
     path: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What all others have acked stays until it is archived, then it goes.
 
     Lanes that were purged are forgotten; when they come back they continue above, and are archived from there.
     """
-    monkeypatch.setattr(_archive_job, "FORGET_FROM", 1)
     wanted = publish(client, "t", 10)
     assert archive().messages == 10
     rows(raw, "UPDATE queue_groups SET retention_ms = 0")
@@ -185,7 +182,7 @@ def test_collection_never_outruns_the_archive(
         client.admin.maintain()
     assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 0
     assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE partition_key <> ''") == 0
-    assert archive().messages == 0
+    assert archive(forget_from=1).messages == 0
     assert ManifestStore(Path(path)).required().lanes == {"t": {}}
     wanted += publish(client, "t", 5)
     assert archive().messages == 5

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lanelog._places import GroupTopic
 from lanelog.admin.read.lag_statement import lag_statement
 from lanelog.cli._worker import Size
 from lanelog.metrics.log import _GROUPS
@@ -89,7 +90,7 @@ def test_a_scaler_asks_for_the_lag_of_a_deployments_group(name: str) -> None:
         (authentication,) = others
         assert authentication["kind"] == "TriggerAuthentication"
         assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
-        assert metadata["query"].strip() == lag_statement("orders", "billing")
+        assert metadata["query"].strip() == lag_statement(GroupTopic(topic="orders", group="billing"))
         assert int(metadata["queryValue"]) > 0
 
 

@@ -1,8 +1,8 @@
 """The server that memory was loaded from, and the connections that may act on memory.
 
-Owns that one fact: an incarnation, the number of loads from a server, and the time of the last answer to the keeper's
-unbroken session. Only the keeper sets it. Loops and handlers' transactions ask, and may say that they doubt it. It
-sends no SQL.
+Owns the record of it: which server (an incarnation), how often memory was loaded, and when the keeper's session, which
+must not break, was last answered. Only the keeper checks the server and sets the record (`Keeper`). Loops and handlers'
+transactions ask, and may say that they doubt it. It sends no SQL.
 
 When the keeper's session ends, the next one may find a server that lost its last commits, or a machine that was set
 back. Then memory is treated so:

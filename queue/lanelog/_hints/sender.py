@@ -2,10 +2,10 @@
 
 Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. `tell` is
 called after the commit, and sends at once to the places that it knows. Once a second at most, such a call also has them
-read anew. The scheduler's thread reads them, if it runs. In a client without one, the publishing thread does by
-`catch_up`, when no other publisher waits for it, and the server ends that query soon if it cannot answer. What has come
-in new is told then. A publisher pays for what its hints make the subscribers do, and leaves hints out when it has spent
-its share of the time. The looks find what is committed in between.
+read anew. The scheduler's thread reads them, if it runs. A client without a scheduler reads them in the publishing
+thread (`catch_up`), if no other publisher waits for that thread. The server ends a slow query. Subscribers that this
+reading finds are told of the last commit then. A publisher pays for what its hints make the subscribers do, and leaves
+hints out when it has spent its share of the time. The looks find what is committed in between.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class Admin:
 
     def members(self, topic: str, group: str) -> list[MemberInfo]:
         """Return the subscribers of a group that have a heartbeat row, by name. Stopped ones are among them."""
-        return topics.members(self._database, topic, group)
+        return topics.members(self._database, GroupTopic(topic=topic, group=group))
 
     def lanes(
         self,
@@ -251,11 +251,12 @@ class Admin:
             limit: The most lanes to return.
             after: With `"key"`: only lanes whose keys come after this one. To read on, pass the last key of an answer.
         """
-        return lanes.lanes(self._database, topic, group, order_by=order_by, limit=limit, after=after)
+        at = GroupTopic(topic=topic, group=group)
+        return lanes.lanes(self._database, at, order_by=order_by, limit=limit, after=after)
 
     def lane(self, topic: str, group: str, key: str) -> LaneInfo:
         """Return one lane as a group sees it."""
-        return lanes.lane(self._database, topic, group, key)
+        return lanes.lane(self._database, LaneId(topic=topic, group=group, key=key))
 
     def offsets(
         self, topic: str, group: str | None = None, key: str | None = None, limit: int = 100

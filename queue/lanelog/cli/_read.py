@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from lanelog._places import GroupTopic
 from lanelog._text import shown
 from lanelog.cli import _columns, _totals
 from lanelog.cli._output import Answer
@@ -162,7 +163,7 @@ def _lag_sql(found: Sequence[GroupInfo]) -> Answer:
 
     if len(found) != 1:
         raise click.UsageError("--sql is for one group: name TOPIC and GROUP")
-    statement = lag_statement(found[0].topic, found[0].group)
+    statement = lag_statement(GroupTopic(topic=found[0].topic, group=found[0].group))
     return Answer(data={"sql": statement}, lines=statement.splitlines())
 
 

@@ -1,7 +1,7 @@
 """What the dashboard can change: for each action its fields, and its verb of administration.
 
-Owns this table. Never decides who may act (`acting` does), and never talks to a browser. The preview is the verb
-itself, with `dry_run`.
+Owns this table. Never decides who may act (`action_handlers` does), and never talks to a browser. The preview is the
+verb itself, with `dry_run`.
 """
 
 from __future__ import annotations

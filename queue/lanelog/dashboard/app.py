@@ -1,7 +1,7 @@
 """The dashboard as an ASGI application: its routes, and the handlers of pages.
 
 Owns the way from a request to a page. `guard` has refused unwanted requests before. Pages stand in `pages`,
-actions in `acting`.
+actions in `action_handlers`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lanelog.admin import Admin, Status
 from lanelog.client import Client
 from lanelog.dashboard import charts, pages, stuck
 from lanelog.dashboard.access import Access
-from lanelog.dashboard.acting import Acting, TooMuch
+from lanelog.dashboard.action_handlers import ActionHandlers, TooMuch
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.guard import Guard
 from lanelog.dashboard.jobs import Jobs
@@ -101,7 +101,7 @@ class _Site:
 
     def application(self) -> ASGIApp:
         """Return the routes."""
-        acting = Acting(self._admin, self._access, self._renderer, self._status, self._jobs, self._streams)
+        acting = ActionHandlers(self._admin, self._access, self._renderer, self._status, self._jobs, self._streams)
         routes = [
             Route("/", self._front, methods=["GET"]),
             Route("/charts", self._charts, methods=["GET"]),

@@ -1,5 +1,6 @@
-"""The transactions of group commit: lock heads, place the members' messages, insert, commit.
+"""The transactions of group commit: lock heads, place the waiting threads' messages, insert, commit.
 
+Owns these transactions, for threads that share one. A crash before the COMMIT publishes nothing; after it, everything.
 Lanes that are locked or missing are left out. Never waits for a head unless its caller asks for that. Missing lanes are
 created between transactions, never in one.
 """

@@ -1,7 +1,8 @@
 """`publish_many`: one transaction for any number of messages and keys, all or none.
 
-It waits first, in key order, for heads that were locked at the last try. Then it takes the others with SKIP LOCKED. So
-it never holds a free head while it waits for one that is known to be busy.
+Owns that transaction. A crash before its COMMIT publishes nothing. It waits first, in key order, for heads that were
+locked at the last try. Then it takes the others with SKIP LOCKED. So it never holds a free head while it waits for one
+that is known to be busy.
 """
 
 from __future__ import annotations

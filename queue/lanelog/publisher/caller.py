@@ -1,7 +1,8 @@
 """Publishing in a caller's transaction: the messages are visible if and only if the caller commits.
 
-Never commits, never retries and never creates a lane on the caller's connection. Lanes are created before, on another
-connection: later the creation would wait for the gap lock that the caller's search for the missing lane has left.
+Owns the statements inside that transaction. Never commits, never retries and never creates a lane on the caller's
+connection. Lanes are created before, on another connection: later the creation would wait for the gap lock that the
+caller's search for the missing lane has left.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Never waits for a head, and never repeats. A message that it cannot publish goes the usual way, in `batch`.
 
 A new id needs no look-up. So the whole transaction can be sent before the offset is known. A packet that the network
-delays may run after its message was repeated. It meets the copy then, which has the same id. So it fails, and nothing
-is stored twice. A copy that was collected meanwhile would not stop it: see `doubt.refuse_outdated`.
+delays may run after its message was repeated. The repeated message has the same id, so the late packet's insert fails,
+and nothing is stored twice. A copy that was collected meanwhile would not stop it: see `doubt.refuse_outdated`.
 """
 
 from __future__ import annotations

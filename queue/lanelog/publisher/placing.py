@@ -1,4 +1,6 @@
-"""Gives drafts their offsets and writes them. `place` finds the duplicates, and what to append or to schedule.
+"""Gives drafts (messages that are not written yet) their offsets, and writes them.
+
+`place` finds the duplicates, and what to append or to schedule.
 
 Never opens, commits or repeats a transaction. `batch`, `bulk` and `caller` lock the heads before.
 """

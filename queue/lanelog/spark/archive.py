@@ -172,6 +172,7 @@ def _run(
         writer=writer,
         parts=max(1, spark.sparkContext.defaultParallelism),
         grace_ms=int(options.grace * 1000),
+        forget_from=options.forget_from,
         stopping=stopping,
     )
     try:

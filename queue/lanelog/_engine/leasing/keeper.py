@@ -1,7 +1,8 @@
 """The keeper: heartbeat, liveness, and the leases of lanes.
 
-Owns the leases and the authority to start handlers. Never reads a message. It is one thread and one connection of a
-client. The connection holds the liveness lock. When the process dies, the lock tells others within a second or two.
+Owns the leases, the authority to start handlers, and the check that the server is still the one that memory was loaded
+from (`ground` only keeps the answer). Never reads a message. It is one thread and one connection of a client. The
+connection holds the liveness lock. When the process dies, the lock tells others within a second or two.
 
 If the keeper dies: its lock is free at once, and its lanes are taken after two looks. If it sleeps past its lease: its
 next read-back finds other epochs. No handler starts before that read-back, because authority is counted from a time
@@ -66,8 +67,8 @@ class Keeper:
     _generation: int = 0
     _patience: float = 0.0  # the patience that was set on the session
     _check_at: float = 0.0  # when the server's identity is checked again (monotonic)
-    _stood_on: Incarnation | None = None  # the server that memory was last loaded from
-    _keepers: dict[Member, Coordinator] = field(factory=dict)
+    _loaded_from: Incarnation | None = None  # the server that memory was last loaded from
+    _coordinators: dict[Member, Coordinator] = field(factory=dict)
     _allowance: Allowance = field(factory=lambda: Allowance(HURRY_SHARE))  # for turns that hints ask for
     _hurried: bool = False  # a hint asked for the next turn
 
@@ -98,12 +99,12 @@ class Keeper:
 
         None: never. The reason is empty if there is none, or if it is the keeper's own.
         """
-        keeper = self._keepers.get(member)
-        return (None, "") if keeper is None else (keeper.beaten_at, keeper.unheard)
+        coordinator = self._coordinators.get(member)
+        return (None, "") if coordinator is None else (coordinator.beaten_at, coordinator.unheard)
 
     def _look_after_all(self) -> None:
         try:
-            self._hold_ground()
+            self._ensure_same_server()
             with self.session.pinned():  # another connection may lead to another server
                 self._be_patient()
                 for member in self.context.members():
@@ -114,18 +115,18 @@ class Keeper:
             raise
         self.context.raise_deferred("keeper")
         self.context.raise_deferred("heartbeat")
-        for gone in self._keepers.keys() - set(self.context.members()):
-            del self._keepers[gone]
+        for gone in self._coordinators.keys() - set(self.context.members()):
+            del self._coordinators[gone]
 
     def _look_after(self, member: Member) -> None:
         with self.context.watch(member, "keeper", self.session):
-            keeper = self._keeper_of(member)
+            coordinator = self._coordinator_of(member)
             # One member's turn may take seconds, with many lanes or a slow server. No other member's lease may run out
             # meanwhile.
-            for each in list(self._keepers.values()):
+            for each in list(self._coordinators.values()):
                 with self.context.watch(each.member, "heartbeat", self.session):
                     each.beat_if_due()
-            keeper.turn()
+            coordinator.turn()
 
     def close(self) -> None:
         """Give the connection back, and with it the liveness lock."""
@@ -136,21 +137,21 @@ class Keeper:
         self.context.ground.lost()
         self.context.withdraw_authority()
 
-    def _hold_ground(self) -> None:
+    def _ensure_same_server(self) -> None:
         """Make sure that the session holds the lock, on the server that memory was loaded from."""
         ground = self.context.ground
         if ground.doubted and self.session.connected:
             # Another loop has met another server. The old session keeps its lock until the new one has its own.
             before, self.session = self.session, self.context.database.session("keeper")
             try:
-                self._stand()
+                self._load_from_server()
             except BaseException:
                 self.session.close()
                 self.session = before
                 raise
             before.close()
         elif self.session.ensure() or self.session.generation != self._generation or ground.incarnation is None:
-            self._stand()
+            self._load_from_server()
         elif ground.asked or time.monotonic() >= self._check_at:
             self._check()
 
@@ -160,11 +161,11 @@ class Keeper:
         with self.session.pinned():
             held = self.session.one(HELD, (self._lock_name,)) if self._lock_name else (1,)
             incarnation = self.session.look()
-        if held is None or held[0] != 1 or self._stood_on is None or not incarnation.same(self._stood_on):
+        if held is None or held[0] != 1 or self._loaded_from is None or not incarnation.same(self._loaded_from):
             log.warning("server.changed", lock_held=bool(held and held[0]))
             self._let_go()
             self.session.drop()
-            self._stand()
+            self._load_from_server()
             return
         self.context.ground.confirmed(asked)
         self._check_at = asked + self._check_every() * random.uniform(0.8, 1.0)
@@ -174,7 +175,7 @@ class Keeper:
     def _check_every(self) -> float:
         return min((each.config.lease_renewal for each in self.context.members()), default=UNASKED)
 
-    def _stand(self) -> None:
+    def _load_from_server(self) -> None:
         """Take the lock on a new session, name it in every heartbeat, and reload all lanes."""
         self._let_go()
         self.session.ensure()
@@ -182,13 +183,13 @@ class Keeper:
             asked, incarnation = time.monotonic(), self.session.incarnation
             self._generation, self._patience = self.session.generation, 0.0
             self._lock_name = self._take_lock()
-            if self._stood_on is not None and not incarnation.same(self._stood_on):
+            if self._loaded_from is not None and not incarnation.same(self._loaded_from):
                 log.warning("server.restarted")
             for member in self.context.members():
-                keeper = self._keeper_of(member)
-                keeper.new_session(self.session, self._lock_name, incarnation)
-                keeper.reload()
-        self._stood_on = incarnation
+                coordinator = self._coordinator_of(member)
+                coordinator.new_session(self.session, self._lock_name, incarnation)
+                coordinator.reload()
+        self._loaded_from = incarnation
         self.context.ground.loaded(incarnation, asked)
         self._check_at = asked + self._check_every()
         self._wake_loops()
@@ -214,10 +215,10 @@ class Keeper:
             member.signals.wake_fetcher()
             member.signals.wake_settler()
 
-    def _keeper_of(self, member: Member) -> Coordinator:
-        keeper = self._keepers.get(member)
-        if keeper is None:
-            keeper = self._keepers[member] = Coordinator(self.context, member, self.session, self.pace)
-            if self._stood_on is not None:
-                keeper.new_session(self.session, self._lock_name, self._stood_on)
-        return keeper
+    def _coordinator_of(self, member: Member) -> Coordinator:
+        coordinator = self._coordinators.get(member)
+        if coordinator is None:
+            coordinator = self._coordinators[member] = Coordinator(self.context, member, self.session, self.pace)
+            if self._loaded_from is not None:
+                coordinator.new_session(self.session, self._lock_name, self._loaded_from)
+        return coordinator

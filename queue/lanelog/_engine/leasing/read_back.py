@@ -6,8 +6,8 @@ Owns the comparison of memory with the leases, and how often it is made. Never a
 
 Most of the time it asks only for a digest of the leases. An equal digest says that nothing has changed. A different one
 extends nothing: the rows are read in the same turn. All rows are read once a lease in any case. An operator's pauses
-are no part of the digest. The group's row counts their changes. The coordinator reads that row before, and calls
-`forget`.
+are no part of the digest. The group's row counts their changes. The coordinator reads that row before it calls this
+module, and calls `forget` after a change.
 """
 
 from __future__ import annotations

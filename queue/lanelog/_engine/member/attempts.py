@@ -1,4 +1,4 @@
-"""The side of a member that workers and users have: start, outcome, explicit settlement, time-out, claim.
+"""The side of a member for workers and users: start, outcome, explicit settlement, time-out, and a transaction's claim.
 
 Owns every change of an attempt in their hands. Each attempt carries the term of its lane: key, epoch and generation.
 When the lane of that term is gone, or was loaded again, the attempt settles nothing. Within one term, this memory alone

@@ -1,6 +1,6 @@
 """The fetcher's side of a member: it names the lanes that want rows, and takes the rows that come in.
 
-Owns the choice of the next lanes. Never reads from the database.
+Owns what is looked for. `FetchQueue` has the order of the lanes. Never reads from the database.
 """
 
 from __future__ import annotations

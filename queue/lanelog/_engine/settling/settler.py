@@ -1,14 +1,15 @@
 """The settler: outcomes and marks of many lanes in one transaction, and dead letters between two of them.
 
-Owns the flush of offsets rows and delivery rows. `message.transaction()` writes its own acked row. Never plans the
-writes (`PendingWrites` does), nor decides the meaning of an outcome. It is one thread and one connection of a client.
+Owns the flush of offsets rows and delivery rows. A handler that settles in its own transaction
+(`message.transaction()`) writes that one row itself. Never plans the writes (`PendingWrites` does), nor decides the
+meaning of an outcome. It is one thread and one connection of a client.
 
-Lock order of a flush: leases S → delivery → offsets → history. After a lock time-out: leases X → offsets, both without
-the locked rows, then delivery → history; so it waits for nobody while it has locks. A crash before the COMMIT
-redelivers the messages whose outcomes the flush carried. A crash after it loses nothing. A flush whose COMMIT was not
-answered is written again: every value in it is absolute, the watermark only grows, and the fence is checked again. A
-process that sleeps in the middle holds its locks until the server drops its session (`wait_timeout`, 15 s). Meanwhile
-the steal skips locked rows.
+Lock order of a flush: leases S (shared) → delivery → offsets → history. After a lock time-out: leases X (exclusive) →
+offsets, both with SKIP LOCKED, then delivery → history; so it waits for nobody while it has locks. A crash before the
+COMMIT redelivers the messages whose outcomes the flush carried. A crash after it loses nothing. A flush whose COMMIT
+was not answered is written again: every value in it is absolute, the watermark only grows, and the fence is checked
+again. A process that sleeps in the middle holds its locks until the server drops its session (`wait_timeout`, 15 s).
+Meanwhile the steal skips locked rows.
 """
 
 from __future__ import annotations

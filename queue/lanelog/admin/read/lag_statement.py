@@ -6,10 +6,13 @@ Owns the statement, and its form as text. The number is that of `Admin.lag`.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.read.lane_totals import WATERMARK
-from lanelog.config import check_name
+
+if TYPE_CHECKING:
+    from lanelog._places import GroupTopic
 
 _PLAIN: Final = re.compile(r"[^'\\%\x00-\x1f]*")
 """Text that means the same in quotes under every sql_mode."""
@@ -36,10 +39,11 @@ SELECT CAST((
 """
 
 
-def lag_statement(topic: str, group: str) -> str:
+def lag_statement(at: GroupTopic) -> str:
     """Return the statement with both names in it."""
-    names = [_literal(check_name(kind, name)) for kind, name in (("topic", topic), ("group", group))]
-    return (LAG % (names[1], names[0], names[1], names[0])).strip()
+    check_names(at)
+    topic, group = _literal(at.topic), _literal(at.group)
+    return (LAG % (group, topic, group, topic)).strip()
 
 
 def _literal(name: str) -> str:

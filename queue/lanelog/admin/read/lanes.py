@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._points import placeholders
-from lanelog.admin.lookup.arguments import limit_of, optional, when
+from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_lane, known_topic, repeated
 from lanelog.admin.lookup.names import readers
 from lanelog.admin.read import ages, lane_totals, message_state
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._places import LaneId
     from lanelog.admin.read.lane_totals import LaneFacts
     from lanelog.admin.read.owners import Owners
 
@@ -71,8 +72,7 @@ WHERE consumer_group = %s AND topic = %s AND leased_by IN ({{owners}}) ORDER BY 
 
 def lanes(
     database: Database,
-    topic: str,
-    group: str,
+    at: GroupTopic,
     *,
     order_by: str,
     limit: int,
@@ -80,8 +80,7 @@ def lanes(
     breadth: ages.Breadth = ages.USUAL,
 ) -> list[LaneInfo]:
     """See `Admin.lanes`."""
-    check_name("topic", topic)
-    check_name("group", group)
+    check_names(at)
     limit_of(limit)
     if order_by not in ORDERS:
         raise ConfigurationError(f"order_by must be one of {', '.join(map(repr, ORDERS))}, not {order_by!r}")
@@ -90,15 +89,14 @@ def lanes(
 
     def look() -> list[LaneInfo]:
         with database.snapshot() as cx:
-            at = GroupTopic(topic=topic, group=group)
             paused = known_group(cx, at).paused
             if order_by == "age":
                 keys = ages.oldest(cx, at, limit, breadth)
             elif order_by == "lag":
-                keys = [key for (key,) in cx.query(BY_LAG, (group, topic, group, limit))]
+                keys = [key for (key,) in cx.query(BY_LAG, (at.group, at.topic, at.group, limit))]
             else:
-                keys = [key for (key,) in cx.query(BY_KEY, (topic, after, limit))]
-            return _lanes(cx, topic, {group: keys}, [group] if paused else [])[group]
+                keys = [key for (key,) in cx.query(BY_KEY, (at.topic, after, limit))]
+            return _lanes(cx, at.topic, {at.group: keys}, [at.group] if paused else [])[at.group]
 
     return repeated(database, look, "listing lanes")
 
@@ -118,18 +116,16 @@ def of_groups(
     return repeated(database, look, "reading lanes")
 
 
-def lane(database: Database, topic: str, group: str, key: str) -> LaneInfo:
+def lane(database: Database, at: LaneId) -> LaneInfo:
     """See `Admin.lane`."""
-    check_name("topic", topic)
-    check_name("group", group)
-    check_name("key", key)
+    check_names(at.of)
+    check_name("key", at.key)
 
     def look() -> LaneInfo:
         with database.snapshot() as cx:
-            at = GroupTopic(topic=topic, group=group)
-            paused = known_group(cx, at).paused
-            known_lane(cx, topic, key)
-            (found,) = _lanes(cx, topic, {group: [key]}, [group] if paused else [])[group]
+            paused = known_group(cx, at.of).paused
+            known_lane(cx, at.topic, at.key)
+            (found,) = _lanes(cx, at.topic, {at.group: [at.key]}, [at.group] if paused else [])[at.group]
             return found
 
     return repeated(database, look, "looking at a lane")

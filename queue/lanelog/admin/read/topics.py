@@ -17,7 +17,7 @@ from attrs import frozen
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._points import GROUPS_TOGETHER, chunked, placeholders
-from lanelog.admin.lookup.arguments import limit_of, optional, when
+from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_topic, read, repeated
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.lookup.together import together
@@ -191,21 +191,19 @@ def lag(database: Database, topic: str | None, group: str | None, *, limit: int 
     return found
 
 
-def members(database: Database, topic: str, group: str) -> list[MemberInfo]:
+def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
     """See `Admin.members`."""
-    check_name("topic", topic)
-    check_name("group", group)
+    check_names(at)
 
     def look() -> list[MemberInfo]:
         with database.snapshot() as cx:
-            at = GroupTopic(topic=topic, group=group)
             known_group(cx, at)
             owners = _owners.load(cx, at)
             lanes = leases.counts(cx, at)
         return [
             MemberInfo(
-                topic=topic,
-                group=group,
+                topic=at.topic,
+                group=at.group,
                 name=row.owner,
                 state=owners.state(row.owner),
                 lanes=lanes.get(row.owner, 0),

@@ -75,7 +75,7 @@ ORDER: Final[Mapping[str, tuple[str, ...]]] = {
 """The tables, and the columns by which each is sorted: the same log gives the same files."""
 
 LONG: Final = ("dead_letters", "stalled_lanes")
-"""Tables that can have a row for every error or lane. Only their first `MOST_ROWS` rows leave Spark."""
+"""Tables that can have a row for every error or lane. Only the first rows leave Spark."""
 
 
 @frozen(kw_only=True)
@@ -92,6 +92,8 @@ class Wanted:
     """Milliseconds without progress after which a lane stalls."""
     files: str
     """The format of the tables, for the report."""
+    most_rows: int = MOST_ROWS
+    """The most rows of each table in `LONG`: the first ones."""
 
 
 @frozen(kw_only=True)
@@ -185,9 +187,10 @@ def _computed(
         "lag": analytics.lag(unsettled, live.groups, cutoff_ms),
     }
     tables = {name: frame.orderBy(*ORDER[name]).toArrow() for name, frame in frames.items()}
+    most = wanted.most_rows
     page = {
-        "dead_letters": _foremost(letters, "dead_letters", F.desc("dead_letters")),
-        "stalled_lanes": _foremost(stalled, "stalled_lanes", F.col("state") == POSTPONED, F.desc("still_ms")),
+        "dead_letters": _foremost(letters, "dead_letters", most, F.desc("dead_letters")),
+        "stalled_lanes": _foremost(stalled, "stalled_lanes", most, F.col("state") == POSTPONED, F.desc("still_ms")),
         "topics": analytics.busiest(hours).orderBy(F.desc("messages"), "topic").toArrow(),
     }
     for name in LONG:
@@ -202,8 +205,8 @@ def _computed(
     )
 
 
-def _foremost(frame: DataFrame, name: str, *by: Column) -> pa.Table:
-    return frame.orderBy(*by, *ORDER[name]).limit(MOST_ROWS).toArrow()
+def _foremost(frame: DataFrame, name: str, most: int, *by: Column) -> pa.Table:
+    return frame.orderBy(*by, *ORDER[name]).limit(most).toArrow()
 
 
 def _totals(letters: DataFrame, stalled: DataFrame) -> dict[str, int]:

@@ -55,11 +55,6 @@ An outcome may become visible late, if its settlement waited for the database. A
 """
 TEND_EVERY: Final = 300.0
 """Seconds between two looks at outcomes, files and lanes, while the job runs on."""
-FORGET_FROM: Final = 10_000
-"""Purged lanes are forgotten once there are this many.
-
-Forgetting keeps the manifest small, as each batch writes it anew.
-"""
 PAUSE_LOOKS: Final = 1.0
 _MERGED_AT_ONCE: Final = 64
 
@@ -86,6 +81,8 @@ class ArchiveJob:
     """A hexadecimal text that names the segments of this run."""
     parts: int
     grace_ms: int
+    forget_from: int
+    """Purged lanes are forgotten once there are this many."""
     stopping: threading.Event = field(factory=threading.Event)
     error: LanelogError | None = field(default=None, init=False)
     """Why the job cannot go on. After any other failure the query is repeated."""
@@ -335,11 +332,11 @@ class ArchiveJob:
     def _forget_purged(self) -> None:
         # The lock is held: a lane that comes back meanwhile is archived only after the manifest has forgotten it.
         lanes = {topic: keys for topic, keys in self.manifest.lanes.items() if topic in self.group.epochs}
-        if sum(map(len, lanes.values())) < FORGET_FROM:
+        if sum(map(len, lanes.values())) < self.forget_from:
             return
         there = {topic: self.group.lanes(topic) for topic in lanes}
         gone = sum(len(keys.keys() - there[topic]) for topic, keys in lanes.items())
-        if gone >= FORGET_FROM:
+        if gone >= self.forget_from:
             self._commit(self.manifest.without_purged(there))
             log.info("archive.forgot", version=self.manifest.version, lanes=gone)
 

@@ -42,12 +42,15 @@ class ArchiveOptions:
     """The most messages of one micro-batch."""
     grace: float = field(default=3600.0, converter=seconds, validator=duration())
     """Seconds for which merged files stay: longer than any reader reads."""
+    forget_from: int = 10_000
+    """Purged lanes are forgotten once there are this many. It keeps the manifest small: each batch writes it anew."""
 
     def __attrs_post_init__(self) -> None:
         for topic in self.topics:
             check_name("topic", topic)
         check_name("group", self.group)
         check_integer("max_messages", self.max_messages, least=1, most=1 << 31)
+        check_integer("forget_from", self.forget_from, least=1, most=1 << 31)
         try:
             re.compile(self.pattern)
         except re.error as exc:

@@ -1,7 +1,7 @@
 """The handlers of actions: the preview, the action itself, and jobs that take long.
 
-Owns the way from a form to a verb. `actions` has the verbs. `guard` has refused unwanted requests before. Whether a
-user may act is checked here again.
+Owns the way from a form to a verb, and the check that actions are allowed at all (`Access.allow_actions`). `actions`
+has the verbs. `guard` has refused requests without a user, and those of other sites, before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TooMuch(Exception):
 
 
 @define(eq=False)
-class Acting:
+class ActionHandlers:
     """The handlers, and what they share."""
 
     _admin: Admin
@@ -140,13 +140,13 @@ class Acting:
         return self._renderer.sheets(request, page)
 
     def _permitted(self, request: Request) -> WebAction | Response:
-        """Return the action of a request, or the refusal if its user may not act."""
-        if refusal := self._refusal(request):
+        """Return the action of a request, or the refusal if nobody may act."""
+        if refusal := self._read_only(request):
             return refusal
         action = ACTIONS.get(request.path_params["name"])
         return action or self._renderer.problem(request, 404, "No such action", "")
 
-    def _refusal(self, request: Request) -> Response | None:
+    def _read_only(self, request: Request) -> Response | None:
         if self._access.allow_actions:
             return None
         text = "This dashboard was started without --allow-actions."
@@ -181,7 +181,7 @@ class Acting:
 
     async def stop_job(self, request: Request) -> Response:
         """Stop a job after its present batch."""
-        if refusal := self._refusal(request):
+        if refusal := self._read_only(request):
             return refusal
         job = self._jobs.find((await _form(request)).get("id", ""))
         job.stop()
