@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 import lanelog
 from lanelog._connect import ConnectConfig
-from lanelog._database import Database
+from lanelog._database import SERVER_MARK, Database
 from lanelog.devserver import DevServer
 from support.waiting import accept, eventually
 
@@ -77,6 +77,8 @@ PIECES = {
     "_stores.scheduled.ROW": "one row of INSERT",
     "_stores.schedules._COLUMNS": "the columns of GET, LIST and TRY_LOCK",
     "_stores.offsets.FLOOR": "one row of CREATE_FLOORS",
+    "_stores.offsets._FLUSHED": "the columns of FLUSH and FLUSH_FENCED",
+    "_stores.offsets._FLUSH": "what both do with a row that is there",
     "_stores.partitions.HEAD": "one row of CREATE_HEADS",
 }
 NOT_EXPLAINED = {
@@ -159,6 +161,7 @@ def filled(sql: str) -> tuple[str, list[object]]:
         "points": f"('{NAME}',{one}),('lane-00002',{two})",
         "exact": f"SELECT '{NAME}' AS k, {one} AS o UNION ALL SELECT 'lane-00002', {two}",
     }
+    sql = sql.replace(f"{SERVER_MARK} = %s", f"{SERVER_MARK} = {SERVER_MARK}")
     for name, text in {**REPEATED, **given}.items():
         sql = sql.replace("{" + name + "}", text)
     args: list[object] = []
@@ -225,7 +228,9 @@ def populate(cx: Any, keys: list[str]) -> None:
     cx.execute(f"INSERT INTO queue_schedules ({columns}, expression_at) VALUES {fires}")
     cx.execute("UPDATE queue_schedules SET next_fire_at = 1 << 42 WHERE name > 'lane-00010'")
     cx.execute("UPDATE queue_groups SET history_ms = 1")
-    cx.execute("UPDATE queue_partition_leases SET leased_by = %s WHERE partition_key < %s", (NAME, keys[10]))
+    cx.execute(
+        "UPDATE queue_partition_leases SET leased_by = %s, lease_epoch = 1 WHERE partition_key < %s", (NAME, keys[10])
+    )
     acts = ",".join(f"({at},'{at}',0,'skip')" for at in [*range(OTHERS), *range(1 << 42, (1 << 42) + 500)])
     cx.execute(f"INSERT INTO queue_audit (acted_at, id, part, verb) VALUES {acts}")
     for group in [NAME, "other", *(f"group-{n}" for n in range(OTHERS))]:

@@ -7,6 +7,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
+from lanelog._places import GroupTopic
 from lanelog.admin import Admin, GroupInfo, GroupState, LaneInfo, MessageState, OwnerState
 from lanelog.admin.read import lane_totals, lanes, topics
 from lanelog.admin.read.ages import Breadth
@@ -186,7 +187,8 @@ def test_a_message_that_keeps_failing_is_among_the_oldest(
     made.place("first", 0, updated_at=8 * HOUR)
     made.row("first", 1, retry_count=3, first_attempt_at=1000)
     made.written("first", 1, ago=900)
-    found = lanes.lanes(admin._database, "t", "g", order_by="age", limit=1, breadth=Breadth(candidates=2))
+    at = GroupTopic(topic="t", group="g")
+    found = lanes.lanes(admin._database, at, order_by="age", limit=1, breadth=Breadth(candidates=2))
     assert [lane.key for lane in found] == ["first"]
 
 

@@ -134,6 +134,23 @@ def test_a_deadlock_that_is_swallowed_does_not_commit(
     assert not caplog.records
 
 
+def test_a_statement_that_met_a_lock_does_not_stop_the_transaction_after_it(
+    session: Session, raw: Any, table: str
+) -> None:
+    """A session's statement outside of a transaction fails by itself; what comes next is committed."""
+    rows(raw, f"INSERT INTO {table} (id) VALUES (1)")
+    session.execute("SET SESSION innodb_lock_wait_timeout = 1")
+    rows(raw, "BEGIN")
+    rows(raw, f"SELECT * FROM {table} FOR UPDATE")
+    with pytest.raises(DatabaseError) as caught:
+        session.execute(f"UPDATE {table} SET n = 1 WHERE id = 1")
+    assert caught.value.code == 1205
+    rows(raw, "COMMIT")
+    with session.transaction() as transaction:
+        transaction.execute(f"UPDATE {table} SET n = 2 WHERE id = 1")
+    assert rows(raw, f"SELECT n FROM {table}") == [(2,)]
+
+
 @pytest.mark.thorough
 def test_a_lock_timeout_is_retriable(database: Database, raw: Any, table: str) -> None:
     """Somebody who holds a row for long costs a retriable error, after at most five seconds."""

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client
+from lanelog._places import GroupTopic
 from lanelog.admin import Admin
 from lanelog.admin.read.lag_statement import lag_statement
 from support.cli import Command
@@ -26,7 +27,11 @@ def test_its_number_is_the_lag_of_the_group(
     (group,) = admin.lag("t")
     printed = command("lag", "t", "g", "--sql").stdout
     assert (one(raw, printed), group.lag) == (1 + 4 + 3, 1 + 4 + 3)
-    assert command.json("lag", "t", "g", "--sql")["sql"] == printed.strip() == lag_statement("t", "g")
+    assert (
+        command.json("lag", "t", "g", "--sql")["sql"]
+        == printed.strip()
+        == lag_statement(GroupTopic(topic="t", group="g"))
+    )
     rows(raw, "UPDATE queue_offsets SET offset_acked = 10 WHERE consumer_group = 'g' AND partition_key = 'k'")
     assert one(raw, printed) == 1 + 4
 
@@ -39,7 +44,7 @@ def test_any_name_means_itself_under_any_sql_mode(lanelog_client: Client, raw: A
         lanelog_client.subscribe(name, name, accept).stop()
         lanelog_client.publish_many(name, [("k", b"1"), ("l", b"2")])
         with raw.cursor() as cursor:
-            cursor.execute(lag_statement(name, name))
+            cursor.execute(lag_statement(GroupTopic(topic=name, group=name)))
             assert cursor.fetchall() == ((2,),)
 
 

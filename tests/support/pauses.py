@@ -26,6 +26,7 @@ from attrs import define, field, frozen
 import lanelog._stores
 from lanelog._database import Statement
 from lanelog._database.wire import Wire
+from lanelog._stores import leases
 
 COMMIT = "COMMIT"
 IN_THE_BLOCK = "in the block"
@@ -139,14 +140,32 @@ class Pauses:
 
         def paused_run(wire: Wire, sql: str, args: Sequence[object]) -> Any:
             name = name_of(sql)
+            if name == "offsets.FLUSH_FENCED":
+                return flush_in_steps(wire, sql, args)
             if name == "START TRANSACTION":
                 pauses._end(wire)
+            return one(wire, name, sql, args)
+
+        def one(wire: Wire, name: str, sql: str, args: Sequence[object]) -> Any:
             sent = pauses._transaction(wire)
             sent.words.update(value for value in args if isinstance(value, str))
             pauses._meet(wire, run, before=True, what=name, sent=sent)
             result = run(wire, sql, args)
             sent.names.add(name)
             pauses._meet(wire, run, before=False, what=name, sent=sent)
+            return result
+
+        def flush_in_steps(wire: Wire, sql: str, args: Sequence[object]) -> Any:
+            # The server locks the lease, writes and commits. Here each is a step, under the names of a larger flush.
+            _, _, group, topic, key, owner, *_ = args
+            paused_run(wire, "START TRANSACTION", ())
+            try:
+                one(wire, "leases.FENCE", leases.FENCE.format(keys="%s"), (group, topic, key, owner))
+                result = one(wire, "offsets.FLUSH", sql, args)
+                paused_commit(wire)
+            except BaseException:
+                forgetful_rollback(wire)
+                raise
             return result
 
         def paused_commit(wire: Wire) -> int:

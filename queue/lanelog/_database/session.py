@@ -137,6 +137,7 @@ class Session:
         """
         self._ready()
         self._wire.execute("START TRANSACTION")
+        self._wire.doomed = None  # a statement before it, outside of a transaction, may have met a deadlock
         pinned, self._inside = self._inside, True
         try:
             yield self

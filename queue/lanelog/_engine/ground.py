@@ -106,6 +106,12 @@ class Ground:
                 return 0  # time is over, or memory was loaded meanwhile and this connection leads to the server before
         return generation
 
+    @property
+    def mark(self) -> int:
+        """The SERVER_MARK of the server that memory stands on. No server has 0, which stands for none."""
+        incarnation = self.incarnation
+        return 0 if incarnation is None else incarnation.mark
+
     def meets(self, mark: int | None) -> bool:
         """Whether the server that memory stands on has answered a statement. If not, the keeper is woken to check.
 

@@ -50,3 +50,8 @@ class LaneWrite:
     waiters: list[FlushWaiter]
     buffer: dict[int, str]
     left: Sequence[HistoryWrite] = ()
+
+    @property
+    def moves_only(self) -> bool:
+        """Whether it is a row of offsets alone: watermark and run mark."""
+        return not self.upserts and not self.deletes and not self.left
