@@ -18,6 +18,7 @@ from lanelog.publisher.draft import make_draft
 from support.proxy import Proxy, proxy_to
 from support.publishing import hold, publisher_at
 from support.sql import one, rows, stored
+from support.stage import wait_until_blocked
 from support.waiting import eventually
 
 DRIVERS = ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])]
@@ -49,6 +50,13 @@ def log_of(raw: Any, key: str = "k") -> list[tuple[Any, ...]]:
 
 def head_of(raw: Any) -> int:
     return int(one(raw, "SELECT head_offset FROM queue_partitions WHERE partition_key = 'k'"))
+
+
+def waiting_for_a_table(raw: Any) -> set[int]:
+    """The sessions that wait until another one unlocks a table."""
+    return {
+        number for number, _, _, _, _, _, state, *_ in rows(raw, "SHOW PROCESSLIST") if "metadata lock" in str(state)
+    }
 
 
 def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
@@ -179,6 +187,45 @@ def test_a_server_that_stands_still_in_the_middle(
     assert (receipt.offset, receipt.duplicate) == (3, False)
     assert log_of(raw)[2:] == [(3, b"x")]
     assert head_of(raw) == 3
+
+
+def test_a_server_that_stands_still_before_the_lock(publisher: Publisher, raw: Any, open_raw: Any) -> None:
+    """Its client gives up and repeats; then the packet and its repetition go on at once, and it is there once."""
+    locker = open_raw()
+    before = waiting_for_a_table(raw)
+    rows(locker, "LOCK TABLES queue_partitions WRITE")
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            publishing = threads.submit(publisher.publish, "t", "k", b"x")
+            eventually(lambda: waiting_for_a_table(raw) - before, what="a packet that waits")
+            first = waiting_for_a_table(raw)
+            eventually(lambda: waiting_for_a_table(raw) - first, within=20, what="its repetition")
+        finally:
+            rows(locker, "UNLOCK TABLES")
+        assert publishing.result(30).offset == 3
+    eventually(lambda: not waiting_for_a_table(raw))
+    assert publisher.publish("t", "k", b"y").offset == 4
+    assert log_of(raw)[2:] == [(3, b"x"), (4, b"y")]
+
+
+def test_a_message_that_waited_for_its_lane_is_no_older_than_the_one_before_it(
+    publisher: Publisher, raw: Any, open_raw: Any
+) -> None:
+    """It has waited since before the other one was inserted; its time is that of its own insert, behind the lock."""
+    holder = open_raw()
+    hold(holder, "k")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(publisher.publish, "t", "k", b"waited")
+        wait_until_blocked(raw)
+        assert publisher.publish("t", "k", b"before", connection=holder).offset == 3
+        holder.commit()
+        assert waiting.result(20).offset == 4
+    [(before, after)] = rows(
+        raw,
+        "SELECT MAX(IF(`offset` = 3, created_at, 0)), MAX(IF(`offset` = 4, created_at, 0)) FROM queue_messages"
+        " WHERE partition_key = 'k'",
+    )
+    assert 0 < before <= after
 
 
 def test_hostile_text_stays_text(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
