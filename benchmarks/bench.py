@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -74,6 +75,14 @@ class Bench:
             yield connection
         finally:
             connection.close()
+
+    def server_seconds(self) -> float:
+        """How much processor time (seconds) the server has taken since it started. It runs on this machine."""
+        with self.raw() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT @@pid_file")
+            ((path,),) = cursor.fetchall()
+        fields = Path("/proc", Path(path).read_text().strip(), "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def statements(self) -> int:
         """How many statements the server has been sent by all clients since it started."""

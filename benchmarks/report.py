@@ -52,10 +52,12 @@ def _figures() -> dict[str, Figure]:
         "publish_8_threads": Figure(
             "publish, 8 threads", ceiling="raw_insert_8_threads", sketch="sketch_publish_8_threads"
         ),
+        "sketch_publish_64_threads": Figure("sketch: publish, 64 threads in groups"),
+        "publish_64_threads": Figure("publish, 64 threads", sketch="sketch_publish_64_threads"),
         "raw_insert_many_100": Figure("raw SQL: insert, 100 rows"),
         "publish_many_100": Figure("publish_many of 100", ceiling="raw_insert_many_100"),
     }
-    for lanes, least in ((100, 15_000), (1000, 12_000), (10_000, 0)):
+    for lanes, least in ((100, 15_000), (1000, 12_000), (10_000, 0), (100_000, 20_000)):
         of = f"{lanes:,} lanes"
         found[f"raw_read_{lanes}_lanes"] = Figure(f"raw SQL: read, {of}")
         found[f"sketch_consume_{lanes}_lanes"] = Figure(f"sketch: consume, {of}", ceiling=f"raw_read_{lanes}_lanes")
@@ -77,9 +79,7 @@ def _figures() -> dict[str, Figure]:
         for percentile in ("p50", "p99"):
             title = f"latency, {name.replace('_', ' ')}, {percentile}"
             found[f"latency_{name}_{percentile}"] = Figure(title, "ms")
-    for told in ("", "_without_hints"):
-        title = f"statements idle, 1,000 lanes{told.replace('_', ' ')}"
-        found[f"idle_statements_1000_lanes{told}"] = Figure(title, "1/s")
+    found.update(_idle())
     found["publish_crowd_without_hints"] = Figure("publish, 10 processes, 50 subscribers, no hints")
     found["publish_crowd"] = Figure(
         "publish, 10 processes, 50 subscribers, hints", ceiling="publish_crowd_without_hints"
@@ -94,7 +94,7 @@ def _figures() -> dict[str, Figure]:
         for what in ("sent", "taken"):
             found[f"flood_{what}_{which}"] = Figure(f"datagrams {what}, {which.replace('_', ' ')}", "1/s")
     for name in ("first", "again"):
-        found[f"admin_status_{name}"] = Figure(f"lanelog status, 1M behind, {name}", "ms", most=1000)
+        found[f"admin_status_{name}"] = Figure(f"lanelog status, 1M behind, {name}", "ms", most=400)
     found["admin_status_20_groups"] = Figure("lanelog status, 1M behind, 20 groups", "ms", most=1000)
     found["scrape_20_groups"] = Figure("scrape, 1M behind, 20 groups", "ms", most=1000)
     found["front_page_20_groups"] = Figure("first page, 1M behind, 20 groups", "ms", most=1000)
@@ -102,6 +102,18 @@ def _figures() -> dict[str, Figure]:
         found[f"{name}_statements"] = Figure(f"statements of {title}, 20 groups", "")
     found["first_message_million"] = Figure("time to first, 10,000 lanes, 1M behind", "ms", most=1000)
     found["memory_million"] = Figure("memory of that process", "MiB", most=150)
+    return found
+
+
+def _idle() -> dict[str, Figure]:
+    """What idle lanes cost."""
+    found = {
+        f"idle_statements_1000_lanes{told}": Figure(f"statements idle, 1,000 lanes{told.replace('_', ' ')}", "1/s")
+        for told in ("", "_without_hints")
+    }
+    for which in ("worker", "server"):
+        found[f"idle_20000_lanes_{which}"] = Figure(f"20,000 idle lanes: {which}", "% of a core", most=3)
+    found["idle_20000_lanes_statements"] = Figure("20,000 idle lanes: statements", "1/s", most=25)
     return found
 
 

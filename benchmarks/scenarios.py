@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 KEYS = 64
 SAMPLES = 40
 IDLE_SECONDS = 6.0
-PATIENCE = 120.0
+IDLE_LONG = 40.0
+"""Longer than a lease: once a lease all rows are read."""
+PATIENCE = 600.0
 STATUS_LOOKS = 3
 
 
@@ -52,6 +54,9 @@ def publish(bench: Bench) -> Iterator[tuple[str, float]]:
     yield "raw_insert_8_threads", raw.insert_single(bench, shared, threads=8)
     yield "sketch_publish_8_threads", sketch.publish(bench, shared, threads=8)
     yield "publish_8_threads", shared / raw.timed(8, one_by_one(shared // 8))
+    crowd_of = 64 * (bench.messages(20_000) // 64)
+    yield "sketch_publish_64_threads", sketch.publish_grouped(bench, crowd_of, threads=64)
+    yield "publish_64_threads", crowd_of / raw.timed(64, one_by_one(crowd_of // 64))
     yield "raw_insert_many_100", raw.insert_many(bench, many, size=100)
 
     def in_hundreds(_: int) -> None:
@@ -74,6 +79,11 @@ def consume_1000_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
 def consume_10000_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
     """Consuming a backlog of 10,000 lanes."""
     yield from _consume(bench, 10_000)
+
+
+def consume_100000_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Consuming a backlog of 100,000 lanes, ten messages each."""
+    yield from _consume(bench, 100_000, bench.messages(1_000_000))
 
 
 def consume_open_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
@@ -132,6 +142,25 @@ def idle(bench: Bench) -> Iterator[tuple[str, float]]:
     bench.backlog(1000, 1000)
     for wake in (True, False):
         yield from _idle(bench, lanes=1000, wake=wake)
+
+
+def idle_20000_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
+    """What 20,000 idle lanes of one worker take of a core, there and in the server."""
+    lanes = bench.messages(20_000)
+    bench.backlog(lanes, lanes)
+    done = Countdown(lanes)
+    with bench.client.subscribe(TOPIC, "idle", done):
+        done.wait()
+        wait_for_acks(bench, lanes, "idle")
+        time.sleep(5.0)  # flushes, looks and collection calm down
+        statements, worker, server = bench.statements(), time.process_time(), bench.server_seconds()
+        began = time.perf_counter()
+        time.sleep(IDLE_LONG)
+        seconds = time.perf_counter() - began
+        worker, server = time.process_time() - worker, bench.server_seconds() - server
+        yield "idle_20000_lanes_worker", 100 * worker / seconds
+        yield "idle_20000_lanes_server", 100 * server / seconds
+        yield "idle_20000_lanes_statements", (bench.statements() - statements) / seconds
 
 
 def _idle(bench: Bench, *, lanes: int, wake: bool) -> Iterator[tuple[str, float]]:
@@ -246,9 +275,11 @@ PLAN = (
     consume_100_lanes,
     consume_1000_lanes,
     consume_10000_lanes,
+    consume_100000_lanes,
     consume_open_lanes,
     latency,
     idle,
+    idle_20000_lanes,
     crowded,
     flooding,
     working,
@@ -280,12 +311,12 @@ class Countdown:
             raise TimeoutError(f"{self._messages} messages were not handled within {PATIENCE:g} s")
 
 
-def _consume(bench: Bench, lanes: int) -> Iterator[tuple[str, float]]:
+def _consume(bench: Bench, lanes: int, messages: int = 0) -> Iterator[tuple[str, float]]:
     """A backlog, strict order, a handler that does nothing; from the first delivery until the last ack is committed.
 
     `lanes` 0: the messages have no keys, and lie in the topic's open lanes.
     """
-    messages = bench.messages(100_000)
+    messages = messages or bench.messages(100_000)
     bench.backlog(messages, lanes)
     name = f"{lanes}_lanes" if lanes else "open_lanes"
     if lanes:

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 import uuid
+from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from attrs import define, field, frozen
 from benchmarks import raw
 from benchmarks.bench import PAYLOAD, TOPIC
 from pymysql.constants import CLIENT
+
+from lanelog._database import NOW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,6 +182,73 @@ def _publish(cursor: pymysql.cursors.Cursor, key: str) -> None:
         while cursor.nextset():
             if row := cursor.fetchone():
                 (offset,) = row
+
+
+LOCK = f"""BEGIN; SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = '{TOPIC}' AND partition_key IN ({{keys}}) FOR UPDATE SKIP LOCKED"""
+ADVANCE = f"""UPDATE queue_partitions FORCE INDEX (PRIMARY)
+SET head_offset = head_offset + CASE partition_key {{cases}} END
+WHERE topic = '{TOPIC}' AND partition_key IN ({{keys}});
+INSERT INTO queue_messages
+(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at)
+VALUES {{rows}}; COMMIT"""
+MESSAGE = f"('{TOPIC}', %s, %s, %s, _binary %s, %s, NULL, {NOW_MS}, {NOW_MS}, 0)"
+
+
+@define(eq=False)
+class Group:
+    """Threads that share one transaction after the other, two packets each: the first one leads, the others wait."""
+
+    _connection: pymysql.Connection[Any]
+    _waiting: list[tuple[str, threading.Event]] = field(factory=list)
+    _led: bool = False
+    _lock: threading.Lock = field(factory=threading.Lock)
+
+    def publish(self, key: str) -> None:
+        """Return when the message is committed."""
+        committed = threading.Event()
+        with self._lock:
+            self._waiting.append((key, committed))
+            leads, self._led = not self._led, True
+        while leads:
+            with self._lock:
+                batch, self._waiting = self._waiting, []
+                leads = self._led = bool(batch)
+            if batch:
+                self._commit([key for key, _ in batch])
+            for _, each in batch:
+                each.set()
+        committed.wait()
+
+    def _commit(self, keys: Sequence[str]) -> None:
+        counts = Counter(keys)
+        locked = sorted(counts)
+        holes = ",".join(["%s"] * len(locked))
+        with self._connection.cursor() as cursor:
+            cursor.execute(LOCK.format(keys=holes), locked)
+            cursor.nextset()
+            heads = dict(cursor.fetchall())
+            rows: list[object] = []
+            for key in keys:
+                heads[key] += 1
+                rows += (key, heads[key], uuid.uuid4().hex, PAYLOAD, len(PAYLOAD))
+            cases = "WHEN %s THEN %s " * len(locked)
+            sql = ADVANCE.format(cases=cases, keys=holes, rows=",".join([MESSAGE] * len(keys)))
+            cursor.execute(sql, [*(value for key in locked for value in (key, counts[key])), *locked, *rows])
+            while cursor.nextset():
+                pass
+
+
+def publish_grouped(bench: Bench, messages: int, *, threads: int) -> float:
+    """Messages a second of threads that share transactions; their lanes exist, and nobody else locks them."""
+    with bench.raw(client_flag=CLIENT.MULTI_STATEMENTS) as connection:
+        group = Group(connection)
+
+        def work(number: int) -> None:
+            for at in range(messages // threads):
+                group.publish(f"key-{(at * 7 + number) % 64}")
+
+        return messages / raw.timed(threads, work)
 
 
 def _some(source: queue.SimpleQueue[Run], *, wait: float = 0.0) -> list[Run]:
