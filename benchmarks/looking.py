@@ -1,4 +1,4 @@
-"""How long `lanelog status`, a scrape and the first page of the dashboard take with a large backlog behind them.
+"""How long `lanelog status`, a scrape and pages of the dashboard take with a large backlog behind them.
 
 A worker stopped in the middle: every lane has a watermark, some have a message that fails. The command runs in this
 process, from its arguments to its JSON, because starting Python is not what is measured.
@@ -10,10 +10,12 @@ import asyncio
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from benchmarks.bench import PAYLOAD, TOPIC
 from click.testing import CliRunner
 
+import lanelog
 from lanelog.cli._main import cli
 from lanelog.dashboard import dashboard
 from lanelog.metrics import LogCollector
@@ -30,6 +32,7 @@ FEWEST_LANES = 100
 FEWEST_GROUPS = 3
 """A trial at a small scale has fewer lanes and groups, but no fewer than these."""
 LANES_A_STATEMENT = 500
+FRONT = "/"
 SETTLED = 3
 """Messages of each lane behind which its group is."""
 
@@ -114,16 +117,28 @@ def front_page(bench: Bench) -> float:
 
     Each call makes a dashboard anew, because one that lives would show the look of the call before.
     """
-    page = dashboard(bench.client)
-    began = time.perf_counter()
-    status, length = asyncio.run(_get(page, "/"))
-    ended = time.perf_counter()
+    return _page(bench, FRONT)
+
+
+def lanes_page(bench: Bench, by: str) -> float:
+    """The same of the lanes of one group, in an order."""
+    return _page(bench, "/lanes", urlencode({"topic": TOPIC, "group": "group", "by": by}))
+
+
+def _page(bench: Bench, path: str, query: str = "") -> float:
+    with lanelog.connect(bench.url) as client:  # closed afterwards: until then a dashboard takes samples
+        page = dashboard(client)
+        if path != FRONT:  # its look for the charts, which any first page begins, must not run beside the page
+            asyncio.run(_get(page, FRONT, ""))
+        began = time.perf_counter()
+        status, length = asyncio.run(_get(page, path, query))
+        ended = time.perf_counter()
     if status != HTTPStatus.OK or not length:
         raise RuntimeError(f"the page has status {status} and {length} bytes")
     return 1000 * (ended - began)
 
 
-async def _get(page: ASGIApp, path: str) -> tuple[int, int]:
+async def _get(page: ASGIApp, path: str, query: str) -> tuple[int, int]:
     """Ask an application for a page; the status, and the bytes that it had."""
     status, length = 0, 0
 
@@ -136,7 +151,7 @@ async def _get(page: ASGIApp, path: str) -> tuple[int, int]:
         length += len(message.get("body", b""))
 
     scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
-    scope |= {"path": path, "raw_path": path.encode(), "root_path": "", "query_string": b""}
+    scope |= {"path": path, "raw_path": path.encode(), "root_path": "", "query_string": query.encode()}
     scope |= {"headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
     await page(scope, receive, send)
     return status, length

@@ -262,6 +262,8 @@ def million_behind(bench: Bench) -> Iterator[tuple[str, float]]:
     yield "admin_status_20_groups", min(looking.status(bench) for _ in range(STATUS_LOOKS))
     yield "scrape_20_groups", min(looking.scrape(bench) for _ in range(STATUS_LOOKS))
     yield "front_page_20_groups", min(looking.front_page(bench) for _ in range(STATUS_LOOKS))
+    for by in ("age", "lag", "key"):
+        yield f"lanes_page_by_{by}", min(looking.lanes_page(bench, by) for _ in range(STATUS_LOOKS))
     yield "admin_status_statements", looking.statements(bench, looking.status)
     yield "scrape_statements", looking.statements(bench, looking.scrape)
     yield "front_page_statements", looking.statements(bench, looking.front_page)
