@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from lanelog.cli._worker import Size
 from lanelog.worker.changes import Changes
 from lanelog.worker.orders import Limits, Orders, Report
 from lanelog.worker.process import Process, named
-from lanelog.worker.supervisor import SILENCE, Slot, Supervisor
+from lanelog.worker.supervisor import SETTLED, SILENCE, Slot, Supervisor
 from lanelog.worker.target import check_target
 
 WELL = Report(handled=7, memory=300 * 2**20)
@@ -87,6 +88,31 @@ def test_a_process_that_is_being_recycled_is_excused_by_others(heard: tuple[Proc
         "process 1: it is being replaced: enough", "process 3: it is being replaced: the source has changed"
     ]  # fmt: skip
     assert single.lacking() == ["process 1: it is being replaced: enough"]
+
+
+def test_a_place_waits_longer_after_each_death_that_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that had worked for a while counts from the beginning again."""
+    counted: list[int] = []
+
+    def after(deaths: int) -> float:
+        counted.append(deaths)
+        return 10.0 * deaths
+
+    monkeypatch.setattr(Process, "pid", 4711)
+    monkeypatch.setattr(Process, "ended", lambda _: -9)
+    unused: Any = None
+    backoff: Any = SimpleNamespace(after=after)
+    supervisor = Supervisor(Orders(target="a:b"), 1, backoff=backoff)
+    (slot,) = supervisor._slots
+    for now, worked in ((100.0, 1.0), (200.0, SETTLED - 1), (300.0, 0.1), (400.0, SETTLED), (500.0, 1.0)):
+        ours, theirs = socket.socketpair()
+        slot.process = Process(ours, unused)
+        slot.process.ready_at = now - worked
+        theirs.close()
+        supervisor._bury(slot, now)
+        assert (slot.process, slot.start_at) == (None, now + 10.0 * slot.deaths)
+        assert slot.why == "the last one ended with SIGKILL"
+    assert counted == [1, 2, 3, 1, 2]
 
 
 @pytest.mark.parametrize(
