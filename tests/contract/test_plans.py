@@ -32,7 +32,8 @@ OURS = re.compile(r"\bqueue_(?!lanelog)[a-z_]+\b")
 WHOLE_ROWS = re.compile(r"\s*INSERT\b[^(]*\(([^)]*)\)\s*VALUES\s*(.*)", re.DOTALL)
 INTEGER = re.compile(
     r"(LIMIT|THEN|[-+]|`offset`\s*[<>]?=?|"
-    r"(message_offset|head_offset|lease_epoch|payload_bytes|created_at|updated_at|heartbeat_at|finished_at)\s*[<>]?=|"
+    r"(message_offset|head_offset|lease_epoch|payload_bytes|created_at|updated_at|heartbeat_at|finished_at|"
+    r"offset_acked|marked_through)\s*[<>]?=|"
     r"(acted_at|part)\s*=|"
     r"GREATEST\(\w+,)\s*$"
 )
@@ -77,8 +78,8 @@ PIECES = {
     "_stores.scheduled.ROW": "one row of INSERT",
     "_stores.schedules._COLUMNS": "the columns of GET, LIST and TRY_LOCK",
     "_stores.offsets.FLOOR": "one row of CREATE_FLOORS",
-    "_stores.offsets._FLUSHED": "the columns of FLUSH and FLUSH_FENCED",
-    "_stores.offsets._FLUSH": "what both do with a row that is there",
+    "_stores.flushes._COLUMNS": "the columns of FLUSH and FLUSH_FENCED",
+    "_stores.flushes._SAME": "a condition in FLUSH_FENCED",
     "_stores.partitions.HEAD": "one row of CREATE_HEADS",
 }
 NOT_EXPLAINED = {

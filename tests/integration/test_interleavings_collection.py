@@ -23,7 +23,7 @@ POINTS = [
     "after COMMIT following offsets.RAISE_FLOORS",
     "after moves.DELETE",
 ]
-FLUSHING = "before COMMIT following offsets.FLUSH"
+FLUSHING = "before COMMIT following flushes.FLUSH"
 
 
 @pytest.fixture(autouse=True)

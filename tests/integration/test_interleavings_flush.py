@@ -18,8 +18,8 @@ from support.waiting import Record, eventually
 
 IN_FLIGHT = [
     ("return", "before leases.FENCE"),
-    ("return", "before COMMIT following offsets.FLUSH"),
-    ("return", "after COMMIT following offsets.FLUSH"),
+    ("return", "before COMMIT following flushes.FLUSH"),
+    ("return", "after COMMIT following flushes.FLUSH"),
     ("reject", "after moves.BURY"),
     ("transaction", "after deliveries.SETTLE_SAME"),
 ]

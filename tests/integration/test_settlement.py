@@ -10,9 +10,6 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import AckPolicy, AlreadySettled, Client, Message, RetryPolicy
-from lanelog._places import GroupTopic
-from lanelog._stores import offsets
-from lanelog._stores._offset_rows import OffsetsWrite
 from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, events, eventually
 
@@ -262,31 +259,3 @@ def test_an_error_text_that_no_column_holds_is_stored_all_the_same(lanelog_clien
     text = one(raw, "SELECT last_error FROM queue_messages WHERE topic = 't_dlq'")
     assert "\\ud800" in text
     assert "\U0001f600" in text
-
-
-def test_a_flush_of_one_statement_writes_for_the_owner_under_its_epoch_on_its_server(
-    lanelog_client: Client, raw: Any
-) -> None:
-    """For another owner, epoch, lane or server it writes nothing. It lowers no watermark, and keeps the pause."""
-    at = GroupTopic(topic="t", group="g")
-    session = lanelog_client._database.session("settler")
-    server = session.incarnation.mark if session.ensure() else 0
-    rows(raw, "INSERT INTO queue_partition_leases VALUES ('g', 't', 'k', 'me', 5, 1), ('g', 't', 'free', '', 5, 1)")
-
-    def flush(key: str, watermark: int, epoch: int = 5, *, owner: str = "me", server: int = server) -> bool:
-        return offsets.flush_fenced(session, at, owner, OffsetsWrite(key, watermark, 9, epoch), server=server)
-
-    def written() -> list[tuple[Any, ...]]:
-        columns = "partition_key, offset_acked, marked_through, marked_epoch, paused_at"
-        return rows(raw, f"SELECT {columns} FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't'")
-
-    assert not any((flush("k", 3, 4), flush("k", 3, owner="you"), flush("k", 3, server=server + 1), flush("none", 3)))
-    assert not flush("free", 3)
-    assert written() == []
-    assert flush("k", 3)
-    rows(raw, "UPDATE queue_offsets SET paused_at = 7")
-    assert flush("k", 2)
-    assert written() == [("k", 3, 9, 5, 7)]
-    assert not flush("k", 4, 6)
-    assert written() == [("k", 3, 9, 5, 7)]
-    session.close()

@@ -70,7 +70,7 @@ class Row:
 
 @attrs.define
 class Rows:
-    """What the stores' statements leave of one lane: `offsets.FLUSH`, `deliveries.UPSERT`, `DELETE`, `SETTLE`."""
+    """What the stores' statements leave of one lane: `flushes.FLUSH`, `deliveries.UPSERT`, `DELETE`, `SETTLE`."""
 
     acked: int | None = None
     mark: int = 0

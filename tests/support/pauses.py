@@ -6,7 +6,7 @@ process of its own; the tests of interleavings arm points there (`support/stage.
 A point is text, `before` or `after` something that one connection sends:
 
 * `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed;
-* `before COMMIT following offsets.FLUSH`: the transaction in which that statement was executed is about to commit;
+* `before COMMIT following flushes.FLUSH`: the transaction in which that statement was executed is about to commit;
 * `before RELEASE SAVEPOINT lanelog_start`: a statement that is no constant goes by its own text.
 
 A point stops the first connection that comes there after it was armed, once.
@@ -140,7 +140,7 @@ class Pauses:
 
         def paused_run(wire: Wire, sql: str, args: Sequence[object]) -> Any:
             name = name_of(sql)
-            if name == "offsets.FLUSH_FENCED":
+            if name == "flushes.FLUSH_FENCED":
                 return flush_in_steps(wire, sql, args)
             if name == "START TRANSACTION":
                 pauses._end(wire)
@@ -157,11 +157,11 @@ class Pauses:
 
         def flush_in_steps(wire: Wire, sql: str, args: Sequence[object]) -> Any:
             # The server locks the lease, writes and commits. Here each is a step, under the names of a larger flush.
-            _, _, group, topic, key, owner, *_ = args
+            _, _, group, topic, key, owner, *_ = args  # the watermark and the mark come first
             paused_run(wire, "START TRANSACTION", ())
             try:
                 one(wire, "leases.FENCE", leases.FENCE.format(keys="%s"), (group, topic, key, owner))
-                result = one(wire, "offsets.FLUSH", sql, args)
+                result = one(wire, "flushes.FLUSH", sql, args)
                 paused_commit(wire)
             except BaseException:
                 forgetful_rollback(wire)

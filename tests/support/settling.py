@@ -19,7 +19,7 @@ BEFORE_THE_FENCE = {
     "transaction": "before leases.FENCE following delivery.SET_PATIENCE",
 }
 BEHIND_THE_FENCE = {
-    "return": "before COMMIT following offsets.FLUSH",
+    "return": "before COMMIT following flushes.FLUSH",
     "reject": "before COMMIT following moves.BURY",
     "transaction": "before COMMIT following deliveries.SETTLE_SAME",
 }

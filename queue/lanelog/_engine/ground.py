@@ -108,7 +108,7 @@ class Ground:
 
     @property
     def mark(self) -> int:
-        """The SERVER_MARK of the server that memory stands on. No server has 0, which stands for none."""
+        """The SERVER_MARK of the server that memory stands on. 0: of none."""
         incarnation = self.incarnation
         return 0 if incarnation is None else incarnation.mark
 

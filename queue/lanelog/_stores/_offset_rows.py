@@ -35,6 +35,13 @@ class OffsetsWrite(NamedTuple):
     marked_epoch: int
 
 
+class WrittenOffsets(NamedTuple):
+    """Watermark and run mark of a row, as the last flush left them."""
+
+    offset_acked: int
+    marked_through: int
+
+
 @frozen
 class LanePlace:
     """A group's watermark and pause in a lane that is to be purged."""

@@ -1,13 +1,14 @@
 """`queue_offsets`: the acked watermark, the run mark and the pause of a lane for a group, and its floor (group '').
 
-Owns the SQL of its table. Never decides which message is acked, or which owner takes a lane.
+Owns the SQL of its table, except that of a flush (`flushes`). Never decides which message is acked, or which owner
+takes a lane.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._database import NOW_MS, SERVER_MARK
+from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
 from lanelog._stores._offset_rows import FloorRow, LanePlace, OffsetsRow
 from lanelog._stores._pause import RUNS, Pause
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog._places import LaneId
-    from lanelog._stores._offset_rows import OffsetsWrite
 
 # Watermarks, marks and floors of some lanes for one group and the floor group '' (PRIMARY).
 LOAD = f"""
@@ -26,29 +26,6 @@ SELECT consumer_group, partition_key, offset_acked, marked_through, marked_epoch
        CAST({NOW_MS} AS SIGNED) - CAST(marked_at AS SIGNED), paused_at
 FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ('', %s) AND topic = %s AND partition_key IN ({{keys}})
-"""
-
-_FLUSHED = "consumer_group, topic, partition_key, offset_acked, marked_through, marked_epoch, marked_at, updated_at"
-_FLUSH = """ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acked)),
-       marked_at = IF(marked_through = VALUES(marked_through) AND marked_epoch = VALUES(marked_epoch), marked_at,
-                      VALUES(marked_at)),
-       marked_through = VALUES(marked_through), marked_epoch = VALUES(marked_epoch), updated_at = VALUES(updated_at)"""
-
-# One flush: watermarks and run marks of many lanes (PRIMARY). A flush never lowers a watermark.
-FLUSH = f"""
-INSERT INTO queue_offsets ({_FLUSHED})
-VALUES {{rows}}
-{_FLUSH}
-"""
-
-# The same for one lane, with the fence: the lease is locked as `leases.FENCE` does (queue_partition_leases PRIMARY).
-FLUSH_FENCED = f"""
-INSERT INTO queue_offsets ({_FLUSHED})
-SELECT consumer_group, topic, partition_key, %s, %s, lease_epoch, {NOW_MS}, {NOW_MS}
-FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND leased_by = %s AND lease_epoch = %s
-      AND {SERVER_MARK} = %s LOCK IN SHARE MODE
-{_FLUSH}
 """
 
 # After a lock time-out: those of these rows that no other transaction has locked (PRIMARY).
@@ -242,24 +219,6 @@ def unmark(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> None:
     """Remove the run marks of these lanes."""
     for chunk in chunked(sorted(keys, key=str.encode)):
         cx.execute(UNMARK.format(keys=placeholders(chunk)), (*at.columns, *chunk))
-
-
-def flush(cx: Executor, at: GroupTopic, rows: Sequence[OffsetsWrite]) -> None:
-    """Write rows in primary-key order."""
-    group, topic = at.columns
-    values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
-    for chunk in chunked(sorted(rows, key=lambda row: row.key.encode())):
-        args = [value for row in chunk for value in (group, topic, *row)]
-        cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
-
-
-def flush_fenced(cx: Executor, at: GroupTopic, owner: str, row: OffsetsWrite, *, server: int) -> bool:
-    """Write one row and commit, if the lane is the owner's under the row's epoch, and the server has this SERVER_MARK.
-
-    The lease stays locked until the COMMIT. False: nothing was written.
-    """
-    where = (*at.columns, row.key, owner, row.marked_epoch, server)
-    return cx.execute(FLUSH_FENCED, (row.offset_acked, row.marked_through, *where)) > 0
 
 
 def try_lock(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:

@@ -18,6 +18,7 @@ from lanelog._engine.lane.run import Attempt, State
 from lanelog._engine.lane.state import LaneState
 from lanelog._engine.lane.values import CRASHED, Term, Waiting
 from lanelog._engine.lane.writes import Burial
+from lanelog._stores._offset_rows import WrittenOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -74,6 +75,8 @@ class Lane:
         if flushed is None:
             flushed = watermark if snapshot.head > watermark else -1
         lane = cls(state, PendingWrites(state, flushed=flushed, marked=snapshot.marked_through))
+        if snapshot.offset_acked is not None:
+            lane.writes.row = WrittenOffsets(snapshot.offset_acked, snapshot.marked_through)
         covered: set[int] = set()
         for row in sorted(snapshot.rows, key=lambda r: r.offset):
             lane._load_row(row, covered, now)

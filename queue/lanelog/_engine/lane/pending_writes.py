@@ -12,6 +12,7 @@ from attrs import define, field
 
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.writes import LaneWrite
+from lanelog._stores._offset_rows import WrittenOffsets
 from lanelog._stores.deliveries import DeliveryWrite
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class PendingWrites:
     runs: list[Run] = field(factory=list)  # planned, and to be marked by the next flush
     dirty: set[int] = field(factory=set)  # offsets whose row is to be written or deleted
     stored: set[int] = field(factory=set)  # offsets that may have a row
+    row: WrittenOffsets | None = None  # the row of offsets as the last flush left it; None: none, or not known
     durable: set[int] = field(factory=set)  # offsets of the buffer that a transaction of their own has settled
 
     @property
@@ -134,6 +136,7 @@ class PendingWrites:
             waiters=self.waiters,
             buffer=self.buffer,
             left=left,
+            before=self.row,
         )
         self.dirty, self.runs, self.waiters, self.buffer = held, [], [], {}
         self.writing = write
@@ -185,6 +188,7 @@ class PendingWrites:
         self.state.adopting = False
         self.flushed = max(self.flushed, write.watermark)
         self.marked = write.mark
+        self.row = WrittenOffsets(self.flushed, write.mark)
         self.stored.update(row.offset for row in write.upserts)
         self.dirty.update(row.offset for row in write.upserts if row.offset <= self.state.watermark)  # passed meanwhile
         self.stored.difference_update(write.deletes)
@@ -198,6 +202,7 @@ class PendingWrites:
         self.writing = None
         # It may have committed: its mark and its rows may be there, to be undone or deleted.
         self.marked = max(self.marked, write.mark)
+        self.row = None
         self.stored.update(row.offset for row in write.upserts)
         self.dirty |= write.offsets
         self.runs = [run for run in write.runs if run.attempts] + self.runs

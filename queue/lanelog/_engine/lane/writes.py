@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Term
+    from lanelog._stores._offset_rows import WrittenOffsets
     from lanelog._stores.deliveries import DeliveryWrite
     from lanelog._stores.fetches import Fetched
     from lanelog._stores.history import Ended, HistoryWrite
@@ -50,6 +51,8 @@ class LaneWrite:
     waiters: list[FlushWaiter]
     buffer: dict[int, str]
     left: Sequence[HistoryWrite] = ()
+    before: WrittenOffsets | None = None
+    """What the lane's row of offsets says. None: there is none, or it is not known."""
 
     @property
     def moves_only(self) -> bool:

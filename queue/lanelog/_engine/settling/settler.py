@@ -8,8 +8,9 @@ Lock order of a flush: leases S (shared) → delivery → offsets → history. A
 offsets, both with SKIP LOCKED, then delivery → history; so it waits for nobody while it has locks. A crash before the
 COMMIT redelivers the messages whose outcomes the flush carried. A crash after it loses nothing. A flush whose COMMIT
 was not answered is written again: every value in it is absolute, the watermark only grows, and the fence is checked
-again. A process that sleeps in the middle holds its locks until the server drops its session (`wait_timeout`, 15 s).
-Meanwhile the steal skips locked rows.
+again. The answered one waits for the locks of the other. A flush of one statement that arrives late finds another row
+than it expects, and changes nothing. A process that sleeps in the middle holds its locks until the server drops its
+session (`wait_timeout`, 15 s). Meanwhile the steal skips locked rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from attrs import define, field
 
 from lanelog._database import codes
 from lanelog._engine.settling.dead_letters import DeadLetters
-from lanelog._stores import deliveries, history, leases, offsets
+from lanelog._stores import deliveries, flushes, history, leases, offsets
 from lanelog._stores._offset_rows import OffsetsWrite
 from lanelog.errors import DatabaseError
 
@@ -118,20 +119,32 @@ class Settler:
         self, member: Member, writes: Sequence[LaneWrite], generation: int
     ) -> tuple[Sequence[LaneWrite], Sequence[LaneWrite]]:
         """Write and commit. Returns the writes that were made, and those whose lane is ours no more."""
-        # Each time before the first write: memory may have been loaded again since the writes were collected, from a
-        # server with other rows.
-        if len(writes) == 1 and member not in self._cautious and writes[0].moves_only:
-            self.context.check_generation(self.session, generation)
-            # Most flushes of quiet lanes are like this, and a handler waits for the mark: one round trip instead of
-            # four. A crash or a lost answer leaves what it leaves of the transaction below.
-            if offsets.flush_fenced(
-                self.session, member.at, member.owner, _row(writes[0]), server=self.context.ground.mark
-            ):
-                return writes, []
-            # Another owner, epoch or server. The transaction finds out which.
+        if len(writes) == 1 and member not in self._cautious and self._committed_at_once(member, writes[0], generation):
+            return writes, []
         with self.session.transaction() as cx:
+            # Memory may have been loaded again since the writes were collected, from a server with other rows.
             self.context.check_generation(self.session, generation)
             return self._write(cx, member, writes)
+
+    def _committed_at_once(self, member: Member, write: LaneWrite, generation: int) -> bool:
+        """Write what only moves one lane's watermark and mark, in one round trip instead of four: a handler waits.
+
+        False: another owner, epoch or server, another row than memory knows, or an error that no repetition mends. The
+        transaction that follows finds out which, and raises what COMMIT would raise. The row is no longer known after a
+        lost answer, so the next flush of the lane is a transaction, too.
+        """
+        if write.before is None or not write.moves_only:
+            return False
+        server = self.context.ground.mark  # before the check: memory may be loaded from another server behind it
+        self.context.check_generation(self.session, generation)
+        try:
+            return flushes.flush_fenced(
+                self.session, member.at, member.owner, _row(write), before=write.before, server=server
+            )
+        except DatabaseError as error:
+            if error.retriable:
+                raise
+            return False
 
     def _again(self, member: Member, error: BaseException) -> bool:
         """Decide after a failed flush. True: repeat it at once. Otherwise raise the error, and the loop waits."""
@@ -165,7 +178,7 @@ class Settler:
         if mine:
             deliveries.upsert(cx, at, [row for write in mine for row in write.upserts])
             deliveries.delete(cx, at, [(w.term.key, offset) for w in mine for offset in w.deletes])
-            offsets.flush(cx, at, [_row(write) for write in mine])
+            flushes.flush(cx, at, [_row(write) for write in mine])
             if member.rules.history:
                 left = [row for write in mine for row in write.left]
                 history.upsert(cx, at, member.owner, left, time.monotonic())
