@@ -35,8 +35,10 @@ _SAME = "offset_acked = %s AND marked_through = %s"
 
 # Fence and flush of one lane whose row is known. The lease is locked as by `leases.FENCE` (queue_partition_leases
 # PRIMARY). The statement may arrive late, when its connection is long lost and a newer flush has been made. Then the
-# row is another one, and stays: an older mark must not hide a message that a handler has. NOW_MS is the time before
-# any wait for a lock, so the mark may seem older than it is, by as long as a lock is waited for.
+# row is another one, and stays: an older mark must not hide a message that a handler has. One case is left: the run was
+# recalled and its mark undone meanwhile, so that the row is as before. Then the late mark counts an attempt that never
+# began, if the process dies before the lane's next flush. An attempt too many is safe, one too few is not.
+# NOW_MS is the time before any wait for a lock, so the mark may seem older than it is, by the length of that wait.
 FLUSH_FENCED = f"""
 INSERT INTO queue_offsets ({_COLUMNS})
 SELECT consumer_group, topic, partition_key, %s, %s, lease_epoch, {NOW_MS}, {NOW_MS}

@@ -8,9 +8,10 @@ Lock order of a flush: leases S (shared) → delivery → offsets → history. A
 offsets, both with SKIP LOCKED, then delivery → history; so it waits for nobody while it has locks. A crash before the
 COMMIT redelivers the messages whose outcomes the flush carried. A crash after it loses nothing. A flush whose COMMIT
 was not answered is written again: every value in it is absolute, the watermark only grows, and the fence is checked
-again. The answered one waits for the locks of the other. A flush of one statement that arrives late finds another row
-than it expects, and changes nothing. A process that sleeps in the middle holds its locks until the server drops its
-session (`wait_timeout`, 15 s). Meanwhile the steal skips locked rows.
+again. While the server still works on the lost one, the repetition waits for its locks. A flush of one statement that
+arrives late finds another row than it expects, and changes nothing (`flushes.FLUSH_FENCED`). A process that sleeps in
+the middle holds its locks until the server drops its session (`wait_timeout`, 15 s). Meanwhile the steal skips locked
+rows.
 """
 
 from __future__ import annotations
