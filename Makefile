@@ -31,10 +31,10 @@ test-thorough: .venv/installed database clocks browser java previous promtool
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
 
-# A browser sees the same pages on both, and a supervisor the same processes; the documentation asks no database.
+# A browser sees the same pages on both; the documentation asks no database.
 test-mysql: .venv/installed database clocks browser mysql previous promtool
 	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local \
-		--ignore=tests/integration/test_dashboard_browser.py --ignore=tests/integration/test_worker_command.py \
+		--ignore=tests/integration/test_dashboard_browser.py \
 		--ignore=tests/integration/test_docs_built.py
 	@$(BIN)/python -m pytest tests/chaos
 

@@ -1,6 +1,7 @@
 """The read-back of leases and the look at heads: digests that the server computes, and what a difference does."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from lanelog._engine.member.leasing import LeasingSide
 from lanelog._places import GroupTopic
 from lanelog._stores import fetches, leases, partitions
 from lanelog._stores.leases import LeasesDigest, OwnedLane
+from lanelog.errors import DatabaseError
 from support.pace import ALWAYS, paced
 from support.sql import one, rows
 from support.waiting import Record, eventually
@@ -119,6 +121,63 @@ def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lane
     eventually(lambda: subscription.stats().lanes == 2)
     lanelog_client.publish_many("t", [(key, b"2") for key in "bc"])
     assert sorted(seen.wait(5)[3:]) == [("b", 91), ("c", tokens["c"])]
+
+
+def test_an_equal_digest_extends_authority_from_before_it_was_asked_for_and_a_different_one_does_not(
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference extends it when the rows are read, in the same turn; as long as they cannot be read, it does not."""
+    lease = 4.0
+    digest, owned, grant = leases.digest, leases.owned, LeasingSide.grant_authority
+    differs, unreadable = threading.Event(), threading.Event()
+    seen: list[tuple[str, float]] = []
+
+    def asked(*given: Any) -> LeasesDigest:
+        seen.append(("digest", time.monotonic()))
+        return LeasesDigest(0, 0) if differs.is_set() else digest(*given)
+
+    def read(*given: Any) -> list[OwnedLane]:
+        seen.append(("rows", time.monotonic()))
+        if unreadable.is_set():
+            seen.append(("failed", time.monotonic()))
+            raise DatabaseError("the rows cannot be read", retriable=True)
+        return owned(*given)
+
+    def granted(self: LeasingSide, until: float, slept: float) -> None:
+        seen.append(("extended", until - lease))
+        grant(self, until, slept)
+
+    def turns(begin: int) -> list[list[tuple[str, float]]]:
+        """What came of each digest that was asked for, but the last one."""
+        found: list[list[tuple[str, float]]] = []
+        for each in seen[begin:]:
+            if each[0] == "digest":
+                found.append([])
+            if found:
+                found[-1].append(each)
+        return found[:-1]
+
+    def names(begin: int) -> list[list[str]]:
+        return [[name for name, _ in turn] for turn in turns(begin)]
+
+    monkeypatch.setattr(leases, "digest", asked)
+    monkeypatch.setattr(leases, "owned", read)
+    monkeypatch.setattr(LeasingSide, "grant_authority", granted)
+    lanelog_client.publish("t", "a", b"1")
+    lanelog_client.subscribe("t", "g", lambda _: None, lease_duration=lease, lease_renewal=1.0)
+    eventually(lambda: ["digest", "extended"] in names(0))
+    differs.set()
+    begin = len(seen)
+    eventually(lambda: len(turns(begin)) > 1)
+    assert {tuple(turn) for turn in names(begin)} == {("digest", "rows", "extended")}
+    for turn in turns(0):
+        extended = next(at for name, at in turn if name == "extended")
+        assert extended <= turn[0][1]
+    unreadable.set()
+    eventually(lambda: seen[-1][0] == "failed")
+    begin = len(seen)
+    eventually(lambda: [name for name, _ in seen[begin:]].count("failed") > 1)
+    assert "extended" not in {name for name, _ in seen[begin:]}
 
 
 def test_all_rows_are_read_once_a_lease(lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
