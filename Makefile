@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-rest test-thorough test-mysql test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql previous promtool
+.PHONY: help demo demo-spark test test-rest test-thorough test-mysql test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql mysqlclient previous promtool
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ demo-spark: .venv/installed database java ## The demo, then its log archived, re
 
 # Two workers: most tests wait for processes and servers. A file of tests stays on one worker.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
+# What differs between the drivers, with the other one, where it could be built.
+MYSQLCLIENT := [ ! -f .mysqlclient/installed ] || PYTHONPATH=.mysqlclient $(PYTEST) -k mysqlclient \
+	tests/integration/test_database.py tests/integration/test_lent.py tests/integration/test_publish_packet.py
 
 test: .venv/installed database clocks browser java promtool ## Run the tests that tell within minutes what is broken
 	@$(PYTEST) -m "not thorough" tests/unit tests/contract tests/integration
@@ -26,16 +29,17 @@ test: .venv/installed database clocks browser java promtool ## Run the tests tha
 # `make --jobs=2 test-rest` runs its two halves side by side; they do not disturb each other.
 test-rest: test-thorough test-mysql ## Run what `make test` leaves out, all on MySQL, chaos
 
-test-thorough: .venv/installed database clocks browser java previous promtool
+test-thorough: .venv/installed database clocks browser java mysqlclient previous promtool
 	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration
+	@$(MYSQLCLIENT)
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
 
 # A browser sees the same pages on both; the documentation asks no database.
-test-mysql: .venv/installed database clocks browser mysql previous promtool
+test-mysql: .venv/installed database clocks browser mysql mysqlclient previous promtool
 	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local \
-		--ignore=tests/integration/test_dashboard_browser.py \
-		--ignore=tests/integration/test_docs_built.py
+		--ignore=tests/integration/test_dashboard_browser.py --ignore=tests/integration/test_docs_built.py
+	@$(MYSQLCLIENT) --server=mysql-local
 	@$(BIN)/python -m pytest tests/chaos
 
 test-all: test test-rest ## Run every test, on MariaDB and on MySQL
@@ -77,7 +81,7 @@ dev-server: .venv/installed database ## Start a private database and print its U
 	@$(BIN)/lanelog dev-server
 
 clean: ## Remove the virtual environment and everything generated
-	rm -rf .venv .previous dist demo-spark docs/_build .hypothesis .*_cache
+	rm -rf .venv .mysqlclient .previous dist demo-spark docs/_build .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 database:
@@ -97,6 +101,9 @@ promtool:
 
 mysql:
 	@tests/servers/mysql
+
+mysqlclient: .venv/installed
+	@.ci/setup-mysqlclient
 
 previous: .venv/installed
 	@.ci/setup-previous

@@ -1,9 +1,14 @@
 """The benchmarks run; what they measure is for people."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from benchmarks import guard
+from benchmarks.bench import Bench
 
 from lanelog.devserver import DevServer
 from support.readme import ROOT
@@ -35,6 +40,31 @@ def test_a_step_of_the_benchmarks_runs(lanelog_server: DevServer, step: str, fig
     assert done.returncode == 0, done.stderr
     for figure in figures:
         assert figure in done.stdout
+
+
+@pytest.mark.parametrize(("times", "status"), [(1.4, 0), (1.6, 1)])
+def test_the_guard_fails_when_a_message_costs_half_as_much_again(
+    lanelog_server: DevServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    times: float,
+    status: int,
+) -> None:
+    """It names what became dearer. It measures that once more before: a disturbed machine is no reason."""
+    recorded = tmp_path / "guard.json"
+    recorded.write_text(json.dumps({"cheap": 2.0, "dear": 2.0}))
+    measured: list[str] = []
+
+    def measure(name: str, library: float) -> Callable[[Bench], guard.Cost]:
+        return lambda _: measured.append(name) or guard.Cost(library, 1.0)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(guard, "MEASURES", {"cheap": measure("cheap", 2.0), "dear": measure("dear", 2.0 * times)})
+    command = ["guard", "--server", lanelog_server.url, "--rounds", "1", "--recorded", str(recorded)]
+    monkeypatch.setattr(sys, "argv", command)
+    assert guard.main() == status
+    assert measured == ["cheap", "dear", "dear"][: 2 + status]
+    assert ("dearer than recorded: dear." in capsys.readouterr().err) == bool(status)
 
 
 @pytest.mark.thorough

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -21,7 +21,8 @@ from support.sql import one, rows, stored
 from support.stage import wait_until_blocked
 from support.waiting import eventually
 
-DRIVERS = ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])]
+Driver = Literal["pymysql", "mysqlclient"]
+DRIVERS: list[Driver] = ["pymysql", "mysqlclient"] if find_spec("MySQLdb") else ["pymysql"]
 HOSTILE = ["'); DROP TABLE queue_messages; -- ", "%s;%%", "a\\", '"`/*', "ä€𝄞;COMMIT;", "@lanelog_offset"]
 STALL = "DO GET_LOCK('stalled', 20), RELEASE_LOCK('stalled')"
 SET_OPTION = b"\x1b"
@@ -75,9 +76,10 @@ def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
     assert head_of(raw) == 5
 
 
-def test_an_early_time_out_takes_no_packet(proxy: Proxy) -> None:
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_early_time_out_takes_no_packet(proxy: Proxy, driver: Driver) -> None:
     """Its caller might repeat a message that is still on its way."""
-    with publisher_at(proxy.url, publish_timeout=29.0) as publisher:
+    with publisher_at(proxy.url, driver=driver, publish_timeout=29.0) as publisher:
         publisher.publish("t", "k", b"x")
         before = proxy.requests
         publisher.publish("t", "k", b"x")
@@ -111,6 +113,21 @@ def test_a_lost_answer_is_followed_by_no_second_copy(
     assert proxy.cuts == 1
     assert [offset for offset, _ in log_of(raw)] == [1, 2, 3]
     assert head_of(raw) == 3
+
+
+def test_a_commit_that_fails_has_an_unknown_outcome(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
+    """Some servers say so after the transaction is in their log. It is asked for, and the message is there once."""
+    drafted = make_draft("t", "k", b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
+    proxy.fail_after = b"COMMIT"
+    with pytest.raises(DatabaseError, match="during COMMIT") as caught:
+        packet.publish(publisher._database, drafted)
+    assert caught.value.outcome_unknown
+    proxy.fail_after = b"COMMIT"
+    receipt = publisher.publish("t", "k", b"y")
+    assert (receipt.offset, receipt.duplicate) == (4, False)
+    assert not proxy.fail_after
+    assert log_of(raw) == [(1, b"first"), (2, b"second"), (3, b"x"), (4, b"y")]
+    assert head_of(raw) == 4
 
 
 def test_what_arrives_late_meets_its_copy(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
@@ -244,12 +261,13 @@ def test_hostile_text_stays_text(publisher: Publisher, proxy: Proxy, raw: Any) -
     assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 2 + len(HOSTILE)
 
 
-def test_the_clock_of_a_lane_never_falls(lanelog_url: str, raw: Any) -> None:
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_the_clock_of_a_lane_never_falls(lanelog_url: str, raw: Any, driver: Driver) -> None:
     """Publishers in turns, each in a packet of its own: a message is never older than the one before it."""
     begin = threading.Barrier(4)
 
     def publish() -> None:
-        with publisher_at(lanelog_url) as publisher:
+        with publisher_at(lanelog_url, driver=driver) as publisher:
             publisher.publish("t", "k", b"x")
             begin.wait(20)
             for _ in range(100):
@@ -263,10 +281,11 @@ def test_the_clock_of_a_lane_never_falls(lanelog_url: str, raw: Any) -> None:
     assert len(moments) == 404
 
 
-def test_a_proxy_that_takes_one_statement_at_a_time(proxy: Proxy, raw: Any) -> None:
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_proxy_that_takes_one_statement_at_a_time(proxy: Proxy, raw: Any, driver: Driver) -> None:
     """It is asked once on each connection; everything is published in as many trips as it takes."""
     proxy.refuse = SET_OPTION
-    with publisher_at(proxy.url, pool_size=2) as publisher:
+    with publisher_at(proxy.url, driver=driver, pool_size=2) as publisher:
         assert publisher.publish("t", "k", b"1").offset == 1
         before = proxy.requests
         assert publisher.publish("t", "k", b"2").offset == 2
@@ -282,9 +301,10 @@ def test_user_code_gets_a_connection_for_single_statements(publisher: Publisher)
         publisher.publish("t", "k", b"x")
 
 
-def test_nothing_is_sent_to_a_server_that_has_hung_up(lanelog_url: str, raw: Any) -> None:
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_nothing_is_sent_to_a_server_that_has_hung_up(lanelog_url: str, raw: Any, driver: Driver) -> None:
     """A connection that ended while it was idle is replaced: nobody has to ask what became of the packet."""
-    database = Database(ConnectConfig.from_url(lanelog_url, pool_size=2))
+    database = Database(ConnectConfig.from_url(lanelog_url, driver=driver, pool_size=2))
     try:
         assert database.commit_at_once([Statement("DO LAST_INSERT_ID(%s)", (7,))]) is not None
         with database.autocommit() as cx:

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -123,6 +125,12 @@ def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lane
     assert sorted(seen.wait(5)[3:]) == [("b", 91), ("c", tokens["c"])]
 
 
+def turns(seen: Sequence[tuple[str, float]]) -> list[list[tuple[str, float]]]:
+    """What came of each digest that was asked for, but the last one."""
+    begins = [place for place, (name, _) in enumerate(seen) if name == "digest"]
+    return [list(seen[begin:end]) for begin, end in pairwise(begins)]
+
+
 def test_an_equal_digest_extends_authority_from_before_it_was_asked_for_and_a_different_one_does_not(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,30 +155,20 @@ def test_an_equal_digest_extends_authority_from_before_it_was_asked_for_and_a_di
         seen.append(("extended", until - lease))
         grant(self, until, slept)
 
-    def turns(begin: int) -> list[list[tuple[str, float]]]:
-        """What came of each digest that was asked for, but the last one."""
-        found: list[list[tuple[str, float]]] = []
-        for each in seen[begin:]:
-            if each[0] == "digest":
-                found.append([])
-            if found:
-                found[-1].append(each)
-        return found[:-1]
-
-    def names(begin: int) -> list[list[str]]:
-        return [[name for name, _ in turn] for turn in turns(begin)]
+    def names(begin: int) -> list[tuple[str, ...]]:
+        return [tuple(name for name, _ in turn) for turn in turns(seen[begin:])]
 
     monkeypatch.setattr(leases, "digest", asked)
     monkeypatch.setattr(leases, "owned", read)
     monkeypatch.setattr(LeasingSide, "grant_authority", granted)
     lanelog_client.publish("t", "a", b"1")
     lanelog_client.subscribe("t", "g", lambda _: None, lease_duration=lease, lease_renewal=1.0)
-    eventually(lambda: ["digest", "extended"] in names(0))
+    eventually(lambda: ("digest", "extended") in names(0))
     differs.set()
     begin = len(seen)
-    eventually(lambda: len(turns(begin)) > 1)
-    assert {tuple(turn) for turn in names(begin)} == {("digest", "rows", "extended")}
-    for turn in turns(0):
+    eventually(lambda: len(names(begin)) > 1)
+    assert set(names(begin)) == {("digest", "rows", "extended")}
+    for turn in turns(seen):
         extended = next(at for name, at in turn if name == "extended")
         assert extended <= turn[0][1]
     unreadable.set()
@@ -178,6 +176,46 @@ def test_an_equal_digest_extends_authority_from_before_it_was_asked_for_and_a_di
     begin = len(seen)
     eventually(lambda: [name for name, _ in seen[begin:]].count("failed") > 1)
     assert "extended" not in {name for name, _ in seen[begin:]}
+
+
+@pytest.mark.parametrize("question", ["digest", "owned"])
+def test_authority_that_is_withdrawn_while_the_server_is_asked_stays_withdrawn(
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """The answer is about the time before: only a question that is asked afterwards gives the authority back."""
+    grant = LeasingSide.grant_authority
+    began, seen = threading.Event(), Record()
+
+    def asking(name: str) -> Any:
+        ask = getattr(leases, name)
+
+        def asked(*given: Any) -> Any:
+            found = ask(*given)
+            if began.is_set() and (name == question or "withdrawn" in seen.items):
+                if "withdrawn" not in seen.items:
+                    assert lanelog_client._engine is not None
+                    lanelog_client._engine.context.withdraw_authority()
+                    seen("withdrawn")
+                else:
+                    seen("asked again")
+            return found
+
+        return asked
+
+    def granted(self: LeasingSide, until: float, slept: float) -> None:
+        seen("granted")
+        grant(self, until, slept)
+
+    for name in ("digest", "owned"):
+        monkeypatch.setattr(leases, name, asking(name))
+    monkeypatch.setattr(LeasingSide, "grant_authority", granted)
+    lanelog_client.publish("t", "a", b"1")
+    lanelog_client.subscribe("t", "g", lambda _: None, lease_duration=4.0, lease_renewal=1.0)
+    seen.wait(1)
+    began.set()
+    eventually(lambda: "asked again" in seen.items and seen.items[-1] == "granted")
+    after = seen.items[seen.items.index("withdrawn") + 1 :]
+    assert after[0] == "asked again"
 
 
 def test_all_rows_are_read_once_a_lease(lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:

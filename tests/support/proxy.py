@@ -14,6 +14,12 @@ DOOM = "SET @doomed = 1"
 """A connection that executed this never hears what became of its next COMMIT."""
 UNKNOWN_COMMAND = b"\x18\x00\x00\x01\xff" + (1047).to_bytes(2, "little") + b"#08S01Unknown command"
 """What a server says to a command that it does not know."""
+REFUSED_COMMIT = b"\xff" + (1180).to_bytes(2, "little") + b"#HY000Got error 28 during COMMIT"
+"""What a server says of a COMMIT that failed, without the header of the packet."""
+_HEADER = 4
+"""Bytes before each packet: three of its length, and its number."""
+_MORE = 0x0008
+"""The flag of an answer that another one follows."""
 
 
 @define(eq=False)
@@ -29,6 +35,8 @@ class Proxy:
     """Whether the last request of a connection is kept instead, on its way, until `arrive`."""
     refuse: bytes = b""
     """Requests that begin with this command are unknown to the server."""
+    fail_after: bytes = b""
+    """The next request that ends with this is run, and the last thing that the server says of it becomes an error."""
     requests: int = 0
     """How many there were, of all connections."""
     silent: bool = False
@@ -81,10 +89,11 @@ class Proxy:
                     client.close()
                     continue
                 self._open += [client, server]
-                threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._answers, args=(server, client), daemon=True).start()
+                fails = threading.Event()
+                threading.Thread(target=self._requests, args=(client, server, fails), daemon=True).start()
+                threading.Thread(target=self._answers, args=(server, client, fails), daemon=True).start()
 
-    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+    def _requests(self, client: socket.socket, server: socket.socket, fails: threading.Event) -> None:
         ends_at = b""
         with suppress(OSError):
             while data := client.recv(65536):
@@ -94,6 +103,7 @@ class Proxy:
                 if self.refuse and data[4:].startswith(self.refuse):
                     client.sendall(UNKNOWN_COMMAND)
                     continue
+                self._arm(data, fails)
                 if data.endswith(DOOM.encode()):
                     ends_at = b"COMMIT"
                 if self.cut_at and data.endswith(self.cut_at):
@@ -112,11 +122,40 @@ class Proxy:
             with suppress(OSError):
                 server.shutdown(socket.SHUT_WR)
 
-    def _answers(self, server: socket.socket, client: socket.socket) -> None:
+    def _arm(self, request: bytes, fails: threading.Event) -> None:
+        if self.fail_after and request.endswith(self.fail_after):
+            self.fail_after = b""
+            fails.set()
+
+    def _answers(self, server: socket.socket, client: socket.socket, fails: threading.Event) -> None:
+        answer = b""
         with suppress(OSError):
             while data := server.recv(65536):
+                if fails.is_set():
+                    answer += data
+                    last = _last_packet(answer)
+                    if last is None:
+                        continue
+                    error = len(REFUSED_COMMIT).to_bytes(3, "little") + answer[last + 3 : last + _HEADER]
+                    data, answer = answer[:last] + error + REFUSED_COMMIT, b""
+                    fails.clear()
                 client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)
+
+
+def _last_packet(answer: bytes) -> int | None:
+    """Where the last packet of a whole answer begins. All its packets are plain successes, of small numbers."""
+    at = 0
+    while at + _HEADER < len(answer):
+        end = at + _HEADER + int.from_bytes(answer[at : at + 3], "little")
+        if end > len(answer):
+            return None
+        kind, *_, low, high = answer[at + _HEADER : at + _HEADER + 5]
+        assert kind == 0
+        if not (low | high << 8) & _MORE:
+            return at
+        at = end
+    return None
 
 
 def _end(end: socket.socket) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -179,6 +180,30 @@ def test_a_fork_closes_the_childs_copies(receiver: Receiver) -> None:
     send(receiver, HINT.packed(receiver.place.token))
     assert receiver.receive() == {HINT}
     doorbell.close()
+
+
+def test_two_processes_are_on_one_host_if_boot_and_network_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container with a network of its own is another host, and so is this machine after its next boot."""
+    boot, network, other = tmp_path / "boot", tmp_path / "network", tmp_path / "other"
+    network.touch()
+    other.touch()
+
+    def host(booted: str, namespace: Path) -> str:
+        boot.write_text(f"{booted}\n")
+        monkeypatch.setattr("lanelog._hints.host._NETWORK", namespace)
+        own_host.cache_clear()
+        return own_host()
+
+    monkeypatch.setattr("lanelog._hints.host._BOOT", boot)
+    try:
+        assert host("1", network) == host("1", network)
+        assert len({host("1", network), host("2", network), host("1", other)}) == 3
+        assert host("1", tmp_path / "none") == ""
+    finally:
+        monkeypatch.undo()
+        own_host.cache_clear()
 
 
 def test_an_allowance_pays_for_its_share_of_the_time() -> None:
