@@ -1,10 +1,13 @@
 """The dashboard against a real database: every page, every action, and whom it refuses."""
 
+import asyncio
 import base64
 import io
+import json
 import logging
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,16 +26,17 @@ from starlette.routing import Route
 import lanelog
 from lanelog._engine.leasing.registration import register
 from lanelog._places import GroupTopic
-from lanelog.config import ConnectConfig, SubscriptionConfig
+from lanelog.config import SubscriptionConfig
 from lanelog.dashboard import Access, WebPace, dashboard, wsgi
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.guard import Guard
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError
 from support.accounts import account
-from support.cli import Command
+from support.cli import Command, everything
 from support.dashboards import Visitor
 from support.shop import open_shop
+from support.sql import connect
 from support.waiting import accept, events, eventually
 
 TOKEN = "a-token-of-26-characters-x"
@@ -74,7 +78,7 @@ PAGES = {
     "/delayed?topic=merge": "later",
     "/archives": "what they have not read",
     "/jobs": "since this dashboard was started",
-    "/audit": "pause",
+    "/audit": "with the role admin",
     "/audit?topic=halted": "pause",
     "/database": "queue_messages",
 }
@@ -105,6 +109,11 @@ def own_shop(lanelog_server: DevServer) -> Iterator[lanelog.Client]:
 def threads() -> list[threading.Thread]:
     """Those that take samples."""
     return [each for each in threading.enumerate() if each.name == "lanelog-dashboard"]
+
+
+def url_of(client: lanelog.Client, server: DevServer) -> str:
+    """Where the client's database is."""
+    return f"{server.url.rpartition('/')[0]}/{client.admin._database.config.database}"
 
 
 def routes(app: Any) -> list[Route]:
@@ -245,6 +254,21 @@ def test_archives_are_shown_as_the_groups_they_are(lanelog_client: lanelog.Clien
     assert re.search(
         r">nightly</a>.*<td><span class=\"\">archive</span></td>.*<td><span class=\"\">2</span></td>", text
     )
+
+
+def test_a_lane_says_who_owns_it_for_each_group(lanelog_client: lanelog.Client) -> None:
+    """For the group that is asked for, and for each other one; nobody, once its subscriber has gone."""
+    lanelog_client.publish("t", "k", b"x")
+    admin, visitor = lanelog_client.admin, Visitor(dashboard(lanelog_client))
+
+    def others() -> str:
+        return visitor.get("/lane", topic="t", group="g", key="k").text.partition("Other groups here")[2]
+
+    with lanelog_client.subscribe("t", "g", accept), lanelog_client.subscribe("t", "h", accept):
+        eventually(lambda: admin.lane("t", "g", "k").owner and admin.lane("t", "h", "k").owner)
+        owner = admin.lane("t", "h", "k").owner
+        assert f">{owner}<" in others()
+    assert f">{owner}<" not in others()
 
 
 def test_hostile_names_and_payloads_stay_text(lanelog_client: lanelog.Client) -> None:
@@ -448,21 +472,66 @@ def test_charts_are_drawn_of_the_dashboards_own_samples(lanelog_client: lanelog.
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("rights", [{}, dict.fromkeys(("queue_groups", "queue_offsets"), "INSERT, UPDATE")])
 def test_an_action_without_the_privilege_is_refused_and_logged(
-    own_shop: lanelog.Client, lanelog_server: DevServer, raw: Any, caplog: pytest.LogCaptureFixture
+    shop: lanelog.Client,
+    lanelog_server: DevServer,
+    raw: Any,
+    caplog: pytest.LogCaptureFixture,
+    rights: dict[str, str],
 ) -> None:
     """A reader's, whatever the dashboard allows, or one that may not write the audit; nothing was changed."""
-    url = own_shop.admin._database.config.database
-    there = lanelog_server.url.rpartition("/")[0] + "/" + url
-    for rights in (
-        {"*": "SELECT"},
-        {"*": "SELECT", "queue_groups": "INSERT, UPDATE", "queue_offsets": "INSERT, UPDATE"},
+    url = url_of(shop, lanelog_server)
+    with (
+        connect(url) as connection,
+        account(raw, url, {"*": "SELECT", **rights}) as limited,
+        lanelog.connect(limited) as client,
     ):
-        with account(raw, there, rights) as limited, lanelog.connect(limited) as client:
-            visitor = Visitor(dashboard(client, Access(allow_actions=True)))
-            assert visitor.post("/act/pause", **FORMS["pause"], why="x").status_code == 503
-    assert len(events(caplog, "action.failed", logging.WARNING)) == 2
-    assert own_shop.admin.groups("merge")[0].paused_at is None
+        before = everything(connection)
+        visitor = Visitor(dashboard(client, Access(allow_actions=True)))
+        for name, form in FORMS.items():
+            assert visitor.get(f"/act/{name}", **form).status_code in {200, 403}  # MySQL demands UPDATE for a lock, too
+            answer = visitor.post(f"/act/{name}", **form, why="x")
+            assert answer.status_code == 403, (name, answer.text)
+            assert "<h1>The database account lacks a privilege</h1>" in answer.text, name
+            assert "lanelog grants --role" in answer.text, name
+        assert everything(connection) == before
+    assert len(events(caplog, "action.failed", logging.WARNING)) == len(ACTIONS)
+
+
+def test_the_card_of_dead_letters_offers_what_its_command_does(
+    lanelog_client: lanelog.Client, lanelog_url: str
+) -> None:
+    """Those of its reason and group, and no others, whatever their names and reasons are. No two cards have an id."""
+    topic, reasons = "-t;", ["it's --reason $HOME & more", "--all"]
+    lanelog_client.publish_many(topic, [(f"k{number}", reasons[number % 2].encode()) for number in range(5)])
+    for group in ("g h", "other"):
+        with lanelog_client.subscribe(topic, group, saying, start="earliest") as subscription:
+            eventually(lambda subscription=subscription: subscription.stats().dead_lettered == 5)
+    visitor = Visitor(dashboard(lanelog_client, Access(allow_actions=True)))
+    text = visitor.get("/").text
+    ids = re.findall(r' id="(.*?)"', text)
+    assert len(ids) == len(set(ids))
+    cards = [card for card in re.findall(r"<article.*?</article>", text, re.DOTALL) if "dlq redrive" in card]
+    assert len(cards) == 3  # of four reasons, the most frequent ones
+    for card in cards:
+        words = shlex.split(unescape(re.findall(r'<pre class="command">\$ lanelog (.*)</pre>', card)[0]))
+        told = json.loads(Command(lanelog_url)(*words[:2], "--json", *words[2:]).stdout)
+        (button,) = re.findall(r'<a class="button" [^>]*href="(.*?)">Redrive…', card)
+        preview = visitor.send("GET", unescape(button)).text
+        assert dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", preview))["messages"] == str(told["messages"])
+    left = {(each.group, each.reason): each.count for each in lanelog_client.admin.dead_letter_reasons(topic)}
+    (action,) = re.findall(r'<form method="post" action="(.*?)"', preview)
+    assert visitor.post(unescape(action), why="it is mended").status_code == 200
+    now = {(each.group, each.reason): each.count for each in lanelog_client.admin.dead_letter_reasons(topic)}
+    (gone,) = left.keys() - now.keys()
+    assert left[gone] == told["messages"]
+    assert set(gone) <= set(words)
+
+
+def saying(message: lanelog.Message) -> None:
+    """A handler that gives every message up, for the reason that its payload says."""
+    raise lanelog.Reject(message.payload.decode())
 
 
 # -- whom it refuses ---------------------------------------------------------------------------------------------------
@@ -470,6 +539,34 @@ def test_an_action_without_the_privilege_is_refused_and_logged(
 
 def basic(name: str, token: str = TOKEN) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(f"{name}:{token}".encode()).decode()}
+
+
+def answered(app: Any, method: str, path: str, headers: list[tuple[str, str]]) -> int:
+    """The status of the answer to these headers exactly, which no client would send."""
+    said: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        said.append(message)
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+        "client": ("127.0.0.1", 50_000),
+        "server": ("127.0.0.1", 80),
+    }
+    asyncio.run(app(scope, receive, send))
+    status: int = said[0]["status"]
+    return status
 
 
 ACTING = Access(token=TOKEN, allow_actions=True)
@@ -482,6 +579,9 @@ REFUSED: dict[str, tuple[Access, dict[str, str], int]] = {
     "same-site": (ACTING, {"sec-fetch-site": "same-site"}, 403),
     "foreign origin": (ACTING, {"sec-fetch-site": "", "origin": "http://evil.example"}, 403),
     "other port": (ACTING, {"sec-fetch-site": "", "origin": "http://127.0.0.1:1"}, 403),
+    "origin that is no address": (ACTING, {"sec-fetch-site": "", "origin": "http://["}, 403),
+    "origin whose port is none": (ACTING, {"sec-fetch-site": "", "origin": "http://[x]:y"}, 403),
+    "origin of another scheme": (ACTING, {"sec-fetch-site": "", "origin": "app://127.0.0.1"}, 403),
     "null origin": (ACTING, {"sec-fetch-site": "", "origin": "null"}, 403),
     "neither origin nor site": (ACTING, {"sec-fetch-site": "", "origin": ""}, 403),
     "forged host": (ACTING, {"host": "evil.example", "origin": "http://evil.example"}, 421),
@@ -502,10 +602,24 @@ def test_every_action_is_refused(shop: lanelog.Client, why: str) -> None:
                 path = route.path.replace("{name}", name)
                 sent = visitor.send(method, path, data={**FORMS[name], "why": "x"})
                 assert sent.status_code == status, (method, path)
+                assert "default-src 'none'" in sent.headers["content-security-policy"], (method, path)
     if status == 403 and why == "reader":
         assert all(visitor.get(f"/act/{name}", **FORMS[name]).status_code == 403 for name in ACTIONS)
     assert shop.admin.topic("merge").dead_letters == 1
     assert shop.admin.groups("merge")[0].paused_at is None
+
+
+@pytest.mark.parametrize(
+    "malformed", ["", "[", "[x]:y", "http://[", "127.0.0.1:\u00b2", "127.0.0.1:-1", "\u00ff", "%5B", ","]
+)
+def test_malformed_headers_are_no_error(shop: lanelog.Client, malformed: str) -> None:
+    """Of a look, nor of an action, whichever header says where the request goes, or comes from."""
+    app = dashboard(shop, ACTING)
+    for name in ("host", "origin", "referer", "x-forwarded-host", "forwarded", "sec-fetch-site", "cookie"):
+        headers = [("host", "127.0.0.1"), *basic("ann").items(), ("sec-fetch-site", "same-origin")]
+        given = [each for each in headers if each[0] != name] + [(name, malformed)]
+        for method, path in (("GET", "/topics"), ("GET", "/topics/"), ("POST", "/act/skip"), ("POST", "/act/skip/")):
+            assert answered(app, method, path, given) in {200, 307, 400, 403, 421}, (name, method, path)
 
 
 @pytest.mark.parametrize("path", [*PAGES, *STREAMS, *STATIC, *JOB, "/act/skip"])
@@ -577,8 +691,6 @@ def test_the_verb_serves_it_on_this_machine(
     shop: lanelog.Client, lanelog_server: DevServer, tmp_path: Path, rights: str
 ) -> None:
     """Until SIGTERM, which ends it in order; it says who may come, and whether they may act."""
-    config: ConnectConfig = shop.admin._database.config
-    url = f"{lanelog_server.url.rpartition('/')[0]}/{config.database}"
     command = [sys.executable, "-m", "lanelog", "web", "--listen", "127.0.0.1:0"]
     who, lane = "for this machine, without authentication", "lane?topic=merge&group=builders&key=good"
     acting, headers = rights == "users may act", dict[str, str]()
@@ -586,7 +698,7 @@ def test_the_verb_serves_it_on_this_machine(
         who, secret, headers = "users must authenticate", tmp_path / "token", basic("ann") | {"host": "lanelog.example"}
         secret.write_text(f"{TOKEN}\n")
         command += ["--token-file", str(secret), "--allow-actions", "--host", "lanelog.example"]
-    environment = {**os.environ, "LANELOG_URL": url}
+    environment = {**os.environ, "LANELOG_URL": url_of(shop, lanelog_server)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None

@@ -1,5 +1,6 @@
 """The dashboard in a real browser: every page, light and dark, wide and narrow, and what tries to script."""
 
+import json
 import os
 import re
 import socket
@@ -25,7 +26,10 @@ HOSTILE = "</pre><script>document.title='scripted'</script>\"'><img src=x onerro
 WIDE = "wide"
 """A topic with 10,000 lanes."""
 LONG = "customer-" + "0123456789" * 12
+GIVEN_UP = "given-up"
+"""A topic with so many dead letters that a slow redrive outlasts these tests."""
 ADDRESSES = (
+    "?still=1",
     "",
     "topics",
     "groups",
@@ -42,11 +46,13 @@ ADDRESSES = (
     "archives",
     "audit",
     "charts",
+    "charts?topic=merge&group=builders",
     "jobs",
     "database",
     "act/skip?topic=merge&group=builders&key=fails&offset=1",
     "act/redrive?topic=merge&group=builders&letters=no+such+branch",
     *(f"act/{name}?topic=merge&group=builders&key=fails" for name in ("pause", "release", "retry", "seek")),
+    "act/resume?topic=merge&group=builders&key=paused",
     "act/delete-letters?topic=merge&group=builders&letters=no+such+branch",
     "act/delete-group?topic=merge&group=builders",
 )
@@ -96,6 +102,9 @@ def address(lanelog_server: DevServer) -> Iterator[str]:
         client.publish("merge", HOSTILE, HOSTILE.encode())
         client.subscribe(WIDE, "builders", accept, start="earliest").stop()
         client.publish_many(WIDE, [(f"k{number:05}", b"x") for number in range(10_000)])
+        client.publish_many(GIVEN_UP, [("k", b"x")] * 100)
+        with client.subscribe(GIVEN_UP, "others", reject, start="earliest") as subscription:
+            eventually(lambda: subscription.stats().dead_lettered == 100)
         with connect(url) as connection:
             rows(connection, "UPDATE queue_messages SET created_at = created_at - 3600000")
             rows(connection, "UPDATE queue_groups SET created_at = created_at - 3600000")
@@ -107,20 +116,69 @@ def address(lanelog_server: DevServer) -> Iterator[str]:
 @pytest.mark.parametrize("width", [400, 1400])
 def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, dark: bool) -> None:
     """Nothing is wider than the window, no text is too pale, nothing comes from elsewhere, nothing is complained of."""
-    page.show_as(width=width, dark=dark)
-    for each in ADDRESSES:
-        page.visit(address + each)
+
+    def check(each: str) -> None:
         assert page.ask("document.documentElement.scrollWidth") <= width, each
         assert page.ask("document.querySelectorAll('h1').length") == 1, each
         assert page.ask(CONTRAST) >= 4.5, each
-        if WIDE in each:  # 10,000 lanes are shown by fifty
-            assert page.ask("document.querySelectorAll('tbody tr').length") == 50
-            assert page.ask("document.body.innerText.includes('Next page')")
         assert all(asked.startswith((address, "data:")) for asked in page.requested), each
         if where := os.environ.get("LANELOG_PICTURES"):
             name = f"{each.partition('?')[0].replace('/', '-') or 'stuck'}-{width}-{'dark' if dark else 'light'}.png"
             Path(where, name).write_bytes(page.picture())
+
+    page.show_as(width=width, dark=dark)
+    for each in ADDRESSES:
+        page.visit(address + each)
+        check(each)
+        if WIDE in each:  # 10,000 lanes are shown by fifty
+            assert page.ask("document.querySelectorAll('tbody tr').length") == 50
+            assert page.ask("document.body.innerText.includes('Next page')")
+    page.visit(address + link("act/redrive", topic=GIVEN_UP, group="others", letters="not today"))
+    page.ask("document.querySelector('[name=rate]').value = '1'")
+    page.ask("document.querySelector('[name=why]').value = 'incident 7'")
+    page.follow("document.querySelector('form[method=post] button').click()")
+    eventually(lambda: page.ask("document.querySelectorAll('progress').length"))  # once it has counted
+    check("job")
+    page.follow("document.querySelector('form.stop button').click()")
+    eventually(lambda: "It has ended." in page.ask("document.body.innerText"))
+    assert page.ask("document.querySelector('dd').innerText") == "stopped"
+    check("job?stopped")
     assert [problem for problem in page.problems if "favicon" not in problem] == []
+
+
+def test_an_action_is_done_by_the_keyboard_alone(page: Page, lanelog_server: DevServer) -> None:
+    """From the card of the front page to what was done, by Tab, Enter and letters; the focus is seen on the way."""
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
+        page.visit(address)
+        tab_to(page, "article a.button[href*='act/redrive?']")
+        enter(page)
+        assert page.ask("document.querySelector('h1').innerText") == "Redrive"
+        tab_to(page, "[name=why]")
+        for letter in "incident 7":
+            page._call("Input.dispatchKeyEvent", type="keyDown", text=letter)
+        tab_to(page, "form[method=post] button")
+        enter(page)
+        assert page.ask("document.querySelector('h1').innerText") == "Redrive: done"
+        assert client.admin.dead_letters("merge") == []
+        assert [each.verb for each in client.admin.audit() if each.reason == "incident 7"] == ["redrive"]
+
+
+def tab_to(page: Page, selector: str) -> None:
+    """Press Tab until the focus is on such an element, which shows it."""
+    for _ in range(100):
+        page.press("Tab")
+        if page.ask(f"document.activeElement.matches({json.dumps(selector)})"):
+            assert page.ask("getComputedStyle(document.activeElement).outlineStyle") != "none", selector
+            return
+    pytest.fail(f"Tab does not lead to {selector}")
+
+
+def enter(page: Page) -> None:
+    """Press Enter, and wait until the page that it leads to has loaded."""
+    key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
+    page._call("Input.dispatchKeyEvent", type="keyDown", text="\r", **key)
+    page._loaded()
+    page._call("Input.dispatchKeyEvent", type="keyUp", **key)
 
 
 def test_what_tries_to_script_is_text(page: Page, address: str) -> None:

@@ -1,4 +1,4 @@
-"""`lanelog worker`: real processes under a supervisor, which are killed, drained and recycled."""
+"""`lanelog worker`: real processes under a supervisor, which are killed, stopped, drained and recycled."""
 
 import os
 import re
@@ -81,6 +81,28 @@ def start(lanelog_url: str, lanelog_client: Client) -> Iterator[Start]:
     yield begin
     for each in running:
         each.close()
+
+
+@pytest.fixture
+def bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Give the supervisors of the commands that follow other bounds: `OVERDUE`, or those of `silence`."""
+
+    def give(module: str, **values: float) -> None:
+        folder = tmp_path / "bounds"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(
+            "import sys\nif 'lanelog.worker.child' not in sys.orig_argv:\n"
+            f"    from lanelog.worker import {module} as bounds\n    bounds.__dict__.update({values!r})\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+    return give
+
+
+def stop(pid: int) -> None:
+    """As a debugger does, and as a process that hangs in the kernel looks."""
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: state(pid) == "T")
 
 
 @pytest.fixture
@@ -195,22 +217,124 @@ def test_a_process_that_cannot_exit_is_ended(start: Start, lanelog_client: Clien
     assert worker.program.ended(within=20) == 0
 
 
+@pytest.mark.parametrize("drain", ["with a bound", "without one"])
 def test_a_process_that_hears_no_signal_is_killed_after_its_drain(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Start, lanelog_client: Client, bounds: Callable[..., None], drain: str
 ) -> None:
     """It is stopped, as one is that hangs in the kernel: the command ends all the same, with status 1."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif 'lanelog.worker.child' not in sys.orig_argv:\n"
-        "    from lanelog.worker import supervisor\n    supervisor.OVERDUE = 0.5\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    worker = start("--drain-timeout", "0.2")
+    if drain == "with a bound":
+        bounds("supervisor", OVERDUE=0.5)
+        worker = start("--drain-timeout", "0.2")
+    else:
+        bounds("silence", SILENCE=2.0, GRACE=3.0)
+        worker = start()
     (pid,) = worker.started()
-    os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: state(pid) == "T")
+    lanelog_client.publish("t", "k", {})
+    worker.handled()
+    stop(pid)
     worker.signal(signal.SIGTERM)
     assert worker.program.ended(within=20) == 1
     assert not alive(pid)
+
+
+def test_a_process_that_hangs_is_replaced(
+    start: Start, lanelog_client: Client, bounds: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is stopped while it handles a message, which another process handles. The one that does not hang stays."""
+    bounds("silence", SILENCE=2.0, GRACE=3.0)
+    worker = start("--processes", "2")
+    pids = worker.started(2)
+    done = tmp_path / "done"
+    lanelog_client.publish("t", "k", {"wait": str(done)})
+    (line,) = worker.program.said("started")
+    hung = line["pid"]
+    stop(hung)
+    eventually(lambda: not alive(hung), within=20)
+    done.touch()
+    (handled,) = worker.handled()
+    assert (handled["attempt"], handled["pid"] != hung) == (2, True)
+    worker.started(3)
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
+    told = capfd.readouterr().err
+    assert re.findall(r"process\.killed number=\d killed=(\d+)", told) == [str(hung)]
+    assert re.findall(r"process\.died number=\d died=(\d+) how='SIGKILL: it said nothing for", told) == [str(hung)]
+    assert all(str(pid) in told for pid in pids)
+
+
+def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
+    start: Start, lanelog_client: Client, bounds: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its drain has no bound, because handlers may take as long as they do: others would wait for ever."""
+    bounds("silence", SILENCE=2.0, GRACE=3.0)
+    worker = start("--max-messages", "1")
+    (first,) = worker.started()
+    lanelog_client.publish_many("t", [("k", {}), ("k", {"wait": str(tmp_path / "done")})])
+    worker.program.said("started", count=2)
+    told: list[str] = []
+    eventually(lambda: told.append(capfd.readouterr().err) or "process.recycled" in "".join(told))
+    stop(first)
+    second = worker.started(2)[1]
+    assert not alive(first)
+    (tmp_path / "done").touch()
+    assert [(line["attempt"], line["pid"]) for line in worker.handled(2)][1] == (2, second)
+    worker.started(3)  # the next one is recycled, too
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
+
+
+def test_an_import_that_hangs_is_tried_again(start: Start, bounds: Callable[..., None], tmp_path: Path) -> None:
+    """It waits for something that never comes."""
+    bounds("silence", STARTS=6.0)
+    source = (PROGRAMS / "jobs.py").read_text()
+    (tmp_path / "jobs.py").write_text(
+        f"{source}\nif not Path('hung').exists():\n"
+        "    Path('hung').touch()\n    say('hangs')\n    threading.Event().wait()\n"
+    )
+    worker = start(cwd=tmp_path)
+    hung, works = worker.started(2)
+    assert [line["pid"] for line in worker.program.said("hangs")] == [hung]
+    assert alive(works)
+    assert not alive(hung)
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
+
+
+@pytest.mark.thorough
+def test_a_process_whose_database_does_not_answer_is_not_killed(lanelog_url: str, bounds: Callable[..., None]) -> None:
+    """It accepts, and then says nothing: loops wait for it, and the process says so."""
+    bounds("silence", SILENCE=1.0, GRACE=2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        worker = Commanded(f"mysql://nobody@127.0.0.1:{silent.getsockname()[1]}/nowhere")
+        try:
+            worker.started()
+            never(lambda: len(worker.program.lines) > 1, during=8.0, what="another process")
+        finally:
+            worker.close()
+
+
+@pytest.mark.thorough
+def test_processes_that_were_stopped_with_their_supervisor_are_not_killed(
+    start: Start, lanelog_client: Client, bounds: Callable[..., None]
+) -> None:
+    """As a frozen container is: the supervisor awakes first, and all that it has heard is old."""
+    bounds("silence", SILENCE=1.0, GRACE=3.0)
+    worker = start("--processes", "2")
+    pids = worker.started(2)
+    lanelog_client.publish("t", "k", {})
+    worker.handled()
+    for pid in (worker.program.popen.pid, *pids):
+        stop(pid)
+    never(lambda: len(worker.program.said("imported")) > 2, during=6.0, what="another process")
+    worker.signal(signal.SIGCONT)
+    never(lambda: not all(map(alive, pids)), during=1.0, what="the end of a process")
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    lanelog_client.publish("t", "k", {})
+    worker.handled(2)
+    assert worker.started(2) == pids
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
 
 
 def test_a_handler_without_a_supervisor_is_cut_off_uncounted(

@@ -1,7 +1,7 @@
 """The parts of `lanelog worker` that need no process: what it is told, what it hears, and what it concludes."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +11,18 @@ import pytest
 
 import lanelog
 from lanelog.cli._worker import Size
+from lanelog.client import AFTER_DRAIN
 from lanelog.worker.changes import Changes
+from lanelog.worker.child import _LAST_STEPS
 from lanelog.worker.orders import Limits, Orders, Report
 from lanelog.worker.process import Process, named
-from lanelog.worker.supervisor import SETTLED, SILENCE, Slot, Supervisor
+from lanelog.worker.silence import APART, BEAT, GRACE, SILENCE, STARTS
+from lanelog.worker.supervisor import OVERDUE, SETTLED, Slot, Supervisor
 from lanelog.worker.target import check_target
 
 WELL = Report(handled=7, memory=300 * 2**20)
+AWAY = Report(lacking=("database: away",))
+DAY = 86_400.0
 
 
 @pytest.fixture
@@ -29,6 +34,68 @@ def heard() -> Iterator[tuple[Process, socket.socket]]:
     yield Process(ours, unused), theirs
     ours.close()
     theirs.close()
+
+
+class Played:
+    """A process that the test plays. It reports at each turn, until it is told otherwise."""
+
+    def __init__(self, report: Report | None) -> None:
+        ours, self.theirs = socket.socketpair()
+        ours.settimeout(0)
+        popen: Any = SimpleNamespace(pid=4711, kill=lambda: None, poll=lambda: None, terminate=lambda: None)
+        self.process = Process(ours, popen)
+        self.report = report
+
+    def speak(self) -> None:
+        if self.report is not None:
+            self.theirs.sendall(self.report.to_line())
+
+    def close(self) -> None:
+        self.process.close()
+        self.theirs.close()
+
+
+class Turning:
+    """A supervisor of such processes, and its clock."""
+
+    def __init__(self, *reports: Report | None) -> None:
+        self.played = [Played(report) for report in reports]
+        self.supervisor = Supervisor(Orders(target="a:b"), len(reports))
+        self.now = 1000.0
+        for slot, played in zip(self.supervisor._slots, self.played, strict=True):
+            slot.process = played.process
+        self.turn()
+
+    def turn(self) -> None:
+        for played in self.played:
+            played.speak()
+        assert self.supervisor.turn(self.now) <= BEAT
+
+    def go_on(self, seconds: float) -> None:
+        """Turn once a second."""
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            self.turn()
+
+    def killed(self) -> list[str]:
+        """Why each was killed."""
+        return [each.process.killed for each in self.played]
+
+
+@pytest.fixture
+def turning() -> Iterator[Callable[..., Turning]]:
+    """Make supervisors whose processes are played."""
+    made: list[Turning] = []
+
+    def make(*reports: Report | None) -> Turning:
+        made.append(Turning(*reports))
+        return made[-1]
+
+    yield make
+    for each in made:
+        for played in each.played:
+            played.close()
+        each.supervisor._selector.close()
 
 
 def test_orders_and_reports_survive_the_way() -> None:
@@ -55,7 +122,9 @@ def test_the_last_whole_report_counts(heard: tuple[Process, socket.socket]) -> N
     assert not process.hear()
 
 
-def test_a_silent_process_counts_as_dead(heard: tuple[Process, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_process_makes_the_probe_fail(
+    heard: tuple[Process, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is still starting does not: its application may take long to import."""
     process, theirs = heard
     monkeypatch.setattr(Process, "pid", 4711)
@@ -88,6 +157,117 @@ def test_a_process_that_is_being_recycled_is_excused_by_others(heard: tuple[Proc
         "process 1: it is being replaced: enough", "process 3: it is being replaced: the source has changed"
     ]  # fmt: skip
     assert single.lacking() == ["process 1: it is being replaced: enough"]
+
+
+def test_a_silent_process_is_killed_once_and_long_after_the_probe_fails(turning: Callable[..., Turning]) -> None:
+    """The probe says so, should it not end: it hangs in the kernel. One that speaks stays."""
+    it = turning(WELL, WELL)
+    it.played[0].report = None
+    it.go_on(SILENCE + GRACE)
+    assert it.killed() == ["", ""]
+    it.go_on(1)
+    assert it.killed() == ["it said nothing for 91 s", ""]
+    it.go_on(APART + 1)
+    assert it.killed() == ["it said nothing for 91 s", ""]
+    assert it.supervisor.dying() == [
+        "process 1, pid 4711: it said nothing for 91 s; it was killed, and has not ended"
+    ]  # fmt: skip
+
+
+def test_a_process_that_drains_is_killed_when_it_is_silent(turning: Callable[..., Turning]) -> None:
+    """Its handlers may take as long as they do: without a bound for the drain, one that speaks stays."""
+    it = turning(WELL, WELL)
+    it.supervisor.drain()
+    it.go_on(DAY / 24)
+    assert it.killed() == ["", ""]
+    it.played[1].report = None
+    it.go_on(SILENCE + GRACE + 1)
+    assert it.killed() == ["", "it said nothing for 91 s"]
+
+
+def test_a_process_whose_database_is_away_is_not_killed(turning: Callable[..., Turning]) -> None:
+    """It speaks, and its loops turn."""
+    it = turning(AWAY)
+    it.go_on(DAY / 24)
+    assert it.killed() == [""]
+
+
+def test_a_process_with_a_loop_that_stands_still_is_killed(turning: Callable[..., Turning]) -> None:
+    """Only if it is the same loop for the whole time: several that stood still in turns work."""
+    it = turning(WELL)
+    for number in range(10):
+        it.played[0].report = Report(dying=(f"loop {'settler' if number % 2 else 'keeper'}: since {number} s",))
+        it.go_on(GRACE - 1)
+    assert it.killed() == [""]
+    for number in range(int(GRACE)):
+        it.played[0].report = Report(dying=(f"loop settler: since {number} s",))
+        it.go_on(1)
+    assert it.killed() == ["loop settler stood still for 61 s"]
+
+
+def test_an_import_that_does_not_end_is_killed(turning: Callable[..., Turning]) -> None:
+    """It may take much longer than a silence, and the probe does not fail meanwhile."""
+    it = turning(None)
+    it.go_on(STARTS)
+    assert it.killed() == [""]
+    assert it.supervisor.dying() == []
+    it.go_on(1)
+    assert it.killed() == ["its import did not end for 601 s"]
+
+
+def test_a_process_that_follows_has_its_own_time_to_import(
+    turning: Callable[..., Turning], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the supervisor has been there, and however silent the one before was."""
+    it = turning(WELL)
+    it.go_on(2 * STARTS)
+    (first,) = it.played
+    first.report = None
+    it.go_on(SILENCE + GRACE + 1)
+    first.process._popen.poll = lambda: -9  # type: ignore[method-assign]
+    it.played.append(Played(None))
+    monkeypatch.setattr(Process, "start", lambda _orders: it.played[1].process)
+    it.go_on(2)
+    assert it.supervisor._slots[0].process is it.played[1].process
+    it.go_on(STARTS - 2)
+    assert it.killed() == ["it said nothing for 91 s", ""]
+    it.go_on(3)
+    assert it.killed()[1] == "its import did not end for 601 s"
+
+
+def test_the_hung_are_killed_one_at_a_time(turning: Callable[..., Turning]) -> None:
+    """What they waited for may be over: one that speaks again is spared."""
+    it = turning(WELL, WELL, WELL)
+    for each in it.played:
+        each.report = None
+    it.go_on(SILENCE + GRACE + 1)
+    assert it.killed() == ["it said nothing for 91 s", "", ""]
+    it.played[1].report = WELL
+    it.go_on(APART - 1)
+    assert it.killed()[1:] == ["", ""]
+    it.go_on(1)
+    assert it.killed()[1:] == ["", "it said nothing for 101 s"]
+
+
+def test_time_in_which_the_supervisor_did_not_run_is_no_silence(turning: Callable[..., Turning]) -> None:
+    """The machine slept, or the container was frozen: its processes did not run either."""
+    it = turning(WELL, WELL)
+    for _ in range(100):
+        it.now += DAY
+        it.turn()
+    for each in it.played:
+        each.report = None
+    it.now += DAY
+    it.turn()
+    it.go_on(SILENCE + GRACE - 2 * BEAT)
+    assert it.killed() == ["", ""]
+    it.go_on(1)
+    assert it.killed() == ["it said nothing for 91 s", ""]
+
+
+def test_a_process_that_ends_by_itself_is_not_killed_before() -> None:
+    """After its drain it has its last writes, and its threads some time."""
+    assert AFTER_DRAIN + _LAST_STEPS < OVERDUE
 
 
 def test_a_place_waits_longer_after_each_death_that_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:

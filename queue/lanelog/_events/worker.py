@@ -26,9 +26,9 @@ EVENTS: Final = (
         "process.killed",
         "ERROR",
         "supervisor",
-        "A process that was asked to drain had not ended long after `--drain-timeout`. What it had in work is "
-        "delivered again, and counts an attempt.",
-        "number killed seconds",
+        "A process hung: it said nothing, a loop of it stood still, or its import did not end; or it had not ended long "
+        "after `--drain-timeout`. What it had in work is delivered again, and counts an attempt.",
+        "number killed why seconds",
     ),
     Event(
         "process.not_started",

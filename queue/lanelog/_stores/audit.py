@@ -22,7 +22,7 @@ SINCE: Final = 5
 """The first version of the tables that has this one."""
 
 RETENTION_MS: Final = 365 * 24 * 3_600_000
-"""Rows that are older are deleted by later verbs."""
+"""Rows that are older are deleted by later verbs of accounts that may delete here: of the roles, those of `admin`."""
 
 BATCH: Final = 100
 """Most rows that one transaction of a verb deletes."""

@@ -151,7 +151,7 @@ class Admin:
     def audit(self, topic: str | None = None, *, limit: int = 100) -> list[AuditInfo]:
         """Return what the methods that change something did, the last first: one entry for each of their transactions.
 
-        Entries stay for a year. Tables of a version before 5 keep none: the list is empty then.
+        Entries stay for a year at least. Tables of a version before 5 keep none: the list is empty then.
 
         Args:
             topic: Only what was done to this topic. None: all, also topics that are gone.

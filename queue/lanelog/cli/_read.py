@@ -237,7 +237,7 @@ def audit(admin: Admin, *, topic: str | None, limit: int) -> Answer:
         data=found,
         table=Table(_columns.AUDIT, found, admin.now()),
         total=_totals.listed(found, "change", limit) + ", the last first",
-        nothing="nobody has changed anything with the verbs of administration, or not within a year",
+        nothing="nobody has changed anything with the verbs of administration, or not within the last year",
     )
 
 

@@ -1,6 +1,7 @@
 """The verb `web`: the dashboard, served to browsers.
 
-Owns the address, the token and the life of the server. `lanelog.dashboard` has the pages.
+Owns the address, the token, the function that masks payloads, and the life of the server. `lanelog.dashboard` has the
+pages.
 """
 
 from __future__ import annotations
@@ -9,15 +10,22 @@ import ipaddress
 import os
 import signal
 import socket
+import sys
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 import click
 
+from lanelog._checks import check_arguments, check_callable
 from lanelog.cli._verbs import Refused, url_option
+
+if TYPE_CHECKING:
+    from lanelog.dashboard.payload import Mask
 
 _PATIENCE: Final = 3.0
 """Seconds after which a page says that the database cannot be reached."""
@@ -33,6 +41,7 @@ _NEEDED: Final = ("starlette", "jinja2", "uvicorn")
 @click.option("--token-file", metavar="FILE", help=f"The token that users must give; default: {_TOKEN}.")
 @click.option("--proxy-header", metavar="NAME", help="The header in which a proxy names the user.")
 @click.option("--trusted-proxy", "proxies", multiple=True, metavar="IP", help="The address of such a proxy.")
+@click.option("--mask", metavar="MODULE:FUNCTION", help="What returns the bytes to show of a message's payload.")
 @click.option("--allow-actions", is_flag=True, help="Let users change things, not only look.")
 @url_option
 def web(
@@ -42,6 +51,7 @@ def web(
     token_file: str | None,
     proxy_header: str | None,
     proxies: tuple[str, ...],
+    mask: str | None,
     allow_actions: bool,
     url: str | None,
 ) -> None:
@@ -68,11 +78,12 @@ def web(
     )
     if not _loopback(at) and not access.authenticated:
         raise Refused(f"{listen} is reached from other machines: set {_TOKEN} or --token-file, or name a trusted proxy")
+    masking = None if mask is None else _mask(mask)
     with lanelog.connect(url, publish_timeout=_PATIENCE, connect_timeout=_PATIENCE, read_timeout=_ANSWER) as client:
         # uvicorn must not log addresses, which hold keys, and must not believe a proxy about who asks.
         # At its end it waits no longer for streams of events: browsers would keep it for half a minute.
         config = uvicorn.Config(
-            dashboard(client, access),
+            dashboard(client, access, mask=masking),
             log_level="warning",
             access_log=False,
             proxy_headers=False,
@@ -105,6 +116,29 @@ def _token(file: str | None) -> str | None:
     if not token:
         raise Refused(f"{file} holds no token")
     return token
+
+
+def _mask(target: str) -> Mask:
+    """Import the function that hides payloads. An error of its module itself is shown as it is."""
+    module, colon, path = target.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        raise Refused(f"--mask {target!r} names no function: write package.module:function")
+    sys.path.insert(0, str(Path.cwd()))  # `lanelog` alone would not look there; `python -m lanelog` does
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as exc:
+        # The name that is missing may be one that the module itself imports. Then its own error says more.
+        if exc.name is None or not f"{module}.".startswith(f"{exc.name}."):
+            raise
+        raise Refused(
+            f"--mask: there is no module {exc.name!r} in the current directory or the path of modules"
+        ) from exc
+    try:
+        function = attrgetter(path)(found)
+    except AttributeError:
+        raise Refused(f"--mask: module {module!r} has no {path!r}") from None
+    check_arguments(f"--mask {target}", check_callable(f"--mask {target}", function), "message")
+    return cast("Mask", function)
 
 
 def _loopback(host: str) -> bool:

@@ -7,7 +7,6 @@ a request may change something: `ActionHandlers` does.
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import urlsplit
 
 from attrs import frozen
 from starlette.datastructures import Headers, MutableHeaders
@@ -84,10 +83,15 @@ class Guard:
         elif (
             (site is not None or origin is not None)
             and site in (None, "same-origin")
-            and (origin is None or urlsplit(origin).netloc.lower() == hosts[0].lower())
+            and (origin is None or origin.lower() in _origins(hosts[0]))
         ):
             return None
         return PlainTextResponse("this request comes from another site\n", 403)
+
+
+def _origins(host: str) -> tuple[str, ...]:
+    """Return what a browser names as the origin of pages of a host. Whether a proxy adds TLS is not known here."""
+    return tuple(f"{scheme}://{host.lower()}" for scheme in ("http", "https"))
 
 
 def _name(host: str) -> str:

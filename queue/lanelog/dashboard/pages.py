@@ -228,13 +228,15 @@ def _other_groups(asked: Asked, lane: LaneInfo) -> WebSheet:
             WebCell(each.group, link("lane", group=each.group, **place)),
             f"{each.watermark:,}",
             f"{each.lag:,}",
+            each.owner or "-",
             WebCell("paused", None, "warn") if each.paused_at else "-",
             moment(each.updated_at),
         )
         for each in asked.admin.offsets(lane.topic, key=lane.key)
         if each.group != lane.group
     ]
-    return WebSheet(title="Other groups here", columns=("Group", "Acked", "Lag", "Paused", "Last moved"), rows=rows)
+    columns = ("Group", "Acked", "Lag", "Owner", "Paused", "Last moved")
+    return WebSheet(title="Other groups here", columns=columns, rows=rows)
 
 
 def audit(asked: Asked) -> WebPage:
@@ -255,7 +257,8 @@ def audit(asked: Asked) -> WebPage:
     columns = ("When", "Who", "What", "Topic", "Where", "Messages", "Why")
     return WebPage(
         title="Audit" if topic is None else f"Audit of {topic}",
-        lead="What was changed here and from the command line. Entries stay for a year.",
+        lead="What was changed here and from the command line. Entries stay for a year at least. Older ones go "
+        "with the next changes that an account with the role admin makes; the role dashboard deletes none.",
         sheets=(WebSheet(title="", columns=columns, rows=rows),),
     )
 

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from lanelog._database import codes
 from lanelog._text import moment, shown
 from lanelog.dashboard.access import Access
 from lanelog.dashboard.guard import USER
@@ -89,13 +90,19 @@ class Renderer:
         """Return the page for an error of this library."""
         if isinstance(error, ConfigurationError):
             return self.problem(request, 404 if request.method == "GET" else 400, "Not found", str(error))
-        return self.problem(request, 503, trouble(error), str(error))
+        return self.problem(request, 403 if _denied(error) else 503, trouble(error), str(error))
 
 
 def trouble(error: Exception) -> str:
     """Return the title for an error that the user has not caused."""
+    if _denied(error):
+        return "The database account lacks a privilege"
     away = isinstance(error, DatabaseError) and error.retriable
     return "The database does not answer" if away else "It failed"
+
+
+def _denied(error: Exception) -> bool:
+    return isinstance(error, DatabaseError) and error.code in codes.DENIED_ANYWHERE
 
 
 def told(result: Any) -> list[tuple[str, str]]:

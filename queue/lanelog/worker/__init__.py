@@ -7,6 +7,7 @@ socket: it reports its health there, and when the other end is gone, it drains a
 What is killed:
 
 * A process: its lanes go to others as after any crash, and the supervisor starts another one.
+* A process that hangs: the supervisor kills it. It says nothing, or says that a loop of it stands still.
 * The supervisor: the system closes its ends of the sockets, and every process drains as at SIGTERM.
 * All of them at once: nothing is left that runs, and the leases expire.
 """

@@ -58,6 +58,7 @@ class Report:
     """What a process tells its supervisor, once a second."""
 
     dying: tuple[str, ...] = ()
+    """Each begins with the loop that it is about: `loop settler: …`."""
     lacking: tuple[str, ...] = ()
     handled: int = 0
     memory: int = 0

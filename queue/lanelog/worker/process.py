@@ -40,6 +40,8 @@ class Process:
     """Its last metrics."""
     told_at: float = 0.0
     """When it sent these. 0: never."""
+    killed: str = ""
+    """Why it was killed. Empty: it was not."""
     _rest: bytes = b""
 
     @classmethod
@@ -112,9 +114,13 @@ class Process:
         self.asked_at = self.asked_at or time.monotonic()
         self._popen.terminate()
 
-    def kill(self) -> None:
-        """End it at once, and wait for that."""
+    def kill(self, why: str) -> None:
+        """End it at once. One that hangs in the kernel ends later."""
+        self.killed = why
         self._popen.kill()
+
+    def wait(self) -> None:
+        """Wait for its end."""
         self._popen.wait()
 
     def close(self) -> None:

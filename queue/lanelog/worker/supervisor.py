@@ -1,4 +1,4 @@
-"""The supervisor: it starts processes, starts them again when they die, recycles them one at a time, and ends in order.
+"""The supervisor: it starts processes, kills those that hang, starts others for those that die, recycles, and ends.
 
 Owns the decisions. One turn takes the reports that came in, and decides. Only the thread that calls `run` changes
 anything. The probes ask from threads of their own, and read.
@@ -20,14 +20,12 @@ from lanelog.worker.changes import Changes
 from lanelog.worker.orders import REFUSED, Limits, Orders
 from lanelog.worker.process import Process, named
 from lanelog.worker.signals import INTERRUPTED, EndingSignals
+from lanelog.worker.silence import APART, BEAT, SILENCE, Awake, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
-
-SILENCE: Final = 30.0
-"""Seconds without a report after which a process counts as dead. It reports once a second."""
 
 SETTLED: Final = 10.0
 """Seconds for which a process must have been ready, so that its death is not one of a row of deaths."""
@@ -66,11 +64,17 @@ class Slot:
     """Why the last process is gone."""
     recycling: bool = False
     """Whether it is being replaced on purpose: from the request to drain until the new process is ready."""
+    watch: Watch = field(factory=Watch)
+    """Judges whether the process is hung."""
 
     def dying(self) -> Iterator[str]:
-        """Yield why this place has a process that should be replaced from outside."""
+        """Yield why this place has a process that does not live. The supervisor kills it later."""
         process = self.process
-        if process is None or not process.heard_at:
+        if process is None:
+            return
+        if process.killed:
+            yield f"process {self.number}, pid {process.pid}: {process.killed}; it was killed, and has not ended"
+        if not process.heard_at:
             return
         silent = time.monotonic() - process.heard_at
         if silent > SILENCE:
@@ -109,6 +113,9 @@ class Supervisor:
     _draining: bool = field(default=False, init=False)
     _status: int = field(default=0, init=False)
     _heard: threading.Condition = field(factory=threading.Condition, init=False)
+    _awake: Awake = field(factory=Awake, init=False)
+    _next_kill: float = field(default=0.0, init=False)
+    """When, by `_awake`, the next process that is hung may be killed."""
 
     def __attrs_post_init__(self) -> None:
         self._slots = [Slot(number) for number in range(1, self._processes + 1)]
@@ -129,17 +136,19 @@ class Supervisor:
                     self._kill()
                     return signals.hard + INTERRUPTED
 
-    def turn(self, now: float) -> float | None:
-        """Hear, count the dead, start and recycle what is due. Return the seconds until the next turn. None: any."""
+    def turn(self, now: float) -> float:
+        """Hear, kill, count the dead, start and recycle what is due. Return the seconds until the next turn."""
+        self._awake.turn(now)
         for slot in self._slots:
             self._hear(slot)
             self._kill_overdue(slot, now)
             self._bury(slot, now)
+        self._kill_hung()
         with self._heard:
             self._heard.notify_all()
-        waits = [due - now for slot in self._slots if (due := self._due(slot))]
+        waits = [BEAT, *(due - now for slot in self._slots if (due := self._due(slot)))]
         if self._draining:
-            return max(0.0, min(waits)) if waits else None
+            return max(0.0, min(waits))
         if self._changes is not None and now >= self._look_at:
             self._look_at = now + LOOK
             self._reload(now)
@@ -149,7 +158,7 @@ class Supervisor:
                 self._start(slot, now)
         waits += [slot.start_at - now for slot in self._slots if slot.process is None]
         waits += [] if self._changes is None else [self._look_at - now]
-        return max(0.0, min(waits)) if waits else None
+        return max(0.0, min(waits))
 
     def drain(self) -> None:
         """Ask every process to end, and start no other."""
@@ -159,7 +168,7 @@ class Supervisor:
                 slot.process.terminate()
 
     def dying(self) -> list[str]:
-        """Return why the whole should be replaced. A dead process is no reason: it is started again."""
+        """Return why the whole should be replaced, unless this ends soon: what is hung is killed, and started again."""
         return [reason for slot in self._slots for reason in slot.dying()]
 
     def lacking(self) -> list[str]:
@@ -198,6 +207,7 @@ class Supervisor:
             slot.why = f"it cannot be started: {error}"
             log.error("process.not_started", number=slot.number, error=error)
             return
+        slot.watch = Watch(self._awake.seconds)
         self._selector.register(process.line, selectors.EVENT_READ)
         log.info("process.started", number=slot.number, started=process.pid)
 
@@ -207,6 +217,7 @@ class Supervisor:
             return
         if not process.hear():
             self._hang_up(process)  # its end comes with SIGCHLD
+        slot.watch.see(process, self._awake.seconds)
         if process.ready and not process.asked:
             self._in_vain = 0
             slot.recycling, slot.why = False, ""
@@ -218,16 +229,31 @@ class Supervisor:
     def _due(self, slot: Slot) -> float:
         """When (monotonic) its process is killed, because it has not drained. 0: never."""
         process, patience = slot.process, self._orders.drain_timeout
-        return process.asked_at + patience + OVERDUE if process and process.asked and patience is not None else 0.0
+        if process is None or not process.asked or process.killed or patience is None:
+            return 0.0
+        return process.asked_at + patience + OVERDUE
 
     def _kill_overdue(self, slot: Slot, now: float) -> None:
         """Kill a process that should have ended. Its threads may be stuck outside of Python, or it is stopped."""
         due, process = self._due(slot), slot.process
         if process is not None and due and now >= due:
-            log.error(
-                "process.killed", number=slot.number, killed=process.pid, seconds=round(now - process.asked_at, 1)
-            )
-            process.kill()
+            self._kill_for(slot, process, "it did not end after its drain", now - process.asked_at)
+
+    def _kill_hung(self) -> None:
+        """Kill one process that is hung. The next one has another moment to speak."""
+        now = self._awake.seconds
+        if now < self._next_kill:
+            return
+        for slot in self._slots:
+            process, hung = slot.process, slot.watch.hung(now)
+            if process is not None and not process.killed and hung is not None:
+                self._kill_for(slot, process, *hung)
+                self._next_kill = now + APART
+                return
+
+    def _kill_for(self, slot: Slot, process: Process, why: str, seconds: float) -> None:
+        log.error("process.killed", number=slot.number, killed=process.pid, why=why, seconds=round(seconds, 1))
+        process.kill(f"{why} for {seconds:.0f} s")
 
     def _bury(self, slot: Slot, now: float) -> None:
         process = slot.process
@@ -252,17 +278,18 @@ class Supervisor:
     def _died(self, slot: Slot, process: Process, status: int, now: float) -> None:
         settled = process.ready_at and now - process.ready_at >= SETTLED
         slot.deaths = 1 if settled else slot.deaths + 1
-        slot.recycling, slot.why = False, f"the last one ended with {named(status)}"
+        how = f"{named(status)}: {process.killed}" if process.killed else named(status)
+        slot.recycling, slot.why = False, f"the last one ended with {how}"
         wait = self._backoff.after(slot.deaths)
         slot.start_at = now + wait
-        log.warning("process.died", number=slot.number, died=process.pid, how=named(status), seconds=round(wait, 1))
+        log.warning("process.died", number=slot.number, died=process.pid, how=how, seconds=round(wait, 1))
         if process.ready_at:
             return
         self._in_vain += 1
         # A process that has worked is worth more than one that cannot start, as while the database is away.
         works = any(each.process is not None and each.process.ready_at for each in self._slots)
         if not works and self._changes is None and (status == REFUSED or self._in_vain >= IN_VAIN * self._processes):
-            log.error("supervisor.gave_up", processes=self._in_vain, how=named(status))
+            log.error("supervisor.gave_up", processes=self._in_vain, how=how)
             self._status = max(status, FAILED)
             self.drain()
 
@@ -294,7 +321,9 @@ class Supervisor:
         process.terminate()
 
     def _kill(self) -> None:
-        for slot in self._slots:
-            if slot.process is not None:
-                slot.process.kill()
-                slot.process.close()
+        processes = [slot.process for slot in self._slots if slot.process is not None]
+        for process in processes:
+            process.kill("there was a second signal")
+        for process in processes:
+            process.wait()
+            process.close()

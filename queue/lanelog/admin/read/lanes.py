@@ -220,6 +220,7 @@ def _offset(topic: str, group: str, key: str, facts: LaneFacts) -> OffsetInfo:
         deleted_through=facts.deleted_through,
         lag=facts.lag,
         acked_ahead=facts.sums.ahead,
+        owner=facts.owner or None,
         marked_through=place.marked_through,
         marked_epoch=place.marked_epoch,
         marked_at=when(place.marked_at),

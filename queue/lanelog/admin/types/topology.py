@@ -230,6 +230,8 @@ class OffsetInfo:
     """The highest offset that collection has deleted."""
     lag: int
     acked_ahead: int
+    owner: str | None
+    """The owner of the lane for this group; None: nobody."""
     marked_through: int
     """The run mark: offsets above `watermark` and up to here are handed out."""
     marked_epoch: int
