@@ -21,7 +21,9 @@ from benchmarks import raw
 from benchmarks.bench import PAYLOAD, TOPIC
 from pymysql.constants import CLIENT
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, codes
+from lanelog._stores.messages import insert_next
+from lanelog._stores.partitions import around_next
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,18 +52,6 @@ updated_at = VALUES(updated_at)"""
 FLUSHED = f"('{GROUP}', '{TOPIC}', %s, %s, %s, 1, 1, 1)"
 NEXT = f"""(SELECT %s, `offset`, id, payload, metadata, published_at FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = '{TOPIC}' AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT {MESSAGES_A_LANE})"""
-
-# One message in one packet. A head that somebody holds leaves @o NULL: nothing is written then.
-PUBLISH = f"""SET @o = NULL; BEGIN;
-SELECT head_offset + 1 INTO @o FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = '{TOPIC}' AND partition_key = %s FOR UPDATE SKIP LOCKED;
-UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = @o
-WHERE topic = '{TOPIC}' AND partition_key = %s AND @o IS NOT NULL;
-INSERT INTO queue_messages
-(topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at)
-SELECT '{TOPIC}', %s, @o, %s, _binary %s, %s, NULL, clock.now, clock.now, 0
-FROM (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000 AS now) AS clock WHERE @o IS NOT NULL;
-SELECT @o; COMMIT"""
 
 
 @frozen
@@ -165,23 +155,33 @@ def publish(bench: Bench, messages: int, *, threads: int) -> float:
     """Messages a second, each in one packet on a connection of its thread; their lanes exist."""
     with ExitStack() as stack:
         connections = [stack.enter_context(bench.raw(client_flag=CLIENT.MULTI_STATEMENTS)) for _ in range(threads)]
+        for connection in connections:
+            connection.autocommit(False)  # noqa: FBT003 - PyMySQL's signature
 
         def work(number: int) -> None:
-            with connections[number].cursor() as cursor:
-                for at in range(messages // threads):
-                    _publish(cursor, f"key-{(at * 7 + number) % 64}")
+            for at in range(messages // threads):
+                while not _publish(connections[number], f"key-{(at * 7 + number) % 64}"):
+                    pass
 
         return messages / raw.timed(threads, work)
 
 
-def _publish(cursor: pymysql.cursors.Cursor, key: str) -> None:
-    """Publish until the lane was free."""
-    offset = None
-    while offset is None:
-        cursor.execute(PUBLISH, (key, key, key, uuid.uuid4().hex, PAYLOAD, len(PAYLOAD)))
-        while cursor.nextset():
-            if row := cursor.fetchone():
-                (offset,) = row
+def _publish(connection: pymysql.Connection[Any], key: str) -> bool:
+    """Send the packet that the library sends, and read its answers. False: somebody has the lane."""
+    insert = insert_next(TOPIC, key, message_id=uuid.uuid4().hex, payload=PAYLOAD, metadata=None, ttl_ms=0)
+    statements = around_next(TOPIC, key, insert)
+    sql = ";".join([*(statement.sql for statement in statements), "COMMIT"])
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [value for statement in statements for value in statement.args])
+            while cursor.nextset():
+                pass
+    except pymysql.err.IntegrityError as error:
+        if error.args[0] != codes.NULL_REFUSED:
+            raise
+        connection.rollback()
+        return False
+    return True
 
 
 LOCK = f"""BEGIN; SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
