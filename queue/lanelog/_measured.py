@@ -13,13 +13,18 @@ if TYPE_CHECKING:
 
     from lanelog._engine.engine import Engine
     from lanelog._engine.member.member import Holdings
+    from lanelog._hints.sender import Sender
     from lanelog._places import GroupTopic
     from lanelog._subscription import SubscriptionCore
     from lanelog.measures import Meter
 
 
 def measured(
-    meter: Meter, engine: Engine | None, subscriptions: Sequence[SubscriptionCore], pool_waits: int
+    meter: Meter,
+    engine: Engine | None,
+    subscriptions: Sequence[SubscriptionCore],
+    pool_waits: int,
+    sender: Sender | None,
 ) -> Measures:
     """See `Client.measures`."""
     running = [each for each in subscriptions if each.state is not SubscriptionState.NEW and not each.inherited]
@@ -44,5 +49,8 @@ def measured(
         prefetched=sum(messages for messages, _ in prefetched),
         prefetched_bytes=sum(payload for _, payload in prefetched),
         hints=sum(member.fetching.hints for each in running for member in each.members),
+        hints_sent=0 if sender is None else sender.sent,
+        hints_lost=0 if sender is None else sender.lost,
+        hints_heard=0 if engine is None else engine.context.receiver.heard,
         pool_waits=pool_waits,
     )

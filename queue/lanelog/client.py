@@ -645,7 +645,8 @@ class Client:
         """Return what this process holds now, and what it has done since the client was made. Asks no database."""
         from lanelog._measured import measured
 
-        return measured(self._meter, self._engine, list(self._subscriptions), self._database.waits)
+        sender = self._announcements.hints
+        return measured(self._meter, self._engine, list(self._subscriptions), self._database.waits, sender)
 
     def health(self) -> Health:
         """Say whether the background loops of this process turn, and whether it can work.

@@ -1,23 +1,27 @@
 """The metrics of a client by OpenTelemetry. Needs `lanelog[otel]`, which is its API alone.
 
 Owns their names, which follow the semantic conventions for messaging where these have one. Exports nothing: that is the
-application's SDK, whose views may change the bounds of histograms that are advised here. The number of series is
-bounded by the SDK alone.
+application's SDK, whose views may change the bounds of histograms that are advised here. What appears after the first
+topics, groups and kinds of failures is counted as `other`.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from attrs import define
+from attrs import define, field, frozen
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
 
+from lanelog._database.fork import register_shared
+from lanelog.measures import OTHER, Labels, place
+
 if TYPE_CHECKING:
     from lanelog.client import Client
-    from lanelog.measures import GroupMeasures, Handlings
+    from lanelog.measures import GroupMeasures, Handlings, Measures
 
 Attributes = dict[str, str]
 
@@ -27,11 +31,54 @@ _DESTINATION: Final = "messaging.destination.name"
 _GROUP: Final = "messaging.consumer.group.name"
 _OPERATION: Final = "messaging.operation.name"
 _CONSUMED: Final = "messaging.client.consumed.messages"
+_OTHER_ERROR: Final = "_OTHER"
+"""What the conventions call the type of an error that is not named."""
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """The bounds that the conventions advise for durations in seconds."""
 WAITS: Final = (*SECONDS, 30.0, 300.0, 3600.0)
 LANES: Final = (1.0, 10.0, 100.0, 1000.0)
+
+
+@frozen
+class InstrumentBounds:
+    """How many have series of their own. Those beyond are counted together."""
+
+    groups: int = 8
+    topics: int = 5
+    """Topics that are published to."""
+    failures: int = 10
+    """Kinds of failures: a topic, its group if a handler failed, and the type of the exception."""
+
+
+OF_A_CLIENT: Final = InstrumentBounds()
+"""With it a client has at most 1,000 series, where each bucket of a histogram counts as one."""
+
+
+@define(eq=False)
+class _Places:
+    """Where things with labels are counted: the first ones by themselves, the others together. Thread-safe."""
+
+    _most: int
+    _known: dict[Labels, None] = field(factory=dict, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """In a forked child: a thread that is gone may hold the lock."""
+        self._lock = threading.Lock()
+
+    def of(self, labels: Labels) -> Labels:
+        """Return these labels, or those of the others."""
+        if labels in self._known:
+            return labels
+        with self._lock:
+            if labels not in self._known:
+                labels = place(labels, self._known, self._most)
+                self._known[labels] = None
+            return labels
 
 
 def _of_group(topic: str, group: str) -> Attributes:
@@ -43,6 +90,9 @@ class _Times:
     """The observer that records times."""
 
     provider: metrics.MeterProvider | None
+    _groups: _Places
+    _topics: _Places
+    _failures: _Places
     _sent: Counter
     _publish: Histogram
     _process: Histogram
@@ -52,11 +102,12 @@ class _Times:
 
     def handled(self, topic: str, group: str, handlings: Handlings) -> None:
         """Handlers have ended."""
+        topic, group = self._groups.of((topic, group))
         attributes = _of_group(topic, group)
         processing = {**attributes, _OPERATION: "process"}
         for number, seconds in enumerate(handlings.seconds):
             error = handlings.errors.get(number)
-            self._process.record(seconds, processing if error is None else {**processing, "error.type": error})
+            self._process.record(seconds, processing if error is None else self._failed(processing, error))
         for wait in handlings.waits:
             self._wait.record(wait, attributes)
         for total in handlings.totals:
@@ -64,15 +115,21 @@ class _Times:
 
     def published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
         """A publish has ended."""
+        (topic,) = self._topics.of((topic,))
         attributes = {"messaging.system": SYSTEM, _DESTINATION: topic, _OPERATION: "publish"}
-        if error is not None:
-            attributes["error.type"] = error
-        self._publish.record(seconds, attributes)
+        self._publish.record(seconds, attributes if error is None else self._failed(attributes, error))
         self._sent.add(messages, attributes)
 
     def flushed(self, topic: str, group: str, lanes: int) -> None:
         """A transaction has written the progress of `lanes` lanes."""
-        self._flush.record(lanes, _of_group(topic, group))
+        self._flush.record(lanes, _of_group(*self._groups.of((topic, group))))
+
+    def _failed(self, attributes: Attributes, error: str) -> Attributes:
+        """Return the attributes of a failure: these, and the type of the exception."""
+        where = (_DESTINATION, _GROUP) if _GROUP in attributes else (_DESTINATION,)
+        if self._failures.of((*[attributes[name] for name in where], error))[-1] == OTHER:
+            return {**attributes, **dict.fromkeys(where, OTHER), "error.type": _OTHER_ERROR}
+        return {**attributes, "error.type": error}
 
 
 _COUNTS: Final[tuple[tuple[str, str, str, Callable[[GroupMeasures], int]], ...]] = (
@@ -94,12 +151,37 @@ _GAUGES: Final[tuple[tuple[str, str, str, Callable[[GroupMeasures], int]], ...]]
 )
 
 
-def observe(client: Client, meter_provider: metrics.MeterProvider | None = None) -> None:
+_COUNTS_OF_ALL: Final[tuple[tuple[str, str, str, Callable[[Measures], int]], ...]] = (
+    (
+        "lanelog.pool.waits",
+        "{wait}",
+        "How often a thread waited for a connection of the pool.",
+        lambda each: each.pool_waits,
+    ),
+    ("lanelog.hints.sent", "{hint}", "Hints sent to other processes.", lambda each: each.hints_sent),
+    ("lanelog.hints.lost", "{hint}", "Hints that could not be sent.", lambda each: each.hints_lost),
+    ("lanelog.hints.heard", "{hint}", "Hints that came from other processes.", lambda each: each.hints_heard),
+)
+_GAUGES_OF_ALL: Final[tuple[tuple[str, str, str, Callable[[Measures], int]], ...]] = (
+    (
+        "lanelog.messages.prefetched",
+        "{message}",
+        "Messages in memory, those that handlers work on included.",
+        lambda each: each.prefetched,
+    ),
+    ("lanelog.messages.prefetched.size", "By", "Bytes of their payloads.", lambda each: each.prefetched_bytes),
+)
+
+
+def observe(
+    client: Client, meter_provider: metrics.MeterProvider | None = None, *, bounds: InstrumentBounds = OF_A_CLIENT
+) -> None:
     """Measure a client from now on. Idempotent.
 
     Args:
         client: The client.
         meter_provider: Makes the instruments. None: the global one.
+        bounds: How many topics, groups and kinds of failures have series of their own.
 
     Example::
 
@@ -109,10 +191,15 @@ def observe(client: Client, meter_provider: metrics.MeterProvider | None = None)
     if any(isinstance(each, _Times) and each.provider is meter_provider for each in client.observers):
         return
     meter = metrics.get_meter("lanelog", meter_provider=meter_provider)
-    _observe_counters(client, meter)
+    groups = _Places(bounds.groups)
+    _observe_groups(client, meter, groups)
+    _observe_all(client, meter)
     client.observe(
         _Times(
             meter_provider,
+            groups,
+            _Places(bounds.topics),
+            _Places(bounds.failures),
             meter.create_counter("messaging.client.sent.messages", "{message}", "New messages."),
             _histogram(meter, "messaging.client.operation.duration", "s", "How long publishes took.", SECONDS),
             _histogram(meter, "messaging.process.duration", "s", "How long handlers took.", SECONDS),
@@ -130,15 +217,19 @@ def _histogram(meter: metrics.Meter, name: str, unit: str, help_: str, bounds: S
     return meter.create_histogram(name, unit, help_, explicit_bucket_boundaries_advisory=bounds)
 
 
-def _observe_counters(client: Client, meter: metrics.Meter) -> None:
-    """Let the SDK read what the engine counts itself."""
+def _observe_groups(client: Client, meter: metrics.Meter, groups: _Places) -> None:
+    """Let the SDK read what the engine counts itself, by topic and group."""
 
     def by_group(
         value: Callable[[GroupMeasures], int], more: Attributes
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def look(_options: CallbackOptions) -> Iterator[Observation]:
+            found: dict[Labels, int] = {}
             for each in client.measures().groups:
-                yield Observation(value(each), {**_of_group(each.topic, each.group), **more})
+                labels = groups.of((each.topic, each.group))
+                found[labels] = found.get(labels, 0) + value(each)
+            for (topic, group), total in found.items():
+                yield Observation(total, {**_of_group(topic, group), **more})
 
         return look
 
@@ -147,24 +238,18 @@ def _observe_counters(client: Client, meter: metrics.Meter) -> None:
         meter.create_observable_counter(name, [by_group(value, more)], unit=unit, description=help_)
     for name, unit, help_, value in _GAUGES:
         meter.create_observable_gauge(name, [by_group(value, {})], unit=unit, description=help_)
-    meter.create_observable_gauge(
-        "lanelog.messages.prefetched",
-        [lambda _options: [Observation(client.measures().prefetched)]],
-        unit="{message}",
-        description="Messages in memory, those that handlers work on included.",
-    )
-    meter.create_observable_gauge(
-        "lanelog.messages.prefetched.size",
-        [lambda _options: [Observation(client.measures().prefetched_bytes)]],
-        unit="By",
-        description="Bytes of their payloads.",
-    )
-    meter.create_observable_counter(
-        "lanelog.pool.waits",
-        [lambda _options: [Observation(client.measures().pool_waits)]],
-        unit="{wait}",
-        description="How often a thread waited for a connection of the pool.",
-    )
+
+
+def _observe_all(client: Client, meter: metrics.Meter) -> None:
+    """Let the SDK read what belongs to no group."""
+
+    def of_all(value: Callable[[Measures], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _options: [Observation(value(client.measures()))]
+
+    for name, unit, help_, value in _COUNTS_OF_ALL:
+        meter.create_observable_counter(name, [of_all(value)], unit=unit, description=help_)
+    for name, unit, help_, value in _GAUGES_OF_ALL:
+        meter.create_observable_gauge(name, [of_all(value)], unit=unit, description=help_)
     meter.create_observable_counter(
         "lanelog.loop.turns",
         [lambda _options: [Observation(each.turns, {"loop": each.name}) for each in client.measures().loops]],

@@ -1,14 +1,14 @@
 """What is counted and timed in a client, for those who measure it: `lanelog.metrics` and `lanelog.instruments` do.
 
-Owns the counters, and the way from the engine to the observers. Knows no monitoring system. With no observer nothing is
-timed: each place looks once whether there is one.
+Owns the counters, the way from the engine to the observers, and the rule of which labels become `other`. Knows no
+monitoring system. With no observer nothing is timed: each place looks once whether there is one.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol, TypeVar
 
 from attrs import define, evolve, field, fields, frozen
@@ -17,6 +17,11 @@ from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
 
 T = TypeVar("T")
+
+Labels = tuple[str, ...]
+
+OTHER: Final = "other"
+"""The label of what was added up. A topic or group of this name is added to it."""
 
 log = get_logger("client")
 
@@ -146,6 +151,12 @@ class Measures:
     prefetched_bytes: int
     hints: int
     """Hints that reached subscriptions which still run."""
+    hints_sent: int
+    """Hints that this client has sent to subscribers of other processes."""
+    hints_lost: int
+    """Hints that it could not send: the subscriber is gone, or has not read the earlier ones."""
+    hints_heard: int
+    """Hints that came from other processes. Several subscriptions may take one."""
     pool_waits: int
     """How often a thread had to wait for a connection of the pool."""
 
@@ -223,3 +234,9 @@ class Meter:
 def new(receipts: Sequence[object]) -> int:
     """How many of these receipts are of new messages."""
     return sum(not getattr(receipt, "duplicate", False) for receipt in receipts)
+
+
+def place(labels: Labels, known: Collection[Labels], most: int) -> Labels:
+    """Where something is counted: under its own labels, or with others if there are too many."""
+    others = (OTHER,) * len(labels)
+    return labels if len(known) < most - (others not in known) else others

@@ -7,7 +7,7 @@ application's SDK. Names follow the semantic conventions for messaging.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 from opentelemetry import context, trace
@@ -15,6 +15,9 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from lanelog.message import Message, Outgoing, Postpone, Publication
+
+if TYPE_CHECKING:
+    from lanelog._engine.lane.run import Attempt
 
 SYSTEM: Final = "lanelog"
 DELAYED: Final = "lanelog.delayed"
@@ -83,14 +86,14 @@ class Tracing:
     def handle(self, message: Message, call_next: Callable[[Message], object]) -> object:
         """Run the handler in a span: a child of the publisher's, or linked to it.
 
-        The first attempt of a message is a child. A retry, and a message that was redriven, replayed, delayed or fired
-        by a schedule, begins a trace of its own with a link: the publisher's trace has usually ended by then.
+        The first call of a handler is a child. Each later one, and a message that was redriven, replayed, delayed or
+        fired by a schedule, begins a trace of its own with a link: the publisher's trace has usually ended by then.
         """
         ambient = context.get_current()
         given = _PROPAGATOR.extract(message.metadata, context=ambient)
         links = None
         # The library's own names in the metadata mark a copy, a schedule's message or a delayed one.
-        if message.attempt > 1 or any(name.startswith(_PREFIX) for name in message.metadata):
+        if _handled_before(message) or any(name.startswith(_PREFIX) for name in message.metadata):
             publisher = trace.get_current_span(given).get_span_context()
             links = [Link(publisher)] if publisher.is_valid and given is not ambient else None
             given = ambient
@@ -121,6 +124,14 @@ class Tracing:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(Status(StatusCode.ERROR, str(error)))
                 raise
+
+
+def _handled_before(message: Message) -> bool:
+    """Whether a handler has had the message before. A postponed one, or one that was cut off, has no attempt for it."""
+    # What tests make by themselves has no attempt behind it.
+    attempt: Attempt | None = getattr(message._delivery, "attempt", None)  # noqa: SLF001 - a part of the library
+    begun = attempt is not None and (attempt.postponed > 0 or attempt.first_started != attempt.started)
+    return begun or message.attempt > 1
 
 
 def _carrying(publication: Publication, span: SpanContext) -> Publication:

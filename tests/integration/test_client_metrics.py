@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
 from lanelog import Client, Message, Postpone, Reject, Retry, instruments, metrics
-from lanelog.measures import Handlings
+from lanelog._places import GroupTopic
+from lanelog.measures import Counters, Handlings
 from support.waiting import Record, eventually
 
 Series = dict[tuple[str, ...], float]
@@ -142,17 +143,118 @@ def test_lanes_and_settlements_that_are_lost_are_counted(lanelog_client: Client)
 
 
 def test_many_topics_are_one_series(lanelog_client: Client, registry: CollectorRegistry) -> None:
-    """No more than a thousand series, and no number is lost."""
+    """No more than a thousand series, of counters and gauges too, and no number is lost."""
     collector = metrics.observe(lanelog_client, registry)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def block(_message: Message) -> None:
+        entered.set()
+        go_on.wait()
+
     for number in range(40):
+        lanelog_client._meter.count(GroupTopic(topic=f"t{number}", group="g"), Counters(handled=1, acked=1, lost=1))
         collector.published(f"t{number}", 1, 0.1, None)
         collector.handled(f"t{number}", "g", Handlings([0.1], [0.1], [0.2]))
         collector.flushed(f"t{number}", "g", 1)
-    found = scraped(registry)
+    lanelog_client.publish("late", "a", b"x")
+    with lanelog_client.subscribe("late", "g", block):
+        assert entered.wait(15)
+        found = scraped(registry)
+        go_on.set()
     assert len(found) <= 1000
-    assert sum(value for (name, *_), value in found.items() if name == "lanelog_client_published_messages_total") == 40
+
+    def total(wanted: str) -> float:
+        return sum(value for (name, *_), value in found.items() if name == wanted)
+
+    assert total("lanelog_client_published_messages_total") == 41
     assert found["lanelog_client_handler_seconds_count", "other", "other"] == 28
-    assert found["lanelog_client_publish_seconds_count", "other"] == 31
+    assert found["lanelog_client_publish_seconds_count", "other"] == 32
+    for name in ("attempts", "lanes_lost", "messages"):
+        assert total(f"lanelog_client_{name}_total") == 40
+    assert found["lanelog_client_messages_total", "other", "acked", "other"] == 28
+    for name in ("lanes", "in_flight_messages"):
+        assert total(f"lanelog_client_{name}") == found[f"lanelog_client_{name}", "other", "other"] == 1
+
+
+def exported(reader: InMemoryMetricReader) -> dict[tuple[str, ...], tuple[float, int]]:
+    """By metric, topic, group, error and loop: the value, or how often it was recorded; and as how many series."""
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {}
+    for metric in (m for resource in data.resource_metrics for scope in resource.scope_metrics for m in scope.metrics):
+        for point in metric.data.data_points:
+            named = dict(point.attributes or {})
+            names = ("messaging.destination.name", "messaging.consumer.group.name", "error.type", "loop")
+            at = (metric.name, *(str(named[name]) for name in names if name in named))
+            if isinstance(point, HistogramDataPoint):
+                found[at] = float(point.count), len(point.bucket_counts) + 2  # its sum and its count
+            else:
+                assert isinstance(point, NumberDataPoint)
+                found[at] = float(point.value), 1
+    return found
+
+
+def fill(client: Client) -> None:
+    """Count and time something in forty topics, each of which fails in its own way."""
+    for number in range(40):
+        topic, error = f"t{number}", f"Error{number}"
+        client._meter.count(GroupTopic(topic=topic, group="g"), Counters(handled=1, acked=1))
+        for observer in client.observers:
+            observer.handled(topic, "g", Handlings([0.1, 0.2], [0.1], [0.2], {1: error}))
+            observer.flushed(topic, "g", 1)
+            observer.published(topic, 1, 0.1, None)
+            observer.published(topic, 0, 0.1, error)
+
+
+def test_many_topics_are_one_series_of_opentelemetry_too(lanelog_client: Client) -> None:
+    """Groups, topics and kinds of failures that come later are counted together, and no number is lost."""
+    reader = InMemoryMetricReader()
+    instruments.observe(lanelog_client, MeterProvider([reader]))
+    lanelog_client.subscribe("t0", "g", handle)
+    eventually(lambda: all(each.age is not None for each in lanelog_client.measures().loops))
+    fill(lanelog_client)
+    found = exported(reader)
+    assert sum(size for _, size in found.values()) <= 1000
+
+    def total(wanted: str) -> float:
+        return sum(value for (name, *_), (value, _) in found.items() if name == wanted)
+
+    assert total("messaging.process.duration") == total("messaging.client.operation.duration") == 80
+    for name in ("lanelog.wait.duration", "lanelog.flush.lanes", "lanelog.messages.acked"):
+        assert total(name) == total("messaging.client.sent.messages") == 40
+        assert (found[name, "t0", "g"][0], found[name, "other", "other"][0]) == (1, 33)
+    assert found["messaging.process.duration", "other", "other"][0] == 33
+    assert found["messaging.process.duration", "t0", "g", "Error0"][0] == 1
+    assert found["messaging.process.duration", "other", "other", "_OTHER"][0] == 35
+    assert found["messaging.client.operation.duration", "t3", "Error3"][0] == 1
+    assert found["messaging.client.operation.duration", "other", "_OTHER"][0] == 36
+    assert found["messaging.client.sent.messages", "other"][0] == 36
+
+
+def test_whoever_wants_more_series_of_opentelemetry_says_so(lanelog_client: Client) -> None:
+    """Then each has its own."""
+    reader = InMemoryMetricReader()
+    bounds = instruments.InstrumentBounds(groups=100, topics=100, failures=100)
+    instruments.observe(lanelog_client, MeterProvider([reader]), bounds=bounds)
+    fill(lanelog_client)
+    found = exported(reader)
+    assert found["messaging.process.duration", "t39", "g", "Error39"][0] == 1
+    assert not [at for at in found if {"other", "_OTHER"} & {*at}]
+
+
+def test_an_attempt_that_times_out_has_another_outcome_too(lanelog_client: Client, registry: CollectorRegistry) -> None:
+    """So the outcomes of `lanelog_client_messages_total` do not add up to the attempts."""
+    metrics.observe(lanelog_client, registry)
+    go_on = threading.Event()
+    lanelog_client.publish("t", "a", b"x")
+    options: Any = {"visibility_timeout": 0.2, "auto_extend": False, "max_deliveries": 1}
+    with lanelog_client.subscribe("t", "g", lambda _: go_on.wait(), **options):
+        eventually(lambda: lanelog_client.measures().groups[0].counters.dead_lettered)
+        found = scraped(registry)
+        go_on.set()
+    assert found["lanelog_client_attempts_total", "t", "g"] == 1
+    for outcome in ("timed_out", "dead_lettered"):
+        assert found["lanelog_client_messages_total", "t", outcome, "g"] == 1
 
 
 def test_an_observer_that_raises_changes_nothing(
@@ -222,7 +324,8 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
     assert told == {name: [int(name in ("retried", "dead_lettered"))] for name in told}
     for name in ("lanelog.lanes", "lanelog.lanes.lost", "lanelog.lanes.taken_over", "lanelog.settlements.refused"):
         assert found[name] == [(group, 0)]
-    assert found["lanelog.pool.waits"] == [({}, 0)]
+    for name in ("pool.waits", "hints.sent", "hints.lost", "hints.heard"):
+        assert found[f"lanelog.{name}"] == [({}, 0)]
     loops = {attributes["loop"]: value for attributes, value in found["lanelog.loop.turns"]}
     assert loops.keys() == {"fetcher", "janitor", "keeper", "scheduler", "settler"}
     assert loops["keeper"] >= 1
@@ -230,13 +333,16 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
 
 
 def test_a_forked_child_measures_itself(lanelog_client: Client, registry: CollectorRegistry) -> None:
-    """It publishes although a thread of its parent had the lock of the times at the fork, and counts from zero."""
+    """It publishes although a thread of its parent had the locks of the times at the fork, and counts from zero."""
     collector = metrics.observe(lanelog_client, registry)
+    instruments.observe(lanelog_client, MeterProvider())
+    (times,) = (each for each in lanelog_client.observers if isinstance(each, instruments._Times))
     lanelog_client.publish("t", "a", b"x")
-    with collector._lock:  # as a scrape has it while it copies
+    with collector._lock, times._topics._lock:  # as a scrape, and the first publish to a topic, have them
         child = os.fork()
         if child == 0:
             try:
+                lanelog_client.publish("new", "a", b"x")
                 lanelog_client.publish("t", "a", b"x")
                 found = scraped(registry)["lanelog_client_published_messages_total", "t"]
                 os._exit(0 if found == 1 else 3)

@@ -12,15 +12,19 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
 
 import lanelog
-from lanelog import Client, Message, Retry
+from lanelog import Client, Message, Retry, instruments, metrics
 from lanelog._engine.fetching.fetcher import GLANCES, FetcherPace
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
 from lanelog._stores import fetches, partitions
+from lanelog.admin import Finding
 from support.old_tables import set_back
 from support.pace import ALWAYS, paced
 from support.processes import Fleet
@@ -76,10 +80,39 @@ def acquaint(publisher: Client, raw: Any) -> int:
     return int(one(raw, PUBLISHED))
 
 
-def hints_finding(client: Client) -> str:
-    """What the doctor says of hints, seen from this client."""
+def hints_found(client: Client) -> Finding:
+    """What the doctor finds of hints, seen from this client."""
     (finding,) = (each for each in client.admin.doctor() if each.check == "hints")
+    return finding
+
+
+def hints_finding(client: Client) -> str:
+    """The same where nothing is wrong."""
+    finding = hints_found(client)
+    assert (finding.status, finding.remedy) == ("ok", "")
     return finding.detail
+
+
+def counted(client: Client) -> dict[str, float]:
+    """The hints of a client as Prometheus gets them, and OpenTelemetry as well."""
+    registry, reader = CollectorRegistry(), InMemoryMetricReader()
+    metrics.observe(client, registry)
+    instruments.observe(client, MeterProvider([reader]))
+    data = reader.get_metrics_data()
+    assert data is not None
+    told = {
+        metric.name: [getattr(point, "value", None) for point in metric.data.data_points]
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    found = {}
+    for name in ("sent", "lost", "heard"):
+        value = registry.get_sample_value(f"lanelog_client_hints_{name}_total")
+        assert value is not None
+        assert told[f"lanelog.hints.{name}"] == [value]
+        found[name] = value
+    return found
 
 
 UNHURRIED = FetcherPace(soon=NEVER, digests=ALWAYS)
@@ -406,7 +439,13 @@ def test_a_subscriber_that_is_gone_costs_a_lost_hint(lanelog_client: Client, oth
     )
     acquaint(other, raw)
     assert (sender(other).sent, sender(other).lost) == (1, 1)
-    assert hints_finding(other) == "2 of 2 subscriptions want them; on this host 2, reached 1"
+    eventually(lambda: counted(lanelog_client) == {"sent": 0, "lost": 0, "heard": 1})
+    assert counted(other) == {"sent": 1, "lost": 1, "heard": 0}
+    found = hints_found(other)
+    assert (found.status, found.detail) == ("warning", "2 of 2 subscriptions want them; on this host 2, reached 1")
+    assert found.remedy.startswith("run it again after a `lease_duration`")
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET expires_at = 1 WHERE subscriber_name = 'gone'")
+    assert hints_finding(other) == "1 of 1 subscriptions want them; on this host 1, reached 1"
 
 
 def test_places_of_other_hosts_are_told_nothing(lanelog_client: Client, other: Client, raw: Any) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -17,7 +18,9 @@ from lanelog import Reject, Retry
 from lanelog.metrics import LogCollector, alert_rules, board, observe
 from support.accounts import account
 from support.cli import Command
+from support.oncall import Alert, OnCall
 from support.prometheus import serving
+from support.situations import Situations
 from support.sql import rows
 from support.waiting import eventually
 
@@ -107,6 +110,23 @@ def test_each_query_of_alerts_and_board_finds_its_series_in_a_scrape(log: lanelo
         assert {*named} <= there[found[0][0]], expression  # a join keeps the labels of its first side
 
 
+def test_an_archive_that_nobody_runs_is_an_alert_as_it_is_a_problem(
+    log: lanelog.Client, raw: Any, lanelog_url: str, tmp_path: Path
+) -> None:
+    """On a real scrape, with the words of `lanelog status` and the front page. Its group deleted, all are quiet."""
+    log.admin.delete_group("t", "left", dry_run=False)
+    Situations(raw, group="cold").register(delivery_order="archive")
+    on_call = OnCall(lanelog_url, tmp_path, clicks=False)
+    on_call.fires()
+    rows(raw, "UPDATE queue_messages SET created_at = created_at - 90000000 WHERE topic = 't'")
+    said = (
+        "no process runs cold on t, an archive or a replay, and 3 messages wait for it, the oldest for more than a day"
+    )
+    alert = Alert("LanelogJobNotRun", "warning", {"topic": "t", "group": "cold"}, said, "lanelog status -- 't'")
+    on_call.mend(on_call.named(alert, "not archived"))
+    on_call.quiet()
+
+
 def test_an_account_with_process_sees_the_oldest_transaction(log: lanelog.Client, raw: Any, open_raw: Any) -> None:
     """And how many deleted rows the server keeps for it."""
     other = open_raw()
@@ -153,6 +173,11 @@ def test_the_board_and_the_rules_are_printed(command: Command) -> None:
     """Without a database, to be sent to a file; one of them."""
     assert json.loads(command("metrics", "--dashboard").output)["title"] == "lanelog"
     assert "not both" in command.refused("metrics", "--dashboard", "--rules")
+    assert command("metrics", "--rules").output == alert_rules()
+    assert (
+        "https://wiki.example/#lanelogbehind"
+        in command("metrics", "--rules", "--runbook", "https://wiki.example/").output
+    )
 
 
 def test_an_address_that_cannot_be_had_is_refused(command: Command) -> None:

@@ -1,6 +1,7 @@
 """Traces from request to handler, as the SDK's in-memory exporter sees them."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -21,7 +22,7 @@ import lanelog
 from lanelog import Client, Message
 from lanelog.spark.replaying.rows import REPLAY
 from lanelog.tracing import Tracing
-from support.waiting import eventually
+from support.waiting import accept, eventually
 from tracing import orders
 
 TRACER = "test"
@@ -192,6 +193,43 @@ def test_a_refused_publish_is_an_error_and_a_postponement_is_none(
         (postponed,) = eventually(lambda: spans(exporter, "process t"))
     assert postponed.status.status_code is StatusCode.UNSET
     assert "error.type" not in (postponed.attributes or {})
+
+
+def test_a_message_that_a_handler_had_before_links(
+    traced: Client, lanelog_url: str, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """A postponed one, also in another process, and one whose handler was cut off: both start as attempt 1 again."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def first(message: Message) -> None:
+        if message.key == "later":
+            raise lanelog.Postpone(0.1)
+        entered.set()
+        go_on.wait()
+
+    with provider.get_tracer(TRACER).start_as_current_span("root"):
+        ids = [traced.publish("t", key, b"x").id for key in ("later", "cut")]
+    published = {(span.attributes or {})["messaging.message.id"]: own(span) for span in spans(exporter, "publish t")}
+    middleware = (Tracing(provider).handle,)
+    subscription = traced.subscribe("t", "g", first, middleware=middleware)
+    try:
+        assert entered.wait(15)
+        eventually(lambda: subscription.stats().postponed)
+        assert not subscription.stop(0)
+        subscription._core.cut_off()
+        assert subscription.stop(20)
+    finally:
+        go_on.set()
+    first_calls = eventually(lambda: len(found := spans(exporter, "process t")) == 2 and found)
+    with orders.connect(lanelog_url, provider) as another, another.subscribe("t", "g", accept, middleware=middleware):
+        calls = eventually(lambda: len(found := spans(exporter, "process t")) == 4 and found)
+    for span in calls:
+        attributes = span.attributes or {}
+        message = published[attributes["messaging.message.id"]]
+        assert attributes["lanelog.attempt"] == 1
+        links = [link.context.span_id for link in span.links]
+        assert (parent(span), links) == ((message, []) if span in first_calls else (None, [message]))
+    assert sorted((span.attributes or {})["messaging.message.id"] for span in calls[2:]) == sorted(ids)
 
 
 def test_a_redriven_message_links(traced: Client, provider: TracerProvider, exporter: InMemorySpanExporter) -> None:

@@ -209,6 +209,13 @@ STAGED = [
         f"{AT} has no living member, and 7 messages wait", STATUS, severity="critical",
     ),
     Staged(
+        "LanelogJobNotRun",
+        {"lanelog_group_lag_messages": 7, "lanelog_group_oldest_seconds": 90_000, "lanelog_group_members": 0,
+         "lanelog_group_unowned_lanes": 0, "lanelog_group_paused": 0},
+        f"no process runs {AT}, an archive or a replay, and 7 messages wait for it, the oldest for more than a day",
+        STATUS, "2h",
+    ),
+    Staged(
         "LanelogLanesFailing", {"lanelog_group_failing_lanes": 3},
         f"3 lanes of {AT} wait behind a message that fails", STATUS,
     ),
@@ -277,6 +284,27 @@ def test_each_alert_fires_on_its_incident_with_a_command_for_a_shell(prometheus:
     """Topics and groups may have any name: a command that is pasted names them, and does nothing else."""
     assert [case.alert for case in STAGED] == re.findall(r"- alert: (\w+)", alert_rules())
     prometheus("test", json.dumps({"rule_files": ["rules.yaml"], "tests": [staged(case) for case in STAGED]}))
+
+
+@pytest.mark.parametrize(
+    "rests",
+    [{"lanelog_group_oldest_seconds": 80_000}, {"lanelog_group_members": 1}, {"lanelog_group_paused": 1},
+     {"lanelog_group_unowned_lanes": 2}, {"lanelog_group_lag_messages": 0}],
+)  # fmt: skip
+def test_an_archive_that_runs_or_rests_for_a_day_is_no_alert(
+    prometheus: Callable[[str, str], None], rests: dict[str, float]
+) -> None:
+    """Nor is one that an operator has paused. A group that takes lanes has another alert."""
+    (case,) = (each for each in STAGED if each.alert == "LanelogJobNotRun")
+    test = staged(evolve(case, series={**case.series, **rests}))
+    test["alert_rule_test"][0]["exp_alerts"] = []
+    prometheus("test", json.dumps({"rule_files": ["rules.yaml"], "tests": [test]}))
+
+
+def test_rules_without_a_runbook_say_how_to_set_it() -> None:
+    """The place in the documentation is no link for Alertmanager. With an address there is nothing to say."""
+    assert re.match(r"(#.*\n)*# .*--runbook URL", alert_rules())
+    assert "--runbook" not in alert_rules("https://wiki.example/runbook")
 
 
 def test_the_documentation_names_each_metric() -> None:

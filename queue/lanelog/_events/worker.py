@@ -26,8 +26,8 @@ EVENTS: Final = (
         "process.killed",
         "ERROR",
         "supervisor",
-        "A process hung: it said nothing, a loop of it stood still, or its import did not end; or it had not ended long "
-        "after `--drain-timeout`. What it had in work is delivered again, and counts an attempt.",
+        "A process hung: it said nothing, a loop of it stood still, or its import did not end; or it had not ended "
+        "long after `--drain-timeout`. What it had in work is delivered again, and counts an attempt.",
         "number killed why seconds",
     ),
     Event(

@@ -7,6 +7,7 @@ Owns names, labels and bounds of the series, and the one import of prometheus-cl
 from __future__ import annotations
 
 from importlib import resources
+from typing import Final
 
 from lanelog.metrics.board import board
 from lanelog.metrics.client import ClientCollector, observe
@@ -15,11 +16,19 @@ from lanelog.metrics.log import LogCollector
 __all__ = ["ClientCollector", "LogCollector", "alert_rules", "board", "observe"]
 
 
-def alert_rules(runbook: str = "operations/runbook.html") -> str:
+_PLACE: Final = "operations/runbook.html"
+_UNSET: Final = f"""\
+# `runbook_url` is only {_PLACE} here, the page's place in the documentation: Alertmanager can show no link to it.
+# `lanelog metrics --rules --runbook URL` writes the address at which your team reads that page.
+"""
+
+
+def alert_rules(runbook: str = _PLACE) -> str:
     """Return alert rules on the metrics of the log, as a file of rules for Prometheus.
 
     Args:
         runbook: The address of the runbook, to which each alert links. The default is the page's place in the
-            documentation.
+            documentation, which is no link yet: a comment at the top says so.
     """
-    return resources.files(__name__).joinpath("rules.yaml").read_text().replace("RUNBOOK", runbook)
+    rules = resources.files(__name__).joinpath("rules.yaml").read_text().replace("RUNBOOK", runbook)
+    return _UNSET + rules if runbook == _PLACE else rules

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Final
 
@@ -18,14 +18,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from lanelog._database.fork import register_shared
-from lanelog.measures import Counters
-from lanelog.metrics.series import OTHER, Gauge, families
+from lanelog.measures import OTHER, Counters, Labels, place
+from lanelog.metrics.series import Gauge, families
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from lanelog.client import Client
-    from lanelog.measures import GroupMeasures, Handlings
+    from lanelog.measures import GroupMeasures, Handlings, Measures
 
 
 @frozen
@@ -41,8 +41,6 @@ OF_A_CLIENT: Final = SeriesBounds()
 
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 LANES: Final = (1.0, 10.0, 100.0, 1000.0)
-
-Labels = tuple[str, ...]
 
 
 @define(eq=False)
@@ -117,6 +115,16 @@ _COUNTS: Final = (
     _Count("lanelog_client_settlements_refused", "Settlements that came too late.", lambda each: each.refused),
     _Count("lanelog_client_lanes_taken_over", "Lanes taken from members that were gone.", lambda each: each.taken_over),
     _Count("lanelog_client_lanes_lost", "Lanes that others took, or given up after an error.", lambda each: each.lost),
+)
+_COUNTS_OF_ALL: Final[tuple[tuple[str, str, Callable[[Measures], int]], ...]] = (
+    (
+        "lanelog_client_pool_waits",
+        "How often a thread waited for a connection of the pool.",
+        lambda each: each.pool_waits,
+    ),
+    ("lanelog_client_hints_sent", "Hints sent to other processes.", lambda each: each.hints_sent),
+    ("lanelog_client_hints_lost", "Hints that could not be sent.", lambda each: each.hints_lost),
+    ("lanelog_client_hints_heard", "Hints that came from other processes.", lambda each: each.hints_heard),
 )
 _GAUGES: Final[tuple[Gauge[GroupMeasures], ...]] = (
     Gauge("lanelog_client_lanes", "Lanes that this process has.", lambda each: each.lanes),
@@ -196,9 +204,8 @@ class ClientCollector(Collector):
         yield GaugeMetricFamily(
             "lanelog_client_prefetched_bytes", "Bytes of their payloads.", measures.prefetched_bytes
         )
-        yield CounterMetricFamily(
-            "lanelog_client_pool_waits", "How often a thread waited for a connection of the pool.", measures.pool_waits
-        )
+        for name, help_, value in _COUNTS_OF_ALL:
+            yield CounterMetricFamily(name, help_, value(measures))
         turns = CounterMetricFamily("lanelog_client_loop_turns", "Turns of a background loop.", labels=("loop",))
         age = GaugeMetricFamily("lanelog_client_loop_age_seconds", "Since its last turn began.", labels=("loop",))
         for loop in measures.loops:
@@ -301,9 +308,3 @@ def _family(name: str, help_: str, labels: Labels, found: dict[Labels, _Buckets]
     for values, buckets in found.items():
         family.add_metric(values, buckets=buckets.shown(), sum_value=buckets.total)
     return family
-
-
-def place(labels: Labels, known: Collection[Labels], most: int) -> Labels:
-    """Where something is counted: under its own labels, or with others if there are too many."""
-    others = (OTHER,) * len(labels)
-    return labels if len(known) < most - (others not in known) else others

@@ -1,20 +1,19 @@
 """Series with few labels: their definitions, and the bound of their number.
 
-Owns the rule of what becomes `other`. Knows no database and no figure.
+Owns which things become `other`, and how their values are joined. Knows no database and no figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from attrs import frozen
 from prometheus_client.core import GaugeMetricFamily
 
-T = TypeVar("T")
+from lanelog.measures import OTHER
 
-OTHER: Final = "other"
-"""The label of what was added up. A topic or group of this name is added to it."""
+T = TypeVar("T")
 
 
 @frozen

@@ -21,7 +21,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from lanelog.metrics.client import OF_A_CLIENT, Labels, SeriesBounds, place
+from lanelog.measures import Labels, place
+from lanelog.metrics.client import OF_A_CLIENT, SeriesBounds
 
 Label = tuple[tuple[str, str], ...]
 

@@ -332,7 +332,15 @@ def _session_locks(patient: _Patient) -> Finding:
 
 
 def _hints(patient: _Patient) -> Finding:
-    return Finding(check="hints", status="ok", detail=wake.told(patient.database, patient.cx), remedy="")
+    told = wake.told(patient.database, patient.cx)
+    if told.missed:
+        return _warning(
+            "hints",
+            told.said,
+            "run it again after a `lease_duration`, when a process that died is forgotten; if it stays, look whether a "
+            "subscriber hangs, or a sandbox or AppArmor forbids abstract Unix sockets; until then looks find messages",
+        )
+    return _ok("hints", told.said)
 
 
 def _contradictions(patient: _Patient) -> Finding:

@@ -1,11 +1,14 @@
 """Whether hints of new messages reach the subscribers from here: for the doctor.
 
-Owns the sentence. Each subscriber that this client may send to gets a datagram of no topic, which makes nobody look.
+Owns the sentence, and how many should have been reached and were not. Each subscriber that this client may send to gets
+a datagram of no topic, which makes nobody look.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from attrs import frozen
 
 from lanelog._hints.datagram import Hint
 from lanelog._hints.host import own_host
@@ -21,23 +24,32 @@ if TYPE_CHECKING:
 _NO_TOPIC = Hint(0, new_lanes=False)
 
 
-def told(database: Database, cx: Executor) -> str:
+@frozen
+class Told:
+    """What there is to say."""
+
+    said: str
+    missed: int = 0
+    """Subscriptions on this host that want hints, and whose sockets took none."""
+
+
+def told(database: Database, cx: Executor) -> Told:
     """Say how many subscribers there are, how many want hints, and how many of those are reached from here."""
     if not own_host():
-        return "this system has none; messages of other processes are found by looking"
+        return Told("this system has none; messages of other processes are found by looking")
     if database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
-        return "the tables have no place for them; messages of other processes are found by looking"
+        return Told("the tables have no place for them; messages of other processes are found by looking")
     places = heartbeats.all_wake_places(cx)
     wanted = [place for place in places if place.address]
     near = [place for place in wanted if place.host == own_host()]
     far = [place for place in wanted if place.host != own_host()]
-    said = f"{len(wanted)} of {len(places)} subscriptions want them; on this host {len(near)}, "
-    said += f"reached {_sent(database, near)}"
+    reached = _sent(database, near)
+    said = f"{len(wanted)} of {len(places)} subscriptions want them; on this host {len(near)}, reached {reached}"
     if far:
         named = [place for place in far if ACROSS in place.address]
         said += f"; elsewhere {len(far)}, {len(named)} of them with wake_address, sent to {_sent(database, named)}"
         said += "" if database.config.wake_networks else ": this client has no wake_networks"
-    return said
+    return Told(said, missed=len(near) - reached)
 
 
 def _sent(database: Database, places: Sequence[WakePlace]) -> int:
