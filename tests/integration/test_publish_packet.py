@@ -19,7 +19,7 @@ from support.proxy import Proxy, proxy_to
 from support.publishing import hold, publisher_at
 from support.sql import one, rows, stored
 from support.stage import wait_until_blocked
-from support.waiting import eventually
+from support.waiting import Record, eventually
 
 Driver = Literal["pymysql", "mysqlclient"]
 DRIVERS: list[Driver] = ["pymysql", "mysqlclient"] if find_spec("MySQLdb") else ["pymysql"]
@@ -299,6 +299,23 @@ def test_user_code_gets_a_connection_for_single_statements(publisher: Publisher)
         with publisher.transaction() as connection, pytest.raises(Exception, match="syntax"):
             connection.cursor().execute("SELECT 1; SELECT 2")
         publisher.publish("t", "k", b"x")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_handler_gets_a_connection_for_single_statements(lanelog_url: str, driver: Driver) -> None:
+    """The same in a message's transaction, on the only connection, which packets were sent on."""
+    seen = Record()
+
+    def handle(message: lanelog.Message) -> None:
+        with message.transaction() as connection, pytest.raises(Exception, match="syntax"):
+            connection.cursor().execute("SELECT 1; SELECT 2")
+        seen(message.payload)
+
+    with lanelog.connect(lanelog_url, driver=driver, pool_size=1) as client:
+        client.subscribe("t", "g", handle)
+        for payload in (b"1", b"2", b"3"):
+            client.publish("t", "k", payload)
+        assert seen.wait(3) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
