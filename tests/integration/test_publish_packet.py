@@ -303,7 +303,7 @@ def test_user_code_gets_a_connection_for_single_statements(publisher: Publisher)
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_handler_gets_a_connection_for_single_statements(lanelog_url: str, driver: Driver) -> None:
-    """The same in a message's transaction, on the only connection, which packets were sent on."""
+    """The same in a message's transaction, on a connection that packets were sent on."""
     seen = Record()
 
     def handle(message: lanelog.Message) -> None:
@@ -311,7 +311,7 @@ def test_a_handler_gets_a_connection_for_single_statements(lanelog_url: str, dri
             connection.cursor().execute("SELECT 1; SELECT 2")
         seen(message.payload)
 
-    with lanelog.connect(lanelog_url, driver=driver, pool_size=1) as client:
+    with lanelog.connect(lanelog_url, driver=driver, pool_size=2) as client:
         client.subscribe("t", "g", handle)
         for payload in (b"1", b"2", b"3"):
             client.publish("t", "k", payload)
