@@ -157,13 +157,14 @@ class ActionHandlers:
     def job(self, request: Request) -> Response:
         """Show a job, and tell how it goes on."""
         job = self._jobs.find(request.query_params.get("id", ""))
+        shown = _shown(job)
         return self._renderer.page(
             request,
             "job.html.jinja",
             title=job.title,
-            stream=link("live/job", id=job.id) if job.running else None,
-            refresh=2 if job.running else 0,
-            **_shown(job),
+            stream=link("live/job", id=job.id) if shown["running"] else None,
+            refresh=2 if shown["running"] else 0,
+            **shown,
         )
 
     async def live_job(self, request: Request) -> Response:
@@ -174,8 +175,8 @@ class ActionHandlers:
                 job = self._jobs.find(request.query_params.get("id", ""))
             except ConfigurationError as error:  # the dashboard was started again: a page that was left open says so
                 return Fragment(self._renderer.text(request, "_gone.html.jinja", lead=str(error)), last=True)
-            last = not job.running  # read before the page: a job that ends now is shown once more
-            return Fragment(self._renderer.text(request, "_job.html.jinja", **_shown(job)), last=last)
+            shown = _shown(job)
+            return Fragment(self._renderer.text(request, "_job.html.jinja", **shown), last=not shown["running"])
 
         return self._streams.answer(make, look=_JOB_PACE)
 
@@ -191,6 +192,8 @@ class ActionHandlers:
 
 
 def _shown(job: Job) -> dict[str, Any]:
+    """Return what a page shows of a job. A page that says that it has ended shows its last state."""
+    running = job.running  # read once, and before the rest: the job may end while this reads
     facts = [
         ("State", job.state),
         ("Messages", f"{job.done:,}" if job.total is None else f"{job.done:,} of {job.total:,}"),
@@ -199,7 +202,7 @@ def _shown(job: Job) -> dict[str, Any]:
         ("Since", moment(job.begun_at)),
         *job.place,
     ]
-    return {"job": job, "facts": facts, "result": told(job.result) if job.result is not None else []}
+    return {"job": job, "running": running, "facts": facts, "result": told(job.result) if job.result is not None else []}
 
 
 async def _form(request: Request) -> dict[str, str]:
