@@ -13,7 +13,8 @@ from attrs import define
 import lanelog
 from lanelog import Client
 from lanelog._engine.fetching import fetcher
-from lanelog._engine.fetching.fetcher import Fetcher, FetcherPace, Pace
+from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.fetching.pace import FetcherPace, Pace
 from lanelog._engine.leasing import keeper as keeper_module
 from lanelog._engine.leasing.keeper import HURRY_SHARE, Keeper
 from lanelog._engine.leasing.pace import KeeperPace
@@ -56,7 +57,7 @@ class Hinted(Keeper):
 
     woken = False
 
-    def _look_after_all(self) -> None:
+    def _look_after_all(self, *, hurried: bool) -> None:
         self.woken = self.may_hurry()
 
 
@@ -92,7 +93,7 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
     (loop,) = (loop for loop in engine._loops if loop.name == "fetcher")
     loop.stop()  # the turns are made here, by a clock of ours
     own, clock, looks = Fetcher(engine.context), Clock(time.monotonic()), list[float]()
-    look, glance = Fetcher._look, Fetcher._glance_at_few
+    look, glance = Fetcher._look, Fetcher._glanced
 
     def counted(self: Fetcher, member: Member, pace: Pace) -> None:
         began = clock.now
@@ -108,7 +109,7 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
 
     monkeypatch.setattr(fetcher, "time", clock)
     monkeypatch.setattr(Fetcher, "_look", counted)
-    monkeypatch.setattr(Fetcher, "_glance_at_few", glanced)
+    monkeypatch.setattr(Fetcher, "_glanced", glanced)
     heard = receiver(lanelog_client)
     eventually(lambda: own.turn(clock.now) and own._paces)  # a fetcher's first look needs no hint
     (pace,) = own._paces.values()

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +18,15 @@ from prometheus_client import CollectorRegistry
 
 import lanelog
 from lanelog import Client, Message, Retry, instruments, metrics
-from lanelog._engine.fetching.fetcher import GLANCES, FetcherPace
+from lanelog._engine.fetching.fetcher import GLANCES, Fetcher
+from lanelog._engine.fetching.pace import FetcherPace, Pace
+from lanelog._engine.leasing.pace import KeeperPace
+from lanelog._engine.member.fetching import BUSY_LAST
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
-from lanelog._stores import fetches, partitions
+from lanelog._stores import fetches, leases, partitions
 from lanelog.admin import Finding
 from support.old_tables import set_back
 from support.pace import ALWAYS, paced
@@ -115,6 +118,19 @@ def counted(client: Client) -> dict[str, float]:
     return found
 
 
+def calm_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what waits until the fetcher has looked for all that it was told of."""
+    paces, look = set[Pace](), Fetcher._look
+    monkeypatch.setattr(Fetcher, "_look", lambda self, member, pace: (look(self, member, pace), paces.add(pace)))
+
+    def calm() -> None:
+        assert client._engine is not None
+        (member,) = client._engine.context.members()
+        eventually(lambda: paces and not (member.fetching._hinted or any(pace.told for pace in paces)))
+
+    return calm
+
+
 UNHURRIED = FetcherPace(soon=NEVER, digests=ALWAYS)
 """After a look that found something, the next one would come in ten minutes."""
 
@@ -143,7 +159,10 @@ def test_a_hint_makes_a_subscriber_look(lanelog_client: Client, other: Client, r
 def test_a_look_that_is_told_reads_where_heads_rose(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a hundred lanes it reads behind the one that rose. If several of a part have risen, it reads their heads."""
+    """Of a hundred lanes it reads behind the one that rose. If several of a part have risen, it reads their heads.
+
+    Lanes that were busy last come first, as long as it is one of them.
+    """
     asked: list[tuple[str, set[str]]] = []
     following, by_key = fetches.following, partitions.heads
 
@@ -161,26 +180,48 @@ def test_a_look_that_is_told_reads_where_heads_rose(
 
     keys = [f"key-{number}" for number in range(99)]
     other.publish_many("t", [(key, b"x") for key in keys])
-    handled = Record()
+    handled, calm = Record(), calm_of(lanelog_client, monkeypatch)
     subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
     known = acquaint(other, raw)
     handled.wait(known)
     eventually(lambda: subscription.stats().lanes == 100)
-    other.publish("t", "key-7", b"x")  # by the look for it, the parts are known
-    handled.wait(known + 1)
+    assert lanelog_client._engine is not None
+    (member,) = lanelog_client._engine.context.members()
+
+    def publish(*keys: str) -> None:
+        nonlocal known
+        known += len(keys)
+        other.publish_many("t", [(key, b"x") for key in keys])
+        handled.wait(known)
+        calm()  # the look for the others has ended, too
+
+    publish("key-7")  # by the look for it, the parts are known
+    publish("key-7")  # and by this one, that a lane is busy again
+    busy = set(member.fetching.busy_last)
+    assert len(busy) == BUSY_LAST
     monkeypatch.setattr(fetches, "following", noted)
     monkeypatch.setattr(partitions, "heads", noted_heads)
     monkeypatch.setattr(partitions, "look", whole)
-    for count, key in enumerate(("key-7", "key-8", "k"), start=2):
+    first, second = [key for key in keys if key not in busy][:2]
+    steps = [
+        ("key-7", [("rows", busy)]),  # by its rows alone, and the look has nothing more to ask
+        (first, [("rows", busy), ("rows", {first})]),  # none of the busy ones: so the next look begins with no such
+        (second, [("rows", {second})]),
+        (second, [("rows", {second})]),  # this one was busy before: the next look begins with such again
+    ]
+    for key, questions in steps:
         asked.clear()
-        other.publish("t", key, b"x")
-        handled.wait(known + count)
-        assert asked == [("rows", {key})]
-    part = {key for key in [*keys, "k"] if partitions.part_of(key) == partitions.part_of("key-7")}
+        publish(key)
+        assert asked == questions
+    busy = set(member.fetching.busy_last)
+    parts: dict[int, set[str]] = {}
+    for key in [*keys, "k"]:
+        parts.setdefault(partitions.part_of(key), set()).add(key)
+    part = next(part for part in parts.values() if len(part - busy) >= 2)
+    two = set(sorted(part - busy)[:2])
     asked.clear()
-    other.publish_many("t", [(key, b"x") for key in sorted(part)[:2]])
-    handled.wait(known + 6)
-    assert asked == [("heads", part), ("rows", set(sorted(part)[:2]))]
+    publish(second, *two)  # the busy one hides neither
+    assert asked == [("rows", busy), ("heads", part), ("rows", two)]
     assert subscription.state == "running"
 
 
@@ -387,6 +428,43 @@ def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Cli
     other.publish("t", "new", b"x")
     handled.wait(known + 1)
     assert subscription.stats().lanes == 2
+
+
+def test_new_lanes_cost_no_look_at_the_others(
+    lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a topic with a hundred lanes they are taken by name, and their messages are found without the other heads."""
+    other.publish_many("t", [(f"key-{number}", b"x") for number in range(99)])
+    paced(lanelog_client, fetcher=UNHURRIED, keeper=KeeperPace(claim=NEVER, content=NEVER))
+    handled, calm = Record(), calm_of(lanelog_client, monkeypatch)
+    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
+    known = acquaint(other, raw)
+    handled.wait(known)
+    eventually(lambda: subscription.stats().lanes == 100)
+    calm()
+    other.publish("t", "key-7", b"x")  # by the look for it, the parts are known
+    handled.wait(known + 1)
+    calm()
+
+    def whole(*_: Any) -> list[tuple[str, int]]:
+        raise AssertionError("all lanes were looked at")
+
+    asked: list[tuple[str, ...]] = []
+    unclaimed = leases.unclaimed
+
+    def noted(cx: Any, at: Any, limit: int, like: Any, among: Any) -> list[str]:
+        asked.append(tuple(among))
+        return unclaimed(cx, at, limit, like, among)
+
+    monkeypatch.setattr(partitions, "look", whole)
+    monkeypatch.setattr(leases, "unclaimed", noted)
+    for count in (1, 2, 3):
+        other.publish("t", f"new-{count}", b"x")
+        handled.wait(known + 2 * count)
+        other.publish("t", f"new-{count}", b"y")
+        handled.wait(known + 2 * count + 1)
+    assert set(asked) == {("new-1",), ("new-2",), ("new-3",)}
+    assert subscription.state == "running"
 
 
 def test_new_lanes_are_told_of_when_the_places_can_be_read_again(

@@ -10,7 +10,8 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.fetching.fetcher import Fetcher, FetcherPace
+from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.fetching.pace import FetcherPace
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.member.fetching import FetchingSide
 from lanelog._engine.member.leasing import LeasingSide

@@ -17,10 +17,10 @@ class Turns:
         self.begun, self.ended = Record(), Record()
         really = Coordinator.turn
 
-        def turn(keeper: Coordinator) -> None:
+        def turn(keeper: Coordinator, *, hurried: bool) -> None:
             number = len(self.begun)
             self.begun(number)
-            really(keeper)
+            really(keeper, hurried=hurried)
             self.ended((keeper.member.owner, number))
 
         monkeypatch.setattr(Coordinator, "turn", turn)

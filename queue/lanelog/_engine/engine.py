@@ -18,7 +18,8 @@ from attrs import define, field, frozen
 from lanelog._engine import vitals
 from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._engine.context import EngineContext
-from lanelog._engine.fetching.fetcher import Fetcher, FetcherPace
+from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.fetching.pace import FetcherPace
 from lanelog._engine.leasing.keeper import Keeper
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.rules import Signals

@@ -65,6 +65,9 @@ WHERE p.topic = %s AND p.partition_key <> '' AND p.partition_key {like} %s AND l
 ORDER BY p.partition_key LIMIT %s
 """
 
+# The same among some lanes (queue_partitions, leases and queue_offsets PRIMARY by lane).
+UNCLAIMED_AMONG = UNCLAIMED.replace("AND l.leased_by", "AND p.partition_key IN ({keys}) AND l.leased_by")
+
 # Whether an owner has any lane (by_owner).
 HOLDS = """
 SELECT 1 FROM queue_partition_leases FORCE INDEX (by_owner)
@@ -258,13 +261,15 @@ def digest(cx: Executor, at: GroupTopic, owner: str) -> LeasesDigest:
     return LeasesDigest(int(count), int(checksum))
 
 
-def unclaimed(cx: Executor, at: GroupTopic, limit: int, like: tuple[str, str] = ALL_KEYS) -> list[str]:
+def unclaimed(
+    cx: Executor, at: GroupTopic, limit: int, like: tuple[str, str] = ALL_KEYS, among: Sequence[str] = ()
+) -> list[str]:
     """Return lanes for which this group has no lease row, without the paused ones.
 
-    `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern.
+    `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern. `among`: only these. None: the topic is read through.
     """
-    sql = UNCLAIMED.format(like=like[0])
-    return [key for (key,) in cx.query(sql, (at.group, *at.columns, like[1], limit))]
+    sql = UNCLAIMED_AMONG.format(like=like[0], keys=placeholders(among)) if among else UNCLAIMED.format(like=like[0])
+    return [key for (key,) in cx.query(sql, (at.group, *at.columns, like[1], *among, limit))]
 
 
 def holds(cx: Executor, at: GroupTopic, owner: str) -> bool:
@@ -273,11 +278,7 @@ def holds(cx: Executor, at: GroupTopic, owner: str) -> bool:
 
 
 def candidates(
-    cx: Executor,
-    at: GroupTopic,
-    owners: Sequence[str],
-    limit: int,
-    like: tuple[str, str] = ALL_KEYS,
+    cx: Executor, at: GroupTopic, owners: Sequence[str], limit: int, like: tuple[str, str] = ALL_KEYS
 ) -> list[str]:
     """Return lanes of these owners ('': of none), without the paused ones. `like`: as for `unclaimed`."""
     sql = CANDIDATES.format(owners=placeholders(owners), like=like[0])

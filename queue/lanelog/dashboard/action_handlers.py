@@ -202,7 +202,12 @@ def _shown(job: Job) -> dict[str, Any]:
         ("Since", moment(job.begun_at)),
         *job.place,
     ]
-    return {"job": job, "running": running, "facts": facts, "result": told(job.result) if job.result is not None else []}
+    return {
+        "job": job,
+        "running": running,
+        "facts": facts,
+        "result": told(job.result) if job.result is not None else [],
+    }
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from lanelog._engine.fetching.gaps import Gaps
-from lanelog._engine.fetching.heads import DigestPace, KnownHeads, Risen
-from lanelog._hints.allowance import Allowance
+from lanelog._engine.fetching.heads import KnownHeads
+from lanelog._engine.fetching.pace import FetcherPace, Glance, Pace
 from lanelog._stores import fetches, offsets
 from lanelog._stores.fetches import Behind, Fetched
 from lanelog._telemetry import get_logger
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Session
     from lanelog._engine.context import EngineContext
+    from lanelog._engine.fetching.heads import Risen
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
 
@@ -34,11 +34,11 @@ LOOK_SHARE = 39.0
 QUIET_SHARE = 79.0
 """The same for a look that ended with the digest: an eightieth. An idle worker asks for little else."""
 
-LOOKS_REMEMBERED = 5
-"""A look costs as much as the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
-
 LANES_A_FETCH = 40
 """Who holds no more lanes reads behind all of them at once when something was published, and asks for no digest."""
+
+AFTER_BUSY = 0.005
+"""Seconds from rows of the lanes that were busy last to the look for the others: those messages can start meanwhile."""
 
 GLANCES = 10
 """So many glances in a row at most, or one that found nothing. Then comes a look: only a look finds a lane set back."""
@@ -48,49 +48,6 @@ AGAIN = 0.1
 """Seconds until a session that the ground does not vouch for yet is tried again."""
 
 log = get_logger("fetcher")
-
-
-@frozen(kw_only=True)
-class FetcherPace:
-    """How often the fetcher asks."""
-
-    soon: float = 0.005
-    """Seconds from a look that found something to the next one, and the shortest time between two looks."""
-    digests: DigestPace = field(factory=DigestPace)
-
-
-@define(eq=False)
-class Pace:
-    """The pace of the looks for one member."""
-
-    interval: float
-    known: KnownHeads
-    next_look: float = 0.0
-    costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
-    # For looks that hints ask for, on top of the usual ones. If both had one account, a flood of hints could spend it,
-    # and the usual looks would have to wait: nothing that comes in by a socket may hold them back.
-    allowance: Allowance = field(factory=Allowance)
-    hinted: bool = False  # a hint asked for the next look
-    told: bool = False  # a hint or this process's own publisher did
-    glances: int = 0  # since the last look
-
-    def pay(self, began: float, ended: float, *, read: bool = False) -> float:
-        """Pay for what a hint asked for. The other looks have a pace of their own. Returns the seconds that count.
-
-        `read`: rows were read meanwhile. They had to be read, so no more counts than a look without them takes.
-        """
-        seconds = min(ended - began, *self.costs) if read and self.costs else ended - began
-        if self.hinted:
-            self.allowance.spend(ended, seconds)
-        return seconds
-
-
-@define
-class Glance:
-    """What a glance found: how many rows by key, and how many lanes are left to a look."""
-
-    rows: dict[str, int] = field(factory=dict)
-    unsure: int = 0
 
 
 @define(eq=False)
@@ -150,7 +107,7 @@ class Fetcher:
             pace.next_look, pace.hinted, pace.told = allowed, True, True
         self._revive(member, now)
         fed = now >= pace.next_look and self._fed(member, pace)
-        if now >= pace.next_look and not fed and not self._glance_at_few(member, pace):
+        if now >= pace.next_look and not fed and not self._glanced(member, pace):
             self._look(member, pace)
         progress = self._fetch(member)
         if progress:
@@ -176,9 +133,11 @@ class Fetcher:
 
     def _look(self, member: Member, pace: Pace) -> None:
         began = time.monotonic()
+        read, pace.early = Glance(pace.early), {}  # after an error, nobody knows whether the digests count them
         risen = pace.known.changed(self.session, member, self._generation, told=pace.told)
         published = risen is None or bool(risen.named or risen.among)
-        read = self._glance_at(member, pace, risen) if risen and risen.named else Glance()
+        if risen and risen.named:
+            self._glance_at(member, pace, risen, read)
         keys = None if risen is None else _heads_to_read(risen, read)
         news = bool(read.rows)
         if keys is None or keys:
@@ -193,20 +152,34 @@ class Fetcher:
         pace.hinted = pace.told = False
         pace.next_look = ended + max(pace.interval, (LOOK_SHARE if published else QUIET_SHARE) * min(pace.costs))
 
-    def _glance_at(self, member: Member, pace: Pace, risen: Risen) -> Glance:
-        lanes = member.fetching.at_head([each.key for each in risen.named], LANES_A_FETCH)
+    def _glance_at(self, member: Member, pace: Pace, risen: Risen, read: Glance) -> None:
+        """Read behind the lanes that the digests name. `read`: what was read before them; more is added to it.
+
+        What was read before a digest is among what has risen by then. So a lane with as many new rows has no more.
+        """
+        busy = member.fetching.busy_last
+        pace.busy_first = pace.busy_first or any(each.key in busy for each in risen.named)
+        named = [each.key for each in risen.named if read.rows.get(each.key, 0) < each.risen]
+        lanes = member.fetching.at_head(named, LANES_A_FETCH)
         try:
-            return self._glance(member, lanes) if lanes else Glance()
+            found = self._glance(member, lanes) if lanes else Glance()
         except BaseException:
             pace.known.forget()  # what the digests tell was not read
             raise
+        for key, rows in found.rows.items():
+            read.rows[key] = read.rows.get(key, 0) + rows
 
-    def _glance_at_few(self, member: Member, pace: Pace) -> bool:
-        """Read behind all lanes of a member that was told, where they are few. False: it takes a look."""
-        if not pace.told or pace.glances >= GLANCES:
+    def _glanced(self, member: Member, pace: Pace) -> bool:
+        """Read behind lanes without a look, if that may do for a member that was told. False: it takes a look."""
+        if not pace.told:
             return False
-        lanes = member.fetching.all_at_head(LANES_A_FETCH)
-        if not lanes:
+        if lanes := member.fetching.all_at_head(LANES_A_FETCH):
+            return self._glance_at_all(member, pace, lanes)
+        return pace.busy_first and not pace.early and self._glance_at_busy(member, pace)
+
+    def _glance_at_all(self, member: Member, pace: Pace, lanes: Sequence[Lane]) -> bool:
+        """Read behind all lanes, which are few."""
+        if pace.glances >= GLANCES:
             return False
         began = time.monotonic()
         read = self._glance(member, lanes)
@@ -219,6 +192,23 @@ class Fetcher:
         pace.hinted = pace.told = False
         pace.next_look = ended + max(pace.interval, LOOK_SHARE * cost)
         return True
+
+    def _glance_at_busy(self, member: Member, pace: Pace) -> bool:
+        """Read behind the lanes that were busy last. If one is busy again, its message need not wait for the digests.
+
+        Others may have risen, too. So the look comes all the same, but not beside the write that such a message awaits.
+        """
+        lanes = member.fetching.at_head(member.fetching.busy_last, LANES_A_FETCH)
+        if not lanes:
+            return False
+        began = time.monotonic()
+        pace.early = self._glance(member, lanes).rows
+        ended = time.monotonic()
+        pace.busy_first = bool(pace.early)
+        pace.pay(began, ended, read=pace.busy_first)
+        if pace.busy_first:
+            pace.next_look = ended + AFTER_BUSY
+        return pace.busy_first
 
     def _glance(self, member: Member, lanes: Sequence[Lane]) -> Glance:
         """Read what is behind lanes that have handed out all they know of.

@@ -9,9 +9,9 @@ needs no digest, and takes a join for each lane.
 
 An answer is believed as long as it is not newer than the heads or rows that were read after it. So a commit between a
 digest and these changes the next digest, and the next look meets it. A lane that was opened meanwhile was loaded with
-an older head, perhaps: then everything is asked again. So is everything after an error, and after memory was loaded
-from another server: its digest may be the same by chance. Now and then the whole look comes without a reason, which
-also tells anew what it costs.
+an older head, perhaps: its head is read with the next digest. Everything is asked again after an error, and after
+memory was loaded from another server: its digest may be the same by chance. Now and then the whole look comes without
+a reason, which also tells anew what it costs.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class KnownHeads:
     saved: float = math.inf  # seconds that the last whole look took
     digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
     _spent: float = 0.0  # seconds that digests took since the last whole look
-    # The generation of memory and the changes of the member's lanes, before the last digest.
-    _stand: tuple[int, int] = (0, -1)
+    _generation: int = 0  # of memory, at the last digest
+    _changes: int = -1  # of the member's lanes, when their keys were read
     _keys: Mapping[int, Sequence[str]] = field(factory=dict)  # of the member's lanes, by part
 
     def changed(self, session: Session, member: Member, generation: int, *, told: bool) -> Risen | None:
@@ -87,11 +87,11 @@ class KnownHeads:
 
         `told`: something was published, so the question is where.
         """
-        # This is read before the question, so the next look meets what is opened after it.
-        stand = (generation, member.fetching.changes)
-        if stand != self._stand:
+        # This is taken before the question, so the next look meets what is opened after it. `forget` covers an error.
+        unsure = member.fetching.take_unsure()
+        if generation != self._generation:
             self.forget()
-            self._stand = stand
+            self._generation = generation
         if self.digest_cost > self.pace.pays * self.saved:
             self.digest_cost /= 2
             return None
@@ -99,14 +99,18 @@ class KnownHeads:
             return None
         began = time.monotonic()
         try:
-            return self._where(session, member) if told else self._whether(session, member)
+            risen = self._where(session, member) if told else self._whether(session, member)
         except BaseException:
+            self.forget()
             # A limit of the server may end each digest of a huge topic: then the next looks are made without one.
             self.saved = min(self.saved, time.monotonic() - began)
             raise
         finally:
             self.digest_cost = time.monotonic() - began
             self._spent += self.digest_cost
+        if risen is None or not unsure:
+            return risen
+        return self._if_few(Risen(risen.named, [*risen.among, *unsure]), member)
 
     def read(self, session: Session, member: Member, keys: Collection[str] | None, check: Callable[[], None]) -> bool:
         """Read the heads of these lanes, or of all that are behind. True when one rose.
@@ -130,7 +134,7 @@ class KnownHeads:
 
     def forget(self) -> None:
         """Believe no digest. The next look reads the heads of all lanes that are behind."""
-        self.digest, self.parts, self._keys = None, {}, {}
+        self.digest, self.parts = None, {}
 
     def _whether(self, session: Session, member: Member) -> Risen | None:
         known, self.digest = self.digest, partitions.digest(session, member.topic)
@@ -141,10 +145,11 @@ class KnownHeads:
         self.digest = partitions.whole(self.parts)
         if not known:
             return None
-        keys = self._keys = self._keys or _by_part(member.fetching.keys())
+        if (changes := member.fetching.changes) != self._changes:
+            self._keys, self._changes = _by_part(member.fetching.keys()), changes
         named: list[Named] = []
         among: list[str] = []
-        for part, held in keys.items():
+        for part, held in self._keys.items():
             now, before = self.parts.get(part), known.get(part)
             if now == before:
                 continue
@@ -154,7 +159,11 @@ class KnownHeads:
                 named.append(Named(alone[0], risen, held))
             else:
                 among += held
-        return None if len(among) > BY_KEY * sum(map(len, keys.values())) else Risen(named, among)
+        return self._if_few(Risen(named, among), member)
+
+    @staticmethod
+    def _if_few(risen: Risen, member: Member) -> Risen | None:
+        return None if len(risen.among) > BY_KEY * len(member.leasing.lanes) else risen
 
 
 def _by_part(keys: Collection[str]) -> Mapping[int, Sequence[str]]:

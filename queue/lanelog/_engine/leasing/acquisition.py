@@ -60,6 +60,11 @@ def acquire(session: Session, member: Member, view: LivenessView | None, missing
     return taken
 
 
+def acquire_new(session: Session, member: Member, new: Sequence[str], missing: int, kind: Kind) -> Taken:
+    """Take up to `missing` lanes of a kind among these, which were created just now. Nobody had them before."""
+    return _create(session, member, missing, kind, among=new)
+
+
 def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: int, kind: Kind) -> Taken:
     """Take lanes that have a lease row."""
     at = member.at
@@ -79,10 +84,10 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
     return Taken(taken, tuple(candidates))
 
 
-def _create(session: Session, member: Member, missing: int, kind: Kind) -> Taken:
+def _create(session: Session, member: Member, missing: int, kind: Kind, *, among: Sequence[str] = ()) -> Taken:
     """Take lanes that have no lease row. The new row gets the lowest epoch that was never used."""
     at = member.at
-    unclaimed = leases.unclaimed(session, at, missing, LIKE[kind])
+    unclaimed = leases.unclaimed(session, at, missing, LIKE[kind], among)
     if not unclaimed:
         return Taken()
     with session.transaction() as cx:

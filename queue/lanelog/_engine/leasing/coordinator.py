@@ -18,17 +18,18 @@ from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.acquisition import Taken
 from lanelog._engine.leasing.fair_share import fair_share, fair_shares
+from lanelog._engine.leasing.known_lanes import KnownLanes
 from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.read_back import Beaten, ReadBack, lose_others
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
 from lanelog._open_lanes import is_open
-from lanelog._stores import groups, heartbeats, leases, offsets, partitions
+from lanelog._stores import groups, heartbeats, leases, offsets
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from lanelog._database import Session
     from lanelog._engine.context import EngineContext
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
 BEAT_AGAIN = 1.0
 """The longest time, in seconds, until a heartbeat that could not be written is tried again."""
 
-NEW_LANES_AGE = 5.0
-"""Seconds that each look for new lanes goes back: more than any lane's creation takes to commit."""
-
 ALL = 1_000_000
 NOT_READ = -1
 NEVER = float("-inf")
 PAGE = 5000
-"""How many lanes are read, or taken, at once."""
+"""How many lanes are taken at once."""
+
+FEW_NEW = 100
+"""So many new lanes at most are taken by name. Who takes more asks for all that are free: it is no more work."""
 
 FIRST_PAGE = 250
 """How many lanes are taken at first, so that the first messages do not wait for the last lanes. Later a member takes as
@@ -62,12 +63,9 @@ class Coordinator:
     session: Session
     pace: KeeperPace = field(factory=KeeperPace)
     watch: LivenessMonitor = field(init=False)
-    known: set[str] = field(factory=set)  # the lanes of the topic: those of the last full pass, and later ones
-    _passed: partitions.HeadsDigest | None = None  # the digest before the last full pass
-    _recent: set[str] = field(factory=set)  # the lanes that the last look for new lanes found
+    _known: KnownLanes = field(factory=KnownLanes)
     resting: set[str] = field(factory=set)  # lanes that an operator paused
     _lane_pauses: int = NOT_READ  # the group row's count of pauses when `resting` was read
-    _open: set[str] = field(factory=set)  # the open lanes among `known`
     _sharing: Sharing = field(factory=Sharing)
     view: LivenessView | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
@@ -76,7 +74,6 @@ class Coordinator:
     _beat_at: float = 0.0
     _beaten: Beaten = field(factory=Beaten)
     _members_at: float = 0.0
-    _full_pass_at: float = 0.0
     _claim_at: float = 0.0  # when the next plan is made, even if nothing has changed
     _planned: int = NOT_READ  # `MemberState.changes` at the last plan
     _sweep_at: float = 0.0
@@ -96,10 +93,11 @@ class Coordinator:
     def new_session(self, session: Session, lock_name: str, incarnation: Incarnation) -> None:
         """The keeper has a new connection: name it in the next heartbeat, and forget all that the last one read."""
         self.session, self._lock_name, self._incarnation = session, lock_name, incarnation
-        self._beat_at = self._members_at = self._full_pass_at = self._claim_at = 0.0
+        self._beat_at = self._members_at = self._claim_at = 0.0
         self.watch = LivenessMonitor(me=self.member.owner, lease_duration=self.member.config.lease_duration)
         self.view, self._deregistered = None, set()
-        self._recent, self._lane_pauses, self._passed = set(), NOT_READ, None
+        self._lane_pauses = NOT_READ
+        self._known.doubt()
         self._read_back.forget()
 
     def reload(self) -> None:
@@ -113,24 +111,28 @@ class Coordinator:
         lose_others(member, owned, "found on a new connection with another owner or epoch")
         loading.reload(self.session, member, owned)
 
-    def turn(self) -> None:
-        """Do each step once. Each step needs the result of the steps before it."""
+    def turn(self, *, hurried: bool = False) -> None:
+        """Do each step once. Each step needs the result of the steps before it.
+
+        `hurried`: lanes are new, and their first messages wait. What can wait until the next turn then does.
+        """
         member = self.member
         now = time.monotonic()
         self.beat_if_due()
         if not member.leasing.stopping:
             steered = self._check_group()  # before the read-back, which passes a pause on to the lanes
-        self._read_back.turn(self.session, self._beaten)
+        patience = self.pace.turn if hurried else 0.0
+        self._read_back.turn(self.session, self._beaten, patience)
         if member.leasing.stopping:
             self._release()
             self._leave()
             return
-        changed = self._look_at_members(now)
+        changed = self._look_at_members(now - patience)
         if not self._started:
             self._started = True
             life.started(member, None if self.view is None else len(self.view.live))
-        changed = self._look_for_lanes(now) or changed
-        self._balance(now, changed=changed or steered)
+        new = self._known.look(self.session, member.topic, now, lasting=member.config.lease_duration)
+        self._balance(now, new, changed=changed or steered)
         self._release()
         if self.view is not None:
             acquisition.deregister_dead(self.session, member, self.view.dead, self._deregistered)
@@ -246,52 +248,21 @@ class Coordinator:
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
-    def _look_for_lanes(self, now: float) -> bool:
-        """Look for the lanes of the topic. True when there are new ones, or a full pass found a change."""
-        member = self.member
-        if now >= self._full_pass_at:
-            self._full_pass_at = 0.0  # a full pass that raises is repeated in the next turn
-            changed = self._full_pass()
-            self._full_pass_at = now + member.config.lease_duration * random.uniform(0.8, 1.0)
-            return changed
-        # This is not compared with `known`: a lane that was purged and born again is known, and has no lease row.
-        recent = set(partitions.new_lanes(self.session, member.topic, NEW_LANES_AGE))
-        new, self._recent = recent - self._recent, recent
-        self._know(new)
-        return bool(new)
-
-    def _full_pass(self) -> bool:
-        """Read the key of every lane, unless a digest says that they are the same. True when they have changed."""
-        digest = partitions.digest(self.session, self.member.topic)
-        if self._passed is not None and digest.same_lanes(self._passed):
-            return False
-        before, self.known, self._open = self.known, set(), set()
-        after = ""
-        while True:
-            page = partitions.page(self.session, self.member.topic, after, PAGE)
-            self._know(key for key, _ in page if key)
-            if len(page) < PAGE:
-                break
-            after = page[-1][0]
-        self._passed = digest  # older than the pages: the next full pass meets lanes that came in between
-        return self.known != before
-
-    def _know(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self.known.add(key)
-            if is_open(key):
-                self._open.add(key)
-
-    def _balance(self, now: float, *, changed: bool) -> None:
+    def _balance(self, now: float, new: Collection[str] | None, *, changed: bool) -> None:
+        """Give back and take lanes, when something has changed or it is time. If only `new` lanes came, take those."""
         member = self.member
         if member.failure is not None or member.leasing.group_paused:
             return
-        due = now >= min(self._claim_at, self._sweep_at)
-        if not (changed or due or self._planned != member.leasing.changes):
-            return
-        self._planned = member.leasing.changes
-        # Availability before fairness: without a view of the living, every unowned lane is taken and none is stolen.
-        plan = Plan(claim={Kind.ANY: ALL}) if self.view is None else self._plan(self.view, now)
+        due = now >= min(self._claim_at, self._sweep_at) or self._planned != member.leasing.changes
+        if changed or due or new is None or len(new) > FEW_NEW:
+            self._reach_share(now)
+        elif new:
+            self._take_new(sorted(new), now)
+
+    def _reach_share(self, now: float) -> None:
+        """Give back what is too much, and look through all lanes for what is missing."""
+        member = self.member
+        plan = self._plan(now)
         for lane in plan.shed:
             member.leasing.close_lane(lane)
         claim = plan.claim
@@ -300,47 +271,75 @@ class Coordinator:
             self._sweep_at = now + 2 * member.config.lease_duration
             if not claim and self._everybody_has_enough():
                 claim = {Kind.ANY: ALL}
-        if self._unheard_since is not None or self._beaten.at == NEVER:
-            claim = {}  # without a heartbeat, the others would take the lanes away again
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn; five in a row fail the member
         page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
+        if self._take(claim, page, now) >= page:
+            member.signals.wake_keeper()  # there may be more
+        else:
+            self._claim_at = now + (self.pace.content if content else self.pace.claim) * random.uniform(0.8, 1.0)
+
+    def _take_new(self, new: Sequence[str], now: float) -> None:
+        """Take lanes that were created just now, as far as they are missing.
+
+        To look through all lanes takes long where they are many. The first message of each new lane would wait for it.
+        """
+        plan = self._plan(now)
+        if plan.shed:
+            self._reach_share(now)
+        elif plan.claim:
+            self._claim_at, claim_at = 0.0, self._claim_at  # as above
+            taken = self._take(plan.claim, len(new), now, new)
+            self._claim_at = min(claim_at, now + self.pace.claim)  # others may be missing, too
+            if self.member.leasing.changes == self._planned + taken:
+                self._planned += taken  # nothing else has changed, so no other plan is due
+
+    def _take(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str] = ()) -> int:
+        """Take up to `page` of these lanes, and load them in this turn, so that the next plan counts them."""
+        if self._unheard_since is not None or self._beaten.at == NEVER:
+            return 0  # without a heartbeat, the others would take the lanes away again
         try:
-            taken = self._claim(claim, page, now)
+            taken = self._claim(claim, page, now, among)
         except BaseException:
             self._read_back.forget()  # some may have been taken: the next turn loads them
             raise
         if taken.lanes:
             self.beat_if_due()
-            self._read_back.take_in(self.session, taken.among)  # in this turn, so that the next plan counts them
-        if taken.lanes >= page:
-            member.signals.wake_keeper()  # there may be more
-        else:
-            self._claim_at = now + (self.pace.content if content else self.pace.claim) * random.uniform(0.8, 1.0)
+            self._read_back.take_in(self.session, taken.among)
+        return taken.lanes
 
-    def _plan(self, view: LivenessView, now: float) -> Plan:
+    def _plan(self, now: float) -> Plan:
         """The lanes to give back and to take, so that every member has its share of open and of keyed lanes."""
+        self._planned = self.member.leasing.changes
+        if self.view is None:  # availability before fairness: every unowned lane is taken, and none is stolen
+            return Plan(claim={Kind.ANY: ALL})
         held = [
             lane
             for lane in list(self.member.leasing.lanes.values())
             if not (lane.state.closing or lane.key in self.resting)
         ]
-        opened = len(self._open - self.resting)
-        share = fair_shares(opened, self._shared_out - opened, view.sharers, self.member.owner)
+        opened = len(self._known.open - self.resting)
+        share = fair_shares(opened, self._shared_out - opened, self.view.sharers, self.member.owner)
         return self._sharing.plan(
             [lane for lane in held if is_open(lane.key)],
             [lane for lane in held if not is_open(lane.key)],
             share,
-            view.live,
+            self.view.live,
             now,
         )
 
-    def _claim(self, claim: Mapping[Kind, int], page: int, now: float) -> Taken:
-        """Take up to so many lanes of each kind. `Kind.ANY` is tried only when no other kind had a lane."""
+    def _claim(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str]) -> Taken:
+        """Take up to so many lanes of each kind. `Kind.ANY` is tried only when no other kind had a lane.
+
+        `among`: only of these, which are new. None: of all.
+        """
         taken = Taken()
         for kind, count in claim.items():
             if taken.lanes and kind is Kind.ANY:
                 continue
-            got = acquisition.acquire(self.session, self.member, self.view, min(count, page), kind)
+            if among:
+                got = acquisition.acquire_new(self.session, self.member, among, count, kind)
+            else:
+                got = acquisition.acquire(self.session, self.member, self.view, min(count, page), kind)
             taken += got
             if got.lanes and self.view is not None:
                 self._sharing.took(kind, self.view.live, now)
@@ -357,7 +356,7 @@ class Coordinator:
     @property
     def _shared_out(self) -> int:
         """How many lanes the members share. Paused lanes do not count."""
-        return len(self.known) - len(self.resting & self.known)
+        return len(self._known.keys) - len(self.resting & self._known.keys)
 
     def _release(self) -> None:
         """Give back closed and paused lanes whose last handler has ended, and whose last flush has committed."""

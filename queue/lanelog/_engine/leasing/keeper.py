@@ -81,7 +81,7 @@ class Keeper:
         hurried, self._hurried = self._hurried, False
         self.supervise(now)
         try:
-            self._look_after_all()
+            self._look_after_all(hurried=hurried)
         finally:
             if hurried:
                 ended = time.monotonic()
@@ -102,13 +102,13 @@ class Keeper:
         coordinator = self._coordinators.get(member)
         return (None, "") if coordinator is None else (coordinator.beaten_at, coordinator.unheard)
 
-    def _look_after_all(self) -> None:
+    def _look_after_all(self, *, hurried: bool) -> None:
         try:
             self._ensure_same_server()
             with self.session.pinned():  # another connection may lead to another server
                 self._be_patient()
                 for member in self.context.members():
-                    self._look_after(member)
+                    self._look_after(member, hurried=hurried)
         except DatabaseError:
             if not self.session.connected:
                 self._let_go()
@@ -118,7 +118,7 @@ class Keeper:
         for gone in self._coordinators.keys() - set(self.context.members()):
             del self._coordinators[gone]
 
-    def _look_after(self, member: Member) -> None:
+    def _look_after(self, member: Member, *, hurried: bool) -> None:
         with self.context.watch(member, "keeper", self.session):
             coordinator = self._coordinator_of(member)
             # One member's turn may take seconds, with many lanes or a slow server. No other member's lease may run out
@@ -126,7 +126,7 @@ class Keeper:
             for each in list(self._coordinators.values()):
                 with self.context.watch(each.member, "heartbeat", self.session):
                     each.beat_if_due()
-            coordinator.turn()
+            coordinator.turn(hurried=hurried)
 
     def close(self) -> None:
         """Give the connection back, and with it the liveness lock."""

@@ -95,13 +95,16 @@ class ReadBack:
             changes = before + len(loaded)
             self._agreement = _Agreement([*agreed.rows, *owned], changes, agreed.until)
 
-    def turn(self, session: Session, beaten: Beaten) -> None:
-        """Extend authority, and lose, load and release the lanes that differ. Does nothing soon after the last time."""
+    def turn(self, session: Session, beaten: Beaten, patience: float = 0.0) -> None:
+        """Extend authority, and lose, load and release the lanes that differ. Does nothing soon after the last time.
+
+        `patience`: so many seconds later than usual is soon enough, because other work is urgent.
+        """
         slept, asked = suspended(), time.monotonic()
         agreed, side = self._agreement, self.member.leasing
         if agreed is None or side.stopping or agreed.changes != side.changes or asked >= agreed.until:
             self._read_rows(session, beaten, asked, slept)
-        elif asked < self._again_at and side.has_authority(asked):
+        elif asked < self._again_at + patience and side.has_authority(asked):
             return
         elif leases.digest(session, self.member.at, self.member.owner) == agreed.digest:
             self._extend_authority(beaten, asked, slept)

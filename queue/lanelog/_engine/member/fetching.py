@@ -19,11 +19,17 @@ if TYPE_CHECKING:
     from lanelog._stores.fetches import Fetched
 
 
+BUSY_LAST = 16
+"""So many lanes at most are remembered as busy last. Reading behind them costs hardly more than behind one."""
+
+
 @define(eq=False, repr=False)
 class FetchingSide:
     """What the fetcher may do with a member. Every method takes the lock itself."""
 
     state: MemberState
+    busy_last: dict[str, None] = field(factory=dict, init=False)
+    """Keys of the lanes that rows came for last, the oldest first. Only the fetcher asks, whose thread changes it."""
     _ahead: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last look found
     _look_wanted: bool = True
     hints: int = 0  # that were heard from other processes
@@ -35,8 +41,17 @@ class FetchingSide:
 
     @property
     def changes(self) -> int:
-        """The number of changes of the held lanes. After one, no digest of heads is believed: a lane may be newer."""
+        """The number of changes of the held lanes. After one, `keys` may have another answer."""
         return self.state.changes
+
+    def take_unsure(self) -> set[str]:
+        """Take the keys of the lanes that were opened, or whose head was lowered, since the last call.
+
+        No digest from before tells whether such a lane has risen.
+        """
+        with self.state.lock:
+            unsure, self.state.unsure = self.state.unsure, set()
+            return unsure & self.state.lanes.keys()
 
     def keys(self) -> list[str]:
         """The keys of the held lanes."""
@@ -90,7 +105,7 @@ class FetchingSide:
     def lower_head(self, lane: Lane, head: int) -> None:
         """The database has a lower head than memory: believe the database."""
         with self.state.lock:
-            self.state.changes += 1  # refilled to where it was, the lane would be hidden by a digest from before
+            self.state.unsure.add(lane.key)  # refilled to where it was, it would be hidden by a digest from before
             lane.state.drop_ready()
             lane.state.head = head
             lane.state.cursor = min(lane.state.cursor, max(head, lane.state.watermark))
@@ -186,6 +201,10 @@ class FetchingSide:
         with self.state.lock:
             if rows:
                 lane.state.head = max(lane.state.head, rows[-1].offset)
+                self.busy_last.pop(lane.key, None)
+                self.busy_last[lane.key] = None
+                if len(self.busy_last) > BUSY_LAST:
+                    del self.busy_last[next(iter(self.busy_last))]
             if not lane.state.lost and lane.state.cursor == cursor:
                 lane.fetched(rows, now)
             self.state.after_change_locked(lane, now, fetching=True)

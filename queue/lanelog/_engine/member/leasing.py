@@ -106,6 +106,7 @@ class LeasingSide:
             self._close_locked(lane)
         state.lanes[lane.key] = lane
         state.changes += 1
+        state.unsure.add(lane.key)
         for wait in lane.state.waiting.values():
             state.note_due_locked(wait.due, lane)
         state.after_change_locked(lane, time.monotonic())

@@ -63,6 +63,7 @@ class MemberState:
     authority_until: float = 0.0  # monotonic; no handler starts later than this
     slept: float = field(factory=suspended)  # the value of `suspended` when the read-back of the authority began
     changes: int = 0  # of the held lanes and of `paused`: after one, memory must be compared with all leases
+    unsure: set[str] = field(factory=set)  # keys of lanes whose head in memory may be older than the fetcher's digests
     paused: bool = False  # by subscription.pause()
     group_paused: bool = False  # by an operator
     stopping: bool = False
