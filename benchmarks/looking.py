@@ -7,7 +7,9 @@ process, from its arguments to its JSON, because starting Python is not what is 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -32,7 +34,12 @@ FEWEST_LANES = 100
 FEWEST_GROUPS = 3
 """A trial at a small scale has fewer lanes and groups, but no fewer than these."""
 LANES_A_STATEMENT = 500
+PATIENCE = 600.0
 FRONT = "/"
+SCRAPED_EVERY = 15.0
+"""Seconds between two scrapes, as Prometheus makes them if it is not told otherwise."""
+LOOKED_EVERY = 5.0
+"""Seconds between two looks of a page that stays open."""
 SETTLED = 3
 """Messages of each lane behind which its group is."""
 
@@ -87,8 +94,7 @@ def backlog(bench: Bench, messages: int) -> int:
 def more_groups(bench: Bench) -> None:
     """Add groups that stand where the first one does, up to `GROUPS`, scaled."""
     lanes = _lanes(bench)
-    for number in range(_scaled(bench, GROUPS, FEWEST_GROUPS) - 1):
-        group = f"group-{number:02}"
+    for group in _groups(bench)[1:]:
         bench.client.subscribe(TOPIC, group, _never).stop()
         with bench.raw() as connection, connection.cursor() as cursor:
             cursor.execute("SET @now = ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")
@@ -162,6 +168,43 @@ def statements(bench: Bench, look: Callable[[Bench], float]) -> int:
     before = bench.statements()
     look(bench)
     return bench.statements() - before
+
+
+def watched(bench: Bench) -> float:
+    """Statements a second of a scrape as often as Prometheus makes one, and of a page that stays open."""
+    with lanelog.connect(bench.url) as client:
+        page = dashboard(client)
+        asyncio.run(_get(page, FRONT, ""))  # what only a first page asks
+        before, began = bench.statements(), time.monotonic()
+        scrape(bench)
+        for number in range(1, round(SCRAPED_EVERY / LOOKED_EVERY) + 1):
+            asyncio.run(_get(page, FRONT, ""))
+            time.sleep(max(0.0, began + number * LOOKED_EVERY - time.monotonic()))
+        return (bench.statements() - before) / (time.monotonic() - began)
+
+
+def workers(bench: Bench) -> float:
+    """Statements a second of a worker for each group, which holds all lanes, and whose handlers do not end."""
+    release = threading.Event()
+    with ExitStack() as stack, bench.raw() as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL max_connections = 1000")
+        subscriptions = []
+        for group in _groups(bench):
+            client = stack.enter_context(lanelog.connect(bench.url))
+            subscriptions.append(client.subscribe(TOPIC, group, lambda _message: release.wait()))
+        stack.callback(release.set)
+        until = time.monotonic() + PATIENCE
+        while any(each.stats().lanes < _lanes(bench) for each in subscriptions):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{len(subscriptions)} workers do not hold all lanes after {PATIENCE:g} s")
+            time.sleep(1.0)
+        before, began = bench.statements(), time.monotonic()
+        time.sleep(2 * SCRAPED_EVERY)
+        return (bench.statements() - before) / (time.monotonic() - began)
+
+
+def _groups(bench: Bench) -> list[str]:
+    return ["group", *(f"group-{number:02}" for number in range(_scaled(bench, GROUPS, FEWEST_GROUPS) - 1))]
 
 
 def _lanes(bench: Bench) -> int:

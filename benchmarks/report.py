@@ -100,6 +100,7 @@ def _figures() -> dict[str, Figure]:
     found["front_page_20_groups"] = Figure("first page, 1M behind, 20 groups", "ms", most=1000)
     for name, title in (("admin_status", "lanelog status"), ("scrape", "a scrape"), ("front_page", "the first page")):
         found[f"{name}_statements"] = Figure(f"statements of {title}, 20 groups", "")
+    found["watched_statements"] = Figure("statements of looks, of those of 20 idle workers", "%", most=5)
     for by in ("age", "lag", "key"):
         found[f"lanes_page_by_{by}"] = Figure(f"page of 10,000 lanes by {by}", "ms", most=1000)
     found["first_message_million"] = Figure("time to first, 10,000 lanes, 1M behind", "ms", most=1000)

@@ -267,6 +267,7 @@ def million_behind(bench: Bench) -> Iterator[tuple[str, float]]:
     yield "admin_status_statements", looking.statements(bench, looking.status)
     yield "scrape_statements", looking.statements(bench, looking.scrape)
     yield "front_page_statements", looking.statements(bench, looking.front_page)
+    yield "watched_statements", 100 * looking.watched(bench) / looking.workers(bench)
     began = behind.measured(bench, min(behind.HANDLED, lag // 2))
     yield "first_message_million", began.first_ms
     yield "memory_million", began.memory_mib

@@ -235,6 +235,11 @@ def test_a_payload_is_hidden_until_asked_for(lanelog_client: lanelog.Client) -> 
         answer = masked.get("/message", **here, show=form)
         assert answer.status_code == 200
         assert not {"4111", "34 31 31 31"} & set(re.findall(r"4111|34 31 31 31", answer.text))
+    wrong: Any = lambda message: message.payload.decode()  # noqa: E731 - a mask of somebody who types nothing
+    refused = Visitor(dashboard(lanelog_client, mask=wrong)).get("/message", **here, show="text")
+    assert refused.status_code == 503
+    assert "the mask returned a str instead of bytes" in unescape(refused.text)
+    assert "4111" not in refused.text
 
 
 def test_a_payload_that_no_text_can_hold_is_escaped(lanelog_client: lanelog.Client) -> None:
@@ -333,12 +338,15 @@ def test_it_is_mounted_in_a_wsgi_application(shop: lanelog.Client) -> None:
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_shows_first_what_it_would_change(shop: lanelog.Client, name: str) -> None:
-    """And changes nothing by that; the form behind it asks for a reason."""
+    """And where, and changes nothing by that; the form behind it asks for a reason."""
     visitor = Visitor(dashboard(shop, Access(allow_actions=True)))
     before = shop.admin.lanes("merge", "builders", order_by="key")
     answer = visitor.get(f"/act/{name}", **FORMS[name])
     assert answer.status_code == 200, answer.text
     assert "What it would change now" in answer.text
+    where = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", answer.text.partition("What it would change now")[0]))
+    given = {each: value for each, value in FORMS[name].items() if each not in ACTIONS[name].asks}
+    assert where == {"failed with" if each == "letters" else each: str(value) for each, value in given.items()}
     assert "required" in answer.text
     assert 'method="post"' in answer.text
     after = shop.admin.lanes("merge", "builders", order_by="key")

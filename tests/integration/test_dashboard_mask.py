@@ -70,9 +70,9 @@ def test_a_function_of_the_current_directory_masks_payloads(
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        ("{}", "--mask '{}' names no function: write package.module:function"),
-        ("{}:", "--mask '{}:' names no function: write package.module:function"),
-        ("/srv/{}.py:hide", "--mask '/srv/{}.py:hide' names no function: write package.module:function"),
+        ("{}", "--mask: '{}' names no function: write package.module:function"),
+        ("{}:", "--mask: '{}:' names no function: write package.module:function"),
+        ("/srv/{}.py:hide", "--mask: '/srv/{}.py:hide' names no function: write package.module:function"),
         ("nothing.{}:hide", "--mask: there is no module 'nothing' in the current directory or the path of modules"),
         ("{}:hidden", "--mask: module '{}' has no 'hidden'"),
         ("{}:WIDTH", "--mask {}:WIDTH must be callable, not int"),

@@ -10,6 +10,7 @@ import click
 import pytest
 
 import lanelog
+from lanelog._target import check_target
 from lanelog.cli._worker import Size
 from lanelog.client import AFTER_DRAIN
 from lanelog.worker.changes import Changes
@@ -18,7 +19,6 @@ from lanelog.worker.orders import Limits, Orders, Report
 from lanelog.worker.process import Process, named
 from lanelog.worker.silence import APART, BEAT, GRACE, SILENCE, STARTS
 from lanelog.worker.supervisor import OVERDUE, SETTLED, Slot, Supervisor
-from lanelog.worker.target import check_target
 
 WELL = Report(handled=7, memory=300 * 2**20)
 AWAY = Report(lacking=("database: away",))

@@ -12,9 +12,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from importlib import import_module
 from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
@@ -22,7 +20,9 @@ from urllib.parse import urlsplit
 import click
 
 from lanelog._checks import check_arguments, check_callable
+from lanelog._target import find
 from lanelog.cli._verbs import Refused, url_option
+from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from lanelog.dashboard.payload import Mask
@@ -120,23 +120,11 @@ def _token(file: str | None) -> str | None:
 
 def _mask(target: str) -> Mask:
     """Import the function that hides payloads. An error of its module itself is shown as it is."""
-    module, colon, path = target.partition(":")
-    if not colon or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
-        raise Refused(f"--mask {target!r} names no function: write package.module:function")
     sys.path.insert(0, str(Path.cwd()))  # `lanelog` alone would not look there; `python -m lanelog` does
     try:
-        found = import_module(module)
-    except ModuleNotFoundError as exc:
-        # The name that is missing may be one that the module itself imports. Then its own error says more.
-        if exc.name is None or not f"{module}.".startswith(f"{exc.name}."):
-            raise
-        raise Refused(
-            f"--mask: there is no module {exc.name!r} in the current directory or the path of modules"
-        ) from exc
-    try:
-        function = attrgetter(path)(found)
-    except AttributeError:
-        raise Refused(f"--mask: module {module!r} has no {path!r}") from None
+        function = find(target, kind="function")
+    except ConfigurationError as error:
+        raise Refused(f"--mask: {error}") from error
     check_arguments(f"--mask {target}", check_callable(f"--mask {target}", function), "message")
     return cast("Mask", function)
 

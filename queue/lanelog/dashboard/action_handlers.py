@@ -36,6 +36,9 @@ SHORT: Final = 1.0
 _JOB_PACE: Final = 0.5
 """Seconds between two looks at a job: they cost no statement."""
 
+_PLACES: Final = {"letters": "failed with"}
+"""What a preview calls a field, if not by its name."""
+
 log = get_logger("dashboard")
 
 
@@ -74,6 +77,7 @@ class ActionHandlers:
             name=request.path_params["name"],
             action=action,
             fields=fields,
+            places=[(_PLACES.get(name, name), value) for name, value in fields.items() if name not in action.asks],
             # What the preview depends on is asked for before it, the rest beside the reason.
             asked_first={name: label for name, label in action.asks.items() if name in action.needs},
             asked_last=asked_last,

@@ -11,7 +11,7 @@ from typing import Final
 
 from lanelog._text import plural
 from lanelog.admin import MessageInfo
-from lanelog.errors import ConfigurationError
+from lanelog.errors import ConfigurationError, LanelogError
 
 FORMS: Final = ("text", "json", "hex")
 MOST: Final = 65_536
@@ -26,7 +26,7 @@ def as_read(message: MessageInfo, form: str, mask: Mask | None) -> str:
     """Return the payload of a message in one of the forms."""
     if form not in FORMS:
         raise ConfigurationError(f"a payload is shown as {', '.join(FORMS)}, not as {form!r}")
-    payload = message.payload if mask is None else mask(message)
+    payload = message.payload if mask is None else _masked(message, mask)
     cut = payload[:MOST]
     rest = f"\n… {plural(len(payload) - MOST, 'more byte')}" if len(payload) > MOST else ""
     if form == "hex":
@@ -39,6 +39,13 @@ def as_read(message: MessageInfo, form: str, mask: Mask | None) -> str:
         except (ValueError, RecursionError):
             return "This is no JSON.\n\n" + _text(cut)
     return _text(cut) + rest
+
+
+def _masked(message: MessageInfo, mask: Mask) -> bytes:
+    masked: object = mask(message)  # the application's code
+    if not isinstance(masked, bytes):
+        raise LanelogError(f"the mask returned a {type(masked).__name__} instead of bytes, so no payload is shown")
+    return masked
 
 
 def _text(payload: bytes) -> str:

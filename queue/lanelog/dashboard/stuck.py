@@ -6,7 +6,6 @@ Owns the choice of the button for each problem. `admin.status` finds the problem
 from __future__ import annotations
 
 import hashlib
-import shlex
 from typing import Final
 
 from attrs import frozen
@@ -24,8 +23,6 @@ _GROUP_ACTIONS: Final = {
     "not archived": "delete-group",
     "replay unfinished": "delete-group",
 }
-_REDRIVE: Final = "lanelog dlq redrive "
-"""How the command begins that puts dead letters back. It always names their reason."""
 
 
 @frozen(kw_only=True)
@@ -75,7 +72,7 @@ def _card(problem: Problem) -> StuckCard:
         place.append(WebCell(key, link("lane", topic=topic, group=group, key=key)))
     if key is not None and problem.offset is not None:
         place.append(WebCell(f"offset {problem.offset}", link("message", topic=topic, key=key, offset=problem.offset)))
-    name = "\0".join((problem.what, topic, problem.group or "", key or "", _letters(problem) or ""))
+    name = "\0".join((problem.what, topic, problem.group or "", key or "", problem.reason or ""))
     return StuckCard(
         id="p" + hashlib.sha256(name.encode()).hexdigest()[:12],
         what=problem.what,
@@ -94,8 +91,7 @@ def _buttons(problem: Problem) -> tuple[WebButton, ...]:
     group, key, offset = problem.group or None, problem.key, None
     if group is None:
         return ()
-    letters = _letters(problem)
-    if letters is not None:
+    if problem.reason is not None:
         name = "redrive"
     elif problem.rank is Rank.PAUSED:
         name = "resume"
@@ -108,21 +104,10 @@ def _buttons(problem: Problem) -> tuple[WebButton, ...]:
     return tuple(
         WebButton(
             text=ACTIONS[each].label,
-            href=link(f"act/{each}", topic=problem.topic, group=group, key=key, offset=offset, letters=letters),
+            href=link(f"act/{each}", topic=problem.topic, group=group, key=key, offset=offset, letters=problem.reason),
         )
         for each in names
     )
-
-
-def _letters(problem: Problem) -> str | None:
-    """Return the reason of the dead letters that the command puts back. None: it puts none back.
-
-    The command is read, so that the button chooses what the command chooses.
-    """
-    if not problem.command.startswith(_REDRIVE):
-        return None
-    words = shlex.split(problem.command)
-    return words[words.index("--reason") + 1]
 
 
 def _look(problem: Problem) -> WebCell:

@@ -75,6 +75,8 @@ class Problem:
     detail: str
     cause: str | None = None
     """The error, if there is one: lanes that fail alike have the same."""
+    reason: str | None = None
+    """The reason of the dead letters that the command puts back. None: it puts none back."""
     command: str
     """The shell command that mends it, or shows more.
 
@@ -252,18 +254,22 @@ def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> 
     counted = sorted(reasons, key=lambda each: -each.count)
     found = []
     for each in counted[:REASONS]:
-        mend = look
+        mend, reason = look, None
         if each.reason and each.reason.isprintable():
-            mend = command("dlq redrive", topic.topic, each.group, options=["--reason", each.reason])
+            reason = each.reason
+            mend = command("dlq redrive", topic.topic, each.group, options=["--reason", reason])
         detail = f"{plural(each.count, 'message')}: {shown(each.reason)}; when that is mended:"
-        found.append(_letters(topic, each.group, detail, mend, since=moment(each.oldest_failed_at)))
+        since = moment(each.oldest_failed_at)
+        found.append(_letters(topic, each.group, detail, mend, since=since, reason=reason))
     rest = sum(each.count for each in counted[REASONS:])
     if rest:
         found.append(_letters(topic, "", f"{plural(rest, 'message')} for other reasons:", look))
     return found
 
 
-def _letters(topic: TopicInfo, group: str, detail: str, mend: str, *, since: str | None = None) -> Problem:
+def _letters(
+    topic: TopicInfo, group: str, detail: str, mend: str, *, since: str | None = None, reason: str | None = None
+) -> Problem:
     return Problem(
         rank=Rank.DEAD_LETTERS,
         what="dead letters",
@@ -271,6 +277,7 @@ def _letters(topic: TopicInfo, group: str, detail: str, mend: str, *, since: str
         group=group,
         since=since,
         detail=detail,
+        reason=reason,
         command=mend,
     )
 
