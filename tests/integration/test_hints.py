@@ -5,6 +5,7 @@ The second client of this process is told like another process: a sender leaves 
 
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -346,6 +347,18 @@ def test_a_lane_that_is_named_by_chance_hides_no_other(lanelog_client: Client, o
     handled.wait(known + 1)
     other.publish_many("t", [(key, b"x"), *[(twin, b"x")] * 256])
     handled.wait(known + 258)
+
+
+def test_a_forked_child_counts_its_own_hints(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """It shows none of those that its parent has sent."""
+    lanelog_client.subscribe("t", "g", accept)
+    acquaint(other, raw)
+    child = os.fork()
+    if child == 0:
+        found = other.measures()
+        os._exit(found.hints_sent + found.hints_lost)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert other.measures().hints_sent > 0
 
 
 def test_no_thread_and_no_connection_more_is_needed(lanelog_url: str) -> None:

@@ -93,8 +93,9 @@ class Sender:
         register_shared(self)
 
     def abandon(self) -> None:
-        """In a forked child: the thread that held the lock may not exist here."""
+        """In a forked child: the thread that held the lock may not exist here, and the hints are the parent's."""
         self._refreshing = threading.Lock()
+        self.sent = self.lost = 0
 
     def grown(self, topic: str) -> None:
         """The topic has new lanes. The next hint says so."""
