@@ -136,6 +136,42 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
         assert most < len(looks) <= 2 * most < 2000
 
 
+def test_the_look_behind_a_glance_is_not_slept_over(
+    lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn that took longer than the time until that look is followed by it at once, not when others look."""
+    handled, lanes = Record(), 100
+    lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(lanes)])
+    subscription = lanelog_client.subscribe("t", "g", handled, start="earliest", poll_interval=NEVER)
+    handled.wait(lanes)
+    eventually(lambda: subscription.stats().lanes == lanes)
+    engine = lanelog_client._engine
+    assert engine is not None
+    (loop,) = (loop for loop in engine._loops if loop.name == "fetcher")
+    loop.stop()
+    own, clock = Fetcher(engine.context), Clock(time.monotonic())
+    monkeypatch.setattr(fetcher, "time", clock)
+    eventually(lambda: own.turn(clock.now) and own._paces)
+    ((member, pace),) = own._paces.items()
+    pace.interval, pace.next_look = NEVER, clock.now + NEVER
+    busy = next(reversed(member.fetching.busy_last))
+    with lanelog.connect(lanelog_url, wake=False) as other:
+        other.publish("t", busy, b"y")
+    fetch = Fetcher._fetch
+
+    def slow(self: Fetcher, member: Member) -> bool:
+        clock.now += 1.0
+        return fetch(self, member)
+
+    monkeypatch.setattr(Fetcher, "_fetch", slow)
+    member.fetching.hinted()
+    assert own.turn(clock.now) == 0.0
+    assert pace.early == {busy: 1}
+    own.turn(clock.now)
+    assert (pace.early, pace.told) == ({}, False)
+    own.close()
+
+
 @contextmanager
 def flooded(heard: Receiver, *, token: int) -> Iterator[None]:
     """Send datagrams to the socket without end, from a thread."""

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -478,6 +479,41 @@ def test_new_lanes_cost_no_look_at_the_others(
         handled.wait(known + 2 * count + 1)
     assert set(asked) == {("new-1",), ("new-2",), ("new-3",)}
     assert subscription.state == "running"
+
+
+def test_what_two_members_reach_for_at_once_is_shared_out(
+    lanelog_client: Client, lanelog_url: str, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One hint wakes both, and both choose the same half of the new lanes: who came late takes the other half at once.
+
+    The next try by itself is ten minutes away.
+    """
+    both, unclaimed = threading.Barrier(2, timeout=20), leases.unclaimed
+    handled = Record()
+
+    def at_once(*args: Any) -> list[str]:
+        found = unclaimed(*args)
+        if "new-1" in found and not both.broken:
+            with suppress(threading.BrokenBarrierError):
+                both.wait()
+            both.abort()  # the first time alone
+        return found
+
+    other.publish_many("t", [(f"old-{number}", b"x") for number in range(20)])
+    with lanelog.connect(lanelog_url) as second:
+        members = [each.subscribe("t", "g", handled, start="earliest") for each in (lanelog_client, second)]
+        known = acquaint(other, raw)
+        handled.wait(known)
+        eventually(lambda: {each.stats().lanes for each in members} <= {10, 11})
+        for each in (lanelog_client, second):
+            assert each._engine is not None
+            (coordinator,) = each._engine._keeper._coordinators.values()
+            coordinator.pace = KeeperPace(claim=NEVER, content=NEVER)
+            coordinator._claim_at = time.monotonic() + NEVER
+        monkeypatch.setattr(leases, "unclaimed", at_once)
+        other.publish_many("t", [(f"new-{number}", b"x") for number in range(20)])
+        handled.wait(known + 20)
+        eventually(lambda: {each.stats().lanes for each in members} <= {20, 21})
 
 
 def test_new_lanes_are_told_of_when_the_places_can_be_read_again(

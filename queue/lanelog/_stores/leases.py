@@ -266,7 +266,7 @@ def unclaimed(
 ) -> list[str]:
     """Return lanes for which this group has no lease row, without the paused ones.
 
-    `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern. `among`: only these. None: the topic is read through.
+    `like`: only keys that are `LIKE` (or `NOT LIKE`) a pattern. `among`: only these. Empty: all of the topic.
     """
     sql = UNCLAIMED_AMONG.format(like=like[0], keys=placeholders(among)) if among else UNCLAIMED.format(like=like[0])
     return [key for (key,) in cx.query(sql, (at.group, *at.columns, like[1], *among, limit))]

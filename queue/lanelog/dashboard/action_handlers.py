@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from lanelog._telemetry import get_logger
-from lanelog._text import moment
+from lanelog._text import moment, shown
 from lanelog.admin import Admin, Status
 from lanelog.admin.lookup.arguments import BY_MAX
 from lanelog.dashboard.access import Access
@@ -25,7 +25,7 @@ from lanelog.dashboard.guard import USER
 from lanelog.dashboard.jobs import Job, Jobs, JobStopped, Progress
 from lanelog.dashboard.live import Fragment, Streams
 from lanelog.dashboard.looks import SharedLook
-from lanelog.dashboard.rendering import Renderer, told
+from lanelog.dashboard.rendering import RESULT_MAX, Renderer, told
 from lanelog.dashboard.views import WebPage, link
 from lanelog.errors import ConfigurationError
 
@@ -37,7 +37,7 @@ _JOB_PACE: Final = 0.5
 """Seconds between two looks at a job: they cost no statement."""
 
 _PLACES: Final = {"letters": "failed with"}
-"""What a preview calls a field, if not by its name."""
+"""What a page calls a field, if not by its name."""
 
 log = get_logger("dashboard")
 
@@ -77,7 +77,7 @@ class ActionHandlers:
             name=request.path_params["name"],
             action=action,
             fields=fields,
-            places=[(_PLACES.get(name, name), value) for name, value in fields.items() if name not in action.asks],
+            places=_placed({name: value for name, value in fields.items() if name not in action.asks}),
             # What the preview depends on is asked for before it, the rest beside the reason.
             asked_first={name: label for name, label in action.asks.items() if name in action.needs},
             asked_last=asked_last,
@@ -104,7 +104,7 @@ class ActionHandlers:
         name = request.path_params["name"]
         if not action.long:
             return self._done(request, action, doer, self._run(name, action, fields, doer))
-        job = Job(title=action.label, by=doer.by, why=why, place=tuple(fields.items()))
+        job = Job(title=action.label, by=doer.by, why=why, place=fields)
 
         def count() -> int:
             return int(action.verb(self._admin, fields, evolve(doer, dry_run=True)).messages)
@@ -161,14 +161,14 @@ class ActionHandlers:
     def job(self, request: Request) -> Response:
         """Show a job, and tell how it goes on."""
         job = self._jobs.find(request.query_params.get("id", ""))
-        shown = _shown(job)
+        values = _shown(job)
         return self._renderer.page(
             request,
             "job.html.jinja",
             title=job.title,
-            stream=link("live/job", id=job.id) if shown["running"] else None,
-            refresh=2 if shown["running"] else 0,
-            **shown,
+            stream=link("live/job", id=job.id) if values["running"] else None,
+            refresh=2 if values["running"] else 0,
+            **values,
         )
 
     async def live_job(self, request: Request) -> Response:
@@ -179,8 +179,8 @@ class ActionHandlers:
                 job = self._jobs.find(request.query_params.get("id", ""))
             except ConfigurationError as error:  # the dashboard was started again: a page that was left open says so
                 return Fragment(self._renderer.text(request, "_gone.html.jinja", lead=str(error)), last=True)
-            shown = _shown(job)
-            return Fragment(self._renderer.text(request, "_job.html.jinja", **shown), last=not shown["running"])
+            values = _shown(job)
+            return Fragment(self._renderer.text(request, "_job.html.jinja", **values), last=not values["running"])
 
         return self._streams.answer(make, look=_JOB_PACE)
 
@@ -195,6 +195,10 @@ class ActionHandlers:
         return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
 
 
+def _placed(fields: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(_PLACES.get(name, name), shown(value, RESULT_MAX)) for name, value in fields.items()]
+
+
 def _shown(job: Job) -> dict[str, Any]:
     """Return what a page shows of a job. A page that says that it has ended shows its last state."""
     running = job.running  # read once, and before the rest: the job may end while this reads
@@ -204,7 +208,7 @@ def _shown(job: Job) -> dict[str, Any]:
         ("By", job.by),
         ("Why", job.why),
         ("Since", moment(job.begun_at)),
-        *job.place,
+        *_placed(job.place),
     ]
     return {
         "job": job,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -37,8 +37,8 @@ class Job:
     title: str
     by: str
     why: str
-    place: tuple[tuple[str, str], ...]
-    """Fields of the action, as names and texts."""
+    place: Mapping[str, str]
+    """Fields of the action."""
     begun_at: datetime = field(factory=lambda: datetime.now(UTC))
     id: str = field(factory=lambda: secrets.token_urlsafe(9))
     done: int = 0

@@ -117,7 +117,8 @@ class Fetcher:
             pace.interval = min(member.config.poll_interval, pace.interval * 2)
         due = member.fetching.next_due()
         now = time.monotonic()
-        until_look = max(0.0, pace.next_look - now) or pace.interval
+        # The look behind a glance is due soon after it. When it is overdue by now, it must not wait as others may.
+        until_look = max(0.0, pace.next_look - now) or (0.0 if pace.told else pace.interval)
         return until_look if due is None else max(0.0, min(until_look, due - now))
 
     def _fed(self, member: Member, pace: Pace) -> bool:

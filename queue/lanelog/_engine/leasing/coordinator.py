@@ -273,39 +273,44 @@ class Coordinator:
                 claim = {Kind.ANY: ALL}
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn; five in a row fail the member
         page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
-        if self._take(claim, page, now) >= page:
-            member.signals.wake_keeper()  # there may be more
+        if self._take(claim, page, now):
+            member.signals.wake_keeper()
         else:
             self._claim_at = now + (self.pace.content if content else self.pace.claim) * random.uniform(0.8, 1.0)
 
     def _take_new(self, new: Sequence[str], now: float) -> None:
-        """Take lanes that were created just now, as far as they are missing.
-
-        To look through all lanes takes long where they are many. The first message of each new lane would wait for it.
-        """
+        """Take lanes that were created just now: their first messages need not wait for a search through all lanes."""
         plan = self._plan(now)
         if plan.shed:
             self._reach_share(now)
         elif plan.claim:
+            # Lanes of any kind come last, after a search for each kind through all lanes.
+            claim: Mapping[Kind, int] = {kind: plan.claim[kind] for kind in plan.claim if kind is not Kind.ANY}
             self._claim_at, claim_at = 0.0, self._claim_at  # as above
-            taken = self._take(plan.claim, len(new), now, new)
-            self._claim_at = min(claim_at, now + self.pace.claim)  # others may be missing, too
-            if self.member.leasing.changes == self._planned + taken:
-                self._planned += taken  # nothing else has changed, so no other plan is due
+            if self._take(claim or plan.claim, ALL, now, new):
+                self.member.signals.wake_keeper()
+            else:
+                self._claim_at = min(claim_at, now + self.pace.claim * random.uniform(0.8, 1.0))
 
-    def _take(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str] = ()) -> int:
-        """Take up to `page` of these lanes, and load them in this turn, so that the next plan counts them."""
+    def _take(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str] = ()) -> bool:
+        """Take up to `page` of these lanes, and load them in this turn, so that the next plan counts them.
+
+        Returns whether there may be more: it took that many, or others were faster with some of its choice.
+        """
         if self._unheard_since is not None or self._beaten.at == NEVER:
-            return 0  # without a heartbeat, the others would take the lanes away again
+            return False  # without a heartbeat, the others would take the lanes away again
         try:
             taken = self._claim(claim, page, now, among)
         except BaseException:
             self._read_back.forget()  # some may have been taken: the next turn loads them
             raise
+        loaded = 0
         if taken.lanes:
             self.beat_if_due()
-            self._read_back.take_in(self.session, taken.among)
-        return taken.lanes
+            loaded = self._read_back.take_in(self.session, taken.among)
+        if among and self.member.leasing.changes == self._planned + loaded:
+            self._planned += loaded  # nothing else has changed, so no other plan is due
+        return taken.lanes >= page or loaded < taken.lanes
 
     def _plan(self, now: float) -> Plan:
         """The lanes to give back and to take, so that every member has its share of open and of keyed lanes."""
@@ -330,7 +335,7 @@ class Coordinator:
     def _claim(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str]) -> Taken:
         """Take up to so many lanes of each kind. `Kind.ANY` is tried only when no other kind had a lane.
 
-        `among`: only of these, which are new. None: of all.
+        `among`: only of these, which are new. Empty: of all.
         """
         taken = Taken()
         for kind, count in claim.items():

@@ -39,6 +39,10 @@ TIMES_A_LEASE = 4
 """How often a lease the read-back is made at least, however long it takes. Authority must not run out between two."""
 
 
+MOST_PATIENCE = 1 / 16
+"""By this part of a lease, other work may put a read-back off."""
+
+
 @frozen
 class Beaten:
     """The last heartbeat that was written."""
@@ -78,8 +82,8 @@ class ReadBack:
         """Read all rows the next time."""
         self._agreement = None
 
-    def take_in(self, session: Session, keys: Sequence[str]) -> None:
-        """Load those of these lanes that are ours since just now. All others are as they were read last.
+    def take_in(self, session: Session, keys: Sequence[str]) -> int:
+        """Load those of these lanes that are ours since just now; how many. All others are as they were read last.
 
         So a member that acquires many lanes, page by page, does not read all of them for each page. If this fails, the
         rows are read in the next turn. This extends no authority.
@@ -94,17 +98,20 @@ class ReadBack:
         if agreed is not None and agreed.changes == before and len(loaded) == len(owned):
             changes = before + len(loaded)
             self._agreement = _Agreement([*agreed.rows, *owned], changes, agreed.until)
+        return len(loaded)
 
     def turn(self, session: Session, beaten: Beaten, patience: float = 0.0) -> None:
         """Extend authority, and lose, load and release the lanes that differ. Does nothing soon after the last time.
 
-        `patience`: so many seconds later than usual is soon enough, because other work is urgent.
+        `patience`: seconds by which it may come later than usual, because other work is urgent.
         """
         slept, asked = suspended(), time.monotonic()
         agreed, side = self._agreement, self.member.leasing
         if agreed is None or side.stopping or agreed.changes != side.changes or asked >= agreed.until:
             self._read_rows(session, beaten, asked, slept)
-        elif asked < self._again_at + patience and side.has_authority(asked):
+        elif asked < self._again_at + min(
+            patience, MOST_PATIENCE * self.member.config.lease_duration
+        ) and side.has_authority(asked):
             return
         elif leases.digest(session, self.member.at, self.member.owner) == agreed.digest:
             self._extend_authority(beaten, asked, slept)
