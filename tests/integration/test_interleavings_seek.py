@@ -140,7 +140,7 @@ def test_a_seek_between_acquisition_and_loading_is_not_undone_by_what_is_loaded(
 @DIES
 def test_a_lease_that_is_born_by_a_seek_is_not_born_a_second_time(stage: Stage, dies: bool) -> None:
     """A keeper that wants to have the first lease of the lane waits; it finds the row, or makes it if the seek died."""
-    looked = "after leases.UNCLAIMED"
+    looked = "before partitions.SHARE_TOPIC"  # it has found the lane, and locked nothing yet
     owner = stage.actor("owner").pause(looked)
     owner.do("subscribe", topic="t", group="g")
     stage.client.publish_many("t", [("k", b"{}")] * LAST)
