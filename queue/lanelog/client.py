@@ -117,6 +117,13 @@ class _Announcements:
         if self.hints is not None:
             self.hints.tell(topic)
 
+    def grown(self, topic: str) -> None:
+        """Tell of new lanes, whose first messages are not committed yet."""
+        if self.engine is not None:
+            self.engine.grown(topic)
+        if self.hints is not None:
+            self.hints.grown(topic)
+
     def catch_up(self) -> None:
         """Do what `told` has left to do, and which may take as long as the database does."""
         if self.hints is not None:
@@ -180,11 +187,11 @@ class Client:
             self._meter,
             self._announcements.catch_up,
         )
+        self._publisher.lanes.created = self._announcements.grown
         if self.config.wake:
-            self._announcements.hints = hints = Sender(
+            self._announcements.hints = Sender(
                 self._database, self._announcements.own_place, self._announcements.wake_reader
             )
-            self._publisher.lanes.created = hints.grown
         register_shared(self._announcements)
 
     def _forget_inherited(self) -> None:

@@ -444,6 +444,30 @@ def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Cli
     assert subscription.stats().lanes == 2
 
 
+def test_a_new_lane_gets_its_owner_while_its_first_message_is_written(
+    lanelog_client: Client, other: Client, raw: Any
+) -> None:
+    """The hint comes when the lane is created, and the message starts without another turn of the keeper."""
+    handled = Record()
+    subscription = lanelog_client.subscribe("t", "g", handled)
+    known = acquaint(other, raw)
+    handled.wait(known)
+    keep_no_more(lanelog_client)
+    with other.transaction() as tx:
+        other.publish("t", "new", b"x", connection=tx)
+        eventually(lambda: subscription.stats().lanes == 2)
+    handled.wait(known + 1)
+
+
+def test_new_lanes_of_this_process_wake_its_keeper(lanelog_url: str) -> None:
+    """No hint is needed for that."""
+    handled = Record()
+    with lanelog.connect(lanelog_url, wake=False) as client, client.subscribe("t", "g", handled):
+        keep_no_more(client)
+        client.publish("t", "new", b"x")
+        handled.wait(1)
+
+
 def test_new_lanes_cost_no_look_at_the_others(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -709,18 +733,19 @@ def test_hints_of_new_lanes_are_paid_for_and_owed(
 ) -> None:
     """A publisher with a key for each message sends no more than its share. The next hint says that lanes are new."""
     told = Record()
-    monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: told(hint.new_lanes) or len(targets))
+    monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: told(hint) or len(targets))
     monkeypatch.setattr(sender_module, "time", clock := Clock())
     lanelog_client.subscribe("t", "g", accept)
     eventually(lambda: one(raw, PLACES))
     for number in range(200):
         other.publish("t", f"k{number}", b"x")
-    assert 40 <= len(told) <= 60
+    assert 40 <= sum(hint.new_lanes for hint in told.items) <= 60
+    assert 40 <= sum(hint.messages for hint in told.items) <= 60
     clock.now += 15.0
     other.publish("t", "k0", b"x")
-    assert told.items[-1]
+    assert told.items[-1].new_lanes
     other.publish("t", "k0", b"x")
-    assert not told.items[-1]
+    assert not told.items[-1].new_lanes
 
 
 def test_an_error_while_the_places_are_read_is_none_of_the_publish(

@@ -42,13 +42,23 @@ def send(receiver: Receiver, *datagrams: bytes) -> None:
             line.sendto(datagram, f"\0{receiver.place.address}")
 
 
-def test_a_datagram_says_what_was_packed_to_whoever_has_its_token() -> None:
+@pytest.mark.parametrize("new_lanes", [True, False])
+@pytest.mark.parametrize("messages", [True, False])
+def test_a_datagram_says_what_was_packed_to_whoever_has_its_token(*, new_lanes: bool, messages: bool) -> None:
     """Another token, or another length, says nothing."""
-    packed = HINT.packed(7)
-    assert unpack(packed, 7) == HINT
+    hint = Hint(number_of("t"), new_lanes, messages)
+    packed = hint.packed(7)
+    assert unpack(packed, 7) == hint
     assert unpack(packed, 8) is None
     assert unpack(packed + b"x", 7) is None
     assert unpack(packed[:-1], 7) is None
+
+
+def test_merged_hints_say_what_each_of_them_said() -> None:
+    """A target that is found later is told everything since the last reading."""
+    created, committed = Hint(1, new_lanes=True, messages=False), Hint(1, new_lanes=False)
+    assert committed.merged(created) == created.merged(committed) == Hint(1, new_lanes=True)
+    assert created.merged(None) == created
 
 
 def test_the_receiver_believes_its_token_alone(receiver: Receiver) -> None:

@@ -157,13 +157,23 @@ class Engine:
             if member.topic == topic:
                 member.fetching.look_soon()
 
+    def grown(self, topic: str) -> None:
+        """This process has created lanes, and will publish to them: they get an owner meanwhile."""
+        if any(member.topic == topic for member in self.context.members()):
+            self._hurry_keeper()
+
     def _heard(self, hint: Hint) -> None:
-        """Another process says that it has published."""
+        """Another process says what it has committed."""
         for member in self.context.members():
             if number_of(member.topic) == hint.topic:
-                member.fetching.hinted()
-                if hint.new_lanes and self._keeper.may_hurry():
-                    self.signals.wake_keeper()
+                if hint.messages:
+                    member.fetching.hinted()
+                if hint.new_lanes:
+                    self._hurry_keeper()
+
+    def _hurry_keeper(self) -> None:
+        if self._keeper.may_hurry():
+            self.signals.wake_keeper()
 
     def schedule(self, *, committed: bool) -> None:
         """Start and wake the scheduler: this process has scheduled a message, or will when a transaction commits."""

@@ -1,4 +1,4 @@
-"""The publisher's side: it tells the subscribers of a topic that messages were committed.
+"""The publisher's side: it tells the subscribers of a topic that lanes or messages were committed.
 
 Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. `tell` is
 called after the commit, and sends at once to the places that it knows. Once a second at most, such a call also has them
@@ -61,8 +61,7 @@ class _Audience:
     def remember(self, hint: Hint | None) -> None:
         """Keep this hint for the targets that the next reading finds new."""
         if hint is not None:
-            new_lanes = hint.new_lanes or (self.last is not None and self.last.new_lanes)
-            self.last = Hint(hint.topic, new_lanes)
+            self.last = hint.merged(self.last)
 
 
 @define(eq=False)
@@ -98,8 +97,17 @@ class Sender:
         self.sent = self.lost = 0
 
     def grown(self, topic: str) -> None:
-        """The topic has new lanes. The next hint says so."""
-        self._grown.add(topic)
+        """The topic has new lanes, and their first messages are not committed yet. Meanwhile they can get an owner.
+
+        If this cannot be told now, the next hint says it.
+        """
+        audience, now = self._audiences.get(topic), time.monotonic()
+        if audience is None or self._of_new_lanes.free_at(now) > now:
+            self._grown.add(topic)
+            return
+        hint = Hint(number_of(topic), new_lanes=True, messages=False)
+        self._send(audience.targets, hint, self._of_new_lanes)
+        audience.remember(hint)
 
     def tell(self, topic: str) -> None:
         """Something was committed in the topic."""

@@ -69,7 +69,7 @@ class BatchWriter:
             )
             busy |= left.busy
             if left.missing:
-                self._lanes.ensure(topic, left.missing, deadline=deadline)
+                self._lanes.create(topic, left.missing, deadline=deadline)
             keys = left.missing
         return busy
 

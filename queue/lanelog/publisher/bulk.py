@@ -78,7 +78,7 @@ class BulkWriter:
                     retriable=True,
                 )
             if result.missing:
-                self._lanes.ensure(topic, result.missing, deadline=deadline)
+                self._lanes.create(topic, result.missing, deadline=deadline)
             if busy and not waits:
                 refused += 1
                 _NEVER.wait(OF_TRANSACTIONS.after(refused))

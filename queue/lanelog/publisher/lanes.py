@@ -74,7 +74,11 @@ class LaneCreator:
         """Create the missing lanes. It is tried until `deadline` (monotonic). Raises DatabaseError."""
         missing = self.missing(topic, keys, deadline=deadline)
         if missing:
-            self._retry(lambda: self._create(topic, missing, deadline), deadline, "creating lanes")
+            self.create(topic, missing, deadline=deadline)
+
+    def create(self, topic: str, keys: Collection[str], *, deadline: float) -> None:
+        """Create lanes that were missing just now. One that exists stays as it is. Otherwise as `ensure`."""
+        self._retry(lambda: self._create(topic, sorted(keys), deadline), deadline, "creating lanes")
 
     def missing(self, topic: str, keys: Collection[str], *, deadline: float) -> list[str]:
         """Return the keys that have no lane, sorted."""
