@@ -13,7 +13,7 @@ class KeeperPace:
     """The times of the keeper, in seconds."""
 
     turn: float = 0.25
-    """Between two turns. The first message of a new key waits about so long for an owner if the keeper is told nothing."""
+    """Between two turns. The first message of a new key waits so long for an owner if nobody tells the keeper."""
     members: float = 0.4
     """Between two looks at the members. While an owner's lock is free, every turn looks."""
     claim: float = 1.0
