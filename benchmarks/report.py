@@ -75,9 +75,9 @@ def _figures() -> dict[str, Figure]:
     between = [
         f"{name}{told}" for told in ("", "_1000_lanes", "_without_hints") for name in ("other_process", "new_key")
     ]
-    for name in ("same_process", *between):
+    for name in ("same_process", "bare", *between):
         for percentile in ("p50", "p99"):
-            title = f"latency, {name.replace('_', ' ')}, {percentile}"
+            title = f"latency, {name.replace('_', ' ').replace('bare', 'the sketch between processes')}, {percentile}"
             found[f"latency_{name}_{percentile}"] = Figure(title, "ms")
     found.update(_idle())
     found["publish_crowd_without_hints"] = Figure("publish, 10 processes, 50 subscribers, no hints")

@@ -107,34 +107,48 @@ def _latencies(bench: Bench, *, wake: bool, lanes: int) -> Iterator[tuple[str, f
     def here(key: str) -> float:
         began = time.monotonic()
         client.publish(TOPIC, key, PAYLOAD)
-        return began
+        return arrived.get(timeout=PATIENCE) - began
+
+    def other(key: str) -> float:
+        began = neighbour.publish(key)
+        return arrived.get(timeout=PATIENCE) - began
+
+    def bare(key: str) -> float:
+        sketched.ask(key)
+        ended = receiver.receive()
+        return ended - sketched.began()
 
     told = f"{'' if lanes == 1 else f'_{lanes}_lanes'}{'' if wake else '_without_hints'}"
+    bench.client.publish_many(sketch.BARE, [("key-0", PAYLOAD)])
     with (
         bench.other_client(wake=wake) as client,
         client.subscribe(TOPIC, f"latency{told}", handle, start="latest"),
         Neighbour.on(bench.url, wake=wake) as neighbour,
+        sketch.Receiver.on(bench, "key-0") as receiver,
+        Neighbour.on(bench.url, bare=receiver.place) as sketched,
     ):
         client.publish_many(TOPIC, [(f"key-{number}", PAYLOAD) for number in range(lanes)])
         neighbour.publish("key-0")
         for _ in range(lanes + 1):
             arrived.get(timeout=PATIENCE)
-        # The same process wakes its own fetcher, another one sends a hint; a new key needs an owner first.
-        for name, publish in (
-            ("same_process", here),
-            ("other_process", neighbour.publish),
-            ("new_key", neighbour.publish),
+        # The same process wakes its own fetcher, another one sends a hint; a new key needs an owner first. The sketch
+        # takes its turn beside the other process: what else this machine does, it does to both.
+        for ways in (
+            {} if told else {"same_process": here},
+            {"other_process": other} if told else {"other_process": other, "bare": bare},
+            {"new_key": other},
         ):
-            if name == "same_process" and told:
-                continue
-            taken = []
+            taken: dict[str, list[float]] = {}
             for number in range(SAMPLES):
-                time.sleep(random.uniform(0.15, 0.30))  # the looks back off to poll_interval; never in step with them
-                began = publish(f"new{told}-{number}" if name == "new_key" else "key-0")
-                taken.append(1000 * (arrived.get(timeout=PATIENCE) - began))
-            percentiles = statistics.quantiles(taken, n=100, method="inclusive")
-            yield f"latency_{name}{told}_p50", percentiles[49]
-            yield f"latency_{name}{told}_p99", percentiles[98]
+                for name, way in ways.items():
+                    # The looks back off to poll_interval; never in step with them.
+                    time.sleep(random.uniform(0.15, 0.30))
+                    seconds = way(f"new{told}-{number}" if name == "new_key" else "key-0")
+                    taken.setdefault(name, []).append(1000 * seconds)
+            for name, each in taken.items():
+                percentiles = statistics.quantiles(each, n=100, method="inclusive")
+                yield f"latency_{name}{told}_p50", percentiles[49]
+                yield f"latency_{name}{told}_p99", percentiles[98]
 
 
 def idle(bench: Bench) -> Iterator[tuple[str, float]]:

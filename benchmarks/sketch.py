@@ -8,11 +8,12 @@ The scenarios call it in turns with the library and with plain SQL, on the same 
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 import time
 import uuid
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -26,11 +27,13 @@ from lanelog._stores.messages import insert_next
 from lanelog._stores.partitions import around_next
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from benchmarks.bench import Bench
 
 GROUP = "sketch"
+BARE = "bare"
+"""A topic that no client of the library subscribes to."""
 OWNER = "owner"
 WORKERS = 8
 LANES_A_READ = 40
@@ -50,8 +53,9 @@ VALUES {rows} ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALU
 marked_through = VALUES(marked_through), marked_epoch = VALUES(marked_epoch), marked_at = VALUES(marked_at),
 updated_at = VALUES(updated_at)"""
 FLUSHED = f"('{GROUP}', '{TOPIC}', %s, %s, %s, 1, 1, 1)"
-NEXT = f"""(SELECT %s, `offset`, id, payload, metadata, published_at FROM queue_messages FORCE INDEX (PRIMARY)
-WHERE topic = '{TOPIC}' AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT {MESSAGES_A_LANE})"""
+NEXT_OF = f"""(SELECT %s, `offset`, id, payload, metadata, published_at FROM queue_messages FORCE INDEX (PRIMARY)
+WHERE topic = '{{topic}}' AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT {MESSAGES_A_LANE})"""
+NEXT = NEXT_OF.format(topic=TOPIC)
 
 
 @frozen
@@ -160,16 +164,16 @@ def publish(bench: Bench, messages: int, *, threads: int) -> float:
 
         def work(number: int) -> None:
             for at in range(messages // threads):
-                while not _publish(connections[number], f"key-{(at * 7 + number) % 64}"):
+                while not publish_one(connections[number], TOPIC, f"key-{(at * 7 + number) % 64}"):
                     pass
 
         return messages / raw.timed(threads, work)
 
 
-def _publish(connection: pymysql.Connection[Any], key: str) -> bool:
-    """Send the packet that the library sends, and read its answers. False: somebody has the lane."""
-    insert = insert_next(TOPIC, key, message_id=uuid.uuid4().hex, payload=PAYLOAD, metadata=None, ttl_ms=0)
-    statements = around_next(TOPIC, key, insert)
+def publish_one(connection: pymysql.Connection[Any], topic: str, key: str) -> bool:
+    """Send the packet that the library sends, and read its answers. False: somebody has the lane, or it is missing."""
+    insert = insert_next(topic, key, message_id=uuid.uuid4().hex, payload=PAYLOAD, metadata=None, ttl_ms=0)
+    statements = around_next(topic, key, insert)
     sql = ";".join([*(statement.sql for statement in statements), "COMMIT"])
     try:
         with connection.cursor() as cursor:
@@ -182,6 +186,37 @@ def _publish(connection: pymysql.Connection[Any], key: str) -> bool:
         connection.rollback()
         return False
     return True
+
+
+@define(eq=False)
+class Receiver:
+    """Waits for a datagram, reads the message behind it, marks it, and would call its handler: in one thread."""
+
+    place: str
+    """The socket's address."""
+    _socket: socket.socket
+    _connection: pymysql.Connection[Any]
+    _key: str
+    _read: int
+
+    @classmethod
+    @contextmanager
+    def on(cls, bench: Bench, key: str) -> Iterator[Receiver]:
+        """Make the table of marks and the socket. The lane exists, and has one message."""
+        place = f"\0sketch-{uuid.uuid4().hex}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line, bench.raw() as connection:
+            line.bind(place)
+            connection.cursor().execute("CREATE TABLE IF NOT EXISTS sketch_offsets LIKE queue_offsets")
+            yield cls(place, line, connection, key, 1)
+
+    def receive(self) -> float:
+        """Return when (monotonic) the next message might be handled."""
+        self._socket.recv(1)
+        with self._connection.cursor() as cursor:
+            cursor.execute(NEXT_OF.format(topic=BARE), (0, self._key, self._read))
+            ((_, self._read, *_),) = cursor.fetchall()
+            cursor.execute(FLUSH.format(rows=FLUSHED), (self._key, self._read - 1, self._read))
+        return time.monotonic()
 
 
 LOCK = f"""BEGIN; SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
