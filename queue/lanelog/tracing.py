@@ -152,7 +152,7 @@ def _carrying(publication: Publication, span: SpanContext) -> Publication:
     carrier = {TRACEPARENT: f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"}
     if span.trace_state:
         carrier[TRACESTATE] = span.trace_state.to_header()
-    messages = tuple([_with(message, carrier) for message in publication.messages])
+    messages = [_with(message, carrier) for message in publication.messages]
     return Publication(publication.topic, messages, publication.schedule)
 
 

@@ -9,6 +9,7 @@ A layer runs before the transaction begins. Its exception reaches the publisher,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from lanelog.errors import ConfigurationError
@@ -32,21 +33,20 @@ def publish_through(
     written: list[T] = []
     begun = False
 
-    def last(given: tuple[Outgoing, ...]) -> T:
-        # Ids are made inside: a second write would be a second message, also where the first one's outcome is unknown.
+    def enter(depth: int, given: object) -> T:
         nonlocal begun
-        if begun:
-            raise ConfigurationError("a publish middleware called call_next twice: publish a second message instead")
-        begun = True
-        written.append(write(given))
-        return written[0]
-
-    def enter(depth: int, given: Publication) -> T:
-        def call_next(changed: object) -> T:
-            checked = _checked(publication, changed)
-            return last(checked.messages) if depth + 1 == len(layers) else enter(depth + 1, checked)
-
-        layers[depth](given, call_next)
+        checked = publication if given is publication else _checked(publication, given)
+        if depth == len(layers):
+            # Ids are made inside: a second write would be a second message, also where the first one's outcome is
+            # unknown.
+            if begun:
+                raise ConfigurationError(
+                    "a publish middleware called call_next twice: publish a second message instead"
+                )
+            begun = True
+            written.append(write(checked.messages))
+            return written[0]
+        layers[depth](checked, partial(enter, depth + 1))
         if not begun:
             raise ConfigurationError(
                 "a publish middleware returned without call_next(publication), so nothing was published: raise an "
@@ -57,8 +57,7 @@ def publish_through(
             raise ConfigurationError("a publish middleware hid the error of the publish: let it raise")
         return written[0]
 
-    enter(0, publication)
-    return written[0]
+    return enter(0, publication)
 
 
 def _checked(publication: Publication, given: object) -> Publication:
