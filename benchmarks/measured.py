@@ -29,9 +29,10 @@ from lanelog import instruments, metrics
 from lanelog.tracing import Tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.bench import Bench
+    from opentelemetry import trace
 
 ROUNDS = 5
 TURNS = 3
@@ -55,7 +56,7 @@ def figures(bench: Bench) -> Iterator[tuple[str, float]]:
         turn = -1 if number % 2 else 1
         for which in ("nothing", "prometheus", "otel")[::turn] if number % TURNS == 0 else ():
             values.setdefault(f"consume_measured_{which}", []).append(_consumed(bench, which, many, 0.0))
-        for which in ("nothing", "everything")[::turn]:
+        for which in ("nothing", "bare_spans", "everything")[::turn]:
             values.setdefault(f"handle_measured_{which}", []).append(_consumed(bench, which, few, SECONDS))
     for name, found in values.items():
         yield name, statistics.median(found)
@@ -63,13 +64,17 @@ def figures(bench: Bench) -> Iterator[tuple[str, float]]:
         yield f"publish_measured_{which}", rate
 
 
+def _provider() -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    return provider
+
+
 def _client(bench: Bench, which: str) -> tuple[lanelog.Client, Tracing | None]:
     """Return a client that is measured, and how its spans are made."""
     tracing = None
     if which in ("traces", "spans", "everything"):
-        provider = TracerProvider()
-        provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
-        tracing = Tracing(provider, publish_spans=which == "spans")
+        tracing = Tracing(_provider(), publish_spans=which == "spans")
     client = lanelog.connect(bench.url, middleware=(tracing.publish,) if tracing else ())
     if which in ("prometheus", "everything"):
         metrics.observe(client, CollectorRegistry())
@@ -97,6 +102,8 @@ def _consumed(bench: Bench, which: str, messages: int, seconds: float) -> float:
     client, tracing = _client(bench, which)
     with client:
         middleware = (tracing.handle,) if tracing else ()
+        if which == "bare_spans":
+            middleware = (_in_bare_span(_provider().get_tracer("bench")),)
         group = f"{which}-{time.monotonic_ns()}"
         with client.subscribe(TOPIC, group, handle, middleware=middleware):
             if not ended.wait(PATIENCE):
@@ -104,6 +111,19 @@ def _consumed(bench: Bench, which: str, messages: int, seconds: float) -> float:
             taken = time.perf_counter() - began[0]
         client.admin.delete_group(TOPIC, group, dry_run=False)
     return messages / taken
+
+
+def _in_bare_span(tracer: trace.Tracer) -> Callable[[lanelog.Message, Callable[[lanelog.Message], object]], object]:
+    """Return the least middleware that has a span for each message, without an attribute: what the SDK alone takes."""
+
+    def handle(message: lanelog.Message, call_next: Callable[[lanelog.Message], object]) -> object:
+        span = tracer.start_span("handle")
+        try:
+            return call_next(message)
+        finally:
+            span.end()
+
+    return handle
 
 
 def _published(bench: Bench, ways: Sequence[str], messages: int) -> dict[str, float]:
