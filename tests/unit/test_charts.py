@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lanelog._places import GroupTopic
 from lanelog.admin import Status
+from lanelog.dashboard import looks
 from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw
 from lanelog.dashboard.jobs import Job, Jobs
 from lanelog.dashboard.live import WebPace
@@ -138,6 +139,34 @@ def test_of_many_groups_those_that_lag_most_are_kept() -> None:
     samples.add(evolve(STATUS, groups=groups))
     (sample,) = samples.latest(1)
     assert min(each.lag for each in sample.groups.values()) == 50
+
+
+class Clock:
+    """In the place of `time`; the test moves it."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_looks_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one that took half a second, all pages show its answer for ten."""
+    asked, clock = [], Clock()
+
+    def ask(before: int | None) -> int:
+        asked.append(before)
+        clock.now += 0.5
+        return len(asked)
+
+    monkeypatch.setattr(looks, "time", clock)
+    look = SharedLook(ask, 2.0)
+    assert look() == 1
+    clock.now += 9.9
+    assert look() == 1
+    clock.now += 0.2
+    assert look() == 2
+    assert asked == [None, 1]
 
 
 def test_a_look_that_fails_fails_for_all_who_wait_for_it() -> None:

@@ -17,8 +17,8 @@ from lanelog.errors import LanelogError
 
 T = TypeVar("T")
 
-PATIENCE: Final = 10
-"""An answer is kept for the time that its look took, multiplied by this."""
+PATIENCE: Final = 20
+"""An answer is kept for the time that its look took, multiplied by this: looks take a twentieth of the time."""
 OLDEST: Final = 60.0
 """The most seconds for which an answer is kept."""
 
@@ -27,7 +27,7 @@ OLDEST: Final = 60.0
 class SharedLook(Generic[T]):
     """Returns the answer of `ask`, at most `fresh` seconds old, or older where a look takes long. Thread-safe.
 
-    After a look that took a second, the next one comes after ten: it must not keep a large database busy.
+    After a look that took a second, the next one comes after twenty: it must not keep a large database busy.
 
     Threads that come while one asks wait for its answer. If it fails, they get its error, and so do all that come
     within `fresh` seconds: with the database away, threads must not wait one after the other.

@@ -116,16 +116,24 @@ class LaneCreator:
 
     def _create(self, topic: str, keys: Sequence[str], deadline: float) -> None:
         with self._writing.turn(deadline) as session:
-            partitions.create_topic(session, topic)
-            # topic row S -> floors -> heads. A purge locks the topic row exclusively. So it cannot remove a lane after
-            # our reading of `begin`, and before our insert.
-            with session.transaction() as cx:
-                begin = partitions.hold_topic(cx, topic)
-                if begin is None:
+            if not self._create_in_topic(session, topic, keys):
+                partitions.create_topic(session, topic)
+                if not self._create_in_topic(session, topic, keys):
                     raise DatabaseError(f"the topic row of {topic!r} was removed meanwhile", retriable=True)
-                offsets.create_floors(cx, topic, keys, begin)
-                partitions.create_heads(cx, topic, keys, begin)
         self.created(topic)
+
+    @staticmethod
+    def _create_in_topic(session: Session, topic: str, keys: Sequence[str]) -> bool:
+        """Create lanes of a topic. False: there is no such topic yet, and nothing was written."""
+        # topic row S -> floors -> heads. A purge locks the topic row exclusively. So it cannot remove a lane after our
+        # reading of `begin`, and before our insert.
+        with session.transaction() as cx:
+            begin = partitions.hold_topic(cx, topic)
+            if begin is None:
+                return False
+            offsets.create_floors(cx, topic, keys, begin)
+            partitions.create_heads(cx, topic, keys, begin)
+            return True
 
     def _retry(self, op: Callable[[], T], deadline: float, what: str) -> T:
         return self._database.retry(op, deadline=deadline, what=what)
