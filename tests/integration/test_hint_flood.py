@@ -46,7 +46,7 @@ def lanelog_client(lanelog_url: str) -> Iterator[Client]:
 
 @define
 class Clock:
-    """In the place of `time`: each look at it takes some seconds."""
+    """In the place of `time`: each look at it takes `step` seconds."""
 
     now: float
     step: float = STATEMENT

@@ -106,10 +106,12 @@ def stop(pid: int) -> None:
 
 
 @pytest.fixture
-def address() -> str:
-    """An address that is free."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
+def address() -> Iterator[str]:
+    """An address that nobody else gets: it stays bound, and with SO_REUSEADDR the worker may listen there."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{kept.getsockname()[1]}"
 
 
 def ready(command: Command, address: str) -> None:
