@@ -6,14 +6,11 @@ Leases and retentions go on meanwhile, by the database's clock.
 from __future__ import annotations
 
 import time
-from time import clock_gettime
+from time import CLOCK_MONOTONIC, clock_gettime
 
-_CLOCKS = (getattr(time, "CLOCK_BOOTTIME", None), getattr(time, "CLOCK_MONOTONIC", None))
+_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def suspended() -> float:
     """Seconds of sleep since the boot. 0 where the system has no clock that tells."""
-    boot, monotonic = _CLOCKS
-    if boot is None or monotonic is None:
-        return 0.0
-    return clock_gettime(boot) - clock_gettime(monotonic)
+    return 0.0 if _BOOT is None else clock_gettime(_BOOT) - clock_gettime(CLOCK_MONOTONIC)

@@ -174,7 +174,7 @@ class DeadLetter:
     last_error: str
 
 
-@define(eq=False, repr=False, kw_only=True)
+@define(eq=False, repr=False)
 class Message:
     """One delivery of a message to a handler or a puller.
 

@@ -16,7 +16,6 @@ from attrs import define
 from lanelog._database import OpenTransaction, own_transaction
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
-from lanelog._engine.lane.run import State
 from lanelog._stores import deliveries, history, leases, offsets
 from lanelog._stores.history import Ended
 from lanelog._telemetry import get_logger
@@ -238,22 +237,19 @@ def message_of(attempt: Attempt, member: Member, context: EngineContext) -> Mess
         )
     delivery = Delivery(attempt, member, context)
     attempt.handle = ref(delivery)
+    at = member.at
+    # In the order of the fields: arguments by name take twice as long, and this is done for every message.
     return Message(
-        topic=member.topic,
-        key=row.key,
-        offset=row.offset,
-        id=row.id,
-        payload=row.payload or b"",
-        metadata_json=row.metadata,
-        published_at_ms=row.published_at,
-        attempt=attempt.number,
-        group=member.group,
-        fencing_token=attempt.term.epoch,
-        dead_letter=dead_letter,
-        delivery=delivery,
+        at.topic,
+        row.key,
+        row.offset,
+        row.id,
+        row.payload or b"",
+        row.metadata,
+        row.published_at,
+        attempt.number,
+        at.group,
+        attempt.term.epoch,
+        dead_letter,
+        delivery,
     )
-
-
-def is_open(attempt: Attempt) -> bool:
-    """Whether this attempt is not decided yet."""
-    return attempt.state is State.RUNNING

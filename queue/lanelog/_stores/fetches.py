@@ -91,6 +91,10 @@ class Fetched(NamedTuple):
         return f"<Fetched {self.key!r} offset={self.offset} id={self.id!r} {self.payload_bytes} bytes>"
 
 
+_new = tuple.__new__
+"""Makes an ordinary `Fetched` in half the time of its own constructor."""
+
+
 class Behind(NamedTuple):
     """The rows of a lane at the next `limit` offsets after an offset."""
 
@@ -109,7 +113,7 @@ def following(cx: Executor, at: GroupTopic, lanes: Sequence[Behind], *, largest:
     for row in cx.query(NEXT.format(ranges=" OR ".join([RANGE] * len(lanes))), args):
         key, offset, message_id, payload, metadata, published_at, more = row
         found[key].append(
-            Fetched(key, offset, message_id, payload, len(payload), metadata, published_at)
+            _new(Fetched, (key, offset, message_id, payload, len(payload), metadata, published_at, None, None))
             if more is None
             else _special(row, asked)
         )

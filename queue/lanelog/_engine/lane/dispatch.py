@@ -39,9 +39,7 @@ class Dispatcher:
         A late run may go to the workers at once: the worker that takes it calls `mark`. The next flush marks any other
         run. That run goes to the workers after the commit (`PendingWrites.written`).
         """
-        if self.state.held_back:
-            return None
-        if self.full:
+        if not (self.state.ready or self.state.waiting) or self.state.held_back or self.full:
             return None
         again = self._plan_again(now)
         if again is not None:
@@ -52,8 +50,9 @@ class Dispatcher:
         term, ready = self.state.term, self.state.ready
         attempts: list[Attempt] = []
         while ready and len(attempts) < size and (barrier is None or ready[0].offset < barrier):
-            attempt = Attempt(term, ready[0], 1, None)
-            if attempt.row.start_by is not None and attempt.overdue(now):
+            row = ready[0]
+            attempt = Attempt(term, row, 1, None)
+            if row.start_by is not None and attempt.overdue(now):
                 if not attempts:
                     ready.popleft()
                     return self._expire(attempt)
@@ -176,14 +175,19 @@ class Dispatcher:
     def take_back(self, runs: list[Run]) -> None:
         """Take back the unstarted rest of these runs."""
         returned: list[Fetched] = []
+        begun = True
         for run in runs:
-            for attempt in run.recall():
+            rest = run.recall()
+            begun = begun and not rest and bool(run.attempts)
+            for attempt in rest:
                 if self.state.running.pop(attempt.offset, None) is None:
                     continue
                 if run.first:
                     returned.append(attempt.row)
                 else:
                     self._wait_again(attempt)
+        if begun:  # nothing has changed
+            return
         self.writes.runs = [run for run in self.writes.runs if run.attempts]
         self.state.runs = [
             run for run in self.state.runs if run.attempts
@@ -254,16 +258,18 @@ class Dispatcher:
 
         The effect is that of `succeeded` for each. False: something stands in the way, and nothing was done.
         """
-        state = self.state
+        state, running = self.state, self.state.running
         first = attempts[0].row.offset
-        if state.rules.history or first != state.watermark + 1 or attempts[-1].row.offset - first != len(attempts) - 1:
+        if state.rules.history or first != state.watermark + 1:
             return False
-        if any(state.running.get(first + place) is not attempt for place, attempt in enumerate(attempts)):
-            return False
-        for attempt in attempts:
+        for offset, attempt in enumerate(attempts, first):
+            if running.get(offset) is not attempt:
+                return False
+        rows = []
+        for offset, attempt in enumerate(attempts, first):
             attempt.state = State.SETTLED
-            del state.running[attempt.row.offset]
-        rows = [attempt.row for attempt in attempts]
+            del running[offset]
+            rows.append(attempt.row)
         state.budget.give(*rows)
         self.writes.settle_in_order(rows)
         return True

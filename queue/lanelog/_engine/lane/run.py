@@ -148,10 +148,11 @@ class Run:
         An `overdue` attempt counts as no start: no handler may have it, and the caller records that it has expired.
         """
         with self._lock:
-            if self._next >= len(self.attempts):
+            place, attempts = self._next, self.attempts
+            if place >= len(attempts):
                 return None
-            attempt = self.attempts[self._next]
-            self._next += 1
+            attempt = attempts[place]
+            self._next = place + 1
             if attempt.row.start_by is not None:
                 # A message that was acked before its handler was in time then. It must run, or it is lost.
                 attempt.expired = attempt.state is State.READY and attempt.overdue(now)
@@ -174,11 +175,13 @@ class Run:
 
     def record(self, attempt: Attempt, outcome: Outcome) -> None:
         """Keep the worker's decision about an attempt until `take_outcomes`."""
-        with self._lock:
-            self._outcomes.append((attempt, outcome))
+        self._outcomes.append((attempt, outcome))
 
     def take_outcomes(self) -> list[tuple[Attempt, Outcome]]:
-        """The outcomes recorded since the last call. Each is returned once."""
-        with self._lock:
-            outcomes, self._outcomes = self._outcomes, []
-            return outcomes
+        """The outcomes recorded since the last call. Each is returned once. The caller has the member's lock.
+
+        The worker may record one meanwhile, without a lock: a list is appended to, and cut at its start, in one step.
+        """
+        outcomes = self._outcomes[:]
+        del self._outcomes[: len(outcomes)]
+        return outcomes

@@ -43,9 +43,7 @@ class Attempts:
 
     def may_start(self, term: Term, now: float) -> bool:
         """Whether a handler may start on this lane: a recent read-back says it is ours, and nothing holds it back."""
-        if not self.state.has_authority(now):
-            return False
-        lane = self.state.lane_of(term)
+        lane = self.state.lane_of(term) if self.state.has_authority(now) else None
         return lane is not None and not (lane.state.closing or lane.state.paused)
 
     def detached(self) -> list[Attempt]:

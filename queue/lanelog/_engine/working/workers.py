@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine.delivery import is_open, message_of
+from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import error_text, policy
-from lanelog._engine.lane.outcome import EXPIRED, Verb
+from lanelog._engine.lane.outcome import ACKED, EXPIRED, Verb
 from lanelog._engine.lane.run import State
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._telemetry import get_logger
+from lanelog.config import AckPolicy
 from lanelog.measures import Handlings
 from lanelog.message import Postpone
 
@@ -234,13 +235,8 @@ class Workers:
                 inside = marked
                 began = time.monotonic()  # the wait for the flush must not count against the run's time
             worker.member, worker.run, worker.passage = member, run, passage
-            while inside and passage is not None and (attempt := self._start_next(member, run, began)) is not None:
-                worker.attempt = attempt
-                after = self._handle(member, run, attempt, passage.leave, ended)
-                worker.attempt = None
-                detached = after is _After.DETACHED
-                if worker.abandoned or after is not _After.GO_ON:
-                    break
+            if inside and passage is not None:
+                detached = self._handle_all(worker, member, run, passage.leave, ended)
             if not detached:
                 member.attempts.finish(run, seconds=time.monotonic() - began)
                 if run.alone and run.marked and not worker.abandoned:
@@ -251,34 +247,49 @@ class Workers:
             if ended:
                 meter.handled(member.at, _times(ended))
 
-    def _start_next(self, member: Member, run: Run, began: float) -> Attempt | None:
+    def _handle_all(
+        self, worker: Worker, member: Member, run: Run, leave: Callable[[], None], ended: list[_Timed] | None
+    ) -> bool:
+        """Run the handler on one message after the other. True: the last one is in the user's hands."""
+        attempts, rules, context, handler = member.attempts, member.rules, self.context, self.handler
+        timeout, acks = self.config.visibility_timeout, self.config.ack_policy is not AckPolicy.MANUAL
         now = time.monotonic()
+        until = now + RUN_LIMIT
         # Messages that are acked already must run, or they are lost.
-        if member.rules.ack_first or (member.attempts.may_start(run.term, now) and now - began < RUN_LIMIT):
-            return run.start_next(now, self.config.visibility_timeout)
-        return None
+        while rules.ack_first or (now < until and attempts.may_start(run.term, now)):
+            attempt = run.start_next(now, timeout)
+            if attempt is None:
+                return False
+            worker.attempt = attempt
+            error: BaseException | None = None
+            if not attempt.expired:
+                try:
+                    handler(message_of(attempt, member, context))
+                except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
+                    error = raised
+            now = time.monotonic()
+            if ended is not None and not attempt.expired:
+                ended.append((attempt, now, error))
+            if error is None and acks and attempt.state is State.RUNNING and not attempt.expired:
+                run.record(attempt, ACKED)  # nearly all end like this
+                after = _After.GO_ON
+            else:
+                after = self._decide(member, run, attempt, error, leave)
+                now = time.monotonic()
+            worker.attempt = None
+            if after is not _After.GO_ON or worker.abandoned:
+                return after is _After.DETACHED
+        return False
 
-    def _handle(
-        self,
-        member: Member,
-        run: Run,
-        attempt: Attempt,
-        leave: Callable[[], None],
-        ended: list[_Timed] | None,
+    def _decide(
+        self, member: Member, run: Run, attempt: Attempt, error: BaseException | None, leave: Callable[[], None]
     ) -> _After:
-        """Run the handler, unless the message's time is over, and record its outcome."""
+        """Record the outcome of an attempt that has expired, has failed, or is not the worker's to settle."""
         if attempt.expired:
             run.record(attempt, EXPIRED)
             return _After.STOP if member.rules.strict else _After.GO_ON
-        error: BaseException | None = None
-        try:
-            self.handler(message_of(attempt, member, self.context))
-        except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
-            error = raised
-        if ended is not None:
-            ended.append((attempt, time.monotonic(), error))
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
-        if left or (not is_open(attempt) and attempt.state is not State.SUPERSEDED):
+        if left or attempt.state not in (State.RUNNING, State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
                 log.warning("handler.raised_after_settling", **member.about(attempt), exc_info=error_text.raised(error))
             return _After.DETACHED if left else _After.GO_ON
