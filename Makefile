@@ -47,7 +47,7 @@ test-all: test test-rest ## Run every test, on MariaDB and on MySQL
 lint: .venv/installed ## Check style, types, the direction of imports, and security
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy queue examples
+	$(BIN)/mypy queue examples benchmarks
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive queue
 	$(BIN)/python .ci/audit

@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import ExitStack
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from benchmarks.bench import PAYLOAD, TOPIC
@@ -156,7 +156,8 @@ async def _get(page: ASGIApp, path: str, query: str) -> tuple[int, int]:
         status = message.get("status", status)
         length += len(message.get("body", b""))
 
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
+    scope: dict[str, Any] = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET"}
+    scope["scheme"] = "http"
     scope |= {"path": path, "raw_path": path.encode(), "root_path": "", "query_string": query.encode()}
     scope |= {"headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
     await page(scope, receive, send)

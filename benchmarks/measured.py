@@ -101,7 +101,7 @@ def _consumed(bench: Bench, which: str, messages: int, seconds: float) -> float:
 
     client, tracing = _client(bench, which)
     with client:
-        middleware = (tracing.handle,) if tracing else ()
+        middleware: tuple[Callable[..., object], ...] = (tracing.handle,) if tracing else ()
         if which == "bare_spans":
             middleware = (_in_bare_span(_provider().get_tracer("bench")),)
         group = f"{which}-{time.monotonic_ns()}"

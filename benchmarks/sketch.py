@@ -58,12 +58,26 @@ WHERE topic = '{{topic}}' AND partition_key = %s AND `offset` > %s ORDER BY `off
 NEXT = NEXT_OF.format(topic=TOPIC)
 
 
+@define(eq=False)
+class Message:
+    """What a handler would be given."""
+
+    lane: int
+    offset: int
+    id: str
+    payload: bytes
+    metadata: str | None
+    published_at: int
+    attempt: int = 1
+    failed: bool = False
+
+
 @frozen
 class Run:
     """Messages of one lane, handled one after the other."""
 
     lane: int
-    offsets: Sequence[int]
+    messages: Sequence[Message]
 
 
 @define(eq=False)
@@ -101,19 +115,22 @@ class Consumer:
                     lanes = range(start, min(start + LANES_A_READ, len(self.keys)))
                     arguments = [value for lane in lanes for value in (lane, self.keys[lane], cursors[lane])]
                     cursor.execute(" UNION ALL ".join([NEXT] * len(lanes)), arguments)
-                    runs: dict[int, list[int]] = {}
-                    for lane, offset, *_ in cursor.fetchall():
-                        runs.setdefault(lane, []).append(offset)
-                    for lane, offsets in runs.items():
-                        cursors[lane] = offsets[-1]
-                        read += len(offsets)
-                        self._marks.put(Run(lane, offsets))
+                    runs: dict[int, list[Message]] = {}
+                    for row in cursor.fetchall():
+                        runs.setdefault(row[0], []).append(Message(*row))
+                    for lane, messages in runs.items():
+                        cursors[lane] = messages[-1].offset
+                        read += len(messages)
+                        self._marks.put(Run(lane, messages))
 
     def _handle(self) -> None:
         while (run := self._work.get()) is not None:
             self.began = self.began or time.perf_counter()
-            for _ in run.offsets:
-                _nothing()
+            for message in run.messages:
+                try:
+                    _nothing(message)
+                except BaseException:  # noqa: BLE001 - it ends in the message, as a handler's failure must
+                    message.failed = True
             self._done.put(run)
 
     def _settle(self, connection: pymysql.Connection[Any]) -> None:
@@ -122,9 +139,9 @@ class Consumer:
             while self.acked < self.messages:
                 done, marks = _some(self._done, wait=0.001), _some(self._marks)
                 for run in done:
-                    acked[run.lane] = run.offsets[-1]
+                    acked[run.lane] = run.messages[-1].offset
                 for run in marks:
-                    marked[run.lane] = run.offsets[-1]
+                    marked[run.lane] = run.messages[-1].offset
                 lanes = sorted({run.lane for run in (*done, *marks)})
                 if not lanes:
                     continue
@@ -135,7 +152,7 @@ class Consumer:
                 values = [value for lane in lanes for value in (self.keys[lane], acked[lane], marked[lane])]
                 cursor.execute(FLUSH.format(rows=",".join([FLUSHED] * len(lanes))), values)
                 cursor.execute("COMMIT")
-                self.acked += sum(len(run.offsets) for run in done)
+                self.acked += sum(len(run.messages) for run in done)
                 for run in marks:
                     self._work.put(run)
 
@@ -297,5 +314,5 @@ def _some(source: queue.SimpleQueue[Run], *, wait: float = 0.0) -> list[Run]:
     return found
 
 
-def _nothing() -> None:
+def _nothing(_message: Message) -> None:
     """The handler."""

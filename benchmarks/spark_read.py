@@ -145,7 +145,7 @@ def jdbc(spark: SparkSession, url: str) -> DataFrame:
     reader = spark.read.format("jdbc").option("driver", "org.mariadb.jdbc.Driver")
     place = f"jdbc:mysql://{config.host}:{config.port}/{config.database}?permitMysqlScheme"
     options = {"url": place, "user": config.user, "password": config.password, "dbtable": f"({JDBC_QUERY}) AS log"}
-    parts = {"partitionColumn": "part", "lowerBound": 0, "upperBound": 4, "numPartitions": 4}
+    parts: dict[str, str | int] = {"partitionColumn": "part", "lowerBound": 0, "upperBound": 4, "numPartitions": 4}
     return reader.options(**options, **parts, fetchsize=5000).load()
 
 

@@ -184,7 +184,7 @@ class SubscriptionConfig:
     order: Order = field(default=Order.STRICT, converter=_order)
     lane_concurrency: int = field(default=LANE_CONCURRENCY, validator=integer(least=1, most=10_000))
     batch_size: int = field(default=100, validator=integer(least=1, most=_COUNT_MAX))
-    prefetch: int = field(default=1000, validator=integer(least=1, most=_COUNT_MAX))
+    prefetch: int = field(default=4000, validator=integer(least=1, most=_COUNT_MAX))
     prefetch_bytes: int = field(default=64 * 1024 * 1024, validator=integer(least=1, most=_BYTES_MAX))
     poll_interval: float = field(default=0.1, converter=seconds, validator=duration(above=True))
     visibility_timeout: float = field(default=60.0, converter=seconds, validator=duration(above=True))

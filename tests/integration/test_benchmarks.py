@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from benchmarks import guard
+from benchmarks import guard, stages
 from benchmarks.bench import Bench
 
 from lanelog.devserver import DevServer
@@ -40,6 +40,14 @@ def test_a_step_of_the_benchmarks_runs(lanelog_server: DevServer, step: str, fig
     assert done.returncode == 0, done.stderr
     for figure in figures:
         assert figure in done.stdout
+
+
+def test_the_stages_of_a_message_are_timed() -> None:
+    """`python -m benchmarks.stages` takes a whole backlog through a worker's own code. Each stage has its time."""
+    taken = stages.Round.of(1000)
+    taken.take()
+    assert len(taken.seconds) == 5
+    assert all(taken.seconds.values())
 
 
 @pytest.mark.parametrize(("times", "status"), [(1.4, 0), (1.6, 1)])

@@ -253,7 +253,7 @@ def test_a_backlog_over_a_hundred_lanes_costs_a_twenty_fifth_of_a_statement_a_me
         trips = proxy.requests
     seconds = time.monotonic() - since
     assert one(raw, "SELECT COUNT(*) FROM exceptions") == 0
-    # A fetch brings at most prefetch (1,000) messages, so 20 of them at least; a flush is four statements and carries
+    # A fetch brings at most 4,000 messages (prefetch), so five of them at least; a flush is four statements and carries
     # what workers have done during the one before: 57 to 69 flushes and 0.014 to 0.019 statements a message were
     # measured on both families. What an idle client may send (see test_idle_cost) grows with the time that it takes.
     assert sent["commit"] <= messages / 100, sent
