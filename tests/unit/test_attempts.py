@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
+from lanelog._engine.lane import policy
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import State
+from lanelog._engine.working import workers
 from lanelog.errors import AlreadySettled, ClosedError, LeaseLost
 from support.lanes import row
 from support.memberships import Clock, Engine, fast, running
+
+if TYPE_CHECKING:
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.lane.run import Attempt
+    from lanelog.message import Message
 
 RETRY = Outcome(Verb.RETRY, 10.0, "ValueError: no")
 BURY = Outcome(Verb.BURY, 0.0, "bad")
@@ -277,3 +288,60 @@ def test_the_first_answer_to_a_waiter_stands() -> None:
     assert repr(waiter) == "FlushWaiter(LeaseLost)"
     with pytest.raises(LeaseLost):
         waiter.wait(0)
+
+
+# -- a run in a worker -------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_that_are_taken_while_others_are_recorded(clock: Clock) -> None:
+    """A worker records without a lock while the keeper relieves its run: each outcome is taken once, in order."""
+    _, _, run = running(clock, 1)
+    (attempt,) = run.attempts
+    taken: list[tuple[Attempt, Outcome]] = []
+    recorded = [Outcome(Verb.RETRY, float(number)) for number in range(20_000)]
+    ended = threading.Event()
+
+    def record() -> None:
+        for outcome in recorded:
+            run.record(attempt, outcome)
+        ended.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        worker = threading.Thread(target=record)
+        worker.start()
+        while not ended.is_set():
+            taken += run.take_outcomes()
+        worker.join()
+    finally:
+        sys.setswitchinterval(interval)
+    taken += run.take_outcomes()
+    assert [outcome.wait for _, outcome in taken] == [outcome.wait for outcome in recorded]
+
+
+@pytest.mark.parametrize("slow", ["handler", "decision"])
+def test_no_handler_starts_when_authority_ends_between_two(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """Neither after a long handler nor after a long decision, which may be the user's own code."""
+    engine, _, run = running(clock, 3, order="serial")
+    monkeypatch.setattr(workers, "time", clock)
+    handled: list[int] = []
+    judge = policy.judge
+
+    def handle(message: Message) -> None:
+        handled.append(message.offset)
+        clock.now += 20.0 if slow == "handler" else 0.0
+        raise ValueError(message.offset)
+
+    def decide(*arguments: object) -> Outcome | None:
+        clock.now += 20.0 if slow == "decision" else 0.0
+        return judge(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(policy, "judge", decide)
+    engine.member._state.authority_until = clock.now + 15.0
+    mine = workers.Workers("builders", engine.member.config, handle, engine.runs, cast("EngineContext", None))
+    monkeypatch.setattr(workers, "RUN_LIMIT", 1000.0)  # so that nothing but the authority ends the run
+    mine._work(workers.Worker(0), engine.member, run)
+    assert handled == [1]
