@@ -46,8 +46,12 @@ FROM queue_messages m FORCE INDEX (PRIMARY)
 WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
 """
 
-# The oldest message of a lane above its floor. UNION ALL joins many lanes (PRIMARY).
-OLDEST = f"""(SELECT partition_key, `offset`, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
+# The ages of messages at exact places (PRIMARY).
+AGES = f"""SELECT partition_key, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
+FROM queue_messages FORCE INDEX (PRIMARY) WHERE topic = %s AND (partition_key, `offset`) IN ({{points}})"""
+
+# The age of the oldest message of a lane above its floor. UNION ALL joins many lanes (PRIMARY).
+OLDEST = f"""(SELECT partition_key, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
  FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1)"""
 
@@ -165,13 +169,18 @@ def redrive(
 
 
 def ages(cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str, float]:
-    """Return the age in seconds of the first message above each (key, floor), by key."""
+    """Return the age in seconds of the first message above each (key, floor), by key.
+
+    Nearly always, it is the next one. To ask for that one costs the server a small part of a search for the first.
+    """
     found: dict[str, float] = {}
-    for chunk in chunked(lanes, 100):
+    for chunk in chunked(lanes):
+        args = [value for key, floor in chunk for value in (key, floor + 1)]
+        found.update(cx.query(AGES.format(points=pairs(chunk)), (topic, *args)))
+    for chunk in chunked([lane for lane in lanes if lane[0] not in found], 100):
         args = [value for key, floor in chunk for value in (topic, key, floor)]
-        for key, _, age_ms in cx.query(" UNION ALL ".join([OLDEST] * len(chunk)), args):
-            found[key] = age_ms / 1000
-    return found
+        found.update(cx.query(" UNION ALL ".join([OLDEST] * len(chunk)), args))
+    return {key: age_ms / 1000 for key, age_ms in found.items()}
 
 
 def old_enough(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]], retention_ms: int) -> dict[str, int]:

@@ -117,6 +117,9 @@ class Attempts:
                     elif attempt.state is State.SUPERSEDED:
                         self.state.counters.refused += 1
                         refused.append(attempt)
+            for attempt, _ in outcomes:
+                if attempt.state is State.SETTLED:
+                    attempt.run = None  # nobody asks any more; in a cycle they would wait for the garbage collector
             if lane is not None:
                 self.state.after_change_locked(lane, now)
         self.state.signals.wake_settler()
