@@ -45,7 +45,7 @@ def test_the_server_and_the_keeper_compute_the_same_digest(lanelog_client: Clien
         with lanelog_client._database.autocommit() as cx:
             return leases.digest(cx, GroupTopic(group="g", topic="t"), "me")
 
-    assert digest() == LeasesDigest.of(owned)
+    assert digest() == LeasesDigest.of(owned) == LeasesDigest.of(owned[1:], LeasesDigest.of(owned[:1]))
     assert LeasesDigest.of([]) == LeasesDigest(0, 0)
     rows(raw, "UPDATE queue_partition_leases SET lease_epoch = lease_epoch + 1 WHERE partition_key = 'ä'")
     assert digest() != LeasesDigest.of(owned)

@@ -214,7 +214,7 @@ def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
     (run,) = world.go()
     attempt = world.start(run)
     attempt.state = State.CLAIMED
-    world.lane.writes.dirty.add(1)
+    world.lane.writes.dirty[1] = None
     write = world.write()
     assert write is None or not write.upserts
     if write is not None:

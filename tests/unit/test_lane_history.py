@@ -61,10 +61,10 @@ def test_what_another_transaction_has_settled_is_not_written_again() -> None:
     """The dead letters and `message.transaction()` write their own; a group that keeps none writes none of any."""
     world = World(2, history=True)
     assert world.work("reject", "commit_with_handler") == [(1, 1), (2, 1)]
-    assert world.lane.writes.left == []
+    assert world.lane.writes.left == ()
     world = World(3)
     assert world.work("nack", "ack", "reject")
-    assert world.lane.writes.left == []
+    assert world.lane.writes.left == ()
 
 
 def test_a_failure_before_is_told_with_the_success() -> None:

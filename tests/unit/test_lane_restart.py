@@ -220,11 +220,11 @@ def test_waiters_and_closing_move_over() -> None:
     runs, (one, _) = started(world)
     world.ack(one)
     waiter = object()
-    world.lane.writes.waiters.append(waiter)  # type: ignore[arg-type]
+    world.lane.writes.waiters += (waiter,)  # type: ignore[arg-type]
     assert world.write() is not None
     world.lane.state.closing = True
     lane = world.restart()
-    assert lane.writes.waiters == [waiter]
+    assert lane.writes.waiters == (waiter,)
     assert lane.state.closing
     assert all(run.term == lane.term for run in runs)
 

@@ -113,7 +113,7 @@ def test_what_was_taken_back_before_it_was_marked_is_not_marked() -> None:
     (run,) = world.go()
     world.lane.dispatch.recall()
     assert not world.lane.dispatch.mark(run, FlushWaiter())
-    assert world.lane.writes.waiters == []
+    assert world.lane.writes.waiters == ()
 
 
 def test_a_server_restart_between_mark_and_handler_takes_the_run_back() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from lanelog._engine.lane.outcome import ACKED
@@ -41,6 +44,27 @@ def test_what_a_worker_did_not_start_goes_back(clock: Clock) -> None:
     again = engine.run()
     assert [attempt.offset for attempt in again.attempts] == list(range(2, 21))
     assert {attempt.number for attempt in again.attempts} == {1}
+
+
+@pytest.mark.parametrize("pulled", [False, True])
+def test_a_settled_message_is_freed_without_the_garbage_collector(clock: Clock, *, pulled: bool) -> None:
+    """No circle is left: ten thousand lanes make a collection long, and each message would bring it nearer."""
+    engine, _, run = running(clock, 20)
+    attempt = engine.start(run)
+    freed = weakref.ref(attempt)
+    if pulled:
+        assert engine.member.attempts.detach(attempt, lambda: None)
+        engine.member.attempts.settle(attempt, ACKED)
+    else:
+        run.record(attempt, ACKED)
+        engine.member.attempts.finish(run)
+    engine.flush()
+    gc.disable()
+    try:
+        del attempt, run
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_a_new_handler_is_measured_before_its_runs_grow(clock: Clock) -> None:

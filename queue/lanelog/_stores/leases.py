@@ -203,9 +203,9 @@ class LeasesDigest:
     checksum: int
 
     @classmethod
-    def of(cls, lanes: Iterable[OwnedLane]) -> LeasesDigest:
-        """The server's answer to DIGEST while the owner has exactly these lanes."""
-        count = checksum = 0
+    def of(cls, lanes: Iterable[OwnedLane], others: LeasesDigest | None = None) -> LeasesDigest:
+        """The server's answer to DIGEST while the owner has exactly these lanes and, apart from them, `others`."""
+        count, checksum = (0, 0) if others is None else (others.count, others.checksum)
         for lane in lanes:
             count += 1
             checksum ^= int.from_bytes(sha256(f"{lane.epoch}/{lane.key}".encode()).digest()[:8], "big")

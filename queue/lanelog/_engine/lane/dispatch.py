@@ -49,16 +49,17 @@ class Dispatcher:
         barrier = min(self.state.waiting) if self.state.rules.strict and self.state.waiting else None
         term, ready = self.state.term, self.state.ready
         attempts: list[Attempt] = []
-        while ready and len(attempts) < size and (barrier is None or ready[0].offset < barrier):
-            row = ready[0]
+        for row in ready[:size]:
+            if barrier is not None and row.offset >= barrier:
+                break
             attempt = Attempt(term, row, 1, None)
             if row.start_by is not None and attempt.overdue(now):
                 if not attempts:
-                    ready.popleft()
+                    del ready[0]
                     return self._expire(attempt)
                 break  # the next plan expires it, after the messages before it are out
-            ready.popleft()
             attempts.append(attempt)
+        del ready[: len(attempts)]
         if not attempts:
             return None
         return self._send_out(Run(self.state.term, attempts, first=True, late=self.state.rules.marks_late()), now)
@@ -146,20 +147,20 @@ class Dispatcher:
             return False
         run.marked = True
         self._write_rows_of(run)
-        self.writes.waiters.append(waiter)
+        self.writes.waiters += (waiter,)
         return True
 
     def _write_rows_of(self, run: Run) -> None:
         if not run.first:  # the run mark covers first deliveries: see `PendingWrites.handed`
-            self.writes.dirty.update(attempt.offset for attempt in run.attempts)
+            self.writes.dirty.update(dict.fromkeys(attempt.offset for attempt in run.attempts))
 
     def _send_out(self, run: Run, now: float) -> Run:
         self.state.running.update([(attempt.row.offset, attempt) for attempt in run.attempts])
         if run.late:
-            self.state.runs.append(run)
+            self.state.runs += (run,)
             return run
         self._write_rows_of(run)
-        self.writes.runs.append(run)
+        self.writes.runs += (run,)
         if self.state.rules.ack_first:
             for attempt in list(run.attempts):
                 self.succeeded(attempt, now)
@@ -169,7 +170,7 @@ class Dispatcher:
         """Take back every message that no handler has seen. The next flush undoes their marks."""
         if self.state.rules.ack_first:
             return  # these messages are acked already: they must run, or they are lost
-        being_marked = [] if self.writes.writing is None else self.writes.writing.runs
+        being_marked = () if self.writes.writing is None else self.writes.writing.runs
         self.take_back([*self.state.runs, *self.writes.runs, *being_marked])
 
     def take_back(self, runs: list[Run]) -> None:
@@ -188,10 +189,9 @@ class Dispatcher:
                     self._wait_again(attempt)
         if begun:  # nothing has changed
             return
-        self.writes.runs = [run for run in self.writes.runs if run.attempts]
-        self.state.runs = [
-            run for run in self.state.runs if run.attempts
-        ]  # a worker that finds an empty run in the queue skips it
+        self.writes.runs = tuple(run for run in self.writes.runs if run.attempts)
+        # A worker that finds an empty run in the queue skips it.
+        self.state.runs = tuple(run for run in self.state.runs if run.attempts)
         if not returned:
             return
         # Every ready message lies above every first delivery that is out, because the lane reads on from the first one.
@@ -199,9 +199,9 @@ class Dispatcher:
         for row in returned:
             if row.offset < handed:  # the run mark may cover it and cannot be lowered, so a row must say: no attempt
                 self.state.waiting[row.offset] = Waiting(0, 0.0, None, body=row, id=row.id)
-                self.writes.dirty.add(row.offset)
+                self.writes.dirty[row.offset] = None
         kept = sorted((row for row in returned if row.offset >= handed), key=lambda row: row.offset)
-        self.state.ready.extendleft(reversed(kept))
+        self.state.ready[:0] = kept
 
     def _wait_again(self, attempt: Attempt) -> None:
         self.state.waiting[attempt.offset] = Waiting(
@@ -216,12 +216,12 @@ class Dispatcher:
             body=attempt.row,
             id=attempt.row.id,
         )
-        self.writes.dirty.add(attempt.offset)
+        self.writes.dirty[attempt.offset] = None
 
     def finished(self, run: Run) -> None:
         """A worker is done with a run, whether or not it started all its messages."""
         if run in self.state.runs:
-            self.state.runs.remove(run)
+            self.state.runs = tuple(other for other in self.state.runs if other is not run)
         if run.first:
             self.state.started_top = max(self.state.started_top, run.last_offset)
 
@@ -247,10 +247,10 @@ class Dispatcher:
         self.state.burials.pop(attempt.offset, None)
         self.state.budget.give(attempt.row)
         if stored:
-            self.writes.stored.add(attempt.offset)
-            self.writes.durable.add(attempt.offset)
+            self.writes.stored[attempt.offset] = None
+            self.writes.durable[attempt.offset] = None
         elif self.state.rules.history:
-            self.writes.left.append(attempt.left_as(ended, error or attempt.last_error, now))
+            self.writes.left += (attempt.left_as(ended, error or attempt.last_error, now),)
         self.writes.settle(attempt.offset, attempt.row.id)
 
     def succeeded_in_order(self, attempts: Sequence[Attempt]) -> bool:
@@ -299,7 +299,7 @@ class Dispatcher:
             last_error=error,
             id=attempt.row.id,
         )
-        self.writes.dirty.add(attempt.offset)
+        self.writes.dirty[attempt.offset] = None
         if self.state.rules.strict:
             self.state.drop_ready()  # these rows would only take room while the lane waits
 
@@ -319,7 +319,7 @@ class Dispatcher:
             released=attempt.released,
             id=attempt.row.id,
         )
-        self.writes.dirty.add(attempt.offset)
+        self.writes.dirty[attempt.offset] = None
 
     def bury(self, attempt: Attempt, failures: int, error: str, ended: Ended, state: State = State.BURYING) -> Burial:
         """Send a message to the dead letters. It stays in `running` until the outcome of that transaction is known.

@@ -102,24 +102,24 @@ class Lane:
                         next_is_last=left.next_is_last,
                         last_error=CRASHED,
                     )
-                    lane.writes.dirty.add(offset)
+                    lane.writes.dirty[offset] = None
         lane.writes.advance()
         lane.state.adopting = bool(lane.writes.dirty) or lane.writes.marked > lane.state.watermark
         return lane
 
     def _load_row(self, row: DeliveryRow, covered: set[int], now: float) -> None:
-        self.writes.stored.add(row.offset)
+        self.writes.stored[row.offset] = None
         if row.acked:
             first = max(row.offset, self.state.watermark + 1)
             covered.update(range(first, row.through + 1))
             if first != row.offset:
-                self.writes.dirty.add(row.offset)
+                self.writes.dirty[row.offset] = None
             if first <= row.through:
                 changed = self.state.settled.add(first, row.through)
-                self.writes.dirty.update(changed if len(changed) > 1 else ())  # merged with a neighbour
+                self.writes.dirty.update(dict.fromkeys(changed if len(changed) > 1 else ()))  # merged with a neighbour
             return
         if row.offset <= self.state.watermark:
-            self.writes.dirty.add(row.offset)
+            self.writes.dirty[row.offset] = None
             return
         covered.add(row.offset)
         crashed_now = row.lease_epoch not in (0, self.epoch)
@@ -140,7 +140,7 @@ class Lane:
             released=row.released,
         )
         if row.lease_epoch:  # the row says that the message runs, perhaps alone: after a reload that is wrong, too
-            self.writes.dirty.add(row.offset)
+            self.writes.dirty[row.offset] = None
 
     def unproven(self, old: Lane) -> set[int]:
         """Offsets that `old` holds as settled by a transaction of their own, and that this lane's rows do not show.
@@ -157,7 +157,7 @@ class Lane:
             if self.writes.writing is None
             else self.writes.buffer.keys() | self.writes.writing.buffer.keys()
         )
-        return self.writes.durable & known
+        return self.writes.durable.keys() & known
 
     def carry_over(self, old: Lane, ids: dict[int, str], proven: Container[int] = ()) -> None:
         """Keep the running and buffered messages of `old`, where the log of the new connection still has the same ones.
@@ -177,23 +177,23 @@ class Lane:
         # After this lane's rows were read, a flush on its way may have committed its mark, and a handler's transaction
         # its row.
         self.writes.marked = max(self.writes.marked, old.writes.marked)
-        self.writes.dirty |= old.writes.stored - self.writes.stored
-        self.writes.stored |= old.writes.stored
+        self.writes.dirty.update(dict.fromkeys(old.writes.stored.keys() - self.writes.stored.keys()))
+        self.writes.stored.update(old.writes.stored)
         self._keep_runs(old, ids)
         self._keep_settled(old, ids, proven)
         self._keep_waiting(old, ids)
-        self.writes.waiters.extend(old.writes.waiters)
+        self.writes.waiters += old.writes.waiters
         self.state.closing = old.state.closing
         old.abandon()
 
     def _keep_runs(self, old: Lane, ids: dict[int, str]) -> None:
         for run in old.state.runs:
             run.term = self.term
-            self.state.runs.append(run)
+            self.state.runs += (run,)
         for run in old.writes.runs:  # after the recall, only acked-first runs are left: they must run, or are lost
             if all(ids.get(attempt.offset) == attempt.row.id for attempt in run.attempts):
                 run.term = self.term
-                self.writes.runs.append(run)
+                self.writes.runs += (run,)
             else:
                 run.recall()  # the server has another message there, so a late answer to a flush must not send it out
 
@@ -204,19 +204,19 @@ class Lane:
             if offset in old.writes.durable:
                 if offset not in proven:
                     continue
-                self.writes.durable.add(offset)
+                self.writes.durable[offset] = None
             self.state.waiting.pop(offset, None)
             self.writes.settle(offset, message_id)
-        self.writes.left.extend(row for row in old.writes.left if ids.get(row.offset) == row.id)
+        self.writes.left += tuple(row for row in old.writes.left if ids.get(row.offset) == row.id)
 
     def _keep_waiting(self, old: Lane, ids: dict[int, str]) -> None:
         """Keep messages that were taken back or have failed. A row of such a message may still say that it runs."""
-        for offset in old.state.waiting.keys() & old.writes.dirty:
+        for offset in old.state.waiting.keys() & old.writes.dirty.keys():
             wait = old.state.waiting[offset]
             same = ids.get(offset) == wait.id if wait.id else offset in self.state.waiting
             if same and not self.state.passed(offset) and offset not in self.state.running:
                 self.state.waiting[offset] = evolve(wait, body=None)
-                self.writes.dirty.add(offset)
+                self.writes.dirty[offset] = None
 
     def _keep_running(self, attempt: Attempt, burial: Burial | None) -> None:
         offset = attempt.offset
@@ -225,7 +225,7 @@ class Lane:
         attempt.term = self.term
         self.state.started_top = max(self.state.started_top, offset)
         if attempt.number > 1:
-            self.writes.dirty.add(offset)
+            self.writes.dirty[offset] = None
         self.state.budget.take(attempt.row)
         if burial is not None:
             self.state.burials[offset] = burial
@@ -233,7 +233,7 @@ class Lane:
 
     def abandon(self) -> None:
         """This object is the lane no longer: give back the memory that it holds."""
-        self.writes.waiters = []
+        self.writes.waiters = ()
         self.state.drop_ready()
         for attempt in self.state.running.values():
             self.state.budget.give(attempt.row)
@@ -244,7 +244,7 @@ class Lane:
     def vouched(self) -> dict[int, str]:
         """The offsets and ids that a reload must find unchanged: running, waiting and settled ones not yet written."""
         writes = self.writes
-        unwritten = writes.dirty if writes.writing is None else writes.dirty | writes.writing.offsets
+        unwritten = writes.dirty.keys() if writes.writing is None else {*writes.dirty, *writes.writing.offsets}
         known = {offset: attempt.row.id for offset, attempt in self.state.running.items()}
         known.update({o: wait.id for o, wait in self.state.waiting.items() if wait.id and o in unwritten})
         known.update(writes.buffer)

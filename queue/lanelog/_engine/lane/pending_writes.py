@@ -27,20 +27,24 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False)
 class PendingWrites:
-    """The content of the next flush of one lane."""
+    """The content of the next flush of one lane.
+
+    A set of offsets is the keys of a dict here, and a list is a tuple: the garbage collector does not visit empty ones,
+    and a process may have a hundred thousand lanes.
+    """
 
     state: LaneState
     flushed: int  # the watermark in the database, as far as memory knows
     marked: int = 0  # the run mark in the database, as far as it is above the watermark
-    waiters: list[FlushWaiter] = field(factory=list)
+    waiters: tuple[FlushWaiter, ...] = ()
     buffer: dict[int, str] = field(factory=dict)  # settled here, not yet known to be durable: offset -> id
-    left: list[HistoryWrite] = field(factory=list)  # history rows of settled messages that are in no flush yet
+    left: tuple[HistoryWrite, ...] = ()  # history rows of settled messages that are in no flush yet
     writing: LaneWrite | None = None
-    runs: list[Run] = field(factory=list)  # planned, and to be marked by the next flush
-    dirty: set[int] = field(factory=set)  # offsets whose row is to be written or deleted
-    stored: set[int] = field(factory=set)  # offsets that may have a row
+    runs: tuple[Run, ...] = ()  # planned, and to be marked by the next flush
+    dirty: dict[int, None] = field(factory=dict)  # offsets whose row is to be written or deleted
+    stored: dict[int, None] = field(factory=dict)  # offsets that may have a row
     row: WrittenOffsets | None = None  # the row of offsets as the last flush left it; None: none, or not known
-    durable: set[int] = field(factory=set)  # offsets of the buffer that a transaction of their own has settled
+    durable: dict[int, None] = field(factory=dict)  # offsets of the buffer that a transaction of their own has settled
 
     @property
     def unwritten_settlements(self) -> list[int]:
@@ -63,19 +67,19 @@ class PendingWrites:
         """Note that an offset is settled. The watermark passes it when every offset before it is settled, too."""
         self.buffer[offset] = message_id
         if offset in self.stored:
-            self.dirty.add(offset)
+            self.dirty[offset] = None
         if offset == self.state.watermark + 1:
             self.state.watermark = offset
             self.advance()
         else:
-            self.dirty.update(self.state.settled.add(offset, offset))
+            self.dirty.update(dict.fromkeys(self.state.settled.add(offset, offset)))
 
     def settle_in_order(self, rows: Sequence[Fetched]) -> None:
         """Note that messages are settled that follow each other and the watermark."""
         settled = {row.offset: row.id for row in rows}
         self.buffer.update(settled)
         if self.stored:
-            self.dirty.update(self.stored & settled.keys())
+            self.dirty.update(dict.fromkeys(self.stored.keys() & settled.keys()))
         self.state.watermark = rows[-1].offset
         self.advance()
 
@@ -83,7 +87,7 @@ class PendingWrites:
         """Let the watermark pass the settled offsets right behind it."""
         last = self.state.settled.pop(self.state.watermark + 1)
         if last is not None:
-            self.dirty.add(self.state.watermark + 1)
+            self.dirty[self.state.watermark + 1] = None
             self.state.watermark = last
         self.state.cursor = max(self.state.cursor, self.state.watermark)
 
@@ -94,7 +98,7 @@ class PendingWrites:
         """Whether a flush would write something for this lane, or release a run or a waiter."""
         return bool(
             self.state.watermark != self.flushed
-            or any(not self._undecided(offset) for offset in self.dirty)
+            or (self.dirty and any(not self._undecided(offset) for offset in self.dirty))
             or self.runs
             or self.waiters
             or self.state.adopting
@@ -113,8 +117,8 @@ class PendingWrites:
         """The write for the next flush, if there is one. `written` or `unwritten` must follow before the next call."""
         if self.writing is not None or self.state.lost or not self.needs_write:
             return None
-        held = {offset for offset in self.dirty if self._undecided(offset)}
-        offsets = self.dirty - held
+        held = {offset: None for offset in self.dirty if self._undecided(offset)}
+        offsets = self.dirty.keys() - held.keys() if self.dirty else ()
         upserts, deletes = [], []
         for offset in sorted(offsets):
             row = self._row(offset, now)
@@ -122,23 +126,20 @@ class PendingWrites:
                 upserts.append(row)
             elif offset in self.stored:
                 deletes.append(offset)
-        left: Sequence[HistoryWrite] = ()
-        if self.left:
-            left, self.left = self.left, []
         write = LaneWrite(
             term=self.state.term,
             watermark=self.state.watermark,
             mark=max(self.handed(), self.state.watermark),
             upserts=tuple(upserts),
             deletes=tuple(deletes),
-            offsets=frozenset(offsets),
+            offsets=offsets,
             runs=self.runs,
             waiters=self.waiters,
             buffer=self.buffer,
-            left=left,
+            left=self.left,
             before=self.row,
         )
-        self.dirty, self.runs, self.waiters, self.buffer = held, [], [], {}
+        self.dirty, self.runs, self.waiters, self.buffer, self.left = held, (), (), {}, ()
         self.writing = write
         return write
 
@@ -182,19 +183,23 @@ class PendingWrites:
             last_error=None if marked else attempt.last_error,
         )
 
-    def written(self, write: LaneWrite) -> list[Run]:
+    def written(self, write: LaneWrite) -> tuple[Run, ...]:
         """The flush is committed. Returns the runs that workers may have now."""
         self.writing = None
         self.state.adopting = False
         self.flushed = max(self.flushed, write.watermark)
         self.marked = write.mark
         self.row = WrittenOffsets(self.flushed, write.mark)
-        self.stored.update(row.offset for row in write.upserts)
-        self.dirty.update(row.offset for row in write.upserts if row.offset <= self.state.watermark)  # passed meanwhile
-        self.stored.difference_update(write.deletes)
-        self.durable.difference_update(write.buffer)
-        runs = [run for run in write.runs if run.attempts and not run.recalled]
-        self.state.runs.extend(runs)
+        for row in write.upserts:
+            self.stored[row.offset] = None
+            if row.offset <= self.state.watermark:  # passed meanwhile
+                self.dirty[row.offset] = None
+        for offset in write.deletes:
+            self.stored.pop(offset, None)
+        if self.durable:
+            self.durable = {offset: None for offset in self.durable if offset not in write.buffer}
+        runs = tuple(run for run in write.runs if run.attempts and not run.recalled)
+        self.state.runs += runs
         return runs
 
     def unwritten(self, write: LaneWrite) -> None:
@@ -203,10 +208,9 @@ class PendingWrites:
         # It may have committed: its mark and its rows may be there, to be undone or deleted.
         self.marked = max(self.marked, write.mark)
         self.row = None
-        self.stored.update(row.offset for row in write.upserts)
-        self.dirty |= write.offsets
-        self.runs = [run for run in write.runs if run.attempts] + self.runs
+        self.stored.update(dict.fromkeys(row.offset for row in write.upserts))
+        self.dirty.update(dict.fromkeys(write.offsets))
+        self.runs = tuple(run for run in write.runs if run.attempts) + self.runs
         self.waiters = write.waiters + self.waiters
         self.buffer = {**write.buffer, **self.buffer}
-        if write.left:
-            self.left = [*write.left, *self.left]
+        self.left = write.left + self.left

@@ -173,6 +173,12 @@ class Run:
             del self.attempts[self._next :]
             return rest
 
+    def let_go(self) -> None:
+        """The run is over. Its settled attempts forget it: a circle would live until the next garbage collection."""
+        for attempt in self.attempts:
+            if attempt.state is State.SETTLED:
+                attempt.run = None
+
     def record(self, attempt: Attempt, outcome: Outcome) -> None:
         """Keep the worker's decision about an attempt until `take_outcomes`."""
         self._outcomes.append((attempt, outcome))

@@ -6,7 +6,6 @@ Owns the fields and the answers that follow from them alone. `Lane` loads and fi
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -36,12 +35,12 @@ class LaneState:
     watermark: int
     head: int
     cursor: int = 0
-    ready: deque[Fetched] = field(factory=deque)
+    ready: list[Fetched] = field(factory=list)
     waiting: dict[int, Waiting] = field(factory=dict)
     running: dict[int, Attempt] = field(factory=dict)
     burials: dict[int, Burial] = field(factory=dict)
     settled: Intervals = field(factory=Intervals)
-    runs: list[Run] = field(factory=list)  # runs that a worker has, or that wait in the workers' queue
+    runs: tuple[Run, ...] = ()  # runs that a worker has, or that wait in the workers' queue
     started_top: int = 0  # the highest first delivery that a handler has seen
     adopting: bool = False  # the first write after a load must commit before anything is handed out
     closing: bool = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.run import Attempt, Run
@@ -33,7 +33,7 @@ class Burial:
     ended: Ended
     attempt: Attempt | None
     row: Fetched | None
-    waiters: list[FlushWaiter] = field(factory=list)
+    waiters: tuple[FlushWaiter, ...] = ()
     raised: ExcInfo | None = field(default=None, repr=False)  # the traceback, when the failure was in this process
 
 
@@ -46,11 +46,11 @@ class LaneWrite:
     mark: int
     upserts: tuple[DeliveryWrite, ...]
     deletes: tuple[int, ...]
-    offsets: frozenset[int]
-    runs: list[Run]
-    waiters: list[FlushWaiter]
+    offsets: Collection[int]
+    runs: tuple[Run, ...]
+    waiters: tuple[FlushWaiter, ...]
     buffer: dict[int, str]
-    left: Sequence[HistoryWrite] = ()
+    left: tuple[HistoryWrite, ...] = ()
     before: WrittenOffsets | None = None
     """What the lane's row of offsets says. None: there is none, or it is not known."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from lanelog._asleep import suspended
 from lanelog._engine import life
@@ -53,20 +53,13 @@ class Beaten:
     """The value of `suspended` at that time."""
 
 
-@define(eq=False)
+@frozen
 class _Agreement:
-    """These rows and memory say the same, as long as `MemberState.changes` stays the same."""
+    """Rows with this digest and memory say the same, as long as `MemberState.changes` stays the same."""
 
-    rows: Sequence[OwnedLane]
+    digest: LeasesDigest
     changes: int
     until: float  # when (monotonic) all rows are read again
-    _digest: LeasesDigest | None = field(default=None, init=False)  # computed when needed: the rows may change before
-
-    @property
-    def digest(self) -> LeasesDigest:
-        if self._digest is None:
-            self._digest = LeasesDigest.of(self.rows)
-        return self._digest
 
 
 @define(eq=False)
@@ -97,7 +90,7 @@ class ReadBack:
         # Another change than these lanes' leaves no agreement, nor does a lane that could not be loaded.
         if agreed is not None and agreed.changes == before and len(loaded) == len(owned):
             changes = before + len(loaded)
-            self._agreement = _Agreement([*agreed.rows, *owned], changes, agreed.until)
+            self._agreement = _Agreement(LeasesDigest.of(owned, agreed.digest), changes, agreed.until)
         return len(loaded)
 
     def turn(self, session: Session, beaten: Beaten, patience: float = 0.0) -> None:
@@ -140,7 +133,8 @@ class ReadBack:
             member.leasing.set_paused(lane, paused=wanted)
         # There is no agreement while a lane could not be loaded, or was released just now.
         complete = len(member.leasing.lanes) == len(owned)
-        self._agreement = _Agreement(owned, changes, asked + member.config.lease_duration) if complete else None
+        until = asked + member.config.lease_duration
+        self._agreement = _Agreement(LeasesDigest.of(owned), changes, until) if complete else None
 
     def _open(self, session: Session, owned: Sequence[OwnedLane]) -> list[Lane]:
         """Load lanes of ours that memory lacks. Returns those that could be loaded."""

@@ -90,8 +90,9 @@ class Attempts:
             lane = self.state.lane_of(run.term)
             if lane is None:
                 return
-            burial = next((lane.state.burials[a.offset] for a in run.attempts if a.offset in lane.state.burials), None)
-            (lane.writes.waiters if burial is None else burial.waiters).append(waiter)
+            burials = [lane.state.burials[a.offset] for a in run.attempts if a.offset in lane.state.burials]
+            holder = burials[0] if burials else lane.writes
+            holder.waiters += (waiter,)
             self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
         with suppress(LanelogError):
@@ -100,7 +101,6 @@ class Attempts:
     def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
         """Apply the outcomes of a run to its lane. `complete`: the worker is done with the run, the rest goes back."""
         now = time.monotonic()
-        refused: list[Attempt] = []
         with self.state.lock:
             lane = self.state.lane_of(run.term)
             outcomes = run.take_outcomes()
@@ -110,18 +110,10 @@ class Attempts:
                 self._take_back_locked(lane, run)
                 if lane is not None:
                     lane.dispatch.finished(run)
-            if lane is None or not self._acked_together_locked(lane, outcomes):
-                for attempt, outcome in outcomes:
-                    if attempt.state is State.RUNNING:
-                        self._apply_locked(lane, attempt, outcome, now)
-                    elif attempt.state is State.SUPERSEDED:
-                        self.state.counters.refused += 1
-                        refused.append(attempt)
-            for attempt, _ in outcomes:
-                if attempt.state is State.SETTLED:
-                    attempt.run = None  # nobody asks any more; in a cycle they would wait for the garbage collector
-            if lane is not None:
-                self.state.after_change_locked(lane, now)
+            refused = self._apply_all_locked(lane, outcomes)
+            if complete:
+                run.let_go()
+            self.state.after_change_locked(lane, now)
         self.state.signals.wake_settler()
         for attempt in refused:
             log.warning("settlement.refused", **self.state.about(attempt), why=REFUSED)
@@ -151,8 +143,8 @@ class Attempts:
             waiter = FlushWaiter(self._release_later_locked(attempt))
             self._harvest_locked(lane, attempt)
             self._apply_locked(lane, attempt, outcome, time.monotonic())
-            burial = lane.state.burials.get(attempt.offset)
-            (lane.writes.waiters if burial is None else burial.waiters).append(waiter)
+            holder = lane.state.burials.get(attempt.offset, lane.writes)
+            holder.waiters += (waiter,)
             self.state.finish_detached_locked(attempt)
             self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
@@ -188,8 +180,7 @@ class Attempts:
                     lane.dispatch.returned(attempt, now)
                 attempt.state = State.SUPERSEDED
                 self.state.finish_detached_locked(attempt)
-                if lane is not None:
-                    self.state.after_change_locked(lane, now)
+                self.state.after_change_locked(lane, now)
         if back:
             self.state.signals.wake_settler()
 
@@ -240,8 +231,7 @@ class Attempts:
             self.state.tell("timed_out", attempt, outcome.error)
             self._apply_locked(lane, attempt, outcome, time.monotonic())
             self.state.finish_detached_locked(attempt)
-            if lane is not None:
-                self.state.after_change_locked(lane, time.monotonic())
+            self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
         return True
 
@@ -295,8 +285,7 @@ class Attempts:
             attempt.left = self.state.config.ack_policy is not AckPolicy.MANUAL  # else the user may settle it once more
             attempt.on_release = leave
             self.state.detached[attempt] = None
-            if lane is not None:
-                self.state.after_change_locked(lane, time.monotonic())
+            self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
         return True
 
@@ -310,8 +299,7 @@ class Attempts:
             lane = self.state.lane_of(attempt.term)
             self._apply_locked(lane, attempt, outcome, now)
             self.state.finish_detached_locked(attempt)
-            if lane is not None:
-                self.state.after_change_locked(lane, now)
+            self.state.after_change_locked(lane, now)
         self.state.signals.wake_settler()
 
     def claimed(self, attempt: Attempt, term: Term) -> bool:
@@ -329,8 +317,7 @@ class Attempts:
             self.state.counters.handled += 1
             self.state.counters.acked += 1
             self.state.finish_detached_locked(attempt)
-            if lane is not None:
-                self.state.after_change_locked(lane, time.monotonic())
+            self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
         return True
 
@@ -349,6 +336,18 @@ class Attempts:
 
     def _which(self, attempt: Attempt) -> str:
         return f"attempt {attempt.number} at {self.state.at.topic}/{attempt.term.key}/{attempt.offset}"
+
+    def _apply_all_locked(self, lane: Lane | None, outcomes: Sequence[tuple[Attempt, Outcome]]) -> list[Attempt]:
+        """Apply what a worker has recorded. Returns the attempts whose settlement is refused."""
+        refused: list[Attempt] = []
+        if lane is None or not self._acked_together_locked(lane, outcomes):
+            for attempt, outcome in outcomes:
+                if attempt.state is State.RUNNING:
+                    self._apply_locked(lane, attempt, outcome, time.monotonic())
+                elif attempt.state is State.SUPERSEDED:
+                    self.state.counters.refused += 1
+                    refused.append(attempt)
+        return refused
 
     def _acked_together_locked(self, lane: Lane, outcomes: Sequence[tuple[Attempt, Outcome]]) -> bool:
         """Apply the outcomes at once if all are acks in order, as nearly always. False: nothing was done."""

@@ -112,12 +112,12 @@ class MemberState:
                 )
             )
 
-    def after_change_locked(self, lane: Lane, now: float, *, fetching: bool = False) -> None:
+    def after_change_locked(self, lane: Lane | None, now: float, *, fetching: bool = False) -> None:
         """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
 
-        `fetching`: the caller is the fetcher, so it need not be woken, but the settler must be.
+        `lane` None: it is gone. `fetching`: the caller is the fetcher, who need not be woken, but the settler must be.
         """
-        if lane.state.lost:
+        if lane is None or lane.state.lost:
             return
         if self.has_authority(now):
             self._plan_locked(lane, now)
@@ -196,6 +196,7 @@ class MemberState:
         lane = self.lane_of(attempt.term)
         if attempt.run is not None and lane is not None:
             lane.dispatch.finished(attempt.run)
+            attempt.run.let_go()
         attempt.release()
         return True
 
@@ -210,7 +211,7 @@ class MemberState:
             refused = lane.writes.unwritten_settlements
             self.counters.refused += len(refused)
             self.counters.lost += 1
-            waiters = lane.writes.waiters + ([] if lane.writes.writing is None else lane.writes.writing.waiters)
+            waiters = [*lane.writes.waiters, *(() if lane.writes.writing is None else lane.writes.writing.waiters)]
             waiters += [waiter for burial in lane.state.burials.values() for waiter in burial.waiters]
             self.supersede_locked(running)
             self.forget_locked(lane)
