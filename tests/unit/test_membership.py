@@ -49,7 +49,7 @@ def test_what_a_worker_did_not_start_goes_back(clock: Clock) -> None:
 @pytest.mark.parametrize("pulled", [False, True])
 def test_a_settled_message_is_freed_without_the_garbage_collector(clock: Clock, *, pulled: bool) -> None:
     """No circle is left: ten thousand lanes make a collection long, and each message would bring it nearer."""
-    engine, _, run = running(clock, 20)
+    engine, _, run = running(clock, 1)
     attempt = engine.start(run)
     freed = weakref.ref(attempt)
     if pulled:
