@@ -8,12 +8,20 @@ from hypothesis import strategies as st
 from pymysql.connections import MySQLResult
 from pymysql.protocol import MysqlPacket
 
-from lanelog._database.rows import Column, take_rows
+from lanelog._database.rows import reading, take_rows
 
 NUMBER = st.integers(-(2**63), 2**64 - 1).map(lambda n: str(n).encode())
 BYTES = st.one_of(st.binary(max_size=5), st.integers(245, 260).map(bytes), st.integers(65533, 65540).map(bytes))
 TEXT = st.text(max_size=8).map(str.encode)
-KINDS: list[tuple[Column, Any]] = [((None, int), NUMBER), ((None, None), BYTES), (("utf8", None), TEXT)]
+Column = tuple[str | None, Any]
+
+KINDS: list[tuple[Column, Any]] = [
+    ((None, int), NUMBER),
+    ((None, None), BYTES),
+    (("utf8", None), TEXT),
+    (("latin1", None), BYTES),
+    (("utf8", len), TEXT),
+]
 
 
 @st.composite
@@ -60,7 +68,7 @@ def test_the_rows_that_have_arrived_are_taken_as_pymysql_reads_them(
     arrived = sent[: len(sent) - cut] if cut < len(sent) else b""
     whole = [body for at, body in enumerate(bodies) if len(b"".join(packets[: at + 1])) <= len(arrived)]
     rows: list[tuple[Any, ...]] = []
-    size, following = take_rows(arrived, columns, number, rows)
+    size, following = take_rows(arrived, [reading(*column) for column in columns], number, rows)
     assert rows == [as_pymysql(columns, body) for body in whole]
     assert size == len(b"".join(packets[: len(whole)]))
     assert following == (number + len(whole)) & 0xFF
@@ -84,5 +92,5 @@ def test_what_is_not_expected_is_left_to_pymysql(
         bodies[at] = b"\1x" + bodies[at][2:]
     packets = [packet(place + (harm == "number" and place == at), body) for place, body in enumerate(bodies)]
     rows: list[tuple[Any, ...]] = []
-    size, following = take_rows(b"".join(packets), columns, 0, rows)
+    size, following = take_rows(b"".join(packets), [reading(*column) for column in columns], 0, rows)
     assert (len(rows), following, size) == (at, at, len(b"".join(packets[:at])))
