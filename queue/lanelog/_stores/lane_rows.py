@@ -40,13 +40,13 @@ WHERE p.topic = %s AND p.partition_key <> '' AND f.offset_acked IS NULL LIMIT %s
 SOME = """SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s"""
 
-# Those of some lanes that hold messages above their head (both PRIMARY).
-BEHIND = """
-SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
-WHERE p.topic = %s AND p.partition_key IN ({keys}) AND p.head_offset < (
-      SELECT m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY)
-      WHERE m.topic = p.topic AND m.partition_key = p.partition_key
-      ORDER BY m.topic DESC, m.partition_key DESC, m.`offset` DESC LIMIT 1)
+# The heads of some lanes, and whether messages lie above them (both PRIMARY). NULL: there is no message.
+ENDS = """
+SELECT p.partition_key, p.head_offset, p.head_offset < (
+       SELECT m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY)
+       WHERE m.topic = p.topic AND m.partition_key = p.partition_key
+       ORDER BY m.topic DESC, m.partition_key DESC, m.`offset` DESC LIMIT 1)
+FROM queue_partitions p FORCE INDEX (PRIMARY) WHERE p.topic = %s AND p.partition_key IN ({keys})
 """
 
 # Lanes with a watermark or floor above the head, or with a floor and no head (both PRIMARY).
@@ -124,7 +124,7 @@ def doubtful_among(
     """
     first = [key for (key,) in cx.query(SOME, (topic, watermarks))]
     last = first[-1] if len(first) == watermarks else BEYOND
-    found = behind(cx, topic, first[:heads])
+    found = [key for key, (_, behind) in ends(cx, topic, first[:heads]).items() if behind]
     others = _found(cx, topic, (FLOORLESS, (topic, limit)), [""], ["", *groups], last, limit)
     return list(dict.fromkeys([*found, *others]))[:limit]
 
@@ -148,11 +148,12 @@ def _found(
     return list(found)[:limit]
 
 
-def behind(cx: Executor, topic: str, keys: Sequence[str]) -> set[str]:
-    """Return those of these lanes whose head is below the last message."""
-    found: set[str] = set()
+def ends(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, bool]]:
+    """Return the heads of these lanes, and whether messages lie above them. A purged lane is absent."""
+    found: dict[str, tuple[int, bool]] = {}
     for chunk in chunked(keys):
-        found.update(key for (key,) in cx.query(BEHIND.format(keys=placeholders(chunk)), (topic, *chunk)))
+        for key, head, behind in cx.query(ENDS.format(keys=placeholders(chunk)), (topic, *chunk)):
+            found[key] = (int(head), bool(behind))
     return found
 
 

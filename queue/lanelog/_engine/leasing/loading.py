@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lanelog._engine import contradictions
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import LaneSnapshot
-from lanelog._stores import deliveries, fetches, lane_rows, offsets, partitions
+from lanelog._stores import deliveries, fetches, lane_rows, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,14 +37,14 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
     """Build the lanes of these leases, without lanes that were purged (no head) and lanes that must be mended."""
     at, topic = member.at, member.topic
     keys = [lease.key for lease in leases]
-    heads = partitions.heads(cx, topic, keys)
+    ends = lane_rows.ends(cx, topic, keys)
     places = offsets.load(cx, at, keys)
     rows = deliveries.load(cx, at, keys)
-    doubtful = lane_rows.behind(cx, topic, keys)
+    doubtful: set[str] = set()
     now = time.monotonic()
     lanes = []
     for lease in leases:
-        head = heads.get(lease.key)
+        head, behind = ends.get(lease.key, (None, False))
         own, floor = places.get((at.group, lease.key)), places.get(("", lease.key))
         if head is None:
             doubtful.update([lease.key] if floor is not None else ())  # a purge would have deleted the floor, too
@@ -62,7 +62,11 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
             paused=lease.paused,
             rows=rows.get(lease.key, ()),
         )
-        if floor is None or max(snapshot.floor, snapshot.offset_acked or 0, *(r.through for r in snapshot.rows)) > head:
+        if (
+            behind
+            or floor is None
+            or max(snapshot.floor, snapshot.offset_acked or 0, *(r.through for r in snapshot.rows)) > head
+        ):
             doubtful.add(lease.key)
         if lease.key not in doubtful:
             lanes.append(Lane.load(snapshot, member.rules, member.budget, now))
