@@ -62,13 +62,10 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
             paused=lease.paused,
             rows=rows.get(lease.key, ()),
         )
-        if (
-            behind
-            or floor is None
-            or max(snapshot.floor, snapshot.offset_acked or 0, *(r.through for r in snapshot.rows)) > head
-        ):
+        highest = max(snapshot.floor, snapshot.offset_acked or 0, *(row.through for row in snapshot.rows))
+        if behind or floor is None or highest > head:
             doubtful.add(lease.key)
-        if lease.key not in doubtful:
+        else:
             lanes.append(Lane.load(snapshot, member.rules, member.budget, now))
     _mend(cx, topic, doubtful)
     return lanes
