@@ -149,10 +149,11 @@ def _carrying(publication: Publication, span: SpanContext) -> Publication:
     Written for few steps: between two statements of a publish, code that was not in use for a while takes several times
     as long as in a loop.
     """
-    carrier = {TRACEPARENT: f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"}
+    # Not an f-string: formatting integers by `%` takes half as long.
+    carrier = {TRACEPARENT: "00-%032x-%016x-%02x" % (span.trace_id, span.span_id, span.trace_flags)}  # noqa: UP031
     if span.trace_state:
         carrier[TRACESTATE] = span.trace_state.to_header()
-    messages = [_with(message, carrier) for message in publication.messages]
+    messages = tuple([_with(message, carrier) for message in publication.messages])
     return Publication(publication.topic, messages, publication.schedule)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from lanelog.errors import ConfigurationError
 from lanelog.message import Outgoing, Publication
@@ -30,34 +30,53 @@ def publish_through(
         ConfigurationError: A layer handed on something else than the same publication with other messages, or did not
             call the next one. Nothing was written. Or it called the next one twice: the second call wrote nothing.
     """
-    written: list[T] = []
-    begun = False
+    return _Call(layers, publication, write).enter(0, publication)
 
-    def enter(depth: int, given: object) -> T:
-        nonlocal begun
+
+class _Call(Generic[T]):
+    """One publish on its way through the layers. Not a function in a function, which would be a circle of references.
+
+    Such a circle keeps the payload until the next garbage collection.
+    """
+
+    __slots__ = ("_begun", "_layers", "_publication", "_write", "_written")
+
+    def __init__(
+        self,
+        layers: Sequence[Callable[..., object]],
+        publication: Publication,
+        write: Callable[[tuple[Outgoing, ...]], T],
+    ) -> None:
+        self._layers = layers
+        self._publication = publication
+        self._write = write
+        self._written: list[T] = []
+        self._begun = False
+
+    def enter(self, depth: int, given: object) -> T:
+        """Call the layer at `depth` with what the one before handed on, or write."""
+        publication, layers = self._publication, self._layers
         checked = publication if given is publication else _checked(publication, given)
         if depth == len(layers):
             # Ids are made inside: a second write would be a second message, also where the first one's outcome is
             # unknown.
-            if begun:
+            if self._begun:
                 raise ConfigurationError(
                     "a publish middleware called call_next twice: publish a second message instead"
                 )
-            begun = True
-            written.append(write(checked.messages))
-            return written[0]
-        layers[depth](checked, partial(enter, depth + 1))
-        if not begun:
+            self._begun = True
+            self._written.append(self._write(checked.messages))
+            return self._written[0]
+        layers[depth](checked, partial(self.enter, depth + 1))
+        if not self._begun:
             raise ConfigurationError(
                 "a publish middleware returned without call_next(publication), so nothing was published: raise an "
                 "exception to refuse a message"
             )
         # A layer that hides an exception of the write would leave no result.
-        if not written:
+        if not self._written:
             raise ConfigurationError("a publish middleware hid the error of the publish: let it raise")
-        return written[0]
-
-    return enter(0, publication)
+        return self._written[0]
 
 
 def _checked(publication: Publication, given: object) -> Publication:

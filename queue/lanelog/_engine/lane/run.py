@@ -35,6 +35,9 @@ class State(Enum):
     SUPERSEDED = "superseded"  # the engine gave it up: its settlement is refused
 
 
+_DECIDED = (State.SETTLED, State.BURYING, State.SUPERSEDED)
+
+
 @define(eq=False)
 class Attempt:
     """One attempt at one message. Outside the process, epoch and attempt number identify it."""
@@ -174,9 +177,9 @@ class Run:
             return rest
 
     def let_go(self) -> None:
-        """The run is over. Its settled attempts forget it: a circle would live until the next garbage collection."""
+        """The run is over. Its decided attempts forget it: a circle would live until the next garbage collection."""
         for attempt in self.attempts:
-            if attempt.state is State.SETTLED:
+            if attempt.state in _DECIDED:
                 attempt.run = None
 
     def record(self, attempt: Attempt, outcome: Outcome) -> None:

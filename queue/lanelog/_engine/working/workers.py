@@ -278,6 +278,7 @@ class Workers:
                 now = time.monotonic()
             worker.attempt = None
             if after is not _After.GO_ON or worker.abandoned:
+                error = None  # its traceback has this frame: a circle would keep the message until a collection
                 return after is _After.DETACHED
         return False
 
