@@ -30,10 +30,10 @@ def publish_through(
         ConfigurationError: A layer handed on something else than the same publication with other messages, or did not
             call the next one. Nothing was written. Or it called the next one twice: the second call wrote nothing.
     """
-    return _Call(layers, publication, write).enter(0, publication)
+    return _Layered(layers, publication, write).enter(0, publication)
 
 
-class _Call(Generic[T]):
+class _Layered(Generic[T]):
     """One publish on its way through the layers. Not a function in a function, which would be a circle of references.
 
     Such a circle keeps the payload until the next garbage collection.
