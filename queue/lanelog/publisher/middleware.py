@@ -30,44 +30,31 @@ def publish_through(
         ConfigurationError: A layer handed on something else than the same publication with other messages, or did not
             call the next one. Nothing was written. Or it called the next one twice: the second call wrote nothing.
     """
-    return _Layered(layers, publication, write).enter(0, publication)
+    call = _Layered(publication, write)
+    step: Callable[[object], T] = call.write
+    for layer in reversed(layers[1:]):
+        step = partial(call.enter, layer, step)
+    return call.enter(layers[0], step, publication)
 
 
 class _Layered(Generic[T]):
-    """One publish on its way through the layers. Not a function in a function, which would be a circle of references.
+    """One publish on its way through the layers.
 
-    Such a circle keeps the payload until the next garbage collection.
+    No function within a function that calls itself: such a circle of references would keep the payload until the next
+    garbage collection.
     """
 
-    __slots__ = ("_begun", "_layers", "_publication", "_write", "_written")
+    __slots__ = ("_begun", "_publication", "_write", "_written")
 
-    def __init__(
-        self,
-        layers: Sequence[Callable[..., object]],
-        publication: Publication,
-        write: Callable[[tuple[Outgoing, ...]], T],
-    ) -> None:
-        self._layers = layers
+    def __init__(self, publication: Publication, write: Callable[[tuple[Outgoing, ...]], T]) -> None:
         self._publication = publication
         self._write = write
-        self._written: list[T] = []
         self._begun = False
+        self._written: tuple[T, ...] = ()
 
-    def enter(self, depth: int, given: object) -> T:
-        """Call the layer at `depth` with what the one before handed on, or write."""
-        publication, layers = self._publication, self._layers
-        checked = publication if given is publication else _checked(publication, given)
-        if depth == len(layers):
-            # Ids are made inside: a second write would be a second message, also where the first one's outcome is
-            # unknown.
-            if self._begun:
-                raise ConfigurationError(
-                    "a publish middleware called call_next twice: publish a second message instead"
-                )
-            self._begun = True
-            self._written.append(self._write(checked.messages))
-            return self._written[0]
-        layers[depth](checked, partial(self.enter, depth + 1))
+    def enter(self, layer: Callable[..., object], call_next: Callable[[object], T], given: object) -> T:
+        """Call a layer with what the one before has handed on."""
+        layer(self._checked(given), call_next)
         if not self._begun:
             raise ConfigurationError(
                 "a publish middleware returned without call_next(publication), so nothing was published: raise an "
@@ -77,6 +64,20 @@ class _Layered(Generic[T]):
         if not self._written:
             raise ConfigurationError("a publish middleware hid the error of the publish: let it raise")
         return self._written[0]
+
+    def write(self, given: object) -> T:
+        """Write what the last layer has handed on."""
+        messages = self._checked(given).messages
+        # Ids are made inside: a second write would be a second message, also where the first one's outcome is unknown.
+        if self._begun:
+            raise ConfigurationError("a publish middleware called call_next twice: publish a second message instead")
+        self._begun = True
+        result = self._write(messages)
+        self._written = (result,)
+        return result
+
+    def _checked(self, given: object) -> Publication:
+        return self._publication if given is self._publication else _checked(self._publication, given)
 
 
 def _checked(publication: Publication, given: object) -> Publication:

@@ -35,7 +35,10 @@ class State(Enum):
     SUPERSEDED = "superseded"  # the engine gave it up: its settlement is refused
 
 
-_DECIDED = (State.SETTLED, State.BURYING, State.SUPERSEDED)
+_DECIDED = (
+    State.SETTLED,
+    State.BURYING,
+)  # not SUPERSEDED: until its burial is committed, its row is written from its run
 
 
 @define(eq=False)
