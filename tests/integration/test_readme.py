@@ -61,9 +61,8 @@ def test_first_lines(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 def test_quick_start(lanelog_url: str, tmp_path: Path) -> None:
     """It publishes and handles; two processes share the four keys; the one that is left has all of them."""
     path = tmp_path / "quickstart.py"
-    # The example sleeps, not the test: a newcomer's worker publishes once a second. It is made ten times as quick here.
-    # No wait of the test: the example publishes once a second, and here ten times as often.
-    path.write_text(example(Example.QUICK_START).text.replace("time.sleep(1)", "time.sleep(0.1)"))
+    shop = example(Example.QUICK_START).text
+    path.write_text(shop.replace("time.sleep(1)", "time.sleep(0.1)"))  # the example publishes so often: no wait of ours
     command, environment = [sys.executable, path], {**os.environ, "LANELOG_URL": lanelog_url}
     with (
         Script.start(command, environment, tmp_path) as first,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -20,6 +23,7 @@ from support.memberships import Clock, Engine, fast, running
 if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.run import Attempt
+    from lanelog.measures import Observer
     from lanelog.message import Message
 
 RETRY = Outcome(Verb.RETRY, 10.0, "ValueError: no")
@@ -290,6 +294,10 @@ def test_the_first_answer_to_a_waiter_stands() -> None:
         waiter.wait(0)
 
 
+class Broken(Exception):
+    """What a handler raises; a weak reference to it can be had."""
+
+
 # -- a run in a worker -------------------------------------------------------------------------------------------------
 
 
@@ -345,3 +353,48 @@ def test_no_handler_starts_when_authority_ends_between_two(
     monkeypatch.setattr(workers, "RUN_LIMIT", 1000.0)  # so that nothing but the authority ends the run
     mine._work(workers.Worker(0), engine.member, run)
     assert handled == [1]
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_what_a_handler_raised_is_freed_without_the_garbage_collector(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, *, measured: bool
+) -> None:
+    """Its traceback has the worker's frame, which must not have it: the frames of the handler keep the message."""
+    engine, _, run = running(clock, 1)
+    monkeypatch.setattr(policy, "report", lambda *_: None)  # what captures a log keeps its errors
+    if measured:
+        engine.member.signals.meter.observe(cast("Observer", SimpleNamespace(handled=lambda *_: None)))
+    raised: list[weakref.ref[BaseException]] = []
+
+    def handle(message: Message) -> None:
+        error = Broken(message.offset)
+        raised.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    mine = workers.Workers("builders", engine.member.config, handle, engine.runs, cast("EngineContext", None))
+    gc.disable()
+    try:
+        mine._work(workers.Worker(0), engine.member, run)
+        assert [error() for error in raised] == [None]
+    finally:
+        gc.enable()
+
+
+def test_a_burial_after_a_time_out_keeps_the_row_until_it_is_committed(clock: Clock) -> None:
+    """The worker lets its run go meanwhile. A reload marks the row as dirty, and it must not be deleted: it counts."""
+    engine, lane, run = running(clock, 1)
+    run.record(engine.start(run), Outcome(Verb.RETRY, 0.0, "no"))
+    engine.member.attempts.finish(run)
+    engine.flush()
+    engine.member.fetching.revived(lane, [row(1)], [])
+    again = engine.run()
+    late = engine.start(again)
+    assert engine.member.attempts.give_up(late, Outcome(Verb.BURY, error="too late"))
+    engine.member.attempts.finish(again)
+    lane.writes.dirty[1] = None
+    write = lane.writes.write(clock.now)
+    assert write is not None
+    assert ([(each.offset, each.retry_count) for each in write.upserts], write.deletes) == ([(1, 2)], ())

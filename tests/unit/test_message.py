@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import math
 import pickle
+import weakref
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,11 +19,13 @@ from lanelog.message import (
     Message,
     Outgoing,
     Postpone,
+    Publication,
     Receipt,
     Reject,
     Retry,
     utc_from_ms,
 )
+from lanelog.publisher.middleware import publish_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -244,3 +248,23 @@ class TestValues:
         assert receipt == Receipt(1, "x", False)
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             receipt.offset = 2  # type: ignore[misc]
+
+
+def test_a_publish_through_middleware_is_freed_without_the_garbage_collector() -> None:
+    """The layers leave no circle that keeps the payload."""
+
+    class Payload:
+        """Anything to which a weak reference can be had."""
+
+    def layer(publication: Publication, call_next: Callable[[Publication], Any]) -> Any:
+        return call_next(publication)
+
+    payload = Payload()
+    freed = weakref.ref(payload)
+    gc.disable()
+    try:
+        assert publish_through((layer, layer), Publication("t", (Outgoing("k", payload),)), len) == 1
+        del payload
+        assert freed() is None
+    finally:
+        gc.enable()

@@ -35,10 +35,8 @@ class State(Enum):
     SUPERSEDED = "superseded"  # the engine gave it up: its settlement is refused
 
 
-_DECIDED = (
-    State.SETTLED,
-    State.BURYING,
-)  # not SUPERSEDED: until its burial is committed, its row is written from its run
+# Not SUPERSEDED: until the burial of such an attempt is committed, its row is written from its run.
+_DECIDED = (State.SETTLED, State.BURYING)
 
 
 @define(eq=False)

@@ -132,7 +132,8 @@ class ReadBack:
             wanted = member.leasing.pausing or (lease is not None and lease.paused)
             member.leasing.set_paused(lane, paused=wanted)
         # There is no agreement while a lane could not be loaded, or was released just now.
-        complete = len(member.leasing.lanes) == len(owned)
+        # Who stops reads the rows each time.
+        complete = len(member.leasing.lanes) == len(owned) and not member.leasing.stopping
         until = asked + member.config.lease_duration
         self._agreement = _Agreement(LeasesDigest.of(owned), changes, until) if complete else None
 

@@ -246,6 +246,7 @@ class Workers:
                 passage.leave()
             if ended:
                 meter.handled(member.at, _times(ended))
+                ended.clear()  # the tracebacks of its errors have a frame that has this list: a circle
 
     def _handle_all(
         self, worker: Worker, member: Member, run: Run, leave: Callable[[], None], ended: list[_Timed] | None
