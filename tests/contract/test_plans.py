@@ -73,6 +73,7 @@ PIECES = {
     "_stores.fetches.RANGE": "one lane of NEXT",
     "_stores.lane_columns._END": "what a column of HEADS and PLACES has behind each value",
     "_stores.messages._TIMES": "two columns of a row of INSERT",
+    "_stores.messages._NOTED_TIMES": "the same of a row behind partitions.NOTE_TIME",
     "_stores.messages.NEXT_ROW": "one row of INSERT",
     "_stores.messages.EXPIRING_NEXT_ROW": "the same",
     "_stores.scheduled.ROW": "one row of INSERT",
@@ -81,6 +82,8 @@ PIECES = {
     "_stores.flushes._COLUMNS": "the columns of FLUSH and FLUSH_FENCED",
     "_stores.flushes._SAME": "a condition in FLUSH_FENCED",
     "_stores.partitions.HEAD": "one row of CREATE_HEADS",
+    "_stores.partitions.NOTE_TIME": "the clock and the count of the statement before: no table",
+    "_stores.partitions.KEEP_TIME": "the same",
 }
 NOT_EXPLAINED = {
     "migrations.catalogue.VERSION": "answered from the index's end, which EXPLAIN shows as no table at all",

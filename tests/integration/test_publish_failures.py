@@ -16,7 +16,7 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Outgoing, Receipt
 from lanelog.migrations import migrate
 from lanelog.publisher import Publisher, doubt
-from support.proxy import Proxy, proxy_to
+from support.proxy import SET_OPTION, Proxy, proxy_to
 from support.publishing import hold, publisher_at
 from support.sql import rows, stored, watermark
 from support.waiting import Record, accept, eventually
@@ -28,9 +28,10 @@ def proxy(lanelog_url: str) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.fixture
-def distant(proxy: Proxy) -> Iterator[Publisher]:
-    """A publisher that reaches the server through the proxy."""
+@pytest.fixture(params=[True, False], ids=["packets", "single statements"])
+def distant(proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Publisher]:
+    """A publisher that reaches the server through a proxy, which takes packets of several statements or not."""
+    proxy.refuse = b"" if request.param else SET_OPTION
     with publisher_at(proxy.url, publish_timeout=40.0) as publisher:
         publisher.publish("t", "k", b"first")
         yield publisher
@@ -63,6 +64,7 @@ def test_an_unknown_commit_of_many_is_repeated(distant: Publisher, proxy: Proxy,
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'j'") == [(2,)]
 
 
+@pytest.mark.parametrize("distant", [False], indirect=True, ids=["single statements"])
 @pytest.mark.parametrize("statement", [b"SKIP LOCKED", b"')", b",0,DEFAULT)"])
 def test_a_connection_lost_before_the_commit_is_repeated(
     distant: Publisher, proxy: Proxy, raw: Any, statement: bytes

@@ -249,9 +249,9 @@ def test_an_interrupted_leader_leaves_nobody_behind(
     publisher.ensure_lanes("t", ["k", "leader"])
     leading: list[int] = []
 
-    def notice(*args: Any) -> list[Receipt]:
+    def notice(*args: Any) -> None:
         leading.append(threading.get_ident())
-        return write(*args)
+        write(*args)
 
     monkeypatch.setattr(batch, "write", notice)
     with stopped_log(open_raw, publisher, threads) as leader:
@@ -283,10 +283,10 @@ def test_a_lane_whose_publisher_gave_up_in_a_batch_is_held_by_nobody(
     publisher.ensure_lanes("t", ["first", "second", "taken"])
     stopped = {"first": threading.Event(), "second": threading.Event()}
 
-    def stop(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Any) -> list[Receipt]:
+    def stop(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Any, receipts: list[Receipt]) -> None:
         if drafts[0].payload == b"stops":
             assert stopped[drafts[0].key].wait(PATIENCE)
-        return write(cx, topic, drafts, heads)
+        write(cx, topic, drafts, heads, receipts)
 
     monkeypatch.setattr(batch, "write", stop)
     caller = open_raw()
@@ -329,11 +329,11 @@ def test_a_batch_whose_lane_is_taken_before_its_repetition_waits_and_is_committe
     broken: list[int] = []
     transact = batch.BatchWriter._transact
 
-    def break_once(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Any) -> list[Receipt]:
+    def break_once(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Any, receipts: list[Receipt]) -> None:
         if not broken:
             broken.append(len(drafts))
             rows(raw, f"KILL {cx.raw.thread_id()}")
-        return write(cx, topic, drafts, heads)
+        write(cx, topic, drafts, heads, receipts)
 
     def be_slower(self: Any, *args: Any, **options: Any) -> Any:
         if broken:

@@ -1,4 +1,4 @@
-"""A message that is published in one packet: what the server refuses, stands still over, or hears of too late."""
+"""A publish in one packet, alone or behind its locks: what is refused, stands still, or is heard of too late."""
 
 import threading
 from collections.abc import Iterator
@@ -12,10 +12,11 @@ import lanelog
 from lanelog._database import Database, Statement
 from lanelog.config import ConnectConfig
 from lanelog.errors import DatabaseError, SchemaError
-from lanelog.message import decode_metadata
+from lanelog.message import Receipt, decode_metadata
 from lanelog.publisher import Publisher, packet
 from lanelog.publisher.draft import make_draft
-from support.proxy import Proxy, proxy_to
+from lanelog.publisher.placing import write
+from support.proxy import SET_OPTION, Proxy, proxy_to
 from support.publishing import hold, publisher_at
 from support.sql import one, rows, stored
 from support.stage import wait_until_blocked
@@ -24,8 +25,8 @@ from support.waiting import Record, eventually
 Driver = Literal["pymysql", "mysqlclient"]
 DRIVERS: list[Driver] = ["pymysql", "mysqlclient"] if find_spec("MySQLdb") else ["pymysql"]
 HOSTILE = ["'); DROP TABLE queue_messages; -- ", "%s;%%", "a\\", '"`/*', "ä€𝄞;COMMIT;", "@lanelog_offset"]
+BOTH_WAYS = pytest.mark.parametrize("way", ["alone", "many"])
 STALL = "DO GET_LOCK('stalled', 20), RELEASE_LOCK('stalled')"
-SET_OPTION = b"\x1b"
 
 
 @pytest.fixture
@@ -41,6 +42,13 @@ def publisher(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Publishe
         one.publish("t", "k", b"first")
         one.publish("t", "k", b"second")  # the connection takes packets
         yield one
+
+
+def publish_one(publisher: Publisher, way: str, payload: bytes) -> Receipt:
+    """Publish a message in one packet, or in one behind the lock of its head."""
+    if way == "alone":
+        return publisher.publish("t", "k", payload)
+    return publisher.publish_many("t", [("k", payload)])[0]
 
 
 def log_of(raw: Any, key: str = "k") -> list[tuple[Any, ...]]:
@@ -61,29 +69,29 @@ def waiting_for_a_table(raw: Any) -> set[int]:
 
 
 def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
-    """Lock, insert, advance and COMMIT; what it cannot do takes as many trips as before, and gives the same result."""
+    """Lock, insert, advance and COMMIT; behind the locks all the rest, where ids are looked up, or rows are many."""
     before = proxy.requests
     assert publisher.publish("t", "k", b"x", ttl=60).offset == 3
     assert proxy.requests == before + 1
-    assert publisher.publish("t", "k", b"x", id="given").offset == 4
-    assert proxy.requests == before + 6
+    assert publisher.publish("t", "k", b"x", id="given", ttl=60).offset == 4
+    assert proxy.requests == before + 4
     assert publisher.publish("t", "k", b"x" * 20_000).offset == 5
-    assert proxy.requests >= before + 10  # a long statement may come in pieces
+    assert proxy.requests >= before + 6  # a long statement may come in pieces
     sql = (
         "SELECT created_at = published_at, IF(expires_at, expires_at - created_at, 0), target_group FROM queue_messages"
     )
-    assert rows(raw, f"{sql} WHERE `offset` IN (3, 4) ORDER BY `offset`") == [(1, 60_000, ""), (1, 0, "")]
+    assert rows(raw, f"{sql} WHERE `offset` > 2 ORDER BY `offset`") == [(1, 60_000, ""), (1, 60_000, ""), (1, 0, "")]
     assert head_of(raw) == 5
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_an_early_time_out_takes_no_packet(proxy: Proxy, driver: Driver) -> None:
-    """Its caller might repeat a message that is still on its way."""
+def test_an_early_time_out_locks_before_it_sends(proxy: Proxy, driver: Driver) -> None:
+    """Its caller might repeat a message that is still on its way: the repetition has to wait for the head."""
     with publisher_at(proxy.url, driver=driver, publish_timeout=29.0) as publisher:
         publisher.publish("t", "k", b"x")
         before = proxy.requests
         publisher.publish("t", "k", b"x")
-        assert proxy.requests == before + 4
+        assert proxy.requests == before + 2
 
 
 def test_a_busy_lane_holds_up_nobody_else(publisher: Publisher, raw: Any, open_raw: Any) -> None:
@@ -141,6 +149,36 @@ def test_what_arrives_late_meets_its_copy(publisher: Publisher, proxy: Proxy, ra
     assert publisher.publish("t", "k", b"z").offset == 5
 
 
+def test_what_arrives_late_behind_the_locks_keeps_others_out(
+    publisher: Publisher, proxy: Proxy, raw: Any, open_raw: Any
+) -> None:
+    """A packet that the network has kept holds its heads: the repetition waits, and finds the messages."""
+    proxy.cut_at, proxy.keep = b"COMMIT", True
+    with ThreadPoolExecutor(1) as threads:
+        publishing = threads.submit(publisher.publish_many, "t", [("k", b"x"), ("k", b"y")])
+        wait_until_blocked(raw)
+        proxy.arrive()
+        receipts = publishing.result(30)
+    assert [(receipt.offset, receipt.duplicate) for receipt in receipts] == [(3, False), (4, False)]
+    assert log_of(raw)[2:] == [(3, b"x"), (4, b"y")]
+    assert head_of(raw) == 4
+
+
+@pytest.mark.parametrize("moves", [{"gone": 1, "k": 1}, {"gone": 2, "k": 1}, {"k": 1, "no more": 2}])
+def test_a_head_that_is_not_there_any_more_refuses_all(publisher: Publisher, raw: Any, moves: dict[str, int]) -> None:
+    """A proxy may go on with another server, which has no such lane: no message is stored without its head."""
+    drafts = [
+        make_draft("t", key, b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
+        for key, count in moves.items()
+        for _ in range(count)
+    ]
+    with pytest.raises(DatabaseError, match="a lane vanished") as caught, publisher._database.transaction() as cx:
+        write(cx, "t", drafts, {**dict.fromkeys(moves, 0), "k": 2}, [])
+    assert caught.value.retriable
+    assert (stored(raw), head_of(raw)) == (2, 2)
+
+
+@BOTH_WAYS
 @pytest.mark.parametrize(
     ("statement", "refuse", "allow", "kind"),
     [
@@ -155,7 +193,7 @@ def test_what_arrives_late_meets_its_copy(publisher: Publisher, proxy: Proxy, ra
     ],
 )
 def test_a_statement_that_is_refused(
-    publisher: Publisher, proxy: Proxy, raw: Any, statement: str, refuse: str, allow: str, kind: type[Exception]
+    publisher: Publisher, proxy: Proxy, raw: Any, way: str, statement: str, refuse: str, allow: str, kind: Any
 ) -> None:
     """The error is the server's, its outcome is known, nothing is written, and the connection goes on."""
     connections = one(raw, "SHOW GLOBAL STATUS LIKE 'Connections'")
@@ -164,21 +202,22 @@ def test_a_statement_that_is_refused(
     rows(raw, refuse)
     try:
         with pytest.raises(kind, match="refused" if statement != "lock" else "tables are missing") as caught:
-            publisher.publish("t", "k", b"x")
+            publish_one(publisher, way, b"x")
     finally:
         rows(raw, allow)
     assert not getattr(caught.value, "outcome_unknown", False)
     assert stored(raw) == 2
     before = proxy.requests
-    assert publisher.publish("t", "k", b"y").offset == 3
-    assert proxy.requests == before + 1
+    assert publish_one(publisher, way, b"y").offset == 3
+    assert proxy.requests == before + (1 if way == "alone" else 2)
     assert one(raw, "SHOW GLOBAL STATUS LIKE 'Connections'") == connections
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize("statement", ["INSERT ON queue_messages", "UPDATE ON queue_partitions"])
 @pytest.mark.parametrize("end", ["goes on", "dies"])
 def test_a_server_that_stands_still_in_the_middle(
-    publisher: Publisher, raw: Any, open_raw: Any, statement: str, end: str
+    publisher: Publisher, raw: Any, open_raw: Any, way: str, statement: str, end: str
 ) -> None:
     """Its client gives up and repeats, waiting for the head; the packet goes on or dies, and it is there once."""
     stalling = open_raw()
@@ -187,7 +226,7 @@ def test_a_server_that_stands_still_in_the_middle(
     stalled = "SELECT id FROM information_schema.processlist WHERE state LIKE 'User lock%'"
     with ThreadPoolExecutor(1) as threads:
         try:
-            publishing = threads.submit(publisher.publish, "t", "k", b"x")
+            publishing = threads.submit(publish_one, publisher, way, b"x")
             eventually(lambda: rows(raw, stalled))
             [(number,)] = rows(raw, stalled)
             if end == "dies":
@@ -196,8 +235,8 @@ def test_a_server_that_stands_still_in_the_middle(
             else:
                 # The client's patience ends: it drops the connection, and its repetition finds the head taken. Or the
                 # server has noticed that the client has left, and has ended the statement by itself.
-                line = publisher._group._lines["t"]
-                eventually(lambda: publishing.done() or line.busy, within=20)
+                gate = publisher._group._gate
+                eventually(lambda: publishing.done() or gate._lanes, within=20)
         finally:
             rows(stalling, "DO RELEASE_LOCK('stalled')")
         receipt = publishing.result(30)

@@ -18,6 +18,8 @@ REFUSED_COMMIT = b"\xff" + (1180).to_bytes(2, "little") + b"#HY000Got error 28 d
 """What a server says of a COMMIT that failed, without the header of the packet."""
 _HEADER = 4
 """Bytes before each packet: three of its length, and its number."""
+SET_OPTION = b"\x1b"
+"""The command that permits several statements in a packet."""
 _MORE = 0x0008
 """The flag of an answer that another one follows."""
 

@@ -27,9 +27,10 @@ from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor
 from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
 from lanelog._database.naming import named
 from lanelog._database.packet import Statement
-from lanelog._database.pool import Database, Transaction
+from lanelog._database.pool import Database
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
+from lanelog._database.transaction import Transaction
 from lanelog._database.translation import code_of, comes_from_driver, translate
 
 # fmt: off

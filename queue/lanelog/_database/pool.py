@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from attrs import define, field
 from dbutils.pooled_db import PooledDB
 
-from lanelog._database import codes, fork
+from lanelog._database import fork
 from lanelog._database.blocking import LockHolder, holder
 from lanelog._database.driver import Driver, ServerFacts
 from lanelog._database.executor import Executor
@@ -23,6 +23,7 @@ from lanelog._database.packet import Statement
 from lanelog._database.precedence import Worth
 from lanelog._database.retries import with_retries
 from lanelog._database.session import Session
+from lanelog._database.transaction import Transaction
 from lanelog._database.wire import Wire
 from lanelog.config import ConnectConfig
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
@@ -33,77 +34,6 @@ _PURPOSE = "publishing"
 
 # The level holds only for the transaction that the second statement begins.
 _SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY")
-
-
-class Transaction:
-    """A transaction on a pooled connection. An Executor for one thread, only inside its `with` block."""
-
-    def __init__(self, wire: Wire, executor: Executor | None = None) -> None:
-        self._wire = wire
-        self.execute = (executor or wire).execute
-        self.query = (executor or wire).query
-        self.one = (executor or wire).one
-        self._guarded = False
-
-    def __repr__(self) -> str:
-        return f"<Transaction on {self._wire!r}>"
-
-    @property
-    def raw(self) -> Any:
-        """The driver's own connection, for user code."""
-        return self._wire.raw
-
-    @property
-    def max_packet(self) -> int:
-        """Bytes of the longest statement the server accepts."""
-        return self._wire.facts.max_allowed_packet if self._wire.facts else 0
-
-    @property
-    def line(self) -> Wire:
-        """Its connection, which knows the server."""
-        return self._wire
-
-    def discard(self) -> None:
-        """Give up the connection, and with it the transaction: another server answers than expected."""
-        self._wire.drop()
-
-    def guard(self) -> None:
-        """Set a savepoint before user code gets `raw`. A connection that died while idle is replaced."""
-        try:
-            self._wire.execute("SAVEPOINT lanelog_start")
-        except DatabaseError:
-            if self._wire.raw is not None:
-                raise
-            self._wire.ensure()
-            self._wire.execute("SAVEPOINT lanelog_start")
-        self._guarded = True
-
-    def reclaim(self) -> None:
-        """Verify, and undo what user code has set in the session, before our own statements."""
-        self.verify()
-        self._wire.reclaim()
-
-    def verify(self) -> None:
-        """Raise unless it is still the transaction that was begun. Called before the last writes, or the COMMIT.
-
-        User code may have committed, rolled back, altered a table (an implicit commit), or swallowed a deadlock. Its
-        earlier writes are then committed or lost already, and a later commit would not be one with them.
-        """
-        if self._wire.doomed is not None:
-            raise self._wire.doomed
-        if not self._guarded:
-            return
-        self._guarded = False
-        try:
-            self._wire.execute("RELEASE SAVEPOINT lanelog_start")
-        except DatabaseError as exc:
-            if exc.code != codes.NO_SUCH_SAVEPOINT:
-                raise
-            raise DatabaseError(
-                "the transaction ended inside the block, by commit(), rollback(), a statement that commits implicitly "
-                "or a deadlock that was not raised: what was written before that point is not part of it any more",
-                code=exc.code,
-            ) from exc
 
 
 class _SharedPool(PooledDB):  # type: ignore[misc] # DBUtils ships no types

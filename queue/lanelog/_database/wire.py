@@ -53,6 +53,8 @@ class Wire:
     _incarnation: Incarnation | None = field(default=None, init=False)
     _several: bool | None = field(default=False, init=False)
     """Whether the server takes several statements in a packet now. None: it never does."""
+    _committed: bool = field(default=False, init=False)
+    """Whether a packet has committed, and nothing was sent after it."""
     _state: OwnState = field(init=False)  # while there is a connection
 
     def __repr__(self) -> str:
@@ -129,10 +131,13 @@ class Wire:
         return rows[0] if rows else None
 
     def begin(self) -> None:
-        """Does nothing: with autocommit off the first statement begins the transaction."""
+        """Send nothing: with autocommit off the first statement begins the transaction."""
+        self._committed = False
 
     def commit(self) -> None:
-        """COMMIT. If the connection is lost, the outcome is unknown, and the error says so."""
+        """COMMIT, if `commit_with` did not. When the connection is lost, the error says that the outcome is unknown."""
+        if self._committed:
+            return
         if self.doomed is not None:
             raise self.doomed
         raw = self._live()
@@ -146,13 +151,16 @@ class Wire:
             raise translate(exc, committing=True) from exc
         self._used = time.monotonic()
 
-    def takes_packets(self) -> bool:
+    def takes_packets(self, *, begun: bool = False) -> bool:
         """Let the server take several statements in a packet. Return whether it does. Raises DatabaseError.
 
-        A connection that the server has closed is replaced before: a packet sent there would have an unknown outcome.
+        A packet to a connection that the server has closed would have an unknown outcome. So it is replaced before. If
+        a transaction has `begun` there, that is lost, and DatabaseError says so.
         """
         if self.raw is not None and packet.hung_up(self.raw):
             self.drop()
+        if begun:
+            self._live()
         self.ensure()
         if self._several is False:
             self._permit(several=True)
@@ -182,6 +190,7 @@ class Wire:
             raise error from exc
         finally:
             self._used = time.monotonic()
+        self._committed = True
         return told
 
     def refuse_packets(self) -> None:
@@ -272,6 +281,7 @@ class Wire:
 
     def _run(self, sql: str, args: Sequence[object]) -> Any:
         raw = self._live()
+        self._committed = False
         began = time.monotonic()
         try:
             # User code may have set another class.

@@ -7,7 +7,7 @@ sides of the table.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
@@ -25,6 +25,9 @@ INSERT = """INSERT INTO queue_messages
 (topic, partition_key, `offset`, id, payload, payload_bytes, metadata, created_at, published_at, expires_at,
  target_group) VALUES """
 _TIMES = f"{NOW_MS},created_at"
+
+# The same of a row whose time `partitions.NOTE_TIME` has noted. NULL there is refused by the column.
+_NOTED_TIMES = "@lanelog_now,created_at"
 
 # One row, at the offset from `partitions.NEXT_OFFSET`. Without the head's lock that is NULL, which the column refuses.
 NEXT_ROW = f"(%s,%s,@lanelog_offset,%s,%s,%s,%s,{_TIMES},0,DEFAULT)"
@@ -91,18 +94,34 @@ def largest_row(max_packet: int) -> int:
 
 def insert(cx: Executor, topic: str, rows: Sequence[NewMessage], max_packet: int) -> None:
     """Append rows, in as few statements as the limits of rows and bytes allow."""
+    for statement in _inserts(topic, rows, largest_row(max_packet), _TIMES):
+        cx.execute(statement.sql, statement.args)
+
+
+def insert_noted(topic: str, rows: Sequence[NewMessage], most: int) -> Statement | None:
+    """Return the statement that appends rows at the time of `partitions.advance_and_note`, in one packet behind it.
+
+    None: it would have more than `most` bytes, or too many rows.
+    """
+    statements = _inserts(topic, rows, most, _NOTED_TIMES)
+    first = next(statements)
+    return first if next(statements, None) is None else None
+
+
+def _inserts(topic: str, rows: Sequence[NewMessage], most: int, times: str) -> Iterator[Statement]:
     texts: list[str] = []
     values: list[list[str]] = []
     sizes: list[int] = []
+    named: list[str] = []
+    begin = as_sql(topic, named)
     for row in rows:
-        args: list[str] = []
-        text = _row(topic, row, args)
+        args = [*named]
+        text = _row(begin, row, args, times)
         texts.append(text)
         values.append(args)
         sizes.append(len(text) + sum(4 * len(value) + 2 for value in args) if args else len(text))
-    for part in fitting(range(len(texts)), sizes, largest_row(max_packet)):
-        statement = INSERT + ",".join([texts[at] for at in part])
-        cx.execute(statement, [value for at in part for value in values[at]])
+    for part in fitting(range(len(texts)), sizes, most):
+        yield Statement(INSERT + ",".join([texts[at] for at in part]), [value for at in part for value in values[at]])
 
 
 def insert_next(
@@ -148,12 +167,12 @@ def find_in_log(
     return found
 
 
-def _row(topic: str, row: NewMessage, args: list[str]) -> str:
-    """Return the row as SQL. Append to `args` what it has placeholders for.
+def _row(begin: str, row: NewMessage, args: list[str], times: str) -> str:
+    """Return the row as SQL, which begins with the topic. Append to `args` what else it has placeholders for.
 
     A driver turns each placeholder's value into text by itself, which took most of the time of an insert.
     """
-    at = f"{as_sql(topic, args)},{as_sql(row.key, args)},{row.offset},{as_sql(row.id, args)}"
+    at = f"{begin},{as_sql(row.key, args)},{row.offset},{as_sql(row.id, args)}"
     metadata = "NULL"
     if row.metadata is not None:
         args.append(row.metadata)
@@ -161,7 +180,7 @@ def _row(topic: str, row: NewMessage, args: list[str]) -> str:
     expires_at = f"created_at+{row.ttl_ms}" if row.ttl_ms else "0"
     target_group = as_sql(row.target_group, args) if row.target_group else "DEFAULT"
     payload = row.payload
-    return f"({at},X'{payload.hex()}',{len(payload)},{metadata},{_TIMES},{expires_at},{target_group})"
+    return f"({at},X'{payload.hex()}',{len(payload)},{metadata},{times},{expires_at},{target_group})"
 
 
 def as_sql(text: str, args: list[str]) -> str:

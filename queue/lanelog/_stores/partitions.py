@@ -17,7 +17,7 @@ from lanelog._database import NOW_MS, Statement
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Executor
     from lanelog._places import GroupTopic
@@ -36,6 +36,12 @@ TRY_LOCK_HEADS = LOCK_HEADS + " SKIP LOCKED"
 # Give out the same number of offsets in each of some lanes, whose heads are locked (PRIMARY).
 ADVANCE = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = head_offset + %s
 WHERE topic = %s AND partition_key IN ({keys})"""
+
+# After ADVANCE, in one packet with it: note the time, behind the heads' locks. NULL: not so many heads have moved.
+NOTE_TIME = f"SELECT IF(ROW_COUNT() = %s, {NOW_MS}, NULL) INTO @lanelog_now"
+
+# The same after a further ADVANCE. NULL stays NULL.
+KEEP_TIME = "SELECT IF(ROW_COUNT() = %s, @lanelog_now, NULL) INTO @lanelog_now"
 
 # Lock the head of one lane, and note the offset after it. NULL: it is missing, or locked elsewhere (PRIMARY).
 NEXT_OFFSET = """SELECT MAX(head_offset) + 1 INTO @lanelog_offset FROM queue_partitions FORCE INDEX (PRIMARY)
@@ -205,14 +211,28 @@ def lock_heads(cx: Executor, topic: str, keys: Iterable[str], *, wait: bool) -> 
 
 def advance(cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
     """Give out `counts[key]` offsets in each lane. Return how many heads moved, for the caller to compare."""
+    return sum(cx.execute(statement.sql, statement.args) for statement, _ in _advances(topic, counts))
+
+
+def advance_and_note(topic: str, counts: Mapping[str, int]) -> list[Statement]:
+    """Return the statements that advance as `advance` does, and note the time for `messages.insert_noted`.
+
+    If a head is not there, the time is NULL, and that insert fails.
+    """
+    statements: list[Statement] = []
+    for advance_some, heads in _advances(topic, counts):
+        statements += (advance_some, Statement(KEEP_TIME if statements else NOTE_TIME, (heads,)))
+    return statements
+
+
+def _advances(topic: str, counts: Mapping[str, int]) -> Iterator[tuple[Statement, int]]:
+    """The statements that give out `counts[key]` offsets, each with the number of heads that it moves."""
     keys_by_count: dict[int, list[str]] = defaultdict(list)
     for key in sorted(counts):
         keys_by_count[counts[key]].append(key)
-    moved = 0
     for count, keys in keys_by_count.items():
         for chunk in chunked(keys):
-            moved += cx.execute(ADVANCE.format(keys=placeholders(chunk)), (count, topic, *chunk))
-    return moved
+            yield Statement(ADVANCE.format(keys=placeholders(chunk)), (count, topic, *chunk)), len(chunk)
 
 
 def around_next(topic: str, key: str, insert: Statement) -> tuple[Statement, ...]:

@@ -113,7 +113,7 @@ class BatchWriter:
                 members = choose(heads) if heads else ()
                 if members:
                     drafts += [member.draft for member in members]
-                    receipts += write(transaction, topic, drafts, heads)
+                    write(transaction, topic, drafts, heads, receipts)
         except BaseException as exc:
             note_attempt(drafts, receipts, exc, began)
             raise

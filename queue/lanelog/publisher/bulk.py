@@ -101,7 +101,7 @@ class BulkWriter:
                 if absent:
                     existing = partitions.existing(transaction, topic, absent)
                     return _Result(receipts=[], busy=existing, missing=absent - existing)
-                receipts += write(transaction, topic, drafts, heads)
+                write(transaction, topic, drafts, heads, receipts)
         except BaseException as exc:
             note_attempt(drafts, receipts, exc, began)
             raise

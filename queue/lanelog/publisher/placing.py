@@ -2,17 +2,18 @@
 
 `place` finds the duplicates, and what to append or to schedule.
 
-Never opens, commits or repeats a transaction. `batch`, `bulk` and `caller` lock the heads before.
+Never opens or repeats a transaction. `batch`, `bulk` and `caller` lock the heads before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from attrs import field, frozen
 
-from lanelog._database import Executor, Transaction, codes
+from lanelog._database import Executor, Statement, Transaction, codes
 from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.scheduled import NewScheduled
@@ -48,32 +49,35 @@ def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tup
     placement = Placement(moves=moves)
     placed: dict[tuple[str, str], int] = {}
     for draft in drafts:
+        if not (draft.looked_up or draft.timing.scheduled):  # nearly all are like this, and a new id is no duplicate
+            offset = _append(placement, moves, heads, draft)
+            placement.receipts.append(Receipt(offset, draft.id, duplicate=False, key=draft.key))
+            continue
         at = draft.place
-        offset = stored.get(at)
-        if offset is not None:
-            duplicate = draft.given and (not draft.is_own(offset) or at in placed)
+        known = stored.get(at)
+        if known is not None:
+            offset, duplicate = known, draft.given and (not draft.is_own(known) or at in placed)
         elif at in placed:
             offset, duplicate = placed[at], True
         elif draft.timing.scheduled:
             offset, duplicate = SCHEDULED, False
             placement.scheduled.append(_waiting(draft, len(placement.scheduled)))
         else:
-            moves[draft.key] = moved = moves.get(draft.key, 0) + 1
-            offset, duplicate = heads[draft.key] + moved, False
-            placement.rows.append(
-                NewMessage(
-                    draft.key,
-                    offset,
-                    draft.id,
-                    draft.payload,
-                    draft.metadata,
-                    draft.timing.ttl_ms,
-                    draft.target_group,
-                )
-            )
+            offset, duplicate = _append(placement, moves, heads, draft), False
         placed.setdefault(at, offset)
         placement.receipts.append(Receipt(offset, draft.id, duplicate, draft.key))
     return placement
+
+
+def _append(placement: Placement, moves: dict[str, int], heads: Mapping[str, int], draft: Draft) -> int:
+    """Give a draft the next offset of its lane."""
+    key = draft.key
+    moves[key] = moved = moves.get(key, 0) + 1
+    offset = heads[key] + moved
+    placement.rows.append(
+        NewMessage(key, offset, draft.id, draft.payload, draft.metadata, draft.timing.ttl_ms, draft.target_group)
+    )
+    return offset
 
 
 def _waiting(draft: Draft, place: int) -> NewScheduled:
@@ -90,16 +94,46 @@ def _waiting(draft: Draft, place: int) -> NewScheduled:
     )
 
 
-def write(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[str, int]) -> list[Receipt]:
-    """Look up the drafts that may be stored already, and write the others. Return one receipt for each draft.
+def write(
+    cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Mapping[str, int], receipts: list[Receipt]
+) -> None:
+    """Look up the drafts that may be stored already, and write the others. Put one receipt for each into `receipts`.
 
-    Raises DatabaseError, also where `doubt` forbids to write a draft again.
+    The receipts are there before anything can be committed. Where it can, it commits in one packet with the rows, and
+    otherwise leaves that to the caller. Raises DatabaseError, also where `doubt` forbids to write a draft again.
     """
     asked = [draft.place for draft in drafts if draft.looked_up]
     stored = messages.find_ids(cx, topic, asked) if asked else {}
     if asked:
         refuse_outdated(cx, topic, [draft for draft in drafts if draft.repeated and draft.place not in stored])
-    return append(cx, topic, place(drafts, heads, stored), cx.max_packet)
+    placement = place(drafts, heads, stored)
+    receipts += placement.receipts
+    if placement.scheduled or not placement.rows or not _commit(cx, topic, placement):
+        append(cx, topic, placement, cx.max_packet)
+
+
+def _commit(cx: Transaction, topic: str, placement: Placement) -> bool:
+    """Advance the heads, insert the rows and COMMIT in one packet. False: nothing was sent. Raises DatabaseError.
+
+    A packet that the network keeps holds the heads meanwhile, as a COMMIT does: whoever repeats its messages waits for
+    them, and then looks the ids up.
+    """
+    advances = partitions.advance_and_note(topic, placement.moves)
+    insert = messages.insert_noted(topic, placement.rows, messages.largest_row(cx.max_packet) - _bytes(advances))
+    if insert is None:
+        return False
+    with _placed(topic, placement):
+        try:
+            return cx.commit_with([*advances, insert])
+        except DatabaseError as exc:
+            if exc.code == codes.NULL_REFUSED:
+                raise _vanished() from exc
+            raise
+
+
+def _bytes(statements: Iterable[Statement]) -> int:
+    """The most bytes that statements take."""
+    return sum(len(each.sql) + sum(4 * len(str(value)) + 2 for value in each.args) for each in statements)
 
 
 def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> list[Receipt]:
@@ -109,17 +143,28 @@ def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> l
     """
     if placement.rows:
         if partitions.advance(cx, topic, placement.moves) != len(placement.moves):
-            raise DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
-        try:
+            raise _vanished()
+        with _placed(topic, placement):
             messages.insert(cx, topic, placement.rows, max_packet)
-        except DatabaseError as exc:
-            # MySQL writes the table's name before PRIMARY. A second row with the same id is refused by another index.
-            if exc.code == codes.DUPLICATE and "PRIMARY'" in str(exc):
-                raise _taken(topic, placement, exc) from exc
-            raise
     if placement.scheduled:
         scheduled.insert(cx, topic, placement.scheduled, max_packet)
     return placement.receipts
+
+
+@contextmanager
+def _placed(topic: str, placement: Placement) -> Iterator[None]:
+    """Explain the error of an insert whose offsets were there before."""
+    try:
+        yield
+    except DatabaseError as exc:
+        # MySQL writes the table's name before PRIMARY. A second row with the same id is refused by another index.
+        if exc.code == codes.DUPLICATE and "PRIMARY'" in str(exc):
+            raise _taken(topic, placement, exc) from exc
+        raise
+
+
+def _vanished() -> DatabaseError:
+    return DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
 
 
 def _taken(topic: str, placement: Placement, error: DatabaseError) -> DatabaseError:
@@ -143,7 +188,7 @@ def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: Ba
         draft.repeated = True
     if isinstance(error, DatabaseError) and not error.outcome_unknown:
         return
-    # There are receipts only after the rows were sent. So another error than DatabaseError may have interrupted COMMIT.
+    # The receipts are there before the rows are sent. So another error than DatabaseError may have interrupted COMMIT.
     for draft, receipt in zip(drafts, receipts, strict=False):
         if not receipt.duplicate:
             if isinstance(error, DatabaseError):
