@@ -6,10 +6,9 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 * `driver` opens connections. No other room imports a driver, except for the error numbers in `pymysql.constants`.
 * `translation` turns a driver's errors into lanelog's, and decides which are worth a repetition. `codes` groups the
   error numbers by their consequence.
-* `wire` is one connection that knows whether it is alive. A connection that breaks in the middle of a statement is
-  closed at once and never used again, and no part of a transaction is ever repeated on another one.
+* `wire` is one connection. If it breaks within a statement, nothing of its transaction is repeated on another one.
 * `incarnation` names one life of one server. What a process remembers holds for that one alone.
-* `pool` shares wires among threads, with a bounded wait. `session` is one thread's own wire.
+* `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
 * `naming` names our database in each statement on a connection that user code has.
 * `precedence` decides which loop gets no connection when the server has too few.
 * `blocking` finds the connection that holds a lock, for the text of an error.
