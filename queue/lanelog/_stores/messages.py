@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
-
-from attrs import field, frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lanelog._database import NOW_MS, Statement
 from lanelog._stores._points import chunked, exactly, fitting, pairs
@@ -66,19 +64,22 @@ _ROW_OVERHEAD: Final = len(EXPIRING_NEXT_ROW) + 96
 _STATEMENT_OVERHEAD: Final = len(INSERT) + 1024
 
 
-@frozen
-class NewMessage:
-    """A row to append."""
+class NewMessage(NamedTuple):
+    """A row to append. A NamedTuple, because `publish_many` makes one for every message."""
 
     key: str
     offset: int
     id: str
-    payload: bytes = field(repr=False)
-    metadata: str | None = field(repr=False)
+    payload: bytes
+    metadata: str | None
     ttl_ms: int = 0
     """Time to live from now. 0: for ever."""
     target_group: str = ""
     """The only group that gets it. Then it has no `ttl_ms`. Empty: every group."""
+
+    def __repr__(self) -> str:
+        # Without payload and metadata, which may be secret.
+        return f"<NewMessage {self.key!r} offset={self.offset} id={self.id!r} {len(self.payload)} bytes>"
 
 
 def wire_bytes(topic: str, key: str, message_id: str, payload_bytes: int, metadata: str | None) -> int:
