@@ -155,6 +155,17 @@ def test_an_insert_is_cut_into_statements_that_fit(texts: list[tuple[str, bytes]
     assert all(sql.count("%s") == len(part) for sql, part in cut.statements)
 
 
+@given(st.lists(st.tuples(NAMES, st.binary(max_size=50)), min_size=1, max_size=30))
+def test_an_insert_for_a_packet_fits_or_there_is_none(texts: list[tuple[str, bytes]]) -> None:
+    """A single row above the limit has none either: it goes by itself, and the server decides."""
+    rows = [NewMessage(text, at, f"i{at}", payload, "{}") for at, (text, payload) in enumerate(texts)]
+    whole = messages.insert_noted("t", rows, 10**6)
+    assert whole is not None
+    assert messages.insert_noted("t", rows, messages.longest(whole)) == whole
+    assert messages.insert_noted("t", rows, messages.longest(whole) - 1) is None
+    assert messages.insert_noted("t", rows * 1001, 10**9) is None
+
+
 @pytest.mark.parametrize(
     ("text", "version", "family", "supported"),
     [

@@ -43,16 +43,19 @@ class Transaction:
         """Its connection, which knows the server."""
         return self._wire
 
-    def commit_with(self, statements: Sequence[Statement]) -> bool:
-        """Run statements and COMMIT in one packet, as the last of the block. Raises DatabaseError as the COMMIT does.
+    def takes_packets(self) -> bool:
+        """Let the server take several statements in a packet, in a block without user code. Return whether it does.
 
-        If one of the statements was refused, none is committed. False: the server, or a proxy, takes one statement at a
-        time, and nothing was sent.
+        Raises DatabaseError: the transaction is lost.
         """
-        if not self._wire.takes_packets(begun=True):
-            return False
+        return self._wire.takes_packets(begun=True)
+
+    def commit_with(self, statements: Sequence[Statement]) -> None:
+        """Run statements and COMMIT in one packet, as the last of the block, after `takes_packets`.
+
+        Raises DatabaseError as the COMMIT does. If one of the statements was refused, none is committed.
+        """
         self._wire.commit_with(statements)
-        return True
 
     def discard(self) -> None:
         """Give up the connection, and with it the transaction: another server answers than expected."""

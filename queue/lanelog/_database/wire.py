@@ -187,6 +187,8 @@ class Wire:
             if len(told) >= len(statements) or breaks_connection(error):
                 self.drop()
                 error = translate(exc, committing=True)
+            if breaks_transaction(error):
+                self.doomed = error
             raise error from exc
         finally:
             self._used = time.monotonic()
@@ -280,8 +282,8 @@ class Wire:
             fork.keep(silence(raw))
 
     def _run(self, sql: str, args: Sequence[object]) -> Any:
-        raw = self._live()
         self._committed = False
+        raw = self._live()
         began = time.monotonic()
         try:
             # User code may have set another class.

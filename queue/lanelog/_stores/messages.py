@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lanelog._database import NOW_MS, Statement
-from lanelog._stores._points import chunked, exactly, fitting, pairs
+from lanelog._stores._points import MAX_POINTS, chunked, exactly, fitting, pairs
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -104,9 +104,17 @@ def insert_noted(topic: str, rows: Sequence[NewMessage], most: int) -> Statement
 
     None: it would have more than `most` bytes, or too many rows.
     """
+    if len(rows) > MAX_POINTS:
+        return None
     statements = _inserts(topic, rows, most, _NOTED_TIMES)
     first = next(statements)
-    return first if next(statements, None) is None else None
+    fits = next(statements, None) is None and longest(first) <= most  # a single row may be longer
+    return first if fits else None
+
+
+def longest(statement: Statement) -> int:
+    """Return the most bytes that a statement takes when its arguments are in it."""
+    return len(statement.sql) + sum(4 * len(str(value)) + 2 for value in statement.args)
 
 
 def _inserts(topic: str, rows: Sequence[NewMessage], most: int, times: str) -> Iterator[Statement]:

@@ -7,17 +7,17 @@ Never opens or repeats a transaction. `batch`, `bulk` and `caller` lock the head
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from attrs import field, frozen
 
-from lanelog._database import Executor, Statement, Transaction, codes
+from lanelog._database import Executor, Transaction, codes
 from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.scheduled import NewScheduled
-from lanelog.errors import DatabaseError
+from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import Receipt
 from lanelog.publisher.doubt import refuse_outdated
 from lanelog.publisher.draft import SCHEDULED, Draft
@@ -118,22 +118,21 @@ def _commit(cx: Transaction, topic: str, placement: Placement) -> bool:
     A packet that the network keeps holds the heads meanwhile, as a COMMIT does: whoever repeats its messages waits for
     them, and then looks the ids up.
     """
+    if not cx.takes_packets():
+        return False
     advances = partitions.advance_and_note(topic, placement.moves)
-    insert = messages.insert_noted(topic, placement.rows, messages.largest_row(cx.max_packet) - _bytes(advances))
+    room = messages.largest_row(cx.max_packet) - sum(map(messages.longest, advances))
+    insert = messages.insert_noted(topic, placement.rows, room)
     if insert is None:
         return False
     with _placed(topic, placement):
         try:
-            return cx.commit_with([*advances, insert])
+            cx.commit_with([*advances, insert])
         except DatabaseError as exc:
             if exc.code == codes.NULL_REFUSED:
                 raise _vanished() from exc
             raise
-
-
-def _bytes(statements: Iterable[Statement]) -> int:
-    """The most bytes that statements take."""
-    return sum(len(each.sql) + sum(4 * len(str(value)) + 2 for value in each.args) for each in statements)
+    return True
 
 
 def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> list[Receipt]:
@@ -186,7 +185,7 @@ def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: Ba
     """
     for draft in drafts:
         draft.repeated = True
-    if isinstance(error, DatabaseError) and not error.outcome_unknown:
+    if isinstance(error, LanelogError) and not (isinstance(error, DatabaseError) and error.outcome_unknown):
         return
     # The receipts are there before the rows are sent. So another error than DatabaseError may have interrupted COMMIT.
     for draft, receipt in zip(drafts, receipts, strict=False):
