@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -176,6 +177,19 @@ def test_a_head_that_is_not_there_any_more_refuses_all(publisher: Publisher, raw
         write(cx, "t", drafts, {**dict.fromkeys(moves, 0), "k": 2}, [])
     assert caught.value.retriable
     assert (stored(raw), head_of(raw)) == (2, 2)
+
+
+@pytest.mark.parametrize("ends", ["is committed", "is rolled back"])
+def test_what_follows_a_packet_in_its_block_is_not_lost(publisher: Publisher, raw: Any, ends: str) -> None:
+    """The packet has committed; what is sent after it is a transaction of its own, which ends with the block."""
+    move = "UPDATE queue_partitions SET head_offset = head_offset + %s WHERE partition_key = 'k'"
+    with suppress(ZeroDivisionError), publisher._database.transaction() as cx:
+        assert cx.takes_packets()
+        cx.commit_with([Statement(move, (10,))])
+        assert cx.execute(move, (100,)) == 1
+        if ends == "is rolled back":
+            raise ZeroDivisionError
+    assert head_of(raw) == (112 if ends == "is committed" else 12)
 
 
 @BOTH_WAYS
