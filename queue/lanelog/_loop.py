@@ -20,7 +20,7 @@ from lanelog.errors import ClosedError, LanelogError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lanelog._telemetry import BoundLogger
+    from lanelog._telemetry import EventLogger
 
 FAILURES_UNTIL_FAILED = 5
 """So often in a row an error that a repetition does not mend may come. Then what the loop serves has failed."""
@@ -65,7 +65,7 @@ class Loop:
     _failures: int = field(default=0, init=False)  # turns in a row that raised, of any kind
     _counted: int = field(default=0, init=False)  # those of them that raised no retriable LanelogError
     _logged: set[tuple[object, ...]] = field(factory=set, init=False)  # kinds of failure logged since the last success
-    _log: BoundLogger = field(init=False)
+    _log: EventLogger = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._log = get_logger("loop", loop=self.name)

@@ -1,7 +1,7 @@
-"""The way out for log events: the stdlib loggers below "lanelog", one for each room.
+"""The way out for log events: structlog's bound logger around the stdlib loggers below "lanelog", one for each room.
 
-Never configures logging, and never raises. Renders plain values, and of any other value the type only. `_events` lists
-the events.
+Never configures logging or structlog, and never raises. Renders plain values, and of any other value the type only.
+`_events` lists the events.
 """
 
 from __future__ import annotations
@@ -14,67 +14,65 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
-from attrs import frozen
+import structlog
+from structlog.typing import EventDict
 
 LOGGER_NAME: Final = "lanelog"
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 _LONGEST_VALUE = 2000  # characters; a last error may quote a whole payload
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+}
 
 
-@frozen(eq=False, repr=False)
-class BoundLogger:
-    """A logger with values that each of its events begins with. An event whose level is off costs one look-up."""
+class EventLogger(structlog.stdlib.BoundLogger):
+    """structlog's bound logger. An event whose level is off costs one look-up, and no event raises."""
 
-    _logger: logging.Logger
-    _context: Mapping[str, object]
-
-    def bind(self, **context: object) -> BoundLogger:
-        """Return the same logger with more values."""
-        return BoundLogger(self._logger, {**self._context, **context})
-
-    def debug(self, event: str, **values: Any) -> None:
-        """Log an event for the debugging of lanelog itself."""
-        self._log(logging.DEBUG, event, values)
-
-    def info(self, event: str, **values: Any) -> None:
-        """Log an event of a normal life."""
-        self._log(logging.INFO, event, values)
-
-    def warning(self, event: str, **values: Any) -> None:
-        """Log an event that an operator may want to look at."""
-        self._log(logging.WARNING, event, values)
-
-    def error(self, event: str, **values: Any) -> None:
-        """Log an event that an operator must look at."""
-        self._log(logging.ERROR, event, values)
-
-    def exception(self, event: str, **values: Any) -> None:
-        """As `error`, with the traceback of the exception that is being handled."""
-        self._log(logging.ERROR, event, {"exc_info": True, **values})
-
-    def _log(self, level: int, event: str, values: dict[str, Any]) -> None:
+    def _proxy_to_logger(self, method_name: str, event: str | None = None, *_: str, **values: Any) -> None:
+        level = _LEVELS[method_name]
         if not self._logger.isEnabledFor(level):
             return
-        exc_info = _exc_info(values.pop("exc_info", None))
         try:
-            fields = {name: _plain(value) for name, value in {**self._context, **values}.items()}
-            shown = " ".join(f"{name}={_text(value)}" for name, value in fields.items())
-            # The caller in the record is the caller of debug() … exception(), two frames above this one.
-            path, line, function, _ = self._logger.findCaller(stacklevel=3)
-            # The event is the template, and the fields are an argument: tools that group records group by template.
-            template, arguments = (f"{event} %s", (shown,)) if shown else (event, ())
+            (template, arguments), more = self._process_event(method_name, event, values)
+            # The record's caller is the caller of debug() … exception(), two frames above this one.
+            path, line, function, _stack = self._logger.findCaller(stacklevel=3)
             record = self._logger.makeRecord(
-                self._logger.name, level, path, line, template, arguments, exc_info, function
+                self._logger.name, level, path, line, template, arguments, more["exc_info"], function
             )
-            _attach(record, {"event": event, **fields})
-            if exc_info is not None:
-                _make_writable(record, exc_info)
+            _attach(record, more["fields"])
+            if more["exc_info"] is not None:
+                _make_writable(record, more["exc_info"])
             self._logger.handle(record)
         except Exception:  # noqa: BLE001 - an application's broken log filter must not stop a loop
             if logging.raiseExceptions:
                 traceback.print_exc(file=sys.stderr)
+
+
+def _resolve_exc_info(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+    """Take `exc_info` of the call, before context variables are merged: one of that name is no exception."""
+    event_dict["exc_info"] = _exc_info(event_dict.get("exc_info"))
+    return event_dict
+
+
+def _render(_logger: object, _method: str, event_dict: EventDict) -> tuple[tuple[str, tuple[str, ...]], dict[str, Any]]:
+    """Return a record's template with its arguments, and what else the record gets.
+
+    The event is the template, and the fields are an argument: tools that group records group by template.
+    """
+    exc_info, event = event_dict.pop("exc_info"), event_dict.pop("event")
+    fields = {name: _plain(value) for name, value in event_dict.items()}
+    shown = " ".join(f"{name}={_text(value)}" for name, value in fields.items())
+    template, arguments = (f"{event} %s", (shown,)) if shown else (event, ())
+    return (template, arguments), {"exc_info": exc_info, "fields": {"event": event, **fields}}
+
+
+_PROCESSORS: Final = (_resolve_exc_info, structlog.contextvars.merge_contextvars, _render)
 
 
 def _exc_info(given: object) -> ExcInfo | None:
@@ -158,9 +156,10 @@ def _quoted(value: str) -> str:
     return value if plain else repr(value)
 
 
-def get_logger(room: str, **context: object) -> BoundLogger:
+def get_logger(room: str, **context: object) -> EventLogger:
     """Return the logger `lanelog.<room>` with `context` bound to it: `log.info("lanes.acquired", lanes=3)`.
 
-    Events are static past-tense names from `_events`.
+    Events are static past-tense names from `_events`. What an application passes to `structlog.configure` changes
+    nothing here, because the logger gets its processors from this module.
     """
-    return BoundLogger(logging.getLogger(f"{LOGGER_NAME}.{room}"), context)
+    return EventLogger(logging.getLogger(f"{LOGGER_NAME}.{room}"), _PROCESSORS, context)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import structlog
 
 from lanelog._database import NOW_MS, Database
 from lanelog.errors import ClosedError, ConfigurationError, DatabaseError, PayloadTooLarge
@@ -243,14 +244,19 @@ def test_a_closed_client_refuses(database: Database, publisher: Publisher) -> No
 
 
 def test_a_failing_notification_is_only_logged(database: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """The message is committed: an error of the local wake-up must not make its publisher repeat it."""
+    """The message is committed: an error of the local wake-up must not make its publisher repeat it.
+
+    The event has the context variables that the application has bound around its publish.
+    """
 
     def fail(_topic: str) -> None:
         raise RuntimeError("mine")
 
     publisher = Publisher(database, fail)
-    assert publisher.publish("t", "k", b"x").offset == 1
-    assert "publish.notification_failed" in caplog.text
+    with structlog.contextvars.bound_contextvars(request_id="r-1"):
+        assert publisher.publish("t", "k", b"x").offset == 1
+    (record,) = (record for record in caplog.records if record.__dict__.get("event") == "publish.notification_failed")
+    assert record.__dict__["request_id"] == "r-1"
     publisher.close()
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import enum
+import io
+import json
 import logging
 import os
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 import lanelog
 from lanelog._telemetry import LOGGER_NAME, get_logger
@@ -237,3 +240,54 @@ def test_records_are_grouped_by_their_event(caplog: pytest.LogCaptureFixture) ->
     """The record's template is the event, so that who groups by template makes one issue of a thousand messages."""
     get_logger("worker").error("message.dead_lettered", offset=17)
     assert caplog.records[0].msg == "message.dead_lettered %s"
+
+
+def test_structlog_in_the_application_renders_the_fields_as_keys() -> None:
+    """ProcessorFormatter with ExtraAdder, as for any other library's records; the event is the event alone."""
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.ExtraAdder()],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(sort_keys=True),
+        ],
+    )
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setFormatter(formatter)
+    logging.getLogger(LOGGER_NAME).addHandler(handler)
+    try:
+        get_logger("worker", topic="merge").error("message.dead_lettered", offset=17, name="n")
+    finally:
+        logging.getLogger(LOGGER_NAME).removeHandler(handler)
+    assert json.loads(handler.stream.getvalue()) == {
+        "event": "message.dead_lettered",
+        "lanelog_name": "n",
+        "level": "error",
+        "offset": 17,
+        "topic": "merge",
+    }
+
+
+def test_context_variables_of_the_application_are_fields(caplog: pytest.LogCaptureFixture) -> None:
+    """A request's id is in the events of what the request does. lanelog's own fields win, and values are plain."""
+    log = get_logger("publisher", topic="merge")
+    with structlog.contextvars.bound_contextvars(
+        request_id="r-1", topic="x", event="x", exc_info=True, token=b"secret"
+    ):
+        log.warning("publish.notification_failed", key="k")
+    log.warning("publish.notification_failed")
+    within, behind = caplog.records
+    event, *fields = within.getMessage().split()
+    assert (event, fields[:2]) == ("publish.notification_failed", ["topic=merge", "key=k"])
+    assert {*fields[2:]} == {"request_id=r-1", "token=<bytes>"}
+    assert (within.__dict__["request_id"], within.exc_info) == ("r-1", None)
+    assert behind.getMessage() == "publish.notification_failed topic=merge"
+
+
+def test_structlog_is_left_to_the_application() -> None:
+    """It stays unconfigured, and what an application configures does not reach the events of lanelog."""
+    stdout, stderr = in_a_process_of_its_own(
+        "import structlog, sys\nassert not structlog.is_configured()\n"
+        "structlog.configure(processors=[lambda *_: 1 / 0], wrapper_class=None, logger_factory=None)\n"
+        "logging.basicConfig(level='INFO', stream=sys.stdout); log.bind(topic='t').info('lane.acquired')"
+    )
+    assert (stdout, stderr) == ("INFO:lanelog.worker:lane.acquired key=k topic=t\n", "")
