@@ -23,6 +23,7 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.local_server
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_dev_server_runs_until_it_is_stopped(local_kind: str, how: signal.Signals) -> None:
@@ -46,6 +47,7 @@ def test_dev_server_runs_until_it_is_stopped(local_kind: str, how: signal.Signal
         probe.connect(("127.0.0.1", urlsplit(url).port))
 
 
+@pytest.mark.thorough
 def test_migrate_makes_a_database_usable(empty_url: str) -> None:
     """`migrate --url` makes the tables and says so, and may be repeated; without `--url`, LANELOG_URL is meant."""
     first, again = run("migrate", "--url", empty_url), run("migrate", LANELOG_URL=empty_url)
@@ -57,6 +59,7 @@ def test_migrate_makes_a_database_usable(empty_url: str) -> None:
         assert client.publish("builds", "repo-1", b"a").offset == 1
 
 
+@pytest.mark.thorough
 def test_an_error_is_one_message() -> None:
     """Exit status 2, and no traceback."""
     done = run("migrate")
@@ -71,4 +74,4 @@ def test_without_click_the_command_says_what_to_install() -> None:
         [sys.executable, "-c", WITHOUT_CLICK], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 2
-    assert done.stderr == "lanelog: the command line needs click: pip install 'lanelog[cli]'\n"
+    assert done.stderr == "lanelog: the command line needs click: pip install 'click>=8.1' 'rich>=13.7'\n"

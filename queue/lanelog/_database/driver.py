@@ -21,6 +21,7 @@ from attrs import define, field, frozen
 from pymysql.constants import CLIENT
 
 from lanelog._database.rows import Connection
+from lanelog._extras import install
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 
@@ -305,7 +306,7 @@ class Driver:
             module: Any = import_module("MySQLdb")
         except ImportError as exc:
             raise ConfigurationError(
-                f"driver='mysqlclient' needs the package mysqlclient (pip install 'lanelog[mysqlclient]'): {exc}"
+                f"driver='mysqlclient' needs the package mysqlclient ({install('mysqlclient')}): {exc}"
             ) from exc
         config = self.config
         options: dict[str, Any] = {}

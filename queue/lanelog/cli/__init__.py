@@ -6,6 +6,8 @@ Imports the commands only once their libraries are found.
 import sys
 from importlib.util import find_spec
 
+from lanelog._extras import install
+
 NEEDED = ("click", "rich")
 USAGE_ERROR = 2
 
@@ -15,7 +17,7 @@ def main() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(  # noqa: T201  # a command line prints
-            f"lanelog: the command line needs {' and '.join(missing)}: pip install 'lanelog[cli]'", file=sys.stderr
+            f"lanelog: the command line needs {' and '.join(missing)}: {install('cli')}", file=sys.stderr
         )
         sys.exit(USAGE_ERROR)
     from lanelog.cli._main import cli

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lanelog._extras import install
 from lanelog._text import plural, shown
 from lanelog.cli import _columns_messages
 from lanelog.cli._output import Answer
@@ -34,8 +35,8 @@ def need_spark(*others: str) -> None:
     missing = [name for name in (*_NEEDED, *others) if find_spec(name) is None]
     if missing:
         raise Refused(
-            f"this verb needs {' and '.join(missing)}: pip install 'lanelog[spark]', and Java 17 or newer (on Debian "
-            "and Ubuntu: apt-get install openjdk-17-jre-headless)"
+            f"this verb needs {' and '.join(missing)}: {install('spark')}, and Java 17 or newer "
+            "(on Debian and Ubuntu: apt-get install openjdk-17-jre-headless)"
         )
 
 

@@ -15,6 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import click
 
+from lanelog._extras import install
 from lanelog._probes import SILENCE, BoundedThreads
 from lanelog.cli._verbs import Refused, url_option
 
@@ -79,7 +80,7 @@ def metrics(*, listen: str, rules: bool, runbook: str | None, dashboard: bool, u
 def check_installed() -> None:
     """Refuse where prometheus-client is missing."""
     if find_spec("prometheus_client") is None:
-        raise Refused("metrics need prometheus-client: pip install 'lanelog[metrics]'")
+        raise Refused(f"metrics need prometheus-client: {install('metrics')}")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import click
 
 from lanelog._checks import check_arguments, check_callable
+from lanelog._extras import install
 from lanelog._target import find
 from lanelog.cli._verbs import Refused, url_option
 from lanelog.errors import ConfigurationError
@@ -62,7 +63,7 @@ def web(
     at, port = _address(listen)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise Refused(f"this verb needs {' and '.join(missing)}: pip install 'lanelog[web]'")
+        raise Refused(f"this verb needs {' and '.join(missing)}: {install('web')}")
     import uvicorn
 
     import lanelog

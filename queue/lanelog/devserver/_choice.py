@@ -17,7 +17,7 @@ DEFAULT_IMAGE = "mysql:8.4"
 THREE_WAYS = """no database server could be started. There are three ways to give one:
   1. set LANELOG_TEST_URL=mysql://user:password@host:3306/database
   2. install a server program; on Debian and Ubuntu: apt-get install mariadb-server-core mariadb-client-core
-  3. start Docker, with pip install 'lanelog[testing]'
+  3. start Docker, with the package testcontainers
 What was tried:"""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import tenacity
 from attrs import define, field
 
+from lanelog._extras import install
 from lanelog.devserver._given import ask_version
 from lanelog.devserver._local import free_port
 from lanelog.devserver._server import DATABASE, DevServer, ServerUnavailable
@@ -32,7 +33,7 @@ class ContainerServer(DevServer):
             import docker.errors
             import testcontainers.community.mysql  # noqa: F401  # only to see whether it is installed
         except ImportError as exc:
-            raise ServerUnavailable("testcontainers is not installed (pip install 'lanelog[testing]')") from exc
+            raise ServerUnavailable(f"testcontainers is not installed ({install('testing')})") from exc
         try:
             container = build(image, secrets.token_hex(16)).start()
         except (docker.errors.DockerException, OSError) as exc:  # no daemon, no image, no rights, a time-out
