@@ -1,5 +1,6 @@
 """The development server, really started: it answers, survives what it is built for, and never outlives its owner."""
 
+import gc
 import os
 import select
 import signal
@@ -8,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+import lanelog
 from lanelog.devserver import DevServer, _programs, start
 from lanelog.devserver._local import LocalServer
 from support.sql import connect, rows
@@ -69,6 +72,7 @@ def test_databases_come_and_go(lanelog_server: DevServer) -> None:
     assert run(lanelog_server.url, "SHOW DATABASES LIKE 'lanelog_come_and_go'") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_server_that_comes_back_keeps_what_was_committed(private_server: DevServer, killed: bool) -> None:
     """After SIGKILL, or shut down in order by `restart` itself: the same URL has the same data."""
@@ -106,6 +110,7 @@ def test_only_its_own_account_gets_in(local_kind: str) -> None:
         assert server.directory.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.local_server
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signal.Signals) -> None:
@@ -152,3 +157,36 @@ def test_the_template_is_made_once(local_kind: str, tmp_path: Path) -> None:
     assert len(made) == 1
     assert (made.pop() / "mysql").is_dir()
     assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.fixture
+def container_runtime() -> None:
+    """A Docker engine that answers. Where there is none, the tests say so in one line."""
+    from docker import from_env
+    from docker.errors import DockerException
+
+    runtime = None
+    with suppress(DockerException):
+        runtime = from_env(timeout=10)
+    if runtime is None:
+        gc.collect()  # the client has left a socket open
+        pytest.skip("no container runtime answers: MariaDB and MySQL were not started through testcontainers")
+    runtime.ping()
+    runtime.close()
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # of a Docker client that finds no engine
+@pytest.mark.timeout(600)  # an image may have to be fetched
+@pytest.mark.parametrize("image", ["mariadb:11.8", "mysql:8.4"])
+def test_a_server_in_a_container_is_as_any_other(container_runtime: None, image: str) -> None:
+    """Through testcontainers: tables, a message, and after a crash what was committed."""
+    with start(f"docker:{image}") as server:
+        assert server.family == image.partition(":")[0]
+        with lanelog.connect(server.create_database("shop")) as client:
+            client.migrate()
+            client.publish("orders", "order-7", b"paid")
+            server.kill()
+            server.restart()
+            (message,) = client.admin.messages("orders", "order-7")
+            assert message.payload == b"paid"
