@@ -1,10 +1,11 @@
-"""A new user's first hour, acted out: the wheel in an environment of its own, the README's programs, a terminal.
+"""A new user's first hour, acted out: the README's commands in their order, its programs, a terminal.
 
 Nothing here imports the library: what is tested is what a user has installed.
 """
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from attrs import define
 
 from lanelog.devserver import DevServer
-from support.readme import ROOT, Example, example
+from support.readme import ROOT, Example, example, shell_blocks
 from support.scripts import Script
 from support.sql import connect, rows
 from support.waiting import eventually
@@ -47,21 +48,27 @@ def test_publish(lanelog_client, lanelog_url):
 """
 
 
+# `make demo` and `make test`; then the wheel and a server; then a worker, in other terminals.
+_, INSTALL, WORK = shell_blocks("README.md")
+
+
 @define
 class Machine:
-    """A new user's machine: an environment with the wheel, a directory to work in, and LANELOG_URL once it is known."""
+    """A new user's machine: a copy of the repository, an environment made there, and LANELOG_URL once it is known."""
 
-    bin: Path
     home: Path
     environment: dict[str, str]
 
-    def start(self, *command: str) -> Script:
-        return Script.start([self.bin / command[0], *command[1:]], self.environment, self.home)
+    def start(self, *commands: str) -> Script:
+        """Start the commands in a terminal of their own; the last one takes the place of the shell."""
+        *before, last = commands
+        lines = ["set -e", *before, f"exec {last}"]
+        return Script.start(["bash", "-c", "\n".join(lines)], self.environment, self.home)
 
-    def run(self, *command: str, status: int = 0) -> str:
-        """What a command prints."""
+    def run(self, *commands: str) -> str:
+        """What commands print, in a terminal in which the environment is active."""
         done = subprocess.run(
-            [self.bin / command[0], *command[1:]],
+            ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
             env=self.environment,
             cwd=self.home,
             stdout=subprocess.PIPE,
@@ -69,7 +76,7 @@ class Machine:
             text=True,
             check=False,
         )
-        assert done.returncode == status, done.stdout
+        assert done.returncode == 0, done.stdout
         return done.stdout
 
     def write(self, name: str, text: str) -> str:
@@ -79,26 +86,29 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """The wheel is installed with the extras that the hour needs, and nothing else."""
-    home = tmp_path_factory.mktemp("user")
-    wheels = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = wheels.glob("lanelog-*.whl")
-    environment = home / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "install", "--quiet"]
-    subprocess.run([*pip, f"{wheel}[cli,testing]"], check=True)
-    unwanted = ("LANELOG", "PYTHON", "PYTEST")
+    """The wheel of this tree is installed, by the README's own commands; no variable of this process shows."""
+    home = tmp_path_factory.mktemp("user") / "lanelog"
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if name and (ROOT / name).exists():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, home / name, follow_symlinks=False)
+    unwanted = ("LANELOG", "PYTHON", "PYTEST", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-    return Machine(environment / "bin", home, kept)
+    # The Python that these tests run with, where the machine has an older one, too.
+    kept["PATH"] = f"{Path(sys.base_prefix) / 'bin'}:{kept['PATH']}"
+    found = Machine(home, kept)
+    found.run(*INSTALL[:-1])
+    found.environment["PATH"] = f"{home / 'env/bin'}:{kept['PATH']}"
+    return found
 
 
 @pytest.fixture(scope="module")
 def server(machine: Machine, request: pytest.FixtureRequest) -> Iterator[str]:
-    """`lanelog dev-server` in another terminal; the URL that it prints."""
+    """The database that the README's last command starts, in another terminal; the URL that it prints."""
+    assert INSTALL[-1] == "lanelog dev-server"
     kind = "mysql-local" if request.config.getoption("--server") == "mysql-local" else "local"
-    with machine.start("lanelog", "dev-server", "--server", kind) as terminal:
+    with machine.start(f"{INSTALL[-1]} --server {kind}") as terminal:
         (url,) = terminal.lines.until(lambda lines: lines, within=60, what="the URL")[:1]
         terminal.lines.until(lambda lines: f"  export LANELOG_URL={url}" in lines, within=60, what="what to do next")
         machine.environment["LANELOG_URL"] = url
@@ -112,60 +122,66 @@ def _needs(server: str) -> None:
     """Every part of the hour has a server."""
 
 
-def test_the_first_lines_and_the_quick_start(machine: Machine) -> None:
+def test_the_first_lines_and_the_quick_start(machine: Machine, server: str) -> None:
     """A message is read back; of two workers one is killed, and the other one handles all keys."""
     first = machine.write("first.py", example(Example.FIRST).text)
-    assert machine.run("python", first) == "world {'it': 'works'}\n"
-    quickstart = machine.write("quickstart.py", example(Example.QUICK_START).text)
-    with machine.start("python", quickstart) as one, machine.start("python", quickstart) as two:
-        eventually(lambda: keys(one) and keys(two), within=60)
-        one.process.kill()
-        one.process.wait()
-        since = len(two.lines)
-        eventually(lambda: len(keys(two, since)) == 4, within=60)
-        two.process.send_signal(signal.SIGINT)
-        assert two.process.wait(30) == 0
-        assert "Traceback" not in two.text
+    assert machine.run(f"python {first}") == "world {'it': 'works'}\n"
+    machine.write("quickstart.py", example(Example.QUICK_START).text)
+    del machine.environment["LANELOG_URL"]
+    try:
+        work = [line.replace("…", server) for line in WORK]
+        with machine.start(*work) as one, machine.start(*work) as two:
+            eventually(lambda: keys(one) and keys(two), within=60)
+            one.process.kill()
+            one.process.wait()
+            since = len(two.lines)
+            eventually(lambda: len(keys(two, since)) == 4, within=60)
+            two.process.send_signal(signal.SIGINT)
+            assert two.process.wait(30) == 0
+            assert "Traceback" not in two.text
+    finally:
+        machine.environment["LANELOG_URL"] = server
 
 
 def keys(script: Script, since: int = 0) -> set[str]:
     """Which lanes a quick start has handled since a line."""
-    found = (re.match(rf"process {script.pid}: (repo-\d) ", line) for line in script.lines.items[since:])
+    found = (re.match(rf"process {script.pid} handles (repo-\d): ", line) for line in script.lines.items[since:])
     return {match[1] for match in found if match}
 
 
 def test_a_handler_that_raises(machine: Machine) -> None:
     """Its traceback is on the terminal, with nothing configured, and in the dead letter; mended, it is redriven."""
     worker = machine.write("worker.py", WORKER)
-    with machine.start("python", worker) as terminal:
+    with machine.start(f"python {worker}") as terminal:
         eventually(lambda: "message.dead_lettered" in terminal.text, within=30)
         for part in ("Traceback (most recent call last)", 'order["customer"]', "KeyError: 'customer'", "order-7"):
             assert part in terminal.text
-        letters = machine.run("lanelog", "dlq", "list", "orders", "--json")
+        letters = machine.run("lanelog dlq list orders --json")
         (identity,) = set(re.findall(r'"id": "([^"]+)"', letters))
-        shown = machine.run("lanelog", "dlq", "show", "orders", "order-7", identity)
+        shown = machine.run(f"lanelog dlq show orders order-7 {identity}")
         assert "KeyError: 'customer'" in shown
         assert "worker.py" in shown
         assert "in bill" in shown
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.process.wait(30) == 0
     machine.write("worker.py", WORKER.replace('order["customer"]', 'order["client"]').replace("client.publish", "# "))
-    assert "--execute" in machine.run("lanelog", "dlq", "redrive", "orders", "billing", "--all")  # a preview
-    machine.run("lanelog", "dlq", "redrive", "orders", "billing", "--all", "--execute")
-    with machine.start("python", worker) as terminal:
+    assert "--execute" in machine.run("lanelog dlq redrive orders billing --all")  # a preview
+    machine.run("lanelog dlq redrive orders billing --all --execute")
+    with machine.start(f"python {worker}") as terminal:
         eventually(lambda: "billed ann" in terminal.text, within=30)
     assert "Traceback" not in terminal.text
 
 
 def test_a_test_of_ones_own(machine: Machine, server: str, lanelog_server: DevServer) -> None:
     """The plugin leaves the database of LANELOG_URL alone, and its server too: it has a server of its own."""
+    machine.run(INSTALL[-2].replace("[cli]", "[testing]"))
     tests = machine.write("test_orders.py", TESTS)
     before = holdings(lanelog_server)
     lanelog_server.create_database("precious")
     try:
         precious = server_url(lanelog_server, "precious")
         machine.environment["LANELOG_URL"] = precious
-        said = machine.run("pytest", "-p", "no:cacheprovider", tests)
+        said = machine.run(f"pytest -p no:cacheprovider --noconftest -c /dev/null --rootdir . {tests}")
     finally:
         machine.environment["LANELOG_URL"] = server
         after = holdings(lanelog_server)

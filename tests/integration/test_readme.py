@@ -52,6 +52,7 @@ def messages(raw: Raw, topic: str) -> list[bytes]:
 # -- examples ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_first_lines(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """The message is written, read and acked; the loop ends when there is no more."""
     run(Example.FIRST)["client"].close()
@@ -71,10 +72,13 @@ def test_quick_start(lanelog_url: str, tmp_path: Path) -> None:
 
         def keys(script: Script, since: int = 0) -> set[str]:
             said = re.findall(
-                r"^process (\d+): (repo-\d) {'pr': \d+}$", "\n".join(script.lines.items[since:]), re.MULTILINE
+                r"^process (\d+) handles (repo-\d): {'pr': \d+, 'from': (\d+)}$",
+                "\n".join(script.lines.items[since:]),
+                re.MULTILINE,
             )
-            assert {int(pid) for pid, _ in said} <= {script.pid}
-            return {key for _, key in said}
+            assert {int(pid) for pid, _, _ in said} <= {script.pid}
+            assert {int(publisher) for _, _, publisher in said} <= {first.pid, second.pid}
+            return {key for _, key, _ in said}
 
         eventually(lambda: keys(first) and keys(second), within=30)
         first.process.kill()
@@ -108,6 +112,7 @@ def test_delayed_messages(run: Run, lanelog_client: lanelog.Client, capsys: pyte
     assert (left.key, left.deliver_at.year, left.ttl) == ("bob", 2031, 600.0)
 
 
+@pytest.mark.thorough
 def test_recurring_messages(run: Run, lanelog_client: lanelog.Client, raw: Raw) -> None:
     """Declared, each with its next time, and the one that is every ten seconds comes."""
     run(Example.RECURRING)

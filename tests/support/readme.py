@@ -72,6 +72,12 @@ def blocks(language: str) -> list[Block]:
     return [block for block in BLOCKS if block.language == language]
 
 
+def shell_blocks(page: str) -> list[list[str]]:
+    """The commands of each shell block of a page, without their comments."""
+    found = [block for block in blocks("shell") if block.page == ROOT / page]
+    return [[re.sub(r"\s+# .*$", "", line) for line in block.text.splitlines()] for block in found]
+
+
 def example(which: Example) -> Block:
     """The one Python block of the example's page that contains its text."""
     page, text = which.value

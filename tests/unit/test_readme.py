@@ -16,7 +16,7 @@ from lanelog.admin.operate import problems
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
 from support.cli import all_verbs
-from support.readme import PAGES, README, ROOT, TEXT, Example, blocks, example, programs, table
+from support.readme import PAGES, README, ROOT, TEXT, Example, blocks, example, programs, shell_blocks, table
 
 PACKAGE = ROOT / "queue/lanelog"
 SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
@@ -52,6 +52,26 @@ def test_every_example_is_executed_by_a_test() -> None:
 def test_the_readme_is_short() -> None:
     """What it is, for whom, how to begin, what it promises; all else is in docs/."""
     assert len(README.splitlines()) <= 150
+
+
+def test_the_readme_begins_with_the_two_commands_that_ci_begins_with() -> None:
+    """`make demo` and `make test`, one a line, before any other command of the README, and of `.ci/run`."""
+    first, *_ = shell_blocks("README.md")
+    phases = re.findall(r'^phase "[^"]+" (.*)$', (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert first == phases[:2] == ["make demo", "make test"]
+
+
+def test_the_packages_that_the_user_named_are_required() -> None:
+    """Five come with lanelog, those of tests with its extra for tests, Spark with its own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[^\w-]", requirement)[0] for requirement in requirements}
+
+    extras = project["optional-dependencies"]
+    assert {"PyMySQL", "DBUtils", "attrs", "tenacity", "structlog"} <= names(project["dependencies"])
+    assert {"pytest", "testcontainers"} <= names(extras["testing"])
+    assert "pyspark" in names(extras["spark"])
 
 
 def test_the_readme_counts_the_tables() -> None:
@@ -224,6 +244,7 @@ def test_no_command_is_dangerous() -> None:
     assert "PASSWORD" not in SHELL
     commands = re.findall(r"pip install[^`\n]*", TEXT)
     assert len(commands) > 3
+    commands += re.findall(r"pip install[^`\n]*", SOURCE)
     assert [command for command in commands if re.search(r"[ '\"]lanelog\b", command)] == []
 
 
@@ -287,10 +308,18 @@ def test_documents_name_no_machine(page: Path) -> None:
     }
 
 
-def test_the_changelog_begins_with_what_is_unreleased() -> None:
-    """Keep a Changelog's form."""
+def test_the_changelog_begins_with_this_version() -> None:
+    """Keep a Changelog's form: a version with its date, or what is unreleased while one is developed.
+
+    Within a version, breaking changes stand first.
+    """
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     text = (ROOT / "CHANGELOG.md").read_text()
     assert text.startswith("# Changelog\n")
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[0] == "[Unreleased]"
+    first = re.findall(r"^## (.*)$", text, re.MULTILINE)[0]
+    assert re.fullmatch(r"\[Unreleased\]" if "dev" in version else rf"\[{version}\] - \d{{4}}-\d\d-\d\d", first)
     kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds
+    for section in re.split(r"^##+ .*$", text, flags=re.MULTILINE)[1:]:
+        entries = re.findall(r"^- (\*\*Breaking:\*\*)?", section, re.MULTILINE)
+        assert entries == sorted(entries, reverse=True)
