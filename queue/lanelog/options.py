@@ -99,7 +99,7 @@ class SubscriptionOptions(TypedDict, total=False):
     batch_size: int
     """Messages read per lane and pass. Default: 100."""
     prefetch: int
-    """The most messages that wait in memory. Default: 1,000."""
+    """The most messages that wait in memory. Default: 4,000."""
     prefetch_bytes: int
     """The most payload bytes that wait in memory. Default: 64 MiB."""
     poll_interval: Duration
