@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-rest test-thorough test-mysql test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql mysqlclient previous promtool
+.PHONY: help demo demo-spark test heart test-rest test-thorough test-mysql test-all lint docs bench bench-compare bench-guard chaos proof dev-server clean database clocks browser java mysql mysqlclient previous promtool
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,9 +22,14 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
 MYSQLCLIENT := [ ! -f .mysqlclient/installed ] || PYTHONPATH=.mysqlclient $(PYTEST) -k mysqlclient \
 	tests/integration/test_database.py tests/integration/test_lent.py tests/integration/test_publish_packet.py
 
-test: .venv/installed database clocks browser java promtool ## Run the tests that tell within minutes what is broken
-	@$(PYTEST) -m "not thorough" tests/unit tests/contract tests/integration
-	@$(PYTEST) -m "not thorough" tests/spark
+# One run for all tiers, the longest to start first: Spark's session starts beside other tests.
+COSTS := .pytest_cache/heart.json
+
+test: .venv/installed database clocks browser java promtool ## Run the tests that tell in five minutes what is broken
+	@$(PYTEST) -m "not thorough" --costs=$(COSTS) --no-loadscope-reorder tests/spark tests/unit tests/contract tests/integration
+
+heart: .venv/installed ## Fail if the last `make test` has outgrown its budget of processor seconds or of waits
+	@$(BIN)/python .ci/heart $(COSTS)
 
 # `make --jobs=2 test-rest` runs its two halves side by side; they do not disturb each other.
 test-rest: test-thorough test-mysql ## Run what `make test` leaves out, all on MySQL, chaos

@@ -1,9 +1,10 @@
 """What all tests share: which server they run on, and that a missing one is a failure."""
 
+import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from lanelog.devserver import TEST_URL_VARIABLE, DevServer, ServerUnavailable, start
+from support.costs import Costs, Meter
 
 # A test machine is shared: how long one example takes says nothing.
 settings.register_profile("lanelog", parent=settings(), deadline=None)
@@ -23,6 +25,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 MARKED = ("acceptance", "contract", "integration", "spark", "chaos")
 LEFT_OUT: Counter[Path] = Counter()
 """Thorough tests that this run leaves out, by directory."""
+METER = pytest.StashKey[Meter]()
+"""What measures the tests of this process, with --costs."""
+COSTS = Costs()
+"""In the process that reports: the costs of all tests."""
 SPARK_TIMEOUT = 300
 """Seconds for a test of Spark: on a busy machine a JVM alone takes half a minute to start."""
 
@@ -39,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="skip the tests that need a database when there is none; never in CI",
     )
+    parser.addoption("--costs", metavar="FILE", help="measure what each test costs, and write it there")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,21 +73,52 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Measure what the test costs, its fixtures included."""
+    if not item.config.getoption("costs"):
+        return (yield)
+    meter = item.config.stash.setdefault(METER, Meter())
+    meter.begin()
+    try:
+        return (yield)
+    finally:
+        meter.end(item.nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand the count over to the process that reports; every worker of pytest-xdist has collected the same tests."""
+    """Hand counts and costs over to the process that reports.
+
+    Costs are taken before the session's fixtures end, because their processes count.
+    """
+    meter = session.config.stash.get(METER, Meter())
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = {str(place): count for place, count in LEFT_OUT.items()}
+        session.config.workeroutput["costs"] = meter.finish().as_values()
+    elif meter.costs.tests:
+        COSTS.add(meter.finish().as_values())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take the count of a worker over."""
+    """Take over counts and costs of a worker."""
     for place, count in getattr(node, "workeroutput", {}).get("left_out", {}).items():
         LEFT_OUT[Path(place)] = count
+    if "costs" in (told := getattr(node, "workeroutput", {})):
+        COSTS.add(told["costs"])
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was left out, and how it is run."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what the tests cost, what was left out, and how that is run."""
+    if config.getoption("costs"):
+        file = Path(config.getoption("costs"))
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(COSTS.as_values()))
+        terminalreporter.write_line(
+            f"costs: {COSTS.processor_seconds:.0f} processor seconds, children and servers included; "
+            f"{COSTS.waited_seconds:.0f} s of waits (wall less processor, test by test)"
+        )
     if LEFT_OUT:
         places = ", ".join(f"{count} of {place}" for place, count in sorted(LEFT_OUT.items()))
         terminalreporter.write_line(f"left out as thorough: {places}; `make test-all` runs everything")

@@ -52,6 +52,7 @@ def test_a_group_is_the_sum_of_its_lanes(lanelog_client: Client, made: Situation
     assert around(group.oldest_age, 5000)
 
 
+@pytest.mark.thorough
 def test_many_groups_are_told_together_what_each_is_told_alone(
     lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +249,7 @@ def test_offsets_of_every_group(lanelog_client: Client, made: Situations, admin:
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_topics_are_added_up(lanelog_client: Client, raw: Any, admin: Admin) -> None:
     """Lanes, what the log holds, heads and floors; dead letters belong to the longest name they begin with."""
     assert (admin.topics(), admin.groups(), admin.leases()) == ([], [], [])

@@ -30,6 +30,7 @@ def client(lanelog_url: str) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.thorough
 def test_topics_without_a_subscriber_are_collected_and_purged(client: Client, raw: Any) -> None:
     """What every group is past leaves, in bounded steps; drained lanes go; what somebody needs stays."""
     lanes, long = LANES_A_TRANSACTION + 5, 2 * STEP + 5

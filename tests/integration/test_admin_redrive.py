@@ -29,6 +29,7 @@ def in_order(seen: list[tuple[str, int]]) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.thorough
 def test_redrive_of_many_dead_letters_beside_another_group(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """The failing group gets each exactly once and in order, the other none; twice, and after collection: no more."""
     mended, seen_a, seen_b = threading.Event(), Record(), Record()
@@ -251,6 +252,7 @@ def test_a_new_time_to_live(lanelog_client: Client, raw: Any, delay: float) -> N
         admin.redrive("t", "a", all=True, ttl=0, dry_run=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delay", [0, 3600])
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_unanswered_commit_adds_nothing(

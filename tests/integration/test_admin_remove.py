@@ -43,6 +43,7 @@ def topic_row(raw: Any, topic: str = "t") -> tuple[int, int]:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_deleted_group_holds_nothing_back_any_more(lanelog_client: Client, raw: Any) -> None:
     """It says what collection will delete; its rows go, in batches; collection does delete that; others stay."""
     lanelog_client.publish_many("t", [(f"k{n % 10}", b"x") for n in range(50)])

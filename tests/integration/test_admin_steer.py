@@ -28,6 +28,7 @@ def two_members(url: str, handle: Any, **options: Any) -> Iterator[list[lanelog.
         yield [client.subscribe("t", "g", handle, **options) for client in (one_client, another)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", [pytest.param(None, marks=pytest.mark.thorough), "k3"], ids=["group", "lane"])
 def test_pause_under_load(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, key: str | None
@@ -115,6 +116,7 @@ def test_dry_run_only_tells(lanelog_client: Client, raw: Any) -> None:
     assert everything(raw) == before
 
 
+@pytest.mark.thorough
 def test_skip_settles_one_message_for_one_group(lanelog_client: Client, raw: Any) -> None:
     """Its group passes it, without an attempt of the others lost; the log and the other group keep it."""
     lanelog_client.publish_many("t", [lanelog.Outgoing("k", str(n), id=f"m{n}") for n in range(1, 7)])
@@ -138,6 +140,7 @@ def test_skip_settles_one_message_for_one_group(lanelog_client: Client, raw: Any
     assert sorted(seen.wait(8)) == sorted(expected)
 
 
+@pytest.mark.thorough
 def test_retry_ends_the_wait_for_the_next_attempt(lanelog_client: Client, raw: Any) -> None:
     """A living owner hands out at once what waits for an hour, failed or postponed, as the attempt that it would be."""
     seen, broken = Record(), threading.Event()
@@ -212,6 +215,7 @@ STAYS = """SELECT message_offset, acked, retry_count, postponed, crashed, lease_
 FROM queue_delivery_state WHERE consumer_group = 'g' ORDER BY message_offset"""
 
 
+@pytest.mark.thorough
 def test_retry_ends_waits_and_nothing_else(lanelog_client: Client, raw: Any) -> None:
     """One message or all of them, each once; whoever takes the lane from an owner that is gone handles them."""
     made = Situations(raw)
@@ -260,6 +264,7 @@ def test_release_of_a_lane_that_nobody_ever_had(lanelog_client: Client, raw: Any
     assert owners(raw, "g", "t") == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("silent", "lost"), [(2000, ["a", "b", "c"]), (20, ["a"])])
 def test_release_of_an_owner_that_is_gone_takes_all_its_lanes(
     lanelog_client: Client, raw: Any, open_raw: Any, silent: int, lost: list[str]

@@ -34,6 +34,7 @@ def client(lanelog_client: Client) -> Client:
     return lanelog_client
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [True, False])
 def test_each_verb_leaves_an_entry(lanelog_server: DevServer, first: bool) -> None:
     """Who, why, on what and from where, for each method that changes something; none for a look or a dry run."""
@@ -80,6 +81,7 @@ def test_what_was_chosen_and_how_much_it_was(client: Client) -> None:
         admin.audit("other")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_unanswered_commit_leaves_one_entry(
     client: Client, monkeypatch: pytest.MonkeyPatch, committed: bool
@@ -127,6 +129,7 @@ def test_older_tables_have_no_audit(client: Client, lanelog_url: str, raw: Any) 
         assert other.admin.audit() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("by", "reason"), [("a" * 256, ""), ("ann", "r" * 1025), (7, ""), ("ann", None)])
 def test_who_acts_is_checked(client: Client, by: Any, reason: Any) -> None:
     """Before anything is done."""

@@ -12,6 +12,7 @@ from support.waiting import Record, eventually
 THOROUGH = pytest.mark.thorough
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("keys", "order"),
     [
@@ -62,6 +63,7 @@ def test_a_payload_larger_than_the_bound_comes_through_and_again(lanelog_client:
     assert subscription.stats().prefetched_bytes == 0
 
 
+@pytest.mark.thorough
 def test_prefetch_bounds_the_count(lanelog_client: Client) -> None:
     """However large the backlog, no more than `prefetch` messages wait in memory; every one is handled."""
     lanelog_client.publish_many("t", [(f"k{n % 7}", b"x") for n in range(2000)])
@@ -77,6 +79,7 @@ def test_prefetch_bounds_the_count(lanelog_client: Client) -> None:
     assert max(each.prefetched for each in stats.items) <= 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("order", "slow"),
     [

@@ -14,6 +14,7 @@ from lanelog.devserver import DevServer
 from support.readme import ROOT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("step", "figures"),
     [
@@ -42,6 +43,7 @@ def test_a_step_of_the_benchmarks_runs(lanelog_server: DevServer, step: str, fig
         assert figure in done.stdout
 
 
+@pytest.mark.thorough
 def test_the_stages_of_a_message_are_timed() -> None:
     """`python -m benchmarks.stages` takes a whole backlog through a worker's own code. Each stage has its time."""
     taken = stages.Round.of(1000)
@@ -50,6 +52,7 @@ def test_the_stages_of_a_message_are_timed() -> None:
     assert all(taken.seconds.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("times", "status"), [(1.4, 0), (1.6, 1)])
 def test_the_guard_fails_when_a_message_costs_half_as_much_again(
     lanelog_server: DevServer,

@@ -178,6 +178,7 @@ def test_status_of_a_database_without_trouble(command: Command, lanelog_client: 
     )
 
 
+@pytest.mark.thorough
 def test_status_of_pauses_dead_letters_and_missing_members(
     command: Command, lanelog_client: lanelog.Client, later: Callable[[], None]
 ) -> None:

@@ -21,6 +21,7 @@ def command(lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.Monkey
 ADD = ("schedule", "add", "nightly", "30 2 * * *", "reports", "daily", "go")
 
 
+@pytest.mark.thorough
 def test_from_declaring_to_removing(command: Command, raw: Any) -> None:
     """Declared, declared again, listed, paused and resumed at once; removed only with --execute."""
     told = command(*ADD, "--timezone", "Europe/Berlin", "--metadata", "by=ann", "--ttl", "60").stdout

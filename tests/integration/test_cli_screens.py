@@ -85,6 +85,7 @@ def screens(url: str, width: int) -> list[str]:
     return ["\n".join(line.rstrip() for line in each.splitlines()) for each in shown]
 
 
+@pytest.mark.thorough
 def test_screens_are_those_of_the_documentation(lanelog_client: lanelog.Client, lanelog_url: str, raw: Any) -> None:
     """Every one of them, as it is in docs/operations/screens.md; no row of a table is wider than its terminal."""
     scene.build(lanelog_client, raw)

@@ -79,6 +79,7 @@ def test_watch_redraws_until_ctrl_c(terminal: Terminal, lanelog_client: lanelog.
     assert "Traceback" not in (child.before or "")
 
 
+@pytest.mark.thorough
 def test_q_ends_a_watch_and_the_terminal_is_as_before(
     terminal: Terminal, lanelog_client: lanelog.Client, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_q_ends_a_watch_and_the_terminal_is_as_before(
     assert "xq" not in after
 
 
+@pytest.mark.thorough
 def test_sigterm_gives_the_terminal_back(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
     """As Ctrl-C does."""
     child = terminal("topics", "--watch", "--interval", "60", then="stty -a")
@@ -106,6 +108,7 @@ def test_sigterm_gives_the_terminal_back(terminal: Terminal, lanelog_client: lan
     assert re.search(r"[^-]icanon\b", bare(child.before))
 
 
+@pytest.mark.thorough
 def test_a_watch_outlives_the_database(terminal: Terminal, lanelog_client: lanelog.Client, lanelog_url: str) -> None:
     """What was seen last stays, with a line that says since when there is no answer; then it goes on."""
     lanelog_client.publish("merge", "k", b"1")
@@ -128,6 +131,7 @@ def test_a_watch_outlives_the_database(terminal: Terminal, lanelog_client: lanel
         assert "Traceback" not in (child.before or "")
 
 
+@pytest.mark.thorough
 def test_a_watch_of_a_database_that_is_not_there_is_refused(terminal: Terminal) -> None:
     """Nobody waits for a slip in a URL; one line, status 2."""
     child = terminal("topics", "--watch", "--url", "mysql://nobody@127.0.0.1:1/none")
@@ -136,6 +140,7 @@ def test_a_watch_of_a_database_that_is_not_there_is_refused(terminal: Terminal) 
     assert line.startswith("Error: ")
 
 
+@pytest.mark.thorough
 def test_a_narrow_terminal_crops_and_says_what_it_hides(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
     """Long keys are cropped in their middle; numbers stay whole; --wide shows all."""
     key = "k" * 70 + "-end"
@@ -227,6 +232,7 @@ def test_completion_knows_the_verbs(terminal: Terminal, monkeypatch: pytest.Monk
     assert (child.before or "").split() == ["plain,delete-group", "plain,delete-topic"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -247,6 +253,7 @@ def test_completion_knows_topics_groups_and_keys(
     assert completed(lanelog_url, words) == (found, "")
 
 
+@pytest.mark.thorough
 def test_completion_is_silent_and_soon_over() -> None:
     """Where no database answers, a prompt gets nothing, within seconds; not even an error."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:  # accepts, and never says a word

@@ -201,6 +201,7 @@ def test_a_lane_with_anything_left_is_not_purged(janitors: Janitors, client: Cli
     assert (set(lanes(raw, "t")), set(lanes(raw, "u"))) == ({"waiting", "paused"}, {"unread"})
 
 
+@pytest.mark.thorough
 def test_a_late_group_gets_every_message_of_a_lane_that_came_back(
     janitors: Janitors, collected: Callable[..., None], client: Client, lanelog_url: str, raw: Any
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_late_group_gets_every_message_of_a_lane_that_came_back(
         collected(other, lanes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("start", ["earliest", "latest", "instant"])
 def test_a_group_registered_after_a_lane_was_purged_starts_where_it_said(
     collected: Callable[..., None], client: Client, start: str
@@ -326,6 +328,7 @@ def test_lanes_that_a_sleeping_group_holds_are_not_offered_for_purge(
         session.close()
 
 
+@pytest.mark.thorough
 def test_lanes_that_another_client_purged_are_forgotten(
     janitors: Janitors, collected: Callable[..., None], client: Client, lanelog_url: str, raw: Any
 ) -> None:

@@ -73,6 +73,7 @@ def settled(raw: Any, group: str = "g") -> bool:
     return watermark(raw, group, "t", "a") == head
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("running", [False, True], ids=["loaded", "running"])
 def test_a_watermark_above_the_head_goes_back_to_the_floor(
     lanelog_client: Client, raw: Any, mended: Callable[[], list[str]], running: bool
@@ -97,6 +98,7 @@ def test_a_watermark_above_the_head_goes_back_to_the_floor(
     assert mended() == ["group=g problem='watermark above the head' offset=10 head=7"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("running", [False, True], ids=["loaded", "running"])
 def test_a_floor_above_the_head_raises_it(
     lanelog_client: Client, raw: Any, mended: Callable[[], list[str]], running: bool
@@ -122,6 +124,7 @@ def test_a_floor_above_the_head_raises_it(
     assert mended() == ["group='' problem='floor above the head' offset=10 head=10"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("running", [False, True], ids=["loaded", "running"])
 def test_acked_rows_above_the_head_go(
     lanelog_client: Client, raw: Any, mended: Callable[[], list[str]], running: bool
@@ -154,6 +157,7 @@ def epochs(raw: Any) -> dict[str, int]:
     return dict(rows(raw, f"SELECT consumer_group, lease_epoch FROM queue_partition_leases WHERE {LANE}"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("running", [False, True], ids=["loaded", "running"])
 def test_a_head_below_the_log_is_raised(
     lanelog_client: Client, raw: Any, mended: Callable[[], list[str]], running: bool
@@ -243,6 +247,7 @@ def test_an_owner_whose_memory_is_above_the_head_loses_the_lane(
     assert mended() == ["group=g problem='watermark above the head' offset=5 head=2"]
 
 
+@pytest.mark.thorough
 def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
 ) -> None:
@@ -404,6 +409,7 @@ WRONG = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("problem", WRONG)
 def test_doctor_finds_and_repairs(
     problem: str,
@@ -472,6 +478,7 @@ def test_a_read_only_server_is_left_as_it_is(
     assert mended() == []
 
 
+@pytest.mark.thorough
 def test_a_lane_that_somebody_holds_is_repaired_when_it_is_free(
     janitors: Janitors,
     lanelog_client: Client,

@@ -356,6 +356,7 @@ def test_an_action_shows_first_what_it_would_change(shop: lanelog.Client, name: 
     assert visitor.post(f"/act/{name}", **FORMS[name]).status_code == 400  # no reason
 
 
+@pytest.mark.thorough
 def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCaptureFixture) -> None:
     """All of them, one after another; the log has who, what and why."""
     caplog.set_level(logging.INFO, logger="lanelog")
@@ -402,6 +403,7 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     assert TOKEN not in caplog.text
 
 
+@pytest.mark.thorough
 def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Client) -> None:
     """They are gone from every list."""
     visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
@@ -427,6 +429,7 @@ def rejecting(_message: lanelog.Message) -> None:
     raise lanelog.Reject("550 no such user\r\n550 try again\r\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_redrive_that_takes_long_shows_its_progress(own_shop: lanelog.Client, *, stopped: bool) -> None:
     """On a page of its own, and goes on without anybody. Stopped, it ends behind its batch; what is done stays."""
@@ -464,6 +467,7 @@ def test_a_redrive_that_takes_long_shows_its_progress(own_shop: lanelog.Client, 
     assert "event: end" in gone
 
 
+@pytest.mark.thorough
 def test_charts_are_drawn_of_the_dashboards_own_samples(lanelog_client: lanelog.Client) -> None:
     """From its first page on, until the client is closed: then its thread ends."""
     lanelog_client.publish("t", "k", b"x")
@@ -694,6 +698,7 @@ def test_rules_that_protect_nothing_are_refused(rules: dict[str, Any]) -> None:
 # -- the verb ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rights", ["read-only", "users may act"])
 def test_the_verb_serves_it_on_this_machine(
     shop: lanelog.Client, lanelog_server: DevServer, tmp_path: Path, rights: str

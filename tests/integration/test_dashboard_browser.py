@@ -112,6 +112,7 @@ def address(lanelog_server: DevServer) -> Iterator[str]:
             yield at
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, dark: bool) -> None:
@@ -146,6 +147,7 @@ def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, d
     assert [problem for problem in page.problems if "favicon" not in problem] == []
 
 
+@pytest.mark.thorough
 def test_an_action_is_done_by_the_keyboard_alone(page: Page, lanelog_server: DevServer) -> None:
     """From the card of the front page to what was done, by Tab, Enter and letters; the focus is seen on the way."""
     with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
@@ -229,6 +231,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
     assert clicked == ACTIONS.keys()
 
 
+@pytest.mark.thorough
 def test_a_page_that_is_watched_changes_by_itself(page: Page, lanelog_server: DevServer) -> None:
     """What is paused appears, the charts move on, and the focus of the keyboard stays, beyond the end of a stream."""
     with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
@@ -260,6 +263,7 @@ def seconds(note: str) -> int:
     return (hours * 60 + minutes) * 60 + rest
 
 
+@pytest.mark.thorough
 def test_the_keyboard_shows_where_it_is(page: Page, address: str) -> None:
     """The first link skips to the content, and has an outline."""
     page.visit(address)

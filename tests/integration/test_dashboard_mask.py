@@ -41,6 +41,7 @@ def masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.thorough
 def test_a_function_of_the_current_directory_masks_payloads(
     lanelog_client: lanelog.Client, lanelog_url: str, masks: str
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_deadlock_that_is_swallowed_does_not_commit(
     assert not caplog.records
 
 
+@pytest.mark.thorough
 def test_a_statement_that_met_a_lock_does_not_stop_the_transaction_after_it(
     session: Session, raw: Any, table: str
 ) -> None:
@@ -311,6 +312,7 @@ def in_child(body: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_does_not_disturb_its_parent(database: Database, session: Session) -> None:
     """The child makes connections of its own, closes none of the parent's, and inherits no lock that nobody holds."""

@@ -35,6 +35,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Record:
     return seen
 
 
+@pytest.mark.thorough
 def test_a_dead_letter_whose_head_is_taken_is_tried_again_soon(
     lanelog_url: str, raw: Any, open_raw: Any, pauses: Record
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_dead_letter_whose_head_is_taken_is_tried_again_soon(
     assert set(seen) <= {0.0, settler.AGAIN}
 
 
+@pytest.mark.thorough
 def test_deleted_dead_letters_are_passed_in_one_step(
     lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

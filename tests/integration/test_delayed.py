@@ -94,6 +94,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Record:
 # -- when ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_message_with_a_delay_is_delivered_when_it_is_due(lanelog_client: Client, raw: Any) -> None:
     """Not before; its offset is the moment at which it becomes due: what is published meanwhile is before it."""
     seen = Record()
@@ -114,6 +115,7 @@ def test_a_message_with_a_delay_is_delivered_when_it_is_due(lanelog_client: Clie
     assert waiting(raw) == []
 
 
+@pytest.mark.thorough
 def test_deliver_at_is_an_instant_and_one_in_the_past_is_due_at_once(lanelog_client: Client, raw: Any) -> None:
     """By the database's clock."""
     now = one(raw, f"SELECT {NOW_MS}")
@@ -126,6 +128,7 @@ def test_deliver_at_is_an_instant_and_one_in_the_past_is_due_at_once(lanelog_cli
     assert one(raw, "SELECT created_at FROM queue_messages WHERE id = 'soon'") - now >= 700
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "subscribes", [pytest.param(True, marks=pytest.mark.thorough, id="subscriber"), pytest.param(False, id="publisher")]
 )
@@ -168,6 +171,7 @@ def test_what_has_been_due_for_long_is_appended_by_whoever_comes(
     assert log(raw) == ["old", "new", "late"]
 
 
+@pytest.mark.thorough
 def test_a_subscriber_sees_what_a_process_that_is_gone_has_scheduled(
     lanelog_client: Client, publisher: Publisher, raw: Any
 ) -> None:
@@ -377,6 +381,7 @@ def test_what_becomes_visible_during_a_look_is_not_left_to_the_one_a_second_late
     assert answers.wait(1)[0] is True
 
 
+@pytest.mark.thorough
 def test_what_a_transaction_of_the_callers_own_has_scheduled_is_seen_when_it_commits(
     lanelog_client: Client, by_hand: Scheduler, open_raw: Any, raw: Any, turns: Record
 ) -> None:
@@ -529,6 +534,7 @@ def test_the_scheduler_does_not_spin_while_a_lane_is_held(
     assert log(raw, "held") == ["first", "mine", "a"]
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_keeps_failing_stops_no_subscription(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -577,6 +583,7 @@ def test_whoever_asks_how_long_to_wait_is_not_disturbed_by_the_scheduler(appendi
     assert appending.wait() is None
 
 
+@pytest.mark.thorough
 def test_an_account_that_may_not_delete_leaves_it_to_others(
     lanelog_client: Client, publisher: Publisher, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:

@@ -13,9 +13,16 @@ from support.readme import ROOT, programs
 from support.sql import rows
 
 PROGRAMS = programs()
+PULLS = ROOT / "docs/howto/payloads.md"
+"""Its examples pull four times until nothing comes."""
+PROGRAM = pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.thorough] * (page == PULLS)) for page in PROGRAMS],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 
 
-@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: str(page.relative_to(ROOT)))
+@PROGRAM
 def test_examples_of_a_page(
     page: Path,
     lanelog_client: lanelog.Client,

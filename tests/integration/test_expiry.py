@@ -215,6 +215,7 @@ def test_what_waits_for_another_attempt_is_not_shown_as_expired(lanelog_client: 
     assert states == [MessageState.RETRYABLE, MessageState.EXPIRED]
 
 
+@pytest.mark.thorough
 def test_a_message_that_killed_its_process_does_not_expire(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """It had started: the next owner delivers it again, however late."""
     worker = fleet.worker("dies")
@@ -227,6 +228,7 @@ def test_a_message_that_killed_its_process_does_not_expire(fleet: Fleet, lanelog
     assert fates(raw) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["k", pytest.param(None, marks=pytest.mark.thorough)])
 def test_a_pause_past_the_time_expires_what_waits(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, key: str | None

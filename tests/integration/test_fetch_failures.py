@@ -12,6 +12,7 @@ from lanelog.errors import DatabaseError
 from support.waiting import Record
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("read", ["following", "exact"])
 def test_a_read_that_failed_once_is_repeated(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, read: str

@@ -21,6 +21,7 @@ def purposes(raw: Any, user: str) -> int:
     return int(one(raw, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = %s", user))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("logged")
 @pytest.mark.parametrize("most", [3, 4])
 def test_what_there_is_goes_to_the_loops_that_matter(
@@ -64,6 +65,7 @@ def test_a_connection_that_nobody_uses_is_closed_for_any_loop(lanelog_url: str, 
                 assert janitor.ensure()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("most", [1, 2])
 def test_status_does_with_the_connections_there_are(lanelog_url: str, raw: Any, most: int) -> None:
     """Looks that are meant to be taken at once wait for each other."""

@@ -155,6 +155,7 @@ def test_topics_groups_and_subscribers_may_have_any_name(lanelog_url: str, raw: 
         assert rows(raw, "SELECT consumer_group, topic FROM queue_groups") == [(group, topic)]
 
 
+@pytest.mark.thorough
 def test_dead_letters_keep_every_byte(lanelog_client: Client) -> None:
     """Topic, key, id, payload, metadata, group and reason of a rejected message, for every name there is."""
     reasons = [*NAMES, "a\x00b", " padded ", "line\nline", "\t", "\x7f", "q" * 5000]

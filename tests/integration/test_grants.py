@@ -295,6 +295,7 @@ def handle_some(client: lanelog.Client, record: Record) -> Callable[[lanelog.Mes
 WORK = [(f"repo-{n}", payload) for n in range(3) for payload in (b"good", b"bad", b"weak", b"late", b"good")]
 
 
+@pytest.mark.thorough
 def test_the_consumer_consumes_and_deletes_nothing(
     role_urls: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

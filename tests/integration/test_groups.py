@@ -73,6 +73,7 @@ def test_two_groups_dead_letter_the_same_message_twice(lanelog_client: Client, r
     assert one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't_dlq' AND partition_key = 'k'") == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", ["_dlq", None])
 def test_a_failing_consumer_of_dead_letters_loses_none(lanelog_client: Client, raw: Any, suffix: str | None) -> None:
     """A dead letter that fails or is rejected comes again without limit, whatever the policy; no second suffix."""
@@ -180,6 +181,7 @@ def test_hook_dead_letter_history_and_log_agree_about_the_attempts(
     assert record.exc_info is None  # a rejection, or what another process has seen
 
 
+@pytest.mark.thorough
 def test_a_nack_and_a_pause_are_the_groups_own(lanelog_client: Client, raw: Any) -> None:
     """While a waits for its retry or an operator has paused it, b reads on; a's rows are a's."""
     a_seen, b_seen = Record(), Record()

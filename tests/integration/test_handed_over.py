@@ -79,6 +79,7 @@ class HandsOver:
             self.outcomes(None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("order", "raises"), [("strict", False), ("strict", True), ("serial", True), ("concurrent", False)]
 )
@@ -104,6 +105,7 @@ def test_a_commit_that_fails_after_the_handler_returned_is_a_failed_attempt(
     assert subscription.stats().running == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ["strict", "serial"])
 def test_nothing_of_the_key_starts_before_that_commit_is_through(
     lanelog_client: Client,

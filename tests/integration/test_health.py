@@ -21,6 +21,7 @@ from support.stage import Stage
 from support.waiting import accept, eventually
 
 
+@pytest.mark.thorough
 def test_a_loop_that_is_stopped_is_named_until_it_goes_on(stage: Stage) -> None:
     """The keeper stands still between two statements for longer than its bound: this process is to be replaced."""
     point = "after groups.GET"
@@ -71,6 +72,7 @@ def test_a_loop_may_wait_for_an_answer_as_long_as_the_time_outs_say(lanelog_url:
         assert client._engine._bounds == Bounds(unanswered=16)
 
 
+@pytest.mark.thorough
 def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kill_it(
     lanelog_client: Client, lanelog_url: str
 ) -> None:

@@ -77,6 +77,7 @@ def send(line: socket.socket, heard: Receiver, *, token: int) -> None:
     line.sendto(HINT.packed(token), f"\0{heard.place.address}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("right", "interval", "lanes"),
     [(True, NEVER, 1), (False, NEVER, 1), (True, FetcherPace().soon, 1), (True, NEVER, 100)],

@@ -157,6 +157,7 @@ def test_a_hint_makes_a_subscriber_look(lanelog_client: Client, other: Client, r
     assert subscription.stats().hints >= 3
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_looks")
 def test_a_look_that_is_told_reads_where_heads_rose(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
@@ -245,6 +246,7 @@ def test_few_lanes_are_read_without_a_look(
     assert 1 <= len(looks) <= 3
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_looks")
 @pytest.mark.parametrize("lanes", [1, 100])
 def test_what_a_glance_cannot_tell_is_looked_at(lanelog_client: Client, other: Client, raw: Any, lanes: int) -> None:
@@ -269,6 +271,7 @@ def test_what_a_glance_cannot_tell_is_looked_at(lanelog_client: Client, other: C
     assert [len(message.payload) for message in handled.wait(known + 15)[-3:]] == [70_000, 70_000, 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_looks")
 @pytest.mark.parametrize("idle", [0, 60])
 def test_a_lane_that_has_messages_in_memory_hides_no_later_one(
@@ -297,6 +300,7 @@ def test_a_lane_that_has_messages_in_memory_hides_no_later_one(
     handled.wait(known + 23)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_looks")
 def test_a_lane_that_waits_for_another_attempt_is_named_for_nothing(
     lanelog_client: Client, other: Client, raw: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -328,6 +332,7 @@ def test_a_lane_that_waits_for_another_attempt_is_named_for_nothing(
     assert [each for each in warned if not each.startswith("handler.failed")] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_looks")
 def test_a_lane_that_is_named_by_chance_hides_no_other(lanelog_client: Client, other: Client, raw: Any) -> None:
     """Two lanes rise so that the sums of their part name one of them: it has too few rows, and both are read."""
@@ -468,6 +473,7 @@ def test_new_lanes_of_this_process_wake_its_keeper(lanelog_url: str) -> None:
         handled.wait(1)
 
 
+@pytest.mark.thorough
 def test_new_lanes_cost_no_look_at_the_others(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,6 +511,7 @@ def test_new_lanes_cost_no_look_at_the_others(
     assert subscription.state == "running"
 
 
+@pytest.mark.thorough
 def test_what_two_members_reach_for_at_once_is_shared_out(
     lanelog_client: Client, lanelog_url: str, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,6 +547,7 @@ def test_what_two_members_reach_for_at_once_is_shared_out(
         eventually(lambda: {each.stats().lanes for each in members} <= {20, 21})
 
 
+@pytest.mark.thorough
 def test_new_lanes_are_told_of_when_the_places_can_be_read_again(
     lanelog_client: Client, other: Client, lanelog_url: str, raw: Any
 ) -> None:
@@ -728,6 +736,7 @@ def test_a_topic_that_always_follows_another_one_is_hinted(
     assert set(told.items) == {number_of("a"), number_of("b")}
 
 
+@pytest.mark.thorough
 def test_hints_of_new_lanes_are_paid_for_and_owed(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_group_that_keeps_none_writes_none_and_asks_for_none(
     assert left(raw) == []
 
 
+@pytest.mark.thorough
 def test_a_seek_replaces_the_row(lanelog_client: Client, raw: Any) -> None:
     """Handled again, a message has one row still: how it left the last time."""
     lanelog_client.publish_many("t", [("k", b"x")] * 3)
@@ -207,6 +208,7 @@ def test_a_seek_replaces_the_row(lanelog_client: Client, raw: Any) -> None:
     assert before[1] < after[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("when", "how"),
     [
@@ -368,6 +370,7 @@ def test_history_is_filtered_by_outcome_id_and_time(lanelog_client: Client, lane
     assert "--since 'tomorrow' is no time" in command.refused("history", "t", "g", "--since", "tomorrow")
 
 
+@pytest.mark.thorough
 def test_old_rows_leave_in_batches_and_young_ones_stay(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """The oldest first, and a full batch says that the next is due at once; other groups keep theirs."""
     each, young = 3 * store.BATCH // 4, 2
@@ -417,6 +420,7 @@ def test_a_row_that_was_written_anew_is_not_deleted_for_its_age(
     assert len(left(raw)) == 1
 
 
+@pytest.mark.thorough
 def test_maintenance_deletes_old_history_of_groups_that_are_gone(
     janitors: Janitors, lanelog_client: Client, raw: Any
 ) -> None:
@@ -500,6 +504,7 @@ def test_old_dead_letters_wait_for_whoever_reads_them(
     assert collect() == []
 
 
+@pytest.mark.thorough
 def test_settled_dead_letters_leave_by_themselves(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """Redriven or deleted, they and their rows go while somebody consumes the topic; there is no retention needed."""
     lanes = LANES_A_PASS + 5

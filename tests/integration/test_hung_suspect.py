@@ -13,6 +13,7 @@ from support.waiting import Record, events, eventually
 WITHIN = 20.0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("logged")
 def test_a_hung_suspect_leaves_the_process_to_the_others(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture

@@ -59,6 +59,7 @@ def test_a_killed_process_counts_only_what_it_ran(
     assert not lanelog_client.admin.dead_letters("t", "g")
 
 
+@pytest.mark.thorough
 def test_what_waits_for_a_worker_when_an_operator_takes_its_lane_was_not_tried(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def wait_for_the_rest(stage: Stage) -> None:
 # -- collection and flush ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [RAISING, *thorough(*POINTS)])
 def test_a_flush_does_not_wait_for_a_collection_and_is_collected_later(stage: Stage, point: str) -> None:
     """Both groups ack while the collection is paused; what it read before is stale, and that is safe."""
@@ -100,6 +101,7 @@ def test_a_collection_does_not_wait_for_a_flush_and_leaves_what_it_has_not_commi
 # -- collection and publish ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [RAISING, *thorough("after offsets.TRY_LOCK_FLOORS", "after moves.DELETE")])
 def test_a_publish_does_not_wait_for_a_collection_of_its_lane(stage: Stage, point: str) -> None:
     """It returns while the collection is paused; what it published stays until both groups have acked it."""

@@ -66,6 +66,7 @@ def test_a_publish_under_a_mend_waits_and_comes_behind_what_is_stored(stage: Sta
     assert publishing.result(30).offset == (HEAD + 1 if dies else 10)
 
 
+@pytest.mark.thorough
 @DIES
 def test_a_settlement_under_a_mend_waits_and_is_refused(stage: Stage, dies: bool) -> None:
     """The lease is taken away in the same transaction; if that dies, the settlement is committed as if nothing was."""
@@ -87,6 +88,7 @@ def test_a_settlement_under_a_mend_waits_and_is_refused(stage: Stage, dies: bool
     assert one(stage.raw, "SELECT COUNT(*) FROM queue_delivery_state WHERE message_offset = 9") == int(dies)
 
 
+@pytest.mark.thorough
 @DIES
 def test_a_second_mend_waits_and_finds_what_the_first_has_left(stage: Stage, drained: None, dies: bool) -> None:
     """One of them mends the lane, and tells it; if the first dies, that is the second."""

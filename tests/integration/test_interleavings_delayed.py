@@ -60,6 +60,7 @@ def ended(step: Call, *, dies: bool) -> None:
 # -- against publishers ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @DIES
 @pytest.mark.parametrize("delay", [None, *thorough(3600.0)], ids=["at once", "delayed"])
 @APPENDING
@@ -192,6 +193,7 @@ def test_what_is_due_in_a_lane_that_is_being_purged_comes_when_that_is_over(
 # -- against a cancellation --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @DIES
 @BEHIND_THE_ROWS
 def test_a_cancellation_waits_for_who_appends_the_message(stage: Stage, point: str, dies: bool) -> None:

@@ -78,6 +78,7 @@ def test_a_settlement_behind_its_fence_comes_first(stage: Stage, verb: str, how:
     assert_goes_on(stage, owner, how, SETTLED[verb], settled=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("verb", "how", "dies"),
     [

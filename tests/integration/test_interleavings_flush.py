@@ -47,6 +47,7 @@ def next_member(client: Client) -> Record:
 # -- release and flush ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "point"), [IN_FLIGHT[2], *thorough(*IN_FLIGHT[:2], *IN_FLIGHT[3:])])
 def test_a_lane_is_not_released_by_a_stop_before_its_last_settlement_is_known(
     stage: Stage, how: str, point: str
@@ -120,6 +121,7 @@ def test_a_message_that_comes_while_its_lane_is_released_is_the_next_owners(stag
 # -- flush and flush ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "point"),
     [("transaction", "after deliveries.SETTLE_SAME"), *thorough(("reject", "after deliveries.SETTLE"))],
@@ -156,6 +158,7 @@ def in_transaction(stage: Stage, point: str) -> Actor:
     return owner.paused(point)
 
 
+@pytest.mark.thorough
 def test_a_time_out_before_the_claim_fences_the_transaction(stage: Stage) -> None:
     """Its block is through, its claim is not: attempt 2 commits, attempt 1 raises LeaseLost and leaves nothing."""
     point = "before RELEASE SAVEPOINT lanelog_start"

@@ -26,6 +26,7 @@ def call(client: Client, *keys: str) -> list[int]:
 # -- group commit and a caller's lock ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["commits", *thorough("rolls back", "dies")])
 def test_a_callers_lock_holds_back_its_own_lane_and_no_other(stage: Stage, end: str) -> None:
     """Whoever wants that lane waits for the caller, holding nothing: neither other keys nor the caller's next one."""
@@ -76,6 +77,7 @@ def test_a_caller_waits_for_a_group_commit_and_comes_behind_it(stage: Stage, poi
     assert stage.stored() == ([1, 2] if dies else [1, 2, 3])
 
 
+@pytest.mark.thorough
 def test_callers_who_want_each_others_lanes_are_told_and_one_of_them_commits(stage: Stage) -> None:
     """Two transactions in opposite orders: one is rolled back whole and may be repeated, the other commits at once."""
     before = f"{IN_THE_BLOCK} before b"
@@ -157,6 +159,7 @@ def test_a_hole_is_not_passed_under_an_open_publish(stage: Stage) -> None:
     assert len(stage.fleet.logged("log.hole_found")) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", ["before COMMIT following fetches.SHARE_HEAD", *thorough("after fetches.SHARE_HEAD")])
 def test_a_publish_waits_for_the_look_at_a_hole_and_no_longer(stage: Stage, point: str) -> None:
     """Publishers of other lanes do not wait at all; what is published meanwhile comes right behind the hole."""

@@ -77,6 +77,7 @@ def test_a_publish_under_a_purge_that_has_no_head_yet_goes_on_and_keeps_the_lane
     assert_delivered_above(stage, HEAD + 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "point", [LAST, *thorough(HEAD_LOCK, LEASE_LOCK, "after offsets.LOCK_LANE", "after partitions.PURGE")]
 )
@@ -158,6 +159,7 @@ def test_a_lane_that_is_purged_between_its_making_and_its_first_message_is_made_
 # -- purge and purge -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [LAST, *thorough(FIRST_LOCK, FLOORS, HEAD_LOCK)])
 def test_a_second_purge_gives_up_at_once(stage: Stage, point: str) -> None:
     """Of the same lane and of a neighbour: it ends while the first is paused, which then does all of it."""
@@ -175,6 +177,7 @@ def test_a_second_purge_gives_up_at_once(stage: Stage, point: str) -> None:
 # -- purge and acquisition ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [LEASE_LOCK, *thorough(FLOORS, LAST)])
 def test_a_keeper_does_not_wait_for_a_purge_and_never_keeps_a_lane_that_is_gone(stage: Stage, point: str) -> None:
     """The lease is taken as long as the purge has not locked it, else skipped; then the lane comes back above."""
@@ -240,6 +243,7 @@ def test_a_lane_that_goes_between_the_look_and_the_birth_of_its_lease_gets_none(
     assert_handles_the_next(stage, keeper, EPOCH + 21)
 
 
+@pytest.mark.thorough
 def test_a_lane_that_goes_between_its_acquisition_and_its_loading_is_given_up(stage: Stage) -> None:
     """Taken, and purged before its rows were read: the keeper loads nothing, and takes it anew when it is back."""
     point = "after COMMIT following leases.TAKE"

@@ -63,6 +63,7 @@ def assert_handled(stage: Stage, *offsets: int) -> None:
 # -- redrive and redrive -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @DIES
 @pytest.mark.parametrize(
     "point", [COPYING, *thorough("after partitions.TRY_LOCK_HEADS", "after deliveries.SETTLE_LETTERS")]
@@ -92,6 +93,7 @@ def test_a_redrive_that_dies_behind_its_commit_is_not_repeated(stage: Stage) -> 
 # -- redrive and publish -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_redrive_comes_back_to_a_head_that_a_publisher_has(stage: Stage) -> None:
     """It goes behind the publisher's message."""
     publishing = stage.stopped("before COMMIT following messages.INSERT", "publish", topic="t", key="k")
@@ -147,6 +149,7 @@ def test_a_burial_does_not_wait_for_a_redrive_of_its_key(stage: Stage, dies: boo
     assert owner.handled(3, "offset")[:3] == [5, 6, 7]
 
 
+@pytest.mark.thorough
 def test_a_message_that_fails_again_while_its_dead_letter_is_brought_back_is_not_lost(stage: Stage) -> None:
     """A seek brought it back; its burial finds the dead letter, which a redrive then takes: that copy is delivered."""
     stage.client.admin.seek("t", "g", key="k", to=3, dry_run=False)

@@ -66,6 +66,7 @@ def wait_until_all_is_collected(stage: Stage) -> None:
 # -- collection and registration -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("collectable")
 @pytest.mark.parametrize(
     ("point", "start"),
@@ -104,6 +105,7 @@ def test_a_registration_under_a_collection_owns_nothing_that_was_released_and_al
     assert not stage.fleet.logged("log.hole_found")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("collectable")
 @pytest.mark.parametrize(
     ("point", "start"),
@@ -146,6 +148,7 @@ def old_letters(stage: Stage) -> None:
     make_old(stage, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("old_letters")
 @pytest.mark.parametrize(
     "point", [RAISING, *thorough(RAISED, DELETED, "after offsets.TRY_LOCK_FLOORS", "after moves.LETTERS")]
@@ -165,6 +168,7 @@ def test_a_reader_registered_under_retention_begins_behind_what_it_releases(stag
     assert stage.client.admin.heads("t_dlq") == {"k": 3}
 
 
+@pytest.mark.thorough
 @DIES
 @pytest.mark.usefixtures("old_letters")
 @pytest.mark.parametrize("point", [CREATING, *thorough(LOCKING)])
@@ -188,6 +192,7 @@ def test_retention_waits_for_the_registration_of_a_reader_and_keeps_all_it_reads
 # -- registration and publish --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("point", "start"),
     [

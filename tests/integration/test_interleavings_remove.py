@@ -70,6 +70,7 @@ def test_the_deletion_waits_for_a_settlement_behind_its_fence_and_leaves_nothing
     assert_ended(stage, how, 1, 2)
 
 
+@pytest.mark.thorough
 @DIES
 def test_a_settlement_that_meets_the_deletion_waits_and_is_decided_by_its_commit(stage: Stage, dies: bool) -> None:
     """Refused when the group goes; written when the deletion dies, and the group is as it was."""
@@ -102,6 +103,7 @@ def abandoned(stage: Stage) -> None:
     group.lease("k", "", 7)
 
 
+@pytest.mark.thorough
 @DIES
 @pytest.mark.usefixtures("abandoned")
 @pytest.mark.parametrize("point", [ENDING, *thorough("after partitions.LOCK_TOPIC")])

@@ -59,6 +59,7 @@ def stopped_after(stage: Stage, first: str, point: str) -> Actor:
 # -- seek and collection -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("acked")
 @pytest.mark.parametrize("point", [RAISING, RELEASED[0], *thorough(*HOLDING_THE_FLOOR, RELEASED[1])])
 def test_a_seek_under_a_collection_goes_as_far_back_as_that_leaves(stage: Stage, point: str) -> None:
@@ -123,6 +124,7 @@ def test_a_seek_waits_for_the_acquisition_of_the_lane_and_takes_it_away_again(st
     assert owner.handled(2, "key", "offset", "attempt", "token") == [("k", 4, 1, 4), ("k", 5, 1, 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("acked")
 @pytest.mark.parametrize("point", ["before deliveries.LOAD", *thorough(TAKEN, "after leases.OWNED_AMONG")])
 def test_a_seek_between_acquisition_and_loading_is_not_undone_by_what_is_loaded(stage: Stage, point: str) -> None:
@@ -159,6 +161,7 @@ def test_a_lease_that_is_born_by_a_seek_is_not_born_a_second_time(stage: Stage, 
 # -- pause, and acquisition and flush ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("acked")
 @pytest.mark.parametrize("key", ["k", *thorough(None)], ids=["lane", "group"])
 @pytest.mark.parametrize("point", ["after leases.OWNED_AMONG", *thorough(TAKING, TAKEN)])

@@ -55,6 +55,7 @@ def in_a_thread(call: Callable[[], object]) -> Iterator[Record]:
         thread.join(30)
 
 
+@pytest.mark.thorough
 def test_pause_hands_out_nothing_and_keeps_the_lanes(
     lanelog_client: Client, raw: Any, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_pause_hands_out_nothing_and_keeps_the_lanes(
         assert [offset for k, offset, _ in items if k == key] == list(range(1, 21))
 
 
+@pytest.mark.thorough
 def test_stop_that_times_out_keeps_the_lane_until_its_handler_ends(
     lanelog_client: Client, lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, held: Held
 ) -> None:
@@ -300,6 +302,7 @@ def test_run_without_a_handler_is_refused(lanelog_client: Client) -> None:
         lanelog_client.run()
 
 
+@pytest.mark.thorough
 def test_run_returns_when_the_client_is_closed(lanelog_url: str, raw: Any) -> None:
     """In another thread than the main one there are no signals; close() ends it."""
     client = lanelog.connect(lanelog_url)
@@ -311,6 +314,7 @@ def test_run_returns_when_the_client_is_closed(lanelog_url: str, raw: Any) -> No
     assert one(raw, REGISTERED) == 0
 
 
+@pytest.mark.thorough
 def test_sigterm_drains_and_exits_with_0(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """client.run() in a process of its own: the handler in flight ends, the rest is left at attempt 1, all released."""
     lanelog_client.publish_many("t", [("idle", {}), ("a", {"wait": "w1"})])
@@ -334,6 +338,7 @@ def test_sigterm_drains_and_exits_with_0(fleet: Fleet, lanelog_client: Client, r
     assert rest.wait(21 - done) == [(n, 1) for n in range(done + 1, 22)]
 
 
+@pytest.mark.thorough
 def test_a_drain_that_has_taken_long_enough_cuts_handlers_off(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """What runs goes back with an attempt that does not count; the process ends; the next one has it at once."""
     lanelog_client.publish_many("t", [("a", {"wait": "w1"}), ("a", {}), ("b", {"wait": "w1"})])
@@ -352,6 +357,7 @@ def test_a_drain_that_has_taken_long_enough_cuts_handlers_off(fleet: Fleet, lane
     assert sorted(seen.wait(3)) == [("a", 1, 1), ("a", 2, 1), ("b", 1, 1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["MANUAL", "NACK_ON_ERROR", "ACK_FIRST"])
 def test_a_handler_that_was_cut_off_settles_nothing(
     lanelog_client: Client, lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, policy: str

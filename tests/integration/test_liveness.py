@@ -31,6 +31,7 @@ STOOD_STILL = 27.0
 HELD_FOR = 22
 
 
+@pytest.mark.thorough
 def test_a_clock_that_steps_by_an_hour_moves_no_lane(
     lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_clock_that_steps_by_an_hour_moves_no_lane(
     assert events(caplog, "lanes.taken_over") == []
 
 
+@pytest.mark.thorough
 def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_two_leases(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:

@@ -22,6 +22,7 @@ def number(publisher: Publisher, open_raw: Any) -> int:
     return int(one(holder, "SELECT CONNECTION_ID()"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("many", [False, True])
 def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: bool) -> None:
     """By one message and by many, whether the server's time-out ends the wait or our own."""
@@ -39,6 +40,7 @@ def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: 
         assert caught.value.retriable
 
 
+@pytest.mark.thorough
 def test_a_holder_is_told_from_those_who_wait_as_well(lanelog_url: str, number: int, open_raw: Any, raw: Any) -> None:
     """Others who wait in front are not the ones to look for."""
     waiting = open_raw()
@@ -63,6 +65,7 @@ def test_a_holder_is_told_from_those_who_wait_as_well(lanelog_url: str, number: 
     waiter.join(20)
 
 
+@pytest.mark.thorough
 def test_in_a_callers_transaction_too(publisher: Publisher, number: int, open_raw: Any) -> None:
     """It may go on, or must not, as the error said before."""
     mine = open_raw()
@@ -74,6 +77,7 @@ def test_in_a_callers_transaction_too(publisher: Publisher, number: int, open_ra
     assert f"by connection {number} (" in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_who_may_not_see_the_holder_gets_the_lane(lanelog_url: str, number: int, raw: Any) -> None:
     """And no other error than without the question."""
     granted = {"*": "SELECT, INSERT, UPDATE, DELETE"}

@@ -64,6 +64,7 @@ def test_the_ack_is_committed_with_the_block(lanelog_client: Client, raw: Any) -
     eventually(lambda: (subscription.stats().acked, subscription.stats().handled) == (1, 1))
 
 
+@pytest.mark.thorough
 def test_the_next_stage_is_published_with_the_ack(lanelog_client: Client, raw: Any) -> None:
     """A publish in the block is visible if and only if the message is acked; its subscriber is woken at once."""
     merged = Record()

@@ -110,6 +110,7 @@ def test_each_query_of_alerts_and_board_finds_its_series_in_a_scrape(log: lanelo
         assert {*named} <= there[found[0][0]], expression  # a join keeps the labels of its first side
 
 
+@pytest.mark.thorough
 def test_an_archive_that_nobody_runs_is_an_alert_as_it_is_a_problem(
     log: lanelog.Client, raw: Any, lanelog_url: str, tmp_path: Path
 ) -> None:

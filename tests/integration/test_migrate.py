@@ -351,6 +351,7 @@ def test_a_server_that_would_rebuild_a_table_is_not_asked_to(private_server: Dev
         database.close()
 
 
+@pytest.mark.thorough
 def test_an_upgrade_lets_heartbeats_pass_while_it_waits(old: Database, empty_url: str) -> None:
     """A transaction that holds the table delays it: meanwhile it gives up again and again, and others get through."""
     beat = "UPDATE queue_subscriber_heartbeats SET heartbeat_at = heartbeat_at + 1"

@@ -53,6 +53,7 @@ def test_what_is_given_up_without_dead_letters_is_told(lanelog_client: lanelog.C
     assert {each.name: each.key for each in told} == {"dropped": "k", "expired": "old"}
 
 
+@pytest.mark.thorough
 def test_what_an_operator_does_to_a_group_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
     """A pause, its end, and a lane that was taken from a handler."""
     entered, go = threading.Event(), threading.Event()
@@ -73,6 +74,7 @@ def test_what_an_operator_does_to_a_group_is_told(lanelog_client: lanelog.Client
         go.set()
 
 
+@pytest.mark.thorough
 def test_a_handler_that_takes_too_long_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
     """That it is slow, and that its time is over."""
     go = threading.Event()

@@ -33,6 +33,7 @@ def seen(lanelog_url: str) -> Record:
     return seen
 
 
+@pytest.mark.thorough
 def test_lanes_of_one_that_died_long_ago_are_taken_over_in_seconds(
     lanelog_client: Client, seen: Record, raw: Any
 ) -> None:

@@ -244,6 +244,7 @@ def test_idle_open_lanes_stay_and_those_that_are_too_many_go(lanelog_url: str, r
         assert client.publish("t", None, b"y").offset > 1, "the number was read before"
 
 
+@pytest.mark.thorough
 def test_the_janitor_keeps_idle_open_lanes(lanelog_url: str, raw: Any) -> None:
     """As `maintain` does."""
     with lanelog.connect(lanelog_url, lane_idle_purge=0) as client:

@@ -203,6 +203,7 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
         assert seen.items[-1] == (2, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [lanelog.Postpone, pytest.param(lanelog.Retry, marks=pytest.mark.thorough)])
 def test_a_waiting_message_keeps_wait_and_place_with_the_next_owner(
     lanelog_client: Client, lanelog_url: str, raw: Any, how: type[Exception], monkeypatch: pytest.MonkeyPatch

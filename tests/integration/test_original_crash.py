@@ -63,6 +63,7 @@ def loses_nothing(fleet: Fleet, client: Client, raw: Any, b: str, handled: list[
     assert left() == (["msg-B"], 4)
 
 
+@pytest.mark.thorough
 def test_crash_recovery(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """The message of a process that was killed over it is delivered to another as attempt 2."""
     publish(lanelog_client, crash={"wait": "w1"})

@@ -198,6 +198,7 @@ def test_empty_topic_subscribe(lanelog_client: Client) -> None:
         assert ids(deliveries, 1) == ["first"]
 
 
+@pytest.mark.thorough
 def test_graceful_shutdown_during_processing(lanelog_client: Client, lanelog_url: str) -> None:
     """A close lets the running handler end and keeps its ack; what nobody had begun or settled is another's, uncounted.
 

@@ -128,6 +128,7 @@ def test_rebalance_even_distribution(lanelog_client: Client, join: Join, raw: An
     eventually(lambda: shares(raw) == {"s1": 2, "s2": 2})
 
 
+@pytest.mark.thorough
 def test_subscriber_leaves(lanelog_client: Client, join: Join, raw: Any) -> None:
     """What a member leaves behind is the other's: two and two lanes, then four."""
     publish(lanelog_client, 4)

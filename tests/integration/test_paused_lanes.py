@@ -58,6 +58,7 @@ def of_free(raw: Any) -> Counter[str]:
     return Counter(owner.split(":")[0] for key, owner in owners(raw, "g", "t").items() if key not in PAUSED)
 
 
+@pytest.mark.thorough
 def test_paused_lanes_are_nobodys_and_the_rest_is_shared_out_evenly(
     join: Join, seen: Record, lanelog_client: Client, raw: Any, turns: Turns
 ) -> None:
@@ -87,6 +88,7 @@ def test_paused_lanes_are_nobodys_and_the_rest_is_shared_out_evenly(
     assert sorted(seen.wait(2 * len(KEYS))) == sorted([(key, 1) for key in KEYS] * 2)
 
 
+@pytest.mark.thorough
 def test_a_paused_group_has_no_owners_until_it_is_resumed(
     join: Join, seen: Record, lanelog_client: Client, raw: Any, turns: Turns
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_paused_group_has_no_owners_until_it_is_resumed(
     assert {attempt for _, attempt in seen.wait(26)} == {1}
 
 
+@pytest.mark.thorough
 def test_a_paused_lane_is_kept_while_its_handler_runs(lanelog_client: Client, raw: Any, turns: Turns) -> None:
     """It is no prisoner of a long handler: resumed meanwhile, it goes on at once, under the same token."""
     started, go = Record(), threading.Event()

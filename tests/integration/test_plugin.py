@@ -39,6 +39,7 @@ def test_each_test_of_a_user_has_a_database_of_its_own(pytester: pytest.Pytester
         assert rows(root, r"SHOW DATABASES LIKE 'lanelog\_test\_%'") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["--lanelog-server", "LANELOG_TEST_URL"])
 def test_the_header_names_host_and_database(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, where: str

@@ -102,6 +102,7 @@ def test_unreadable_heartbeats_stop_nothing(
     assert one(raw, "SELECT COUNT(*) FROM queue_partition_leases WHERE leased_by <> ''") == 0
 
 
+@pytest.mark.thorough
 def test_who_never_wrote_a_heartbeat_takes_nothing_and_fails(
     make: Make, lanelog_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,6 +127,7 @@ def test_who_never_wrote_a_heartbeat_takes_nothing_and_fails(
     assert not taken.items
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_members_that_may_not_write_their_heartbeats_any_more_rob_nobody(
     make: Make, raw: Any, lanelog_client: Client, caplog: pytest.LogCaptureFixture, comes_back: bool

@@ -64,6 +64,7 @@ def test_what_is_published_after_a_promotion_is_delivered_whatever_the_tail_was(
         assert [payload for at, payload in after if at == key and b"new" in payload] == sent[key]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("goes", ["by the heartbeat", "up to a lower head", "beyond what memory has acked"])
 def test_a_proxy_that_changes_servers_behind_living_connections_is_found_out(
     pair: Pair, caplog: pytest.LogCaptureFixture, goes: str
@@ -98,6 +99,7 @@ def test_a_proxy_that_changes_servers_behind_living_connections_is_found_out(
         assert new[-number:] == sent[key]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settles", ["transaction", "dead letter"])
 def test_what_a_transaction_of_its_own_has_settled_is_done_again_when_the_tail_is_lost(
     pair: Pair, settles: str

@@ -265,6 +265,7 @@ def test_a_connection_in_another_database_publishes_into_the_clients(
     assert one(raw, "SELECT COUNT(*) FROM queue_scheduled") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.local_server
 def test_a_connection_to_another_server_is_explained(publisher: Publisher, raw: Any, private_server: DevServer) -> None:
     """Lanes are looked for and created at the client's server; a caller's connection elsewhere does not find them."""

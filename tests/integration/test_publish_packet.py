@@ -95,6 +95,7 @@ def test_an_early_time_out_locks_before_it_sends(proxy: Proxy, driver: Driver) -
         assert proxy.requests == before + 2
 
 
+@pytest.mark.thorough
 def test_a_busy_lane_holds_up_nobody_else(publisher: Publisher, raw: Any, open_raw: Any) -> None:
     """The packet does not wait; the message waits for its lane as ever, and is there once."""
     holder = open_raw()
@@ -227,6 +228,7 @@ def test_a_statement_that_is_refused(
     assert one(raw, "SHOW GLOBAL STATUS LIKE 'Connections'") == connections
 
 
+@pytest.mark.thorough
 @BOTH_WAYS
 @pytest.mark.parametrize("statement", ["INSERT ON queue_messages", "UPDATE ON queue_partitions"])
 @pytest.mark.parametrize("end", ["goes on", "dies"])
@@ -259,6 +261,7 @@ def test_a_server_that_stands_still_in_the_middle(
     assert head_of(raw) == 3
 
 
+@pytest.mark.thorough
 def test_a_server_that_stands_still_before_the_lock(publisher: Publisher, raw: Any, open_raw: Any) -> None:
     """Its client gives up and repeats; then the packet and its repetition go on at once, and it is there once."""
     locker = open_raw()
@@ -298,6 +301,7 @@ def test_a_message_that_waited_for_its_lane_is_no_older_than_the_one_before_it(
     assert 0 < before <= after
 
 
+@pytest.mark.thorough
 def test_hostile_text_stays_text(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
     """Whatever topic, key, metadata and payload say, they are stored as they are, in one packet."""
     everything = bytes(range(256)) + "".join(HOSTILE).encode()
@@ -314,6 +318,7 @@ def test_hostile_text_stays_text(publisher: Publisher, proxy: Proxy, raw: Any) -
     assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 2 + len(HOSTILE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_the_clock_of_a_lane_never_falls(lanelog_url: str, raw: Any, driver: Driver) -> None:
     """Publishers in turns, each in a packet of its own: a message is never older than the one before it."""
@@ -388,6 +393,7 @@ def test_nothing_is_sent_to_a_server_that_has_hung_up(lanelog_url: str, raw: Any
         database.close()
 
 
+@pytest.mark.thorough
 def test_what_may_still_arrive_is_waited_for_where_copies_leave_early(
     proxy: Proxy, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

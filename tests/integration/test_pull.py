@@ -114,6 +114,7 @@ def test_as_many_of_a_key_are_handed_out_as_its_order_allows(
     assert sorted(got) == [(n, 1) for n in range(1, 8) if n != settled]
 
 
+@pytest.mark.thorough
 def test_ack_first_settles_before_it_hands_out(lanelog_client: Client, raw: Any) -> None:
     """At most once for the pull style: committed before the caller has it, and settled already."""
     lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])

@@ -92,6 +92,7 @@ def test_closing_a_pulled_subscription_that_acks_first_does_not_wait(
     assert set(owners(raw, "g", "t").values()) == {""}
 
 
+@pytest.mark.thorough
 def test_closing_the_client_gives_back_what_nobody_can_settle_any_more(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:
@@ -111,6 +112,7 @@ def test_closing_the_client_gives_back_what_nobody_can_settle_any_more(
         again.ack()
 
 
+@pytest.mark.thorough
 def test_closing_the_client_waits_for_what_another_thread_may_have(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

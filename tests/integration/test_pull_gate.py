@@ -51,6 +51,7 @@ def test_a_caller_that_holds_messages_gets_others_before_a_suspect(lanelog_clien
     eventually(lambda: watermark(raw, "g", "t", "suspect") == 2)
 
 
+@pytest.mark.thorough
 def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, raw: Any) -> None:
     """The caller's time-out holds although the process's isolation is shut; the message comes with the next pull."""
     lanelog_client.publish("t", "a", b"1")

@@ -132,6 +132,7 @@ def turns(seen: Sequence[tuple[str, float]]) -> list[list[tuple[str, float]]]:
     return [list(seen[begin:end]) for begin, end in pairwise(begins)]
 
 
+@pytest.mark.thorough
 def test_an_equal_digest_extends_authority_from_before_it_was_asked_for_and_a_different_one_does_not(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ def test_an_equal_digest_extends_authority_from_before_it_was_asked_for_and_a_di
     assert "extended" not in {name for name, _ in seen[begin:]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("question", ["digest", "owned"])
 def test_authority_that_is_withdrawn_while_the_server_is_asked_stays_withdrawn(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, question: str
@@ -219,6 +221,7 @@ def test_authority_that_is_withdrawn_while_the_server_is_asked_stays_withdrawn(
     assert after[0] == "asked again"
 
 
+@pytest.mark.thorough
 def test_all_rows_are_read_once_a_lease(lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A digest that was the same by chance would hide a lost lane for no longer."""
     lanelog_client.publish("t", "a", b"1")
@@ -231,6 +234,7 @@ def test_all_rows_are_read_once_a_lease(lanelog_client: Client, raw: Any, monkey
     eventually(lambda: lanelog_client.measures().groups[0].counters.lost == 1)
 
 
+@pytest.mark.thorough
 def test_what_is_published_while_its_lane_is_loaded_is_found(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +336,7 @@ def test_a_pause_that_ends_between_two_turns_pauses_nothing(lanelog_client: Clie
         seen.wait(number + 2)
 
 
+@pytest.mark.thorough
 def test_the_first_lanes_begin_before_the_last_is_leased(lanelog_client: Client, raw: Any) -> None:
     """The first page of leases is a small one: its messages are handled while the others are still acquired."""
     total = 3000

@@ -95,6 +95,7 @@ def test_a_group_deleted_under_its_subscription_fails_it(lanelog_client: Client,
     assert subscription.stop(10)
 
 
+@pytest.mark.thorough
 def test_a_group_that_was_deleted_and_made_anew_fails_the_old_subscription(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:

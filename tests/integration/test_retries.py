@@ -19,6 +19,7 @@ from support.sql import one, rows
 from support.waiting import Record, events, eventually
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("policy", "attempts"),
     [
@@ -87,6 +88,7 @@ def test_a_policy_that_fails_itself_loses_nothing(lanelog_client: Client, caplog
     assert events(caplog, "retry_policy.failed", logging.ERROR)
 
 
+@pytest.mark.thorough
 def test_a_wait_is_never_longer_than_was_asked_for(lanelog_client: Client, raw: Any) -> None:
     """The database's clock was an hour ahead when the attempt failed, and is right again at the next owner's."""
     seen = Record()

@@ -71,6 +71,7 @@ def test_an_error_behind_some_rows_is_raised(connection: Connection) -> None:
         assert cursor.fetchall() == ((1,),)
 
 
+@pytest.mark.thorough
 def test_a_server_that_falls_silent_in_the_midst_of_an_answer_is_left(connection: Connection) -> None:
     """The read time-out holds between rows, too: some rows alone are no answer."""
     with connection.cursor() as cursor, pytest.raises(pymysql.err.OperationalError) as error:

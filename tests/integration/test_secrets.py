@@ -79,6 +79,7 @@ def log() -> Iterator[Everything]:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "how",
     ["tls", *(pytest.param(how, marks=THOROUGH) for how in ("password", "database", "port", "files", "cut", "packet"))],

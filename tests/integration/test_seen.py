@@ -27,6 +27,7 @@ def record_of(caplog: pytest.LogCaptureFixture, name: str) -> logging.LogRecord:
     return record
 
 
+@pytest.mark.thorough
 def test_an_error_tracker_shows_a_dead_letter(lanelog_client: Client, lanelog_url: str) -> None:
     """Sentry without a line of configuration: one issue, with the traceback of the handler and the message's place."""
     lanelog_client.publish("orders", "order-7", b"{}")
@@ -67,6 +68,7 @@ client.close()
 """
 
 
+@pytest.mark.thorough
 def test_with_nothing_configured_the_traceback_is_on_the_terminal(lanelog_client: Client, lanelog_url: str) -> None:
     """Python's last resort prints it; text that no stream takes is escaped, and logging reports no fault of its own."""
     lanelog_client.publish("orders", "order-7", b"{}")
@@ -156,6 +158,7 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
     assert "waits_for='handlers, or pulled messages that are not settled' running=1 lanes=1" in said[0]
 
 
+@pytest.mark.thorough
 def test_an_end_without_the_database_says_so(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever looks at the terminal after Ctrl-C learns that it is the database which is waited for."""
     with paced(lanelog.connect(private_server.url), tells=0.1) as client:
@@ -181,6 +184,7 @@ with lanelog.connect(sys.argv[1]) as client:
 """
 
 
+@pytest.mark.thorough
 def test_a_second_ctrl_c_ends_without_a_traceback(lanelog_client: Client, lanelog_url: str) -> None:
     """In a script, in a `with` block of its client, and with a handler that goes on: exit status 130."""
     lanelog_client.publish("t", "k", b"1")

@@ -79,6 +79,7 @@ def test_every_session_has_its_own_settings(hostile_url: str, lent: str) -> None
     assert dict(zip(MEANT, found, strict=True)) == MEANT
 
 
+@pytest.mark.thorough
 def test_what_a_third_group_has_not_read_is_kept(hostile_url: str) -> None:
     """Collection sees every group, though SELECT returns two rows by default; publishing and consuming go on."""
     with lanelog.connect(hostile_url) as client, connect(hostile_url) as raw:

@@ -247,6 +247,7 @@ def test_a_base_exception_is_a_failure_like_any_other(lanelog_client: Client, er
     assert len({name for _, _, name in seen.items}) == 1
 
 
+@pytest.mark.thorough
 def test_an_error_text_that_no_column_holds_is_stored_all_the_same(lanelog_client: Client, raw: Any) -> None:
     """Lone surrogates, four-byte characters and a megabyte of text must not prevent the settlement."""
 

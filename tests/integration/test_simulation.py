@@ -466,6 +466,7 @@ def world(lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, errors: l
     return World(lanelog_url, raw, monkeypatch, errors)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)  # a failure takes as long as Hypothesis needs to find the shortest script
 @pytest.mark.parametrize("examples", [4, *thorough(EXAMPLES or 30)])
 def test_the_engine_keeps_its_promises_in_every_simulated_history(world: World, examples: int) -> None:

@@ -108,6 +108,7 @@ def test_it_waits_for_whoever_takes_the_lane(
     assert row_of(raw)[:2] == ((3, 4) if end == "rollback" else (2, 3))
 
 
+@pytest.mark.thorough
 def test_it_holds_the_lease_until_it_is_committed(session: Session, raw: Any, open_raw: Callable[..., Any]) -> None:
     """Nobody takes the lane between its look at the lease and its commit; who skips locked leases skips this one."""
     thief = open_raw()
@@ -123,6 +124,7 @@ def test_it_holds_the_lease_until_it_is_committed(session: Session, raw: Any, op
     assert rows(thief, f"SELECT 1 FROM {LEASE} FOR UPDATE SKIP LOCKED") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_one_that_meets_a_lock_fails_alone(session: Session, raw: Any, open_raw: Callable[..., Any]) -> None:
     """Its error may pass, nothing is written, and the lease is free."""
     holder = open_raw()
@@ -137,6 +139,7 @@ def test_one_that_meets_a_lock_fails_alone(session: Session, raw: Any, open_raw:
     assert flush(session, 3, 4)
 
 
+@pytest.mark.thorough
 def test_a_mark_that_the_network_kept_hides_no_message_from_the_next_owner(lanelog_url: str, raw: Any) -> None:
     """It arrives when a later message is marked and has a handler: the row keeps the later mark."""
     running, go = Record(), threading.Event()

@@ -38,6 +38,7 @@ def timed_out(monkeypatch: pytest.MonkeyPatch) -> Record:
     return record
 
 
+@pytest.mark.thorough
 def test_a_lock_on_one_lane_stalls_that_lane_alone(
     lanelog_client: Client, open_raw: Any, raw: Any, timed_out: Record
 ) -> None:

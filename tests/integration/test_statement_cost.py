@@ -189,6 +189,7 @@ def test_eight_threads_at_once_cost_a_statement_a_message(client: Client, raw: A
     assert sent["questions"] == both.total() + 2  # LOCK and UNLOCK TABLES
 
 
+@pytest.mark.thorough
 def test_a_publish_in_a_callers_transaction_is_seven_statements(client: Client, raw: Any, connect: Any) -> None:
     """A savepoint set, tried and released around the publish; our own connection looks whether the lane is there."""
     mine = connect(autocommit=False)

@@ -18,6 +18,7 @@ LEASES = "SELECT partition_key, lease_epoch, leased_by FROM queue_partition_leas
 WATERMARKS = "SELECT * FROM queue_offsets WHERE consumer_group = 'g' ORDER BY partition_key"
 
 
+@pytest.mark.thorough
 def test_a_process_that_slept_past_its_lease_changes_nothing_any_more(
     fleet: Fleet, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ def test_a_late_return_is_refused_and_logged(
     assert watermark(raw, "g", "t", "k") == 1
 
 
+@pytest.mark.thorough
 def test_timeouts_count_as_failures(lanelog_client: Client, raw: Any) -> None:
     """A handler that always outsleeps its time-out is dead-lettered after the policy's attempts."""
     release, attempts = threading.Event(), Record()
@@ -218,6 +219,7 @@ def test_a_living_handler_is_extended_up_to_max_handler_time(
     eventually(lambda: watermark(raw, "g", "t", "k") == 1)
 
 
+@pytest.mark.thorough
 def test_a_living_handler_that_ends_in_time_has_not_timed_out(lanelog_client: Client, turns: Turns) -> None:
     """Its return after several time-outs is an ack like any other."""
     sleeper = Sleeper(lambda _: None)

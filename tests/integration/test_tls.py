@@ -92,6 +92,7 @@ def refusal(where: str, password: str) -> DatabaseError:
     return found[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_everything_works_encrypted(server: TlsServer, ca: Path, host: str) -> None:
     """With the authority's file: publish, transactions, subscribe and every loop of it, by name and by address."""

@@ -195,6 +195,7 @@ def test_a_refused_publish_is_an_error_and_a_postponement_is_none(
     assert "error.type" not in (postponed.attributes or {})
 
 
+@pytest.mark.thorough
 def test_a_message_that_a_handler_had_before_links(
     traced: Client, lanelog_url: str, provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:

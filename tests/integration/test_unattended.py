@@ -77,6 +77,7 @@ def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any) -> Non
     assert [row[:2] for row in fates(raw) if row[0] == "gone"] == [("gone", 1), ("gone", 2)]
 
 
+@pytest.mark.thorough
 def test_who_holds_his_lock_is_alive_whatever_the_clock_says(stage: Stage) -> None:
     """The server's clock was set forward, or it stood still: heartbeats are over, and everybody is there."""
     stage.client.publish("t", "k", "{}")
@@ -135,6 +136,7 @@ def test_what_a_handler_may_have_seen_is_left_to_the_consumer(lanelog_client: Cl
     assert len(delivery_rows(raw, "g", "t")) == (1 if how == "retryable" else 0)
 
 
+@pytest.mark.thorough
 def test_a_dead_owner_that_only_slept_is_fenced(stage: Stage) -> None:
     """Stopped for a minute beyond its lease, and without its lock: what it believes to have is somebody else's."""
     stage.client.publish("t", "k", "{}")
@@ -179,6 +181,7 @@ def _nobody(stage: Stage) -> None:
     expired(stage.client, stage.raw, 2, of=3)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_nobody")
 @DIES
 @pytest.mark.parametrize("point", [COMMITTING, *POINTS])
@@ -196,6 +199,7 @@ def test_a_consumer_that_comes_meanwhile(stage: Stage, point: str, dies: bool) -
     assert member.started() == [(3, 1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_nobody")
 @DIES
 @pytest.mark.parametrize("point", [COMMITTING, *POINTS])

@@ -67,6 +67,7 @@ def test_a_program_that_forgets_to_run_its_client_hears_of_it(tmp_path: Path, na
     assert "geheim" not in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SILENT)
 def test_who_does_anything_or_only_imports_is_not_meant(tmp_path: Path, lanelog_url: str, name: str) -> None:
     """A web process that publishes, a test runner, a forked child, a program that fails by itself."""

@@ -139,6 +139,7 @@ def test_processes_share_the_lanes_and_drain_at_sigterm(
     assert not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_killed_is_started_again(start: Start, lanelog_client: Client, raw: Any) -> None:
     """What it had in work is delivered again, as a second attempt."""
     worker = start()
@@ -152,6 +153,7 @@ def test_a_process_that_is_killed_is_started_again(start: Start, lanelog_client:
     assert worker.program.ended() == 0
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_running_after_the_supervisor_was_killed(
     start: Start, lanelog_client: Client, tmp_path: Path, raw: Any
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_second_signal_does_not_wait(start: Start, lanelog_client: Client, tmp
     assert not alive(pid)
 
 
+@pytest.mark.thorough
 def test_a_handler_that_outlasts_the_drain_is_cut_off(start: Start, lanelog_client: Client, tmp_path: Path) -> None:
     """The command ends in time, and its message goes back with an attempt that does not count."""
     worker = start("--drain-timeout", "0.2")
@@ -200,6 +203,7 @@ def test_a_handler_that_outlasts_the_drain_is_cut_off(start: Start, lanelog_clie
     assert again.program.ended() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ends", ["by a signal", "by a limit"])
 def test_a_process_that_cannot_exit_is_ended(start: Start, lanelog_client: Client, tmp_path: Path, ends: str) -> None:
     """A thread of the application goes on for ever, and Python waits for it: the process ends all the same."""
@@ -219,6 +223,7 @@ def test_a_process_that_cannot_exit_is_ended(start: Start, lanelog_client: Clien
     assert worker.program.ended(within=20) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("drain", ["with a bound", "without one"])
 def test_a_process_that_hears_no_signal_is_killed_after_its_drain(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], drain: str
@@ -239,6 +244,7 @@ def test_a_process_that_hears_no_signal_is_killed_after_its_drain(
     assert not alive(pid)
 
 
+@pytest.mark.thorough
 def test_a_process_that_hangs_is_replaced(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,6 +270,7 @@ def test_a_process_that_hangs_is_replaced(
     assert all(str(pid) in told for pid in pids)
 
 
+@pytest.mark.thorough
 def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +292,7 @@ def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
     assert worker.program.ended() == 0
 
 
+@pytest.mark.thorough
 def test_an_import_that_hangs_is_tried_again(start: Start, bounds: Callable[..., None], tmp_path: Path) -> None:
     """It waits for something that never comes."""
     bounds("silence", STARTS=6.0)
@@ -339,6 +347,7 @@ def test_processes_that_were_stopped_with_their_supervisor_are_not_killed(
     assert worker.program.ended() == 0
 
 
+@pytest.mark.thorough
 def test_a_handler_without_a_supervisor_is_cut_off_uncounted(
     start: Start, lanelog_client: Client, tmp_path: Path
 ) -> None:
@@ -356,6 +365,7 @@ def test_a_handler_without_a_supervisor_is_cut_off_uncounted(
     assert again.program.ended() == 0
 
 
+@pytest.mark.thorough
 def test_processes_that_have_handled_enough_are_replaced_one_at_a_time(
     start: Start, lanelog_client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -375,6 +385,7 @@ def test_processes_that_have_handled_enough_are_replaced_one_at_a_time(
     assert [*"".join(each[0] for each in told)][:5] == [".", ".", "p", ".", "p"]
 
 
+@pytest.mark.thorough
 def test_metrics_are_those_of_all_processes_also_of_ended_ones(
     start: Start, lanelog_client: Client, address: str, tmp_path: Path
 ) -> None:
@@ -434,6 +445,7 @@ def test_a_change_of_the_source_replaces_the_processes(start: Start, tmp_path: P
     assert worker.program.ended() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("target", "says"),
     [
@@ -455,6 +467,7 @@ def test_a_client_that_is_not_found_ends_the_command(
     assert says in capfd.readouterr().err
 
 
+@pytest.mark.thorough
 def test_it_gives_up_when_no_process_can_start(tmp_path: Path) -> None:
     """After five of each place whose module raises: whoever started the command must hear of it."""
     (tmp_path / "broken.py").write_text("print('tried')\nraise RuntimeError('not today')\n")

@@ -1,14 +1,23 @@
-"""The main paths of the format, once each: batches in and out, streams, and the documentation's example."""
+"""The main paths of the tier, once each: the format, a stream, the example of its page; archive, replay, analysis."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.csv
+import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+import lanelog
+from lanelog.cli._main import cli
 from lanelog.client import Client
+from lanelog.spark import Replayed, read_archive, replay
+from lanelog.spark.analysing import analysis
 from lanelog.spark.source import options
 from lanelog.spark.source.schema import TABLES
+from support.archives import Archive, Held, publish
 from support.readme import Example, example, table
 from support.spark import Read
 from support.waiting import accept, eventually
@@ -38,6 +47,7 @@ def test_a_message_comes_with_all_that_was_published(spark: SparkSession, client
     assert before <= times.timestamp.replace(microsecond=0) == times.created_at.replace(microsecond=0)
 
 
+@pytest.mark.thorough
 def test_a_group_reads_from_its_watermark(client: Client, read: Read) -> None:
     """With groupId: what the group has not acked, lanes included that it has never seen."""
     client.publish_many("t", [("a", b"x")] * 3)
@@ -63,6 +73,7 @@ def test_rows_become_messages(spark: SparkSession, client: Client, lanelog_url: 
     ]
 
 
+@pytest.mark.thorough
 def test_a_second_write_adds_nothing(spark: SparkSession, client: Client, lanelog_url: str, read: Read) -> None:
     """Ids decide: the rows of a run that is repeated are duplicates, and what is new among them is added."""
     frame = spark.range(2500).selectExpr(
@@ -74,6 +85,7 @@ def test_a_second_write_adds_nothing(spark: SparkSession, client: Client, lanelo
     assert read(subscribe="t").count() == 2501
 
 
+@pytest.mark.thorough
 def test_a_stream_writes_once_through_a_crash(
     spark: SparkSession, client: Client, lanelog_url: str, read: Read, tmp_path: Path
 ) -> None:
@@ -98,6 +110,7 @@ def test_a_stream_writes_once_through_a_crash(
     assert {row.key: row["count"] for row in found} == {"k0": 11, "k1": 10, "k2": 10}
 
 
+@pytest.mark.thorough
 def test_the_pages_example(spark: SparkSession, client: Client, lanelog_url: str, read: Read, tmp_path: Path) -> None:
     """It copies a topic in order, and writes the same messages to Parquet."""
     client.publish_many("orders", [(f"order-{n % 3}", b"%d" % n) for n in range(30)])
@@ -115,3 +128,76 @@ def test_the_options_of_a_read_are_listed() -> None:
     listed = {name.strip(" `") for row in table("Option of a read", "Meaning") for name in row[0].split(",")}
     known = {*options._PLACE, *options._TOPICS, *options._MESSAGES, *options._BATCH, *options._STREAM}
     assert listed == known
+
+
+def test_everything_is_archived_once_and_as_it_was(
+    spark: SparkSession, client: Client, read: Read, archive: Archive, archived: Held, path: str
+) -> None:
+    """All columns as the live log has them; a second run adds what is new."""
+    wanted = publish(client, "t", 40) + publish(client, "häh/ü=%1," + "x" * 200, 10)
+    client.publish("u", "schlüssel 🔑", b"\x00\xff", id="eins", metadata={"häh": "é🙂", "": "leer"})
+    wanted["u", "schlüssel 🔑", 1] += 1
+    with client.subscribe("u", "workers", refuse) as subscription:
+        eventually(lambda: subscription.stats().dead_lettered == 1, within=240)
+    wanted["u_dlq", "schlüssel 🔑", 1] += 1
+    done = archive()
+    assert (done.messages, done.total) == (52, 52)
+    assert archived() == wanted
+    live = read(subscribePattern=".*").orderBy("topic", "key", "offset").collect()
+    assert read_archive(spark, path).orderBy("topic", "key", "offset").collect() == live
+    assert [row.last_error for row in live if row.topic == "u_dlq"] == ["no"]
+
+    wanted += publish(client, "t", 7, lanes=9)
+    assert archive().messages == 7
+    assert archived() == wanted
+    assert client.admin.groups("t")[0].lag == 0
+
+
+def refuse(_message: object) -> None:
+    raise lanelog.Reject("no")
+
+
+@pytest.mark.thorough
+def test_a_replay_is_the_same_messages_in_their_order_once(
+    spark: SparkSession, client: Client, read: Read, archive: Archive, lanelog_url: str, path: str
+) -> None:
+    """Into another topic, and marked as what they are; the same replay adds nothing. A dry run only counts."""
+    client.publish_many("t", [lanelog.Outgoing(f"k{n % 6}", f"{n}", f"id-{n}", {"n": str(n)}) for n in range(60)])
+    archive()
+
+    def again(**options: bool) -> Replayed:
+        return replay(path, topics=["t"], to="copy", url=lanelog_url, spark=spark, **options)
+
+    looked = again(dry_run=True)
+    assert (looked.chosen, looked.published, looked.topics[0]["keys"]) == (60, 0, 6)
+    assert "copy" not in [topic.topic for topic in client.admin.topics()]
+    done = again()
+    assert (done.chosen, done.published, done.duplicates) == (60, 60, 0)
+    found = read(subscribe="copy").orderBy("key", "offset").collect()
+    assert [(row.key, bytes(row.value)) for row in found] == [
+        (f"k{key}", b"%d" % n) for key in range(6) for n in range(key, 60, 6)
+    ]
+    given = {"n": "0", "content-type": "text/plain; charset=utf-8"}
+    assert found[0].metadata == {**given, "lanelog.original_id": "id-0", "lanelog.replay": done.name}
+    assert client.admin.groups("copy") == []
+    same = again()
+    assert (same.done_before, same.published) == (True, 0)
+
+
+@pytest.mark.thorough
+def test_the_command_writes_tables_and_a_report(
+    spark: SparkSession, client: Client, lanelog_url: str, tmp_path: Path
+) -> None:
+    """It says what it counted and where the report is; there is a file for every table, and nothing else."""
+    publish(client, "t", 6, lanes=2)
+    output = tmp_path / "results"
+    ran = CliRunner().invoke(
+        cli, ["analyze", "--url", lanelog_url, "--output", str(output), "--format", "csv", "--topics", "t", "--json"]
+    )
+    assert ran.exit_code == 0, ran.output
+    answer = json.loads(ran.stdout[ran.stdout.index("{") :])
+    assert (answer["messages"], answer["lanes"], answer["report"]) == (6, 2, str(output / "report.html"))
+    assert sorted(path.name for path in output.iterdir()) == sorted(
+        ["report.html", *(f"{name}.csv" for name in analysis.ORDER)]
+    )
+    assert pyarrow.csv.read_csv(output / "skew.csv").to_pylist()[0]["messages"] == 6

@@ -58,6 +58,7 @@ def audit(url: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_a_known_vulnerability_fails() -> None:
     """Status 1, and a line with package, version, names and the way out; nothing but what users get is asked about."""
     with service({"tenacity": {"vulns": [KNOWN]}}) as (url, asked):

@@ -352,6 +352,7 @@ def walk(dice: random.Random, steps: int) -> list[Event]:
     return events
 
 
+@pytest.mark.thorough
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
 def test_a_correct_history_has_no_anomaly(dice: random.Random, steps: int) -> None:
     """However correct workers are killed, stopped and fail, in whatever order the files are read: nothing is named."""

@@ -47,6 +47,8 @@ TABLES = {
     "schedules": (_columns_messages.SCHEDULES, lanelog.admin.ScheduleInfo),
     "findings": (_columns_messages.FINDINGS, lanelog.admin.Finding),
 }
+FEW = ("groups", "messages")
+"""Tables that stand for all: one of summaries, one of messages."""
 WIDE = "中文鍵한글日本語🙂👩"
 NAMES = st.one_of(
     st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=255),
@@ -91,7 +93,9 @@ def lines_of(answer: Answer, width: int) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "table", [pytest.param(name, marks=[pytest.mark.thorough] * (name not in FEW)) for name in TABLES]
+)
 @given(data=st.data())
 def test_no_line_is_longer_than_the_terminal_and_no_cell_is_folded(table: str, data: st.DataObject) -> None:
     """At 80 columns, of whatever names and numbers; a row is a line, and every column that is there has its head."""

@@ -177,6 +177,7 @@ class TestSubscriptionOptions:
         assert "'worker'; did you mean 'workers'?" in refused(SubscriptionConfig.from_options, worker=1)
         assert "known are ack_policy, " in refused(SubscriptionConfig.from_options, zzzz=1)
 
+    @pytest.mark.thorough
     @given(
         st.dictionaries(
             st.sampled_from([field.name for field in attrs.fields(SubscriptionConfig)]),

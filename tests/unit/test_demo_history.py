@@ -265,6 +265,7 @@ def fast_import(place: str, steps: Sequence[tuple[str, list[tuple[bytes, str, by
     subprocess.run(command, input=b"".join(stream), check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.thorough
 @given(st.lists(step, min_size=1, max_size=8))
 @settings(max_examples=25)
 def test_any_history_is_rebuilt(steps: list[tuple[str, list[tuple[bytes, str, bytes]]]]) -> None:

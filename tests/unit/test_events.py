@@ -97,6 +97,7 @@ def test_each_event_says_one_sentence(event: Event) -> None:
     assert event.logger == f"lanelog.{event.room}"
 
 
+@pytest.mark.thorough
 def test_every_logger_is_made_with_a_room() -> None:
     """A room is a constant: whoever looks for `lanelog.worker` finds it in the source."""
     for path in SOURCE.rglob("*.py"):

@@ -70,6 +70,7 @@ def test_a_loop_that_stands_still_in_its_turn_is_late_after_its_bound(begin: Sta
     eventually(lambda: not vitals.of_loop(loop, BOUNDS).late)
 
 
+@pytest.mark.thorough
 def test_a_loop_that_waits_for_the_database_is_late_after_the_drivers_time_outs_alone(begin: Start) -> None:
     """Long after the bound of a loop that does something else; but not never."""
     gate = threading.Event()

@@ -99,6 +99,7 @@ def test_nothing_in_the_library_imports_the_plugin() -> None:
             assert not re.search(r"^\s*(from|import) (lanelog\.testing|pytest)\b", path.read_text(), re.MULTILINE), path
 
 
+@pytest.mark.thorough
 def test_one_name_for_one_class() -> None:
     """Who reads a class's name finds one class of that name in the whole package."""
     found: dict[str, list[Path]] = {}
@@ -114,6 +115,7 @@ def test_a_module_has_four_hundred_lines_at_most() -> None:
     assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
 
 
+@pytest.mark.thorough
 def test_a_class_has_twenty_five_methods_at_most() -> None:
     """Past that, it is two things. The two facades have one method for each thing that users may call."""
     methods = {
@@ -124,6 +126,7 @@ def test_a_class_has_twenty_five_methods_at_most() -> None:
     assert {name: count for name, count in methods.items() if count > 25} == {}
 
 
+@pytest.mark.thorough
 def test_a_function_has_sixty_lines_at_most() -> None:
     """Its docstring aside, it is read without scrolling."""
     long = {}

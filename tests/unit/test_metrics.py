@@ -84,6 +84,7 @@ def served_at(url: str) -> tuple[str, int]:
     return "127.0.0.1", int(url.rpartition(":")[2].removesuffix("/metrics"))
 
 
+@pytest.mark.thorough
 def test_many_connections_at_once_start_no_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reaches the address of the metrics may hold some. The next one is closed."""
     monkeypatch.setattr(_metrics._Scrape, "timeout", None)
@@ -280,6 +281,7 @@ def staged(case: Staged) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_each_alert_fires_on_its_incident_with_a_command_for_a_shell(prometheus: Callable[[str, str], None]) -> None:
     """Topics and groups may have any name: a command that is pasted names them, and does nothing else."""
     assert [case.alert for case in STAGED] == re.findall(r"- alert: (\w+)", alert_rules())

@@ -40,6 +40,7 @@ def test_functions_are_called_in_order_and_the_end_waits_for_what_is_left() -> N
         notices.on("retried", fails)
 
 
+@pytest.mark.thorough
 def test_a_function_that_is_slow_holds_nobody_up_and_learns_what_it_has_missed() -> None:
     """A notice that finds the queue full is dropped; the end waits for a bounded time."""
     notices, entered, go, told = Notices(room=2), threading.Event(), threading.Event(), list[int | None]()

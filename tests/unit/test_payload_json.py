@@ -123,6 +123,7 @@ def test_what_cannot_be_json_is_refused_with_its_place(value: object, says: str)
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.thorough
 def test_circles_and_depths_are_refused() -> None:
     """A structure without end ends in a clear error."""
     circle: list[object] = []

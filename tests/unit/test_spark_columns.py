@@ -44,6 +44,7 @@ def row_of(row: Row) -> Row:
     return (lane, offset, name, kept, len(payload), metadata, published, written, dead)
 
 
+@pytest.mark.thorough
 @given(st.lists(ROW, min_size=1, max_size=12))
 def test_columns_are_what_the_values_hold(rows: list[Row]) -> None:
     """Any bytes and texts, nothing where there is nothing, no payload that was left out; the same by way of rows."""

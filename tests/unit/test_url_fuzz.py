@@ -103,6 +103,7 @@ def shown_in(text: str, *secrets: str) -> list[str]:
 class TestUrls:
     """ConnectConfig.from_url and lanelog.connect."""
 
+    @pytest.mark.thorough
     @given(STORABLE, STORABLE, hosts, st.none() | st.integers(1, 65_535), databases, parameters())
     @example("u", "p", "::ffff:10.0.0.1", 3306, "d", {})
     def test_every_well_formed_url_is_understood(
