@@ -20,7 +20,8 @@ from lanelog.devserver._server import ServerUnavailable
 
 SEARCHED = ("/usr/local/sbin", "/usr/sbin", "/usr/libexec")  # Debian's and Fedora's places, not in every PATH
 AS_ROOT = ("--user=root",)  # without it, a server started by root refuses to run
-MARIADB_INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db")
+# --force: the installer refuses a machine whose host name cannot be resolved. Our servers resolve no names.
+MARIADB_INSTALL = ("--force", "--auth-root-authentication-method=normal", "--skip-test-db")
 MYSQL_INSTALL = ("--initialize-insecure",)
 
 
