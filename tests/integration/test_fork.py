@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -18,11 +19,15 @@ from support.sql import rows, watermark
 from support.waiting import eventually
 
 CHILDREN = 10
+DRIVER = pytest.mark.parametrize("driver", ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])])
 
 
-def test_a_fork_leaves_the_parent_undisturbed_and_the_child_with_connections_of_its_own(fleet: Fleet) -> None:
+@DRIVER
+def test_a_fork_leaves_the_parent_undisturbed_and_the_child_with_connections_of_its_own(
+    fleet: Fleet, driver: str
+) -> None:
     """The child publishes and subscribes anew; inherited subscriptions raise ClosedError; the parent misses nothing."""
-    forking = fleet.start("forking", "forking.py", children=CHILDREN)
+    forking = fleet.start("forking", "forking.py", children=CHILDREN, driver=driver)
     forking.said("joined", count=CHILDREN, within=60)
     children = [line.fields for line in fleet.heard("child")]
     assert [line["status"] for line in fleet.heard("joined")] == [0] * CHILDREN
@@ -45,6 +50,24 @@ def test_a_fork_leaves_the_parent_undisturbed_and_the_child_with_connections_of_
     assert forking.said("closed")[0]["closed"]
     assert forking.ended() == 0
     assert fleet.heard("log") == []
+
+
+@DRIVER
+def test_a_fork_beside_a_thread_that_waits_for_an_answer(
+    fleet: Fleet, raw: Any, driver: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The child gets connections of its own, also where a driver refuses to tell about one that is in use."""
+    rows(raw, "SELECT GET_LOCK('held by the test', 0)")
+    forking = fleet.start("forking", "forking_beside.py", driver=driver)
+    eventually(lambda: any("GET_LOCK" in str(row) for row in rows(raw, "SHOW PROCESSLIST")), within=30)
+    forking.tell("fork")
+    assert forking.said("child")[0].fields == {"receipts": [1, 2, 3], "closed": True}
+    assert forking.said("joined")[0]["status"] == 0
+    rows(raw, "SELECT RELEASE_LOCK('held by the test')")
+    assert forking.said("parent")[0].fields == {"offset": 3, "closed": True}
+    assert forking.ended() == 0
+    assert fleet.heard("log") == []
+    assert capfd.readouterr().err == ""
 
 
 @pytest.fixture

@@ -167,6 +167,38 @@ class OwnState:
         return self.attributes["cursorclass"]
 
 
+@frozen
+class Descriptor:
+    """A connection's file descriptor, and which file it was when the connection was made.
+
+    Noted at once, because a driver may refuse to tell it later: mysqlclient raises in one thread while another one uses
+    the connection, and in a forked child for ever if that was so at the fork.
+    """
+
+    number: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, raw: Any) -> Descriptor | None:
+        """Take it from a new connection. None for PyMySQL, whose socket tells it at any time."""
+        if isinstance(raw, pymysql.connections.Connection):
+            return None
+        found = os.fstat(raw.fileno())
+        return cls(raw.fileno(), found.st_dev, found.st_ino)
+
+    def cut(self) -> None:
+        """Let the number lead nowhere. If it is another file by now, do nothing."""
+        try:
+            found = os.fstat(self.number)
+        except OSError:  # it was closed meanwhile
+            return
+        if (found.st_dev, found.st_ino) == (self.device, self.inode):
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, self.number, inheritable=False)
+            os.close(nowhere)
+
+
 class _SecretText(str):
     """A password for mysqlclient, hidden where local variables are shown."""
 
@@ -363,16 +395,15 @@ def _check_encryption(cursor: Any) -> None:
         raise ConfigurationError("the URL asks for TLS, and the server does not offer it")
 
 
-def silence(raw: Any) -> object:
+def silence(raw: Any, descriptor: Descriptor | None) -> object:
     """Cut an inherited connection off from its server, in a forked child.
 
-    To close the child's file descriptor sends nothing to the server, but the driver's own close would. Returns an
-    object that must not be collected before the process ends, because another thread may have been reading from it.
+    To close the child's file descriptor sends nothing to the server, but the driver's own close would. Asks the driver
+    nothing. Returns an object that must not be collected before the process ends, because another thread may have been
+    reading from it.
     """
-    if not isinstance(raw, pymysql.connections.Connection):
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, raw.fileno())
-        os.close(nowhere)
+    if descriptor is not None:
+        descriptor.cut()
         return raw
     state = vars(raw)
     socket, stream = state.pop("_sock", None), state.pop("_rfile", None)

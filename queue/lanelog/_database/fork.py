@@ -31,7 +31,7 @@ def register_wire(wire: Inheritable) -> None:
 
 
 def register_shared(shared: Inheritable) -> None:
-    """Let a forked child call `shared.abandon()` after all wires are abandoned, as long as the object lives."""
+    """Let a forked child call `shared.abandon()` before any wire is abandoned, as long as the object lives."""
     _shared.add(shared)
 
 
@@ -41,8 +41,19 @@ def keep(inherited: object) -> None:
 
 
 def _in_child() -> None:
-    for inherited in (*_wires, *_shared):
-        inherited.abandon()
+    """Abandon each object, whatever happens to the others. Shared ones come first: nobody gets an inherited connection.
+
+    All are held until the end, because a connection that is collected before it is abandoned ends the parent's session.
+    """
+    failed: Exception | None = None
+    inherited = (*_shared, *_wires)
+    for each in inherited:
+        try:
+            each.abandon()
+        except Exception as exc:  # noqa: BLE001 - the first one is raised below, and the interpreter prints it
+            failed = failed or exc
+    if failed is not None:
+        raise failed
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -301,6 +301,7 @@ class Database:
     def abandon(self) -> None:
         """In a forked child: the connections are the parent's, and threads that are gone may hold the locks."""
         self._pool.abandon()
+        fork.keep(self._pool)  # collected, DBUtils would close what lies idle in it
         self._pool = _SharedPool(self._driver)
 
 

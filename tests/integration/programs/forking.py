@@ -11,7 +11,7 @@ import lanelog
 
 listen()
 say_what_is_logged()
-client = lanelog.connect(CONFIG["url"])
+client = lanelog.connect(CONFIG["url"], driver=CONFIG["driver"])
 handled: list[tuple[str, int, int]] = []
 
 
