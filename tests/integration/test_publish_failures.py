@@ -190,6 +190,26 @@ def test_what_never_happened_is_repeated(
     assert [receipt.offset for receipt in receipts] == [2, 1][: len(receipts)]
 
 
+@pytest.mark.parametrize("deliver", [True, False], ids=["committed", "lost"])
+def test_many_stay_unknown_when_their_lane_is_locked_after_the_commit(
+    proxy: Proxy, raw: Any, open_raw: Any, monkeypatch: pytest.MonkeyPatch, deliver: bool
+) -> None:
+    """The COMMIT was not answered, and another transaction then has the head until the time is up.
+
+    Whoever publishes again without an id after `outcome_unknown=False` would double what was committed.
+    """
+    with publisher_at(proxy.url, publish_timeout=1.5) as publisher:
+        publisher.publish("t", "k", b"first")
+        holder = open_raw()
+        Outage(monkeypatch, proxy).meanwhile = [lambda: hold(holder, "k")]
+        proxy.cut_at, proxy.deliver = b"COMMIT", deliver
+        with pytest.raises(DatabaseError, match="the lane of key 'k'") as caught:
+            publisher.publish_many("t", [("k", b"1"), ("k", b"2")])
+    assert caught.value.outcome_unknown
+    assert proxy.cuts == 1
+    assert stored(raw) == (3 if deliver else 1)
+
+
 def test_a_delayed_message_may_be_repeated_for_longer(
     distant: Publisher, proxy: Proxy, lanelog_client: Client, raw: Any, outage: Outage
 ) -> None:

@@ -53,7 +53,15 @@ class BulkWriter:
 
         After a DatabaseError none is committed, unless its `outcome_unknown` is true.
         """
-        deadline = time.monotonic() + self._database.config.publish_timeout
+        try:
+            return self._publish(topic, drafts, time.monotonic() + self._database.config.publish_timeout)
+        except DatabaseError as exc:
+            # The last transaction has committed nothing. An earlier one may have, and no later one has had all heads
+            # and looked the ids up since.
+            exc.outcome_unknown = exc.outcome_unknown or _in_doubt(drafts)
+            raise
+
+    def _publish(self, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
         busy: set[str] = set()
         refused = 0
         while True:
@@ -72,8 +80,9 @@ class BulkWriter:
                 return result.receipts
             if time.monotonic() >= deadline:
                 busy = result.busy or result.missing
+                said = "it is unknown whether the messages were" if _in_doubt(drafts) else "no message was"
                 raise DatabaseError(
-                    f"no message was committed within publish_timeout ({self._database.config.publish_timeout:g} s): "
+                    f"{said} committed within publish_timeout ({self._database.config.publish_timeout:g} s): "
                     f"{lanes(topic, busy)} locked by others{self._locked.holder(topic, busy)}",
                     retriable=True,
                 )
@@ -106,3 +115,8 @@ class BulkWriter:
             note_attempt(drafts, receipts, exc, began)
             raise
         return _Result(receipts=receipts, busy=set(), missing=set())
+
+
+def _in_doubt(drafts: Sequence[Draft]) -> bool:
+    """Whether a COMMIT of theirs was not answered."""
+    return any(draft.tried is not None for draft in drafts)
