@@ -108,7 +108,8 @@ def _in_range(what: str, value: Any, *, least: float, above: bool, most: float) 
     fits = least < value <= most if above else least <= value <= most
     if not fits:
         bound = f"more than {least:g}" if above else f"at least {least:g}"
-        shown = f"{value:g}" if isinstance(value, float) else "too large" if value > most else str(value)
+        size = "too large" if value > most else "too small" if value < -most else str(value)
+        shown = f"{value:g}" if isinstance(value, float) else size
         raise ConfigurationError(f"{what} must be a finite number, {bound} and at most {most:.0f}, not {shown}")
     return float(value)
 

@@ -7,7 +7,6 @@ the first one.
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -161,10 +160,20 @@ def _ask(part: str, strategy: Callable[[tenacity.RetryCallState], Any], state: t
 
 def _seconds(strategy: object, value: Any) -> float:
     wait: Any = seconds(value)
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or math.isnan(wait) or wait < 0:
-        raise ConfigurationError(f"the retry policy's wait, {_label(strategy)}, returned {value!r} instead of seconds")
-    # tenacity's own upper bound, half of sys.maxsize, does not fit into the columns.
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:  # NaN is not
+        raise ConfigurationError(
+            f"the retry policy's wait, {_label(strategy)}, returned {_shown(value)} instead of seconds"
+        )
+    # An int may be beyond any float, and tenacity's own upper bound, half of sys.maxsize, beyond the columns.
     return float(min(wait, MAX_SECONDS))
+
+
+def _shown(value: object) -> str:
+    """Show what an application's object returned: its repr, or its type if that fails, as that of a very large int."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - as `_ask`
+        return f"<{type(value).__name__}>"
 
 
 def _label(strategy: object) -> str:

@@ -68,6 +68,21 @@ def test_an_error_is_one_message() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_what_the_terminal_cannot_show_is_escaped(lanelog_url: str, encoding: str) -> None:
+    """Whoever sees a command fail repeats it. One that has published does not fail for the sake of its output."""
+    done = run("publish", "orders", "☃", "x", LANELOG_URL=lanelog_url, PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u2603" in done.stdout
+    shown = run("show", "orders", "☃", "1", LANELOG_URL=lanelog_url, PYTHONIOENCODING=encoding)
+    assert (shown.returncode, "Traceback" in shown.stderr) == (0, False)
+    assert r"\u2603" in shown.stdout
+    refused = run("show", "orders", "☂", "1", LANELOG_URL=lanelog_url, PYTHONIOENCODING=encoding)
+    assert refused.returncode == 2
+    assert r"\u2602" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_without_click_the_command_says_what_to_install() -> None:
     """The extra is named in one line, and the status is that of a usage error."""
     done = subprocess.run(

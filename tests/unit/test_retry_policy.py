@@ -242,11 +242,32 @@ def test_what_the_objects_raise_is_named(part: str, broken: Callable[[tenacity.R
     assert isinstance(caught.value.__cause__, LookupError | SystemExit)
 
 
-@pytest.mark.parametrize("value", [None, -1, -0.5, math.nan, True, "5", -math.inf])
+class Unshowable:
+    """An object whose repr fails."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, -1, -0.5, math.nan, True, "5", -math.inf, -(10**5000), Unshowable()],
+    ids=lambda value: type(value).__name__,
+)
 def test_a_wait_must_be_seconds(value: Any) -> None:
     """What is no number of seconds is refused with the value that was returned."""
     with pytest.raises(ConfigurationError, match="wait, wait_exception, returned"):
         RetryPolicy(wait=tenacity.wait_exception(lambda _: value)).decide(attempt=1, since_first=0.0, error=None)
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, 10**5000, 2**63, 1e300, math.inf], ids=["400 digits", "5,000 digits", "64 bits", "float", "inf"]
+)
+def test_a_wait_beyond_every_bound_is_the_longest_one(value: float) -> None:
+    """Also an int that no float can hold."""
+    policy = RetryPolicy(wait=lambda _: value)  # type: ignore[arg-type]
+    assert policy.decide(attempt=1, since_first=0.0, error=None) == MAX_SECONDS
+    assert policy.would_retry(1, 0.0)
 
 
 @pytest.mark.parametrize("part", ["wait", "retry"])

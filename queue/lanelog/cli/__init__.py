@@ -3,6 +3,7 @@
 Imports the commands only once their libraries are found.
 """
 
+import io
 import sys
 from importlib.util import find_spec
 
@@ -14,6 +15,10 @@ USAGE_ERROR = 2
 
 def main() -> None:
     """Run the command line, and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal cannot show must not fail a command that has already changed something.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(  # noqa: T201  # a command line prints
