@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Final, Literal, get_args
 
@@ -159,6 +160,6 @@ class Notices:
                 return
             for listener in self.wanted.get(notice.name, ()):
                 try:
-                    listener.call(notice)
+                    copy_context().run(listener.call, notice)  # what it sets there is not the next notice's
                 except BaseException:
                     log.exception("listener.failed", notice=notice.name, topic=notice.topic, group=notice.group)

@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Iterator
+from decimal import Decimal, getcontext
 from typing import Any
 
 import pytest
+import structlog
 import tenacity
 
-from lanelog import Client, Message, RetryPolicy, Subscription
+from lanelog import Client, Message, Outgoing, Reject, RetryPolicy, Subscription
+from lanelog.notices import Notice
 from support.sql import rows, watermark
 from support.stage import thorough
 from support.waiting import Record, eventually
@@ -36,6 +39,35 @@ def test_a_stop_object_may_ask_for_statistics_when_a_crashed_message_is_planned(
         eventually(lambda: watermark(raw, "g", "t", "a") == 3)
     assert [attempt for offset, attempt in again.items if offset == 2] == [2, 3, 4]
     assert len(asked) >= 3
+
+
+def test_each_message_has_a_context_of_its_own(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """What a handler sets for one message (a precision, a tenant) is gone with the next one, and with the next notice.
+
+    The event of a failure has what its handler has bound.
+    """
+    handled, noticed = Record(), Record()
+
+    def handle(message: Message) -> None:
+        handled((message.id, Decimal(1) / 7, structlog.contextvars.get_contextvars()))
+        getcontext().prec = 3
+        structlog.contextvars.bind_contextvars(tenant=message.id)
+        raise Reject("no")
+
+    def notice(told: Notice) -> None:
+        noticed((Decimal(1) / 7, structlog.contextvars.get_contextvars()))
+        getcontext().prec = 3
+        structlog.contextvars.bind_contextvars(tenant=told.key)
+
+    lanelog_client.on("dead_lettered", notice)
+    lanelog_client.publish_many("t", [Outgoing("k", b"x", id=name) for name in "ab"])
+    with lanelog_client.subscribe("t", "g", handle, workers=1):
+        noticed.until(lambda items: len(items) == 2)
+    fresh = Decimal(1) / 7
+    assert handled.items == [("a", fresh, {}), ("b", fresh, {})]
+    assert noticed.items == [(fresh, {})] * 2
+    failed = [record.__dict__["tenant"] for record in caplog.records if record.__dict__["event"] == "handler.failed"]
+    assert failed == ["a", "b"]
 
 
 class CuriousLog(logging.Handler):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -94,9 +95,9 @@ def _times(ended: Sequence[_Timed]) -> Handlings:
 
 
 def run_hook(hook: Callable[[], object]) -> None:
-    """Call a user's hook. An exception is logged and changes nothing."""
+    """Call a user's hook, in a context of its own. An exception is logged and changes nothing."""
     try:
-        hook()
+        copy_context().run(hook)
     except BaseException as error:
         log.error("hook.failed", exc_info=error_text.raised(error))
 
@@ -263,9 +264,10 @@ class Workers:
                 return False
             worker.attempt = attempt
             error: BaseException | None = None
+            own = copy_context()  # what a handler sets there (a tenant, a precision) is not the next message's
             if not attempt.expired:
                 try:
-                    handler(message_of(attempt, member, context))
+                    own.run(handler, message_of(attempt, member, context))
                 except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
                     error = raised
             now = time.monotonic()
@@ -275,7 +277,7 @@ class Workers:
                 run.record(attempt, ACKED)  # nearly all end like this
                 after = _After.GO_ON
             else:
-                after = self._decide(member, run, attempt, error, leave)
+                after = own.run(self._decide, member, run, attempt, error, leave)  # its events have what was set
                 now = time.monotonic()
             worker.attempt = None
             if after is not _After.GO_ON or worker.abandoned:
