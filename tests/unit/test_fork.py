@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lanelog._database import fork
-from lanelog._database.driver import Descriptor
+from lanelog._database.fork import Descriptor
 
 
 class Inherited:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import suppress
 from typing import Any, Protocol
+
+import pymysql
+from attrs import frozen
 
 
 class Inheritable(Protocol):
@@ -17,6 +21,56 @@ class Inheritable(Protocol):
 
     def abandon(self) -> None:
         """Forget inherited state. Called in the child, when no other thread exists yet."""
+
+
+@frozen
+class Descriptor:
+    """A connection's file descriptor, and which file it was when the connection was made.
+
+    Noted at once, because a driver may refuse to tell it later: mysqlclient raises in one thread while another one uses
+    the connection, and in a forked child for ever if that was so at the fork.
+    """
+
+    number: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, raw: Any) -> Descriptor | None:
+        """Take it from a new connection. None for PyMySQL, whose socket tells it at any time."""
+        if isinstance(raw, pymysql.connections.Connection):
+            return None
+        found = os.fstat(raw.fileno())
+        return cls(raw.fileno(), found.st_dev, found.st_ino)
+
+    def cut(self) -> None:
+        """Let the number lead nowhere. If it is another file by now, do nothing."""
+        try:
+            found = os.fstat(self.number)
+        except OSError:  # it was closed meanwhile
+            return
+        if (found.st_dev, found.st_ino) == (self.device, self.inode):
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, self.number, inheritable=False)
+            os.close(nowhere)
+
+
+def silence(raw: Any, descriptor: Descriptor | None) -> object:
+    """Cut an inherited connection off from its server, in a forked child.
+
+    To close the child's file descriptor sends nothing to the server, but the driver's own close would. Asks the driver
+    nothing. Returns an object that must not be collected before the process ends, because another thread may have been
+    reading from it.
+    """
+    if descriptor is not None:
+        descriptor.cut()
+        return raw
+    state = vars(raw)
+    socket, stream = state.pop("_sock", None), state.pop("_rfile", None)
+    if socket is not None:
+        with suppress(OSError):
+            os.close(socket.detach())
+    return stream
 
 
 _wires: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -13,7 +13,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from lanelog._database import fork, packet
-from lanelog._database.driver import Descriptor, Driver, OwnState, ServerFacts, silence
+from lanelog._database.driver import Driver, OwnState, ServerFacts
 from lanelog._database.incarnation import Incarnation, read_incarnation
 from lanelog._database.packet import Statement
 from lanelog._database.translation import (
@@ -56,7 +56,7 @@ class Wire:
     _committed: bool = field(default=False, init=False)
     """Whether a packet has committed, and nothing was sent after it."""
     _state: OwnState = field(init=False)  # while there is a connection
-    _descriptor: Descriptor | None = field(default=None, init=False)
+    _descriptor: fork.Descriptor | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         number = self.facts.connection_id if self.facts and self.raw is not None else None
@@ -73,7 +73,7 @@ class Wire:
             if not comes_from_driver(exc):
                 raise
             raise unreachable(translate(exc), self._driver.config.address()) from exc
-        self._descriptor = Descriptor.of(raw)
+        self._descriptor = fork.Descriptor.of(raw)
         fork.register_wire(self)
         self.raw = raw
         self._state = OwnState.of(raw)
@@ -282,7 +282,7 @@ class Wire:
         raw, self.raw = self.raw, None
         if raw is not None:
             fork.keep(raw)  # collected, it would take leave of the server
-            fork.keep(silence(raw, self._descriptor))
+            fork.keep(fork.silence(raw, self._descriptor))
 
     def _run(self, sql: str, args: Sequence[object]) -> Any:
         self._committed = False
