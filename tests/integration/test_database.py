@@ -5,13 +5,16 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from lanelog._database import Database, Session
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
+from lanelog.devserver._local import LocalServer
 from lanelog.errors import ClosedError, ConfigurationError, DatabaseError
 from support.sql import rows
 
@@ -241,6 +244,22 @@ def test_a_missing_database_says_so(lanelog_server: DevServer) -> None:
         pass
     assert (caught.value.code, caught.value.retriable) == (1049, False)
     assert database.reached
+
+
+@pytest.mark.local_server
+@pytest.mark.parametrize("driver", ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])])
+def test_localhost_with_a_port_is_the_server_at_that_port(
+    lanelog_server: DevServer, private_server: DevServer, monkeypatch: pytest.MonkeyPatch, driver: Any
+) -> None:
+    """Also where a client library knows the unix socket of another server on this host."""
+    assert isinstance(private_server, LocalServer)
+    monkeypatch.setenv("MYSQL_UNIX_PORT", str(private_server.socket))
+    meant = urlsplit(lanelog_server.url)
+    url = meant._replace(netloc=meant.netloc.replace("127.0.0.1", "localhost")).geturl()
+    database = Database(ConnectConfig.from_url(url, driver=driver))
+    with database.transaction() as transaction:
+        assert transaction.one("SELECT @@port") == (meant.port,)
+    database.close()
 
 
 def test_mysqlclient_missing_is_a_clear_error(lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,7 +316,7 @@ class Driver:
         if config.user:
             options["user"] = config.user
         return module.connect(
-            host="localhost" if config.unix_socket else config.host,
+            host="localhost" if config.unix_socket else _over_tcp(config.host),
             port=config.port,
             password=_SecretText(config.password),
             database=config.database,
@@ -351,6 +351,15 @@ class Driver:
                 raise ConfigurationError(f"ssl_ca, ssl_cert or ssl_key cannot be used: {exc}") from exc
             self._tls = context
         return self._tls
+
+
+def _over_tcp(host: str) -> str:
+    """Return a name of the host that MySQL's client libraries take for one.
+
+    For `localhost`, and for no other spelling, they use the unix socket of their own settings and ignore the port.
+    Another server may listen there. In capitals it is the same name, for certificates, too.
+    """
+    return "LOCALHOST" if host == "localhost" else host
 
 
 def _check_encryption(cursor: Any) -> None:
