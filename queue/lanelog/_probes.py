@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -27,7 +28,9 @@ LIVE: Final = "/livez"
 READY: Final = "/readyz"
 
 SILENCE: Final = 5.0
-"""Seconds after which a connection without a request is closed."""
+"""Seconds after which a connection without a whole request is closed."""
+_ROOM: Final = 1.0
+"""Seconds until the thread of a connection that was ended has surely gone."""
 AT_ONCE: Final = 16
 """Requests at the same time. Others who reach the address must not be able to start threads without end."""
 _LONGEST: Final = 500
@@ -35,23 +38,33 @@ _LONGEST: Final = 500
 
 
 class BoundedThreads(ThreadingMixIn, TCPServer):
-    """For a server: a thread for each request, and not too many of them."""
+    """For a server of `Punctual` requests: a thread for each one, and not too many of them.
+
+    A request must arrive within `SILENCE`, however slowly its bytes come. With all threads taken, the oldest connection
+    whose request has not arrived makes room: sixteen slow peers must not turn the probes away.
+    """
 
     daemon_threads = True
     block_on_close = False
+    patience = SILENCE
 
     def __init__(self, *args: Any) -> None:
         self._free = threading.Semaphore(AT_ONCE)
+        self._lock = threading.Lock()
+        self._awaited: dict[Any, float] = {}  # connections whose request has not arrived, the oldest first
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a request, or turn it away."""
-        if not self._free.acquire(blocking=False):
+        """Start a thread for a request. Turn it away only if all threads are busy with answers."""
+        if not self._free.acquire(blocking=False) and not self._make_room():
             self.shutdown_request(request)
             return
+        with self._lock:
+            self._awaited[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:  # the system has no thread left
+            self.arrived(request)
             self._free.release()
             raise
 
@@ -60,15 +73,53 @@ class BoundedThreads(ThreadingMixIn, TCPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.arrived(request)
             self._free.release()
+
+    def arrived(self, request: Any) -> None:
+        """Note that a request is there as a whole, or that its connection has ended."""
+        with self._lock:
+            self._awaited.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Close the connections whose time is up. The server calls it twice a second."""
+        late = time.monotonic() - self.patience
+        with self._lock:
+            for request in [request for request, since in self._awaited.items() if since < late]:
+                self._end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print no traceback: a peer that has gone away is no news."""
 
+    def _make_room(self) -> bool:
+        with self._lock:
+            if not self._awaited:
+                return False
+            self._end(next(iter(self._awaited)))
+        return self._free.acquire(timeout=_ROOM)
 
-class _Asked(BaseHTTPRequestHandler):
+    def _end(self, request: Any) -> None:
+        """Let a thread that reads from the connection find its end. The thread closes it. The lock is held."""
+        del self._awaited[request]
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+
+class Punctual(BaseHTTPRequestHandler):
+    """A request to a `BoundedThreads`, which learns when it has arrived."""
+
+    server: BoundedThreads
+    timeout = SILENCE  # for each receive and send
+
+    def parse_request(self) -> bool:
+        """Read the headers, behind the first line."""
+        parsed = super().parse_request()
+        self.server.arrived(self.request)
+        return parsed
+
+
+class _Asked(Punctual):
     server: _Listener
-    timeout = SILENCE
     server_version = "lanelog"
     sys_version = ""
 

@@ -4,21 +4,22 @@ import json
 import re
 import shlex
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from attrs import evolve, frozen
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
-from lanelog._probes import AT_ONCE
+from lanelog._probes import AT_ONCE, BoundedThreads, serving
 from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
-from lanelog.cli import _metrics
 from lanelog.cli._metrics import serving_metrics
 from lanelog.metrics import alert_rules, board
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
@@ -81,28 +82,53 @@ def test_a_scrape_has_at_most_1000_series_and_adds_up_the_rest() -> None:
 
 
 def served_at(url: str) -> tuple[str, int]:
-    return "127.0.0.1", int(url.rpartition(":")[2].removesuffix("/metrics"))
+    return "127.0.0.1", int(url.rpartition(":")[2].removesuffix("/metrics").removesuffix("/livez"))
 
 
-@pytest.mark.thorough
-def test_many_connections_at_once_start_no_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reaches the address of the metrics may hold some. The next one is closed."""
-    monkeypatch.setattr(_metrics._Scrape, "timeout", None)
-    with serving_metrics("--listen", "127.0.0.1:0", CollectorRegistry()) as url, ExitStack() as opened:
-        for _ in range(AT_ONCE):
-            opened.enter_context(socket.create_connection(served_at(url)))
-        with socket.create_connection(served_at(url), timeout=IN_TIME) as next_one:
-            assert next_one.recv(1) == b""
+@contextmanager
+def serving_probes() -> Iterator[str]:
+    with serving("127.0.0.1:0", list, list) as url:
+        yield f"{url}/livez"
 
 
-@pytest.mark.thorough
-def test_a_connection_without_a_request_is_closed() -> None:
-    """After some seconds, with the address of the metrics as with that of the probes."""
-    with (
-        serving_metrics("--listen", "127.0.0.1:0", CollectorRegistry()) as url,
-        socket.create_connection(served_at(url), timeout=IN_TIME) as silent,
-    ):
-        assert silent.recv(1) == b""
+SERVED = pytest.mark.parametrize(
+    "served",
+    [lambda: serving_metrics("--listen", "127.0.0.1:0", CollectorRegistry()), serving_probes],
+    ids=["metrics", "probes"],
+)
+Served = Callable[[], AbstractContextManager[str]]
+
+
+@SERVED
+def test_slow_peers_turn_nobody_away(served: Served) -> None:
+    """They may hold all threads. Whoever comes then is answered, and the oldest of them is closed."""
+    with served() as url, ExitStack() as opened:
+        slow = [opened.enter_context(socket.create_connection(served_at(url), timeout=IN_TIME)) for _ in range(AT_ONCE)]
+        for each in slow:
+            each.sendall(b"G")
+        with urlopen(url, timeout=IN_TIME) as answer:  # noqa: S310 - our own server
+            assert answer.status == 200
+        assert slow[0].recv(1) == b""
+        slow[-1].sendall(b"ET / HTTP/1.0\r\n\r\n")
+        assert slow[-1].recv(4) == b"HTTP"
+
+
+@SERVED
+def test_a_request_has_a_deadline_however_slowly_it_comes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then keeps no connection open."""
+    monkeypatch.setattr(BoundedThreads, "patience", 0.3)
+    with served() as url, socket.create_connection(served_at(url), timeout=0.05) as slow:
+        until = time.monotonic() + IN_TIME
+        closed = False
+        while not closed and time.monotonic() < until:
+            try:
+                slow.sendall(b"G")
+                closed = slow.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                closed = True
+        assert closed
 
 
 def test_the_worst_groups_keep_their_names() -> None:

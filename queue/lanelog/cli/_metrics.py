@@ -16,7 +16,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import click
 
 from lanelog._extras import install
-from lanelog._probes import SILENCE, BoundedThreads
+from lanelog._probes import BoundedThreads, Punctual
 from lanelog.cli._verbs import Refused, url_option
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
-class _Scrape(WSGIRequestHandler):
-    timeout = SILENCE
-
+class _Scrape(Punctual, WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
         """Log nothing: a scrape comes every few seconds."""
 
