@@ -84,6 +84,7 @@ PIECES = {
     "_stores.partitions.HEAD": "one row of CREATE_HEADS",
     "_stores.partitions.NOTE_TIME": "the clock and the count of the statement before: no table",
     "_stores.partitions.KEEP_TIME": "the same",
+    "_stores.partitions.NOTED_OFFSET": "a variable of the session: no table",
 }
 NOT_EXPLAINED = {
     "migrations.catalogue.VERSION": "answered from the index's end, which EXPLAIN shows as no table at all",

@@ -140,11 +140,14 @@ class Database:
         finally:
             self._give_back(pool, pooled, lent=guarded)
 
-    def commit_at_once(self, statements: Sequence[Statement]) -> list[int] | None:
-        """Run a transaction in one round trip. Return what its statements told by LAST_INSERT_ID(expr).
+    def commit_at_once(self, statements: Sequence[Statement], *, noted: str) -> int | None:
+        """Run a transaction in one round trip. Return what its last statement told by LAST_INSERT_ID(expr).
+
+        Below a trigger a statement tells 0. Then the query `noted` is asked, on the same connection.
 
         None: the server, or a proxy, takes one statement at a time, and nothing was sent. Raises DatabaseError: nothing
-        was committed, unless it has `outcome_unknown`. Then the server may still run it, for `LATEST` seconds.
+        was committed, unless it has `outcome_unknown`. Then the server may still run it, for `LATEST` seconds, or has
+        committed it, and the answer to `noted` was lost.
         """
         pool, pooled = self._borrow(None)
         try:
@@ -152,7 +155,8 @@ class Database:
             if not wire.takes_packets():
                 return None
             try:
-                return wire.commit_with(statements)
+                *_, last, _commit = wire.commit_with(statements)
+                return last or _ask_noted(wire, noted)
             except BaseException:
                 wire.rollback()
                 raise
@@ -303,6 +307,18 @@ class Database:
         self._pool.abandon()
         fork.keep(self._pool)  # collected, DBUtils would close what lies idle in it
         self._pool = _SharedPool(self._driver)
+
+
+def _ask_noted(wire: Wire, noted: str) -> int:
+    """Ask for a value that the committed transaction has noted in its session."""
+    try:
+        row = wire.one(noted)
+    except DatabaseError as exc:
+        exc.outcome_unknown = True  # to the caller, who does not know the value
+        raise
+    wire.rollback()  # the query has begun a transaction
+    assert row is not None  # noqa: S101 - for the type checker: a query without a table has one row
+    return int(row[0])
 
 
 class _Autocommit:

@@ -51,6 +51,9 @@ WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
 ADVANCE_TO_NEXT = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = LAST_INSERT_ID(@lanelog_offset)
 WHERE topic = %s AND partition_key = %s"""
 
+# The offset that NEXT_OFFSET has noted in this session (no table).
+NOTED_OFFSET = "SELECT @lanelog_offset"
+
 # Whether the topic row exists (PRIMARY).
 TOPIC_EXISTS = "SELECT 1 FROM queue_partitions WHERE topic = %s AND partition_key = ''"
 

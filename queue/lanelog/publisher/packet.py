@@ -48,12 +48,9 @@ def publish(database: Database, draft: Draft) -> int | None:
         ttl_ms=draft.timing.ttl_ms,
     )
     try:
-        told = database.commit_at_once(partitions.around_next(draft.topic, draft.key, insert))
+        around = partitions.around_next(draft.topic, draft.key, insert)
+        return database.commit_at_once(around, noted=partitions.NOTED_OFFSET)
     except DatabaseError as exc:
         if exc.code == codes.NULL_REFUSED:
             return None
         raise
-    if told is None:
-        return None
-    *_, offset, _commit = told
-    return offset
