@@ -15,12 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
 from lanelog import Reject, Retry
+from lanelog.devserver import DevServer
 from lanelog.metrics import LogCollector, alert_rules, board, observe
 from support.accounts import account
 from support.cli import Command
 from support.oncall import Alert, OnCall
 from support.prometheus import serving
 from support.situations import Situations
+from support.sql import connect as sql_connection
 from support.sql import rows
 from support.waiting import eventually
 
@@ -138,6 +140,26 @@ def test_an_account_with_process_sees_the_oldest_transaction(log: lanelog.Client
     assert found.oldest_transaction >= 0
     assert found.history_list_length is not None
     assert {"queue_messages", "queue_offsets"} <= found.tables.keys()
+
+
+@pytest.mark.parametrize("zone", ["+05:30", "-05:00"])
+def test_the_age_of_a_transaction_is_the_same_in_every_time_zone(private_server: DevServer, zone: str) -> None:
+    """The zone that the server gives to its sessions need not be that of its host."""
+    url = private_server.create_database("zoned")
+    with sql_connection(url) as before:
+        rows(before, "SET GLOBAL time_zone = %s", zone)
+    with lanelog.connect(url) as client, sql_connection(url, autocommit=False) as other:
+        client.migrate()
+        client.publish("t", "k", b"x")
+        rows(other, "SELECT COUNT(*) FROM queue_messages")
+        ages: list[float] = []
+
+        def a_second_old() -> bool:
+            ages.append(client.admin.figures().server.oldest_transaction or 0.0)
+            return ages[-1] >= 1
+
+        eventually(a_second_old, within=10)
+    assert max(ages) < 60
 
 
 def test_a_paused_group_says_so(log: lanelog.Client) -> None:

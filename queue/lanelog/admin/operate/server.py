@@ -14,8 +14,10 @@ from lanelog.migrations.declared import declared_tables
 if TYPE_CHECKING:
     from lanelog._database import Executor
 
-# The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS).
-OLDEST = """SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()) FROM information_schema.innodb_trx
+# The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS). The server tells
+# its start in the zone of its host, whatever time_zone says.
+OLDEST = """SELECT trx_mysql_thread_id,
+TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) FROM information_schema.innodb_trx
 WHERE trx_mysql_thread_id <> 0 AND trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1"""
 
 # How many transactions have deleted rows that are still in the indexes: MariaDB, and MySQL (which needs PROCESS).
