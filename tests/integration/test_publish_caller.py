@@ -52,6 +52,33 @@ def stored_id(raw: Any) -> str:
     return str(rows(raw, "SELECT id FROM queue_messages WHERE `offset` = 1")[0][0])
 
 
+def test_a_limit_of_the_callers_session_is_named(publisher: Publisher, open_raw: Any, raw: Any) -> None:
+    """With sql_select_limit a query for several heads returns fewer; nothing is published. One key needs one row."""
+    mine = open_raw()
+    rows(mine, "SET sql_select_limit = 1")
+    with pytest.raises(ConfigurationError, match="SET sql_select_limit = DEFAULT"):
+        publisher.publish_many("t", [("k", b"1"), ("j", b"2"), ("i", b"3")], connection=mine)
+    assert publisher.publish("t", "k", b"1", connection=mine).offset == 1
+    mine.commit()
+    assert stored(raw) == [(1, b"1")]
+
+
+class Asynchronous:
+    """A connection as that of aiomysql or asyncmy."""
+
+    def cursor(self) -> None:
+        raise AssertionError
+
+    async def commit(self) -> None:
+        """Commit."""
+
+
+def test_a_connection_of_an_asynchronous_driver_is_refused(publisher: Publisher) -> None:
+    """Its calls return before anything has happened."""
+    with pytest.raises(ConfigurationError, match=r"synchronous driver, as PyMySQL or mysqlclient, not .*Asynchronous"):
+        publisher.publish("t", "k", b"1", connection=Asynchronous())
+
+
 def test_rollback_leaves_no_hole(publisher: Publisher, open_raw: Any, raw: Any) -> None:
     """An offset that nobody ever saw is given out again."""
     publisher.publish("t", "k", b"1")

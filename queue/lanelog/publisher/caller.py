@@ -136,6 +136,7 @@ class CallerWriter:
         heads |= partitions.lock_heads(cx, topic, keys - heads.keys(), wait=True)
         if not keys <= heads.keys():
             if len(heads) < len(keys):
+                cx.check_limit(len(keys))
                 raise DatabaseError(
                     "a lane is not there, although it was a moment ago: it was purged just now, or the connection is "
                     "to another server than this client's; roll back and repeat the transaction",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from lanelog._database import codes, comes_from_driver, named, translate
@@ -34,6 +35,11 @@ class ForeignExecutor:
             raise ConfigurationError(
                 "connection must be an open DB-API connection to MySQL or MariaDB, with a method cursor(), not "
                 f"{type(connection).__name__}"
+            )
+        if iscoroutinefunction(getattr(connection, "commit", None)):
+            raise ConfigurationError(
+                "connection must be one of a synchronous driver, as PyMySQL or mysqlclient, not "
+                f"{_full_name(connection)}"
             )
         self._connection = connection
         self._database = database
@@ -79,6 +85,15 @@ class ForeignExecutor:
         if row is not None and row[0]:
             raise ConfigurationError(
                 "the connection's character set is utf8mb3, which cannot carry this text: open it with utf8mb4"
+            )
+
+    def check_limit(self, wanted: int) -> None:
+        """Raise ConfigurationError if the session lets a query return fewer rows than `wanted`."""
+        row = self.one("SELECT @@sql_select_limit")
+        if row is not None and int(row[0]) < wanted:
+            raise ConfigurationError(
+                f"the connection has sql_select_limit = {row[0]}, so that a query for {wanted} lanes returns fewer: "
+                "SET sql_select_limit = DEFAULT"
             )
 
     def undo(self, exc: DatabaseError) -> DatabaseError:
@@ -131,6 +146,10 @@ def _refuse_sqlalchemy(connection: object) -> None:
             raise ConfigurationError(
                 f"connection= takes a DB-API connection, not a {cls.__name__} of SQLAlchemy: {remedy}"
             )
+
+
+def _full_name(connection: object) -> str:
+    return f"{type(connection).__module__.partition('.')[0]}'s {type(connection).__name__}"
 
 
 def _plain(row: Any, columns: Sequence[str]) -> tuple[Any, ...]:
