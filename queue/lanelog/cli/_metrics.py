@@ -96,9 +96,14 @@ def serving_metrics(option: str, listen: str, collector: Collector) -> Iterator[
         server = make_server(host, port, prometheus_client.make_wsgi_app(registry), server_class, _Scrape)
     except OSError as exc:
         raise Refused(f"cannot listen at {listen}: {exc.strerror or exc}") from exc
-    threading.Thread(target=server.serve_forever, name="lanelog-metrics", daemon=True).start()
+    thread = threading.Thread(target=server.serve_forever, name="lanelog-metrics", daemon=True)
+    thread.start()
     with server:
-        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
+        try:
+            yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class _Server(BoundedThreads, WSGIServer):
