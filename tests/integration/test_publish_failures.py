@@ -198,7 +198,7 @@ def test_many_stay_unknown_when_their_lane_is_locked_after_the_commit(
 
     Whoever publishes again without an id after `outcome_unknown=False` would double what was committed.
     """
-    with publisher_at(proxy.url, publish_timeout=1.5) as publisher:
+    with publisher_at(proxy.url, publish_timeout=1.5, impatient=True) as publisher:
         publisher.publish("t", "k", b"first")
         holder = open_raw()
         Outage(monkeypatch, proxy).meanwhile = [lambda: hold(holder, "k")]
