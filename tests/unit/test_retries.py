@@ -1,7 +1,9 @@
 """Repeating a transaction: what is repeated, for how long, and what is said at the end."""
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 from hypothesis import given
@@ -98,3 +100,26 @@ def test_waits_grow_and_are_bounded() -> None:
     assert all(0 < OF_TRANSACTIONS.after(1) <= 0.02 for _ in range(50))
     assert max(OF_TRANSACTIONS.after(3) for _ in range(200)) > 0.02
     assert all(OF_TRANSACTIONS.after(50) <= 1.0 for _ in range(50))
+
+
+class Payload:
+    """What a caller holds while it publishes."""
+
+
+@pytest.mark.parametrize("errors", [1, 3])
+def test_a_failure_is_freed_without_the_garbage_collector(errors: int) -> None:
+    """Nor does what the caller's frame holds, a message for example, wait for it."""
+
+    def fail() -> "weakref.ref[Payload]":
+        payload = Payload()
+        op = Failing(*(passing() for _ in range(errors - 1)), DatabaseError("no", code=1))
+        with pytest.raises(DatabaseError, match="no"):
+            with_retries(op, deadline=soon(), what="testing")
+        return weakref.ref(payload)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import tenacity
 
@@ -35,33 +35,40 @@ def with_retries(
     try:
         return op()  # outside tenacity, because nearly every transaction succeeds at once
     except DatabaseError as exc:
-        failed = [exc]
-        unknown = exc.outcome_unknown
+        failed = [exc]  # the failure of the last attempt, if it was one
+    first, unknown = True, failed[0].outcome_unknown
 
-    def attempt() -> T:
-        """Fail as the first attempt did, then repeat: tenacity counts and waits from the first failure on."""
-        nonlocal unknown
-        if failed:
-            raise failed.pop()
+    def attempt() -> T | None:
+        """Repeat, but for the first call: tenacity counts and waits from the first failure on.
+
+        A failure is kept and not raised: tenacity would hold it in a frame that its traceback holds. That circle would
+        keep what the failed transaction had (a payload, a message) until a collection.
+        """
+        nonlocal first, unknown
+        if first:
+            first = False
+            return None
+        failed.clear()
         try:
             return op()
         except DatabaseError as exc:
             unknown = exc.outcome_unknown = exc.outcome_unknown or unknown
-            raise
+            failed.append(exc)
+            return None
 
     repeating = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(
-            lambda exc: isinstance(exc, DatabaseError) and exc.retriable and not give_up(exc)
-        ),
+        retry=lambda _state: bool(failed) and failed[0].retriable and not give_up(failed[0]),
         wait=lambda state: OF_TRANSACTIONS.after(state.attempt_number),
         stop=tenacity.stop_before_delay(deadline - time.monotonic()),
         sleep=tenacity.sleep_using_event(stopping or Event()),
-        reraise=True,
+        retry_error_callback=lambda _state: None,
     )
     try:
-        return repeating(attempt)
-    except DatabaseError as exc:
-        attempts = repeating.statistics["attempt_number"]
-        if attempts > 1:
-            exc.add_note(f"{what}: tried {attempts} times")
-        raise
+        result = repeating(attempt)
+        if not failed:
+            return cast("T", result)
+        if (attempts := repeating.statistics["attempt_number"]) > 1:
+            failed[0].add_note(f"{what}: tried {attempts} times")
+        raise failed[0]
+    finally:
+        failed.clear()  # this frame is in its traceback
