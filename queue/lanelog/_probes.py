@@ -76,10 +76,10 @@ class BoundedThreads(ThreadingMixIn, TCPServer):
             self.arrived(request)
             self._free.release()
 
-    def arrived(self, request: Any) -> None:
-        """Note that a request is there as a whole, or that its connection has ended."""
+    def arrived(self, request: Any) -> bool:
+        """Note that a request is there, or that its connection has ended. False: it was cut off, and gets no answer."""
         with self._lock:
-            self._awaited.pop(request, None)
+            return self._awaited.pop(request, None) is not None
 
     def service_actions(self) -> None:
         """Close the connections whose time is up. The server calls it twice a second."""
@@ -112,10 +112,9 @@ class Punctual(BaseHTTPRequestHandler):
     timeout = SILENCE  # for each receive and send
 
     def parse_request(self) -> bool:
-        """Read the headers, behind the first line."""
+        """Read the headers, behind the first line. The end of a cut-off connection looks like the end of them."""
         parsed = super().parse_request()
-        self.server.arrived(self.request)
-        return parsed
+        return self.server.arrived(self.request) and parsed
 
 
 class _Asked(Punctual):

@@ -113,6 +113,23 @@ def test_slow_peers_turn_nobody_away(served: Served) -> None:
         assert slow[-1].recv(4) == b"HTTP"
 
 
+def test_a_request_that_is_cut_off_is_not_worked_on() -> None:
+    """The end of its connection is not the end of its headers: otherwise sixteen of them would cost sixteen scrapes."""
+    asked: list[str] = []
+
+    def live() -> list[str]:
+        asked.append("live")
+        return []
+
+    with serving("127.0.0.1:0", live, list) as url, ExitStack() as opened:
+        for _ in range(AT_ONCE):
+            slow = opened.enter_context(socket.create_connection(served_at(url), timeout=IN_TIME))
+            slow.sendall(b"GET /livez HTTP/1.0\r\nX: 1\r\n")
+        with urlopen(f"{url}/livez", timeout=IN_TIME) as answer:  # noqa: S310 - our own server
+            assert answer.status == 200  # in the place of one that has ended
+        assert asked == ["live"]
+
+
 @SERVED
 def test_a_request_has_a_deadline_however_slowly_it_comes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then keeps no connection open."""
