@@ -1,6 +1,7 @@
 """What a forked child does with inherited objects, without a fork: none keeps another one from being abandoned."""
 
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -33,8 +34,11 @@ def test_each_object_is_abandoned_and_shared_ones_come_first(monkeypatch: pytest
         fork.register_wire(wire)
     for each in shared:
         fork.register_shared(each)
+    fork._before()
+    assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with pytest.raises(RuntimeError, match="shared"):
         fork._in_child()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert order == ["shared", "shared", "wire", "wire"]
 
 

@@ -8,6 +8,8 @@ made, and gets new locks in the child.
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import weakref
 from contextlib import suppress
 from typing import Any, Protocol
@@ -50,9 +52,14 @@ class Descriptor:
         except OSError:  # it was closed meanwhile
             return
         if (found.st_dev, found.st_ino) == (self.device, self.inode):
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nowhere, self.number, inheritable=False)
-            os.close(nowhere)
+            try:
+                nowhere = os.open(os.devnull, os.O_RDWR)
+            except OSError:  # no descriptor is left: take this one
+                os.close(self.number)
+                nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != self.number:
+                os.dup2(nowhere, self.number, inheritable=False)
+                os.close(nowhere)
 
 
 def silence(raw: Any, descriptor: Descriptor | None) -> object:
@@ -77,6 +84,8 @@ _wires: weakref.WeakSet[Any] = weakref.WeakSet()
 _shared: weakref.WeakSet[Any] = weakref.WeakSet()
 # Objects that would take an inherited lock, or talk to the server, when they are collected. They stay until the end.
 _kept: list[object] = []
+_thread = threading.local()
+"""Of the thread that forks: its signal mask."""
 
 
 def register_wire(wire: Inheritable) -> None:
@@ -94,20 +103,30 @@ def keep(inherited: object) -> None:
     _kept.append(inherited)
 
 
+def _before() -> None:
+    """Hold signals back. Ctrl-C reaches a child, too, and must not interrupt what makes its connections harmless."""
+    _thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+def _after() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _thread.mask)
+
+
 def _in_child() -> None:
     """Abandon each object, whatever happens to the others. Shared ones come first: nobody gets an inherited connection.
 
     All are held until the end, because a connection that is collected before it is abandoned ends the parent's session.
     """
-    failed: Exception | None = None
+    failed: BaseException | None = None
     inherited = (*_shared, *_wires)
     for each in inherited:
         try:
             each.abandon()
-        except Exception as exc:  # noqa: BLE001 - the first one is raised below, and the interpreter prints it
+        except BaseException as exc:  # noqa: BLE001 - the first one is raised below, and the interpreter prints it
             failed = failed or exc
+    _after()
     if failed is not None:
         raise failed
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)
