@@ -27,6 +27,7 @@ MYSQLCLIENT := [ ! -f .mysqlclient/installed ] || PYTHONPATH=.mysqlclient $(PYTE
 COSTS := .pytest_cache/heart.json
 
 test: .venv/installed database clocks browser java promtool ## Run the tests that tell in five minutes what is broken
+	@rm -f $(COSTS)
 	@$(PYTEST) -m "not thorough" --costs=$(COSTS) --no-loadscope-reorder tests/spark tests/unit tests/contract tests/integration
 
 heart: .venv/installed ## Fail if the last `make test` has outgrown its budget of processor seconds or of waits

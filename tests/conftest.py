@@ -88,10 +88,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand counts and costs over to the process that reports.
-
-    Costs are taken before the session's fixtures end, because their processes count.
-    """
+    """Hand counts and costs over to the process that reports."""
     meter = session.config.stash.get(METER, Meter())
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = {str(place): count for place, count in LEFT_OUT.items()}

@@ -15,8 +15,8 @@ from attrs import asdict, define, field, frozen
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _TESTS_A_SPEED = 20
-REFERENCE_SECONDS = 0.0020
-"""What the yardstick takes on the machine that the committed bounds are of, while nothing else runs there."""
+REFERENCE_SECONDS = 0.019
+"""Processor seconds of the yardstick on the machine that the committed bounds are of, between the tests."""
 
 
 @frozen
@@ -37,8 +37,8 @@ class Costs:
     """Costs of the tests of one run."""
 
     tests: dict[str, Cost] = field(factory=dict)
-    speeds: list[float] = field(factory=list)
-    """Seconds that the yardstick took, measured throughout the run."""
+    speeds: list[tuple[float, float]] = field(factory=list)
+    """Processor and wall seconds that the yardstick took, measured throughout the run."""
     processor_seconds: float = 0.0
     """Of all processes of the run, what was no test's included: collecting, session fixtures."""
 
@@ -49,8 +49,13 @@ class Costs:
 
     @property
     def slowness(self) -> float:
-        """How many times as long as on the reference machine the same work takes here."""
-        return statistics.median(self.speeds or [REFERENCE_SECONDS]) / REFERENCE_SECONDS
+        """How many times as many processor seconds as on the reference machine the same work takes here."""
+        return statistics.median([processor for processor, _ in self.speeds] or [1.0]) / REFERENCE_SECONDS
+
+    @property
+    def crowding(self) -> float:
+        """How many times as long it takes by the clock: other processes have the processors meanwhile."""
+        return statistics.median([wall for _, wall in self.speeds] or [1.0]) / REFERENCE_SECONDS
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Add what `as_values` of another process returned."""
@@ -119,10 +124,13 @@ def processor_seconds() -> float:
     return sum(ticks[pid] for pid in family) / _TICKS_A_SECOND
 
 
-def yardstick() -> float:
-    """Return the processor seconds that a fixed piece of work takes: how fast the machine is just now."""
-    begin = time.thread_time()
+def yardstick() -> tuple[float, float]:
+    """Return processor and wall seconds that a fixed piece of work takes: how fast the machine is just now.
+
+    It is long enough to be interrupted where others want the processor, too.
+    """
+    began, worked = time.monotonic(), time.thread_time()
     text = json.dumps({str(number): number for number in range(2_000)})
-    for _ in range(4):
+    for _ in range(40):
         json.loads(text)
-    return time.thread_time() - begin
+    return time.thread_time() - worked, time.monotonic() - began
