@@ -58,7 +58,6 @@ class Cost:
 def main() -> int:
     """Measure, compare, and say what became dearer."""
     arguments = _arguments()
-    logging.getLogger("lanelog").setLevel(logging.ERROR)
     recorded: dict[str, float] = {} if arguments.record else json.loads(arguments.recorded.read_text())
     least: dict[str, Cost] = {}
     with devserver.start(arguments.server) as server:
@@ -167,4 +166,5 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    logging.getLogger("lanelog").setLevel(logging.ERROR)  # of this process, and of no test that calls `main`
     sys.exit(main())
