@@ -1,10 +1,12 @@
 """Group commit: many threads, few transactions, and nobody waits for a lane that is not his."""
 
 import ctypes
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -263,6 +265,67 @@ def test_an_interrupted_leader_leaves_nobody_behind(
         leader.result(PATIENCE)
     assert sorted(one.result(PATIENCE).offset for one in others) == list(range(1, 11))
     assert publisher.publish("t", "leader", b"x").offset <= 2
+
+
+class Struck(Exception):
+    """It is nobody's error but that of the thread in which it was raised."""
+
+
+class Strike:
+    """Raises Struck in a thread that leads two others, at the n-th point of group commit.
+
+    A signal handler runs when a function of Python is entered, or after a call of one in C: at what a profiler is told.
+    """
+
+    def __init__(self, publisher: Publisher, threads: ThreadPoolExecutor, point: int) -> None:
+        self.publisher, self.threads, self.point = publisher, threads, point
+        self.passed = 0
+        self.others: list[Future[Receipt]] = []
+
+    def publish(self) -> Receipt | None:
+        """Publish. None: it struck."""
+        sys.setprofile(self._profile)
+        try:
+            return self.publisher.publish("t", "mine", b"x")
+        except Struck:
+            return None
+        finally:
+            sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, _arg: object) -> None:
+        code = frame.f_code
+        if not code.co_filename.endswith(("publisher/group.py", "publisher/line.py", "publisher/batch.py")):
+            return
+        if event == "call" and code.co_name == "_lead":
+            self.others += [self.threads.submit(self.publisher.publish, "t", key, b"x") for key in ("a", "b")]
+            eventually(lambda: len(ready(self.publisher)) == 3)
+        if event in {"call", "c_return"}:
+            self.passed += 1
+            if self.passed == self.point:
+                raise Struck
+
+
+@pytest.mark.thorough
+def test_an_exception_at_any_point_strikes_one_publisher_only(
+    publisher: Publisher, raw: Any, threads: ThreadPoolExecutor
+) -> None:
+    """Whatever a signal handler raises in the thread that commits for others, and wherever: the others get receipts.
+
+    At worst they wait for the second after which they look for a thread that has left. None is told of an error, or of
+    a duplicate, and each message is stored once, where its receipt says.
+    """
+    publisher.ensure_lanes("t", ["mine", "a", "b"])
+    place = "SELECT partition_key, `offset` FROM queue_messages WHERE id = %s"
+    for point in range(1, 1000):
+        strike = Strike(publisher, threads, point)
+        own = threads.submit(strike.publish).result(PATIENCE)
+        for receipt in [other.result(PATIENCE) for other in strike.others]:
+            assert rows(raw, place, receipt.id) == [(receipt.key, receipt.offset)]
+            assert not receipt.duplicate
+        if own is not None:
+            break
+    assert 50 < point < 999
+    assert publisher._group._lines == {}
 
 
 def test_ids_in_a_shared_transaction(publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor) -> None:

@@ -119,6 +119,24 @@ def test_an_interrupt_while_a_batch_goes_on_one_by_one_costs_nobody_his_turn() -
     assert list(line.ready) == [second, third]
 
 
+def test_an_exception_that_is_not_of_the_database_is_raised_where_it_struck_and_nowhere_else() -> None:
+    """A time limit in the thread that commits for others, or a fault of the driver: the next batches are of one each.
+
+    So if one of the messages is what the driver fails at, no other one fails with it again.
+    """
+    group = grouping(Writer(TimeoutError("Celery's"), set()), timeout=20)
+    first, second, third = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))
+    line = group._lines["t"] = Line()
+    for member in (first, second, third):
+        line.admit(member)
+    with pytest.raises(TimeoutError):
+        group._lead(line, first)
+    assert line.withdraw(first) == [second]
+    assert (second.error, third.error) == (None, None)
+    assert line.take() == [second]
+    assert line.take() == [third]
+
+
 def test_who_has_left_may_have_been_the_one_at_fault() -> None:
     """Two were refused together, and one of them has left: the other is tried by itself before it is told anything."""
     writer = Writer(set())
@@ -160,7 +178,7 @@ def draft() -> Draft:
 def test_a_message_put_back_after_an_unknown_commit_stays_unknown(draft: Draft) -> None:
     """Its batch's time was up, its own was not; when that runs out as well, nobody knows whether it is in the log."""
     group, now = grouping(Writer()), time.monotonic()
-    line, member = Line(), Waiter(draft, now + 60, claimed=True)
+    line, member = Line(), Waiter(draft, now + 60, claimer=Waiter(make(), now))
     lost = DatabaseError("lost at COMMIT", code=2013, retriable=True, outcome_unknown=True)
     group._failed(line, "t", [member], now, lost)
     assert list(line.ready) == [member]

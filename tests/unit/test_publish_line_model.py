@@ -115,6 +115,18 @@ class LineMachine(RuleBasedStateMachine):
         idle = self.idle()
         self.leave(idle[pick % len(idle)])
 
+    @precondition(lambda self: self.threads)
+    @rule(pick=PICK)
+    def vanish(self, pick: int) -> None:
+        """An interrupt strikes wherever it likes: a thread passes nothing on, and the others heal what it left."""
+        gone = self.threads.pop(pick % len(self.threads))
+        gone.gone = True
+        self.out.pop(gone, None)
+        if not self.threads:
+            self.arrive(KEYS[0], anywhere=False)
+        for member in self.threads:
+            self.wake(self.line.heal(member))
+
     def leave(self, member: Waiter) -> None:
         self.threads.remove(member)
         self.wake(self.line.withdraw(member))

@@ -84,26 +84,30 @@ class BatchWriter:
         began = doubt.now()
         try:
             offset = packet.publish(self._database, draft)
+            if offset is not None:
+                self._settle([member], [Receipt(offset, draft.id, duplicate=False, key=draft.key)])
         except BaseException as exc:
             # Its offset is not known. With SCHEDULED, a message with this id counts as this one at any offset.
             note_attempt([draft], [Receipt(SCHEDULED, draft.id, duplicate=False, key=draft.key)], exc, began)
             draft.sent_at = draft.doubted_at
             raise
-        if offset is None:
+        if member.receipt is None:
             return False
-        self._settle(draft.topic, [member], [Receipt(offset, draft.id, duplicate=False, key=draft.key)])
+        self._announce(draft.topic, [member.receipt])
         return True
 
-    def _settle(self, topic: str, members: Sequence[Waiter], receipts: Sequence[Receipt]) -> None:
+    @staticmethod
+    def _settle(members: Sequence[Waiter], receipts: Sequence[Receipt]) -> None:
+        """Give committed members their receipts. An interrupt may come between two: the rest is noted as in doubt."""
         for member, receipt in zip(members, receipts, strict=True):
             member.receipt = receipt
             member.signal.set()
-        self._announce(topic, receipts)
 
     def _transact(self, topic: str, keys: set[str], choose: Choose, *, wait: bool) -> _Left:
         # heads X, in key order -> messages -> scheduled
         drafts: list[Draft] = []
         receipts: list[Receipt] = []
+        members: Sequence[Waiter] = ()
         began = doubt.now()
         try:
             with self._database.transaction() as transaction:
@@ -114,9 +118,10 @@ class BatchWriter:
                 if members:
                     drafts += [member.draft for member in members]
                     write(transaction, topic, drafts, heads, receipts)
+            self._settle(members, receipts)
         except BaseException as exc:
             note_attempt(drafts, receipts, exc, began)
             raise
         if members:
-            self._settle(topic, members, receipts)
+            self._announce(topic, receipts)
         return _Left(existing, absent - existing)

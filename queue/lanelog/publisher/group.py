@@ -9,9 +9,12 @@ will do. The others queue in memory, and the first of them is the lane's *holder
 if the gate has a place. Otherwise it tries again and again. Once it has the head, it commits the messages that have
 gathered for the lane.
 
-After an error that is not retriable, the members of the batch are tried one by one. So a bad message fails alone. A
-member waits for another thread until publish_timeout. If a transaction has its message then, the outcome is unknown to
-the member, and its error says so.
+After an error of the database that is not retriable, the members of the batch are tried one by one. So a bad message
+fails alone. Another exception belongs to the thread in which it was raised: a signal handler, a time limit or a fault
+of the driver. There it is raised, and other threads go on with the batch.
+
+A member waits for another thread until publish_timeout. If a transaction has its message then, the outcome is unknown
+to the member, and its error says so.
 """
 
 from __future__ import annotations
@@ -21,19 +24,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from typing import Final
 
 from attrs import define, field
 
 from lanelog._backoff import OF_TRANSACTIONS, Backoff
 from lanelog._database import Database, codes
 from lanelog._database.fork import register_shared
-from lanelog.errors import DatabaseError
+from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Duty, Line, Waiter
 from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
+
+_HEAL_EVERY: Final = 1.0
+"""Seconds after which a member that was not woken looks whether an interrupted thread has left it behind."""
 
 
 @define(eq=False)
@@ -73,12 +80,12 @@ class GroupCommit:
                 elif role is Duty.HOLD:
                     self._hold(line, member)
                     break
-                elif member.signal.wait(_left(member.deadline)):
-                    member.signal.clear()
-                else:
+                elif not self._wait(line, member):
                     break
         finally:
-            # Every thread leaves here: with an outcome, out of time or interrupted. Its roles pass on to others.
+            # Every thread leaves here: with an outcome, out of time or interrupted. Its roles pass on to others. An
+            # interrupt may strike in this block, too. `heal` passes on what one that is gone has left.
+            member.gone = True
             if line is not None:
                 self._change(line, draft.topic, lambda: line.withdraw(member))
         if not member.done:
@@ -92,6 +99,17 @@ class GroupCommit:
         """Forget all lines in a forked child: it has none of the threads."""
         self._lock = threading.Lock()
         self._lines = {}
+
+    def _wait(self, line: Line, member: Waiter) -> bool:
+        """Wait until the member is woken, but not for long. False: its time is up."""
+        left = _left(member.deadline)
+        if member.signal.wait(min(left, _HEAL_EVERY)):
+            member.signal.clear()
+        elif left <= _HEAL_EVERY:
+            return False
+        else:
+            self._change(line, member.draft.topic, lambda: line.heal(member))
+        return True
 
     def _lead(self, line: Line, leader: Waiter) -> None:
         topic = leader.draft.topic
@@ -113,7 +131,7 @@ class GroupCommit:
         try:
             alone = batch[0] if len(batch) == 1 else None
             busy = self._writer.commit(topic, keys, choose, wait=False, persist=False, deadline=deadline, alone=alone)
-        except Exception as exc:  # noqa: BLE001 - each member raises its error in its own thread
+        except LanelogError as exc:  # each member raises its error in its own thread
             if isinstance(exc, DatabaseError) and exc.code == codes.LOCK_WAIT_TIMEOUT:
                 # The lock was not that of a head: a caller under SERIALIZABLE, for example, locks gaps of an index.
                 # It is unknown which lane of the batch that concerns. So each lane goes on by itself: that one must not
@@ -122,8 +140,8 @@ class GroupCommit:
             else:
                 self._failed(line, topic, batch, deadline, exc)
             return
-        except BaseException:
-            self._interrupted(line, topic, batch)
+        except BaseException as exc:
+            self._interrupted(line, topic, batch, exc)
             raise
         self._change(line, topic, lambda: line.part([member for member in batch if member.draft.key in busy], busy))
 
@@ -155,11 +173,11 @@ class GroupCommit:
 
         try:
             busy = self._writer.commit(topic, {key}, claim, wait=wait, persist=True, deadline=holder.deadline)
-        except Exception as exc:  # noqa: BLE001 - as above
+        except LanelogError as exc:
             self._failed(line, topic, claimed or [holder], holder.deadline, exc)
             return
-        except BaseException:
-            self._interrupted(line, topic, claimed)
+        except BaseException as exc:
+            self._interrupted(line, topic, claimed, exc)
             raise
         if busy:
             # If there was a claim, its attempt failed, and the next attempt found the head locked. That may be the
@@ -167,11 +185,17 @@ class GroupCommit:
             with self._lock:
                 line.unclaim(key, claimed)
 
-    def _interrupted(self, line: Line, topic: str, members: Sequence[Waiter]) -> None:
-        """Put back the members of an interrupted transaction. Other threads go on: the interrupt is for this one."""
+    def _interrupted(self, line: Line, topic: str, members: Sequence[Waiter], exc: BaseException) -> None:
+        """Put back the members of an interrupted transaction. Other threads go on: the interrupt is for this one.
+
+        Nobody can tell an Exception of a signal handler from one of the driver, which a single message may cause. So
+        after it, each member is alone in its transaction.
+        """
+        for member in members:
+            member.lonely = member.lonely or isinstance(exc, Exception)
         self._change(line, topic, lambda: line.put_back(members))
 
-    def _failed(self, line: Line, topic: str, members: Sequence[Waiter], deadline: float, exc: Exception) -> None:
+    def _failed(self, line: Line, topic: str, members: Sequence[Waiter], deadline: float, exc: LanelogError) -> None:
         """Decide what becomes of members after `batch` has given up their transaction.
 
         After a retriable error, members with a later deadline than `deadline` are tried again, but only if a server has
@@ -230,7 +254,7 @@ class GroupCommit:
         )
 
 
-def _fail(member: Waiter, exc: Exception) -> None:
+def _fail(member: Waiter, exc: LanelogError) -> None:
     member.error = exc
     member.signal.set()
 

@@ -6,14 +6,15 @@ returns the members to wake.
 The roles, leader and holder, stand here alone. A member with a role always has a thread. A thread may leave while its
 message is part of another thread's transaction, and a failure may bring the message back. So a method that fills a
 queue leaves out members whose threads have left, and only members of queues get roles. `withdraw` is the one way out,
-and takes every role away.
+and takes every role away. An interrupt may stop any method half way. So each member that waits calls `heal` now and
+then.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum, auto
 
 from attrs import define, field
@@ -41,12 +42,19 @@ class Waiter:
     draft: Draft = field(repr=False)
     deadline: float
     signal: threading.Event = field(factory=threading.Event, repr=False)
-    claimed: bool = False
-    """Whether it is part of a transaction that was tried, or is tried now."""
+    claimer: Waiter | None = field(default=None, repr=False)
+    """Whose thread has it in a transaction that was tried, or is tried now. None: nobody's."""
     gone: bool = False
     """Whether its thread has left, perhaps while another thread's transaction had the message."""
+    lonely: bool = False
+    """Whether it shares no transaction: in one, the driver failed, perhaps because of this message."""
     receipt: Receipt | None = None
     error: BaseException | None = None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it is part of a transaction that was tried, or is tried now."""
+        return self.claimer is not None
 
     @property
     def done(self) -> bool:
@@ -91,7 +99,7 @@ class Line:
 
     def take(self) -> list[Waiter]:
         """Return the next batch, in order of arrival, for the leader to commit."""
-        return _take(self.ready, self.max_batch)
+        return _take(self.ready, self.max_batch, self.leader)
 
     def park(self, members: Iterable[Waiter]) -> list[Waiter]:
         """Queue members whose lanes turned out to be busy, and ready members of the same lanes. Wake the result.
@@ -131,7 +139,7 @@ class Line:
 
     def claim(self, key: str) -> list[Waiter]:
         """Return the batch that has gathered for a busy lane. Its holder has the lane now."""
-        return _take(self.busy[key], self.max_batch)
+        return _take(self.busy[key], self.max_batch, self.holders[key])
 
     def unclaim(self, key: str, members: Iterable[Waiter]) -> None:
         """Return a batch to the front of its busy lane. Its holder lost the lane before the commit."""
@@ -161,6 +169,31 @@ class Line:
             self.ready.extend(other for other in self.busy.pop(key) if other.waiting)
         return self.hand_over(member)
 
+    def heal(self, member: Waiter) -> list[Waiter]:
+        """Mend what an interrupted thread left half done, for a member that waits. Wake the result.
+
+        A thread that has left runs no transaction any more, so whom it claimed, led or held the lane for goes on.
+        """
+        self.ready = deque(other for other in self.ready if not other.gone)
+        for key, queue in list(self.busy.items()):
+            staying = deque(other for other in queue if not other.gone)
+            holder = self.holders.get(key)
+            if holder is None or holder.gone:
+                self.holders.pop(key, None)
+                del self.busy[key]
+                self.ready.extend(other for other in staying if other not in self.ready)
+            else:
+                self.busy[key] = staying
+        for key in self.holders.keys() - self.busy.keys():
+            del self.holders[key]
+        if self.leader is not None and self.leader.gone:
+            self.leader = None
+        lost = member.claimer is None or member.claimer.gone
+        if member.waiting and lost and member not in self.ready and member not in self.busy.get(member.draft.key, ()):
+            member.claimer = None
+            self._queue(member)
+        return self._appoint()
+
     def _holds(self, member: Waiter) -> bool:
         return self.holders.get(member.draft.key) is member
 
@@ -180,16 +213,21 @@ def _unclaimed(members: Iterable[Waiter]) -> list[Waiter]:
     """Return the members that still wait. They are part of no transaction any more."""
     waiting = [member for member in members if member.waiting]
     for member in waiting:
-        member.claimed = False
+        member.claimer = None
     return waiting
 
 
-def _take(queue: deque[Waiter], most: int) -> list[Waiter]:
+def _take(queue: deque[Waiter], most: int, claimer: Waiter | None) -> list[Waiter]:
     batch: list[Waiter] = []
     size = 0
-    while queue and len(batch) < most and (not batch or size + queue[0].draft.wire_bytes <= MAX_BATCH_BYTES):
+    while queue and len(batch) < most and (not batch or _fits(batch, queue[0], size)):
         member = queue.popleft()
-        member.claimed = True
+        member.claimer = claimer
         size += member.draft.wire_bytes
         batch.append(member)
     return batch
+
+
+def _fits(batch: Sequence[Waiter], member: Waiter, size: int) -> bool:
+    """Whether a member may join a batch of so many bytes."""
+    return not (batch[0].lonely or member.lonely) and size + member.draft.wire_bytes <= MAX_BATCH_BYTES

@@ -187,10 +187,10 @@ def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: Ba
         draft.repeated = True
     if isinstance(error, LanelogError) and not (isinstance(error, DatabaseError) and error.outcome_unknown):
         return
-    # The receipts are there before the rows are sent. So another error than DatabaseError may have interrupted COMMIT.
+    # The receipts are there before the rows are sent. So an error that is no LanelogError may have interrupted COMMIT,
+    # or struck after it.
     for draft, receipt in zip(drafts, receipts, strict=False):
         if not receipt.duplicate:
-            if isinstance(error, DatabaseError):
-                draft.tried = receipt.offset
+            draft.tried = receipt.offset
             if draft.doubted_at is None:
                 draft.doubted_at = began
