@@ -14,6 +14,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
+from lanelog._hints import sender
 from lanelog.devserver import DevServer, start
 from lanelog.publisher import Publisher
 from support.proxy import proxy_to
@@ -58,8 +59,12 @@ def url(private_server: DevServer, request: pytest.FixtureRequest) -> Iterator[s
 
 
 @pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    """A client whose connections for publishing are open, and whose lane k exists."""
+def client(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client whose connections for publishing are open, and whose lane k exists.
+
+    Its first message has read who is to be told. A publisher reads that once a second, whatever a message costs.
+    """
+    monkeypatch.setattr(sender, "REFRESH", 3600.0)
     with lanelog.connect(url) as client:
         client.publish("t", "k", b"x")
         yield client
