@@ -103,3 +103,18 @@ def consume(client: Client, group: str, enough: Callable[[int], bool]) -> None:
 
 def stored(raw: Any) -> int:
     return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 't' LIMIT 1"))
+
+
+@pytest.mark.thorough
+def test_many_long_keys_fit_into_small_packets(private_server: DevServer) -> None:
+    """Three thousand lanes with the longest keys, and the smallest max_allowed_packet that is in use: one mebibyte."""
+    with connect(private_server.url) as raw:
+        rows(raw, f"SET GLOBAL max_allowed_packet = {1 << 20}")
+    keys = [f"{number:04}{'🦭' * 251}" for number in range(3000)]
+    with lanelog.connect(private_server.url) as client:
+        client.migrate()
+        client.publish_many("t", [(key, b"x") for key in keys])
+        subscription = client.subscribe("t", "g", accept)
+        eventually(lambda: subscription.stats().acked == len(keys) or subscription.state == "failed", within=60)
+        assert subscription.state == "running"
+        client.admin.seek("t", "g", to="earliest", dry_run=True)

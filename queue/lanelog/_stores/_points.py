@@ -12,6 +12,10 @@ T = TypeVar("T")
 MAX_POINTS = 1000
 """Rows or exact keys in one statement."""
 
+MAX_CHARACTERS: Final = 100_000
+"""Characters of the rows or keys in one statement. The servers' least usual max_allowed_packet is one mebibyte, and a
+character has up to four bytes."""
+
 GROUPS_TOGETHER: Final = 10
 """Groups whose queries are joined into one statement."""
 
@@ -41,9 +45,27 @@ def exactly(points: Sequence[object]) -> str:
 
 
 def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]]:
-    """Slices of at most `size`. An empty sequence has none."""
-    for start in range(0, len(values), size):
-        yield values[start : start + size]
+    """Slices of at most `size` values and MAX_CHARACTERS. An empty sequence has none. A long value has its own.
+
+    The values are texts, tuples of texts and other values, or rows with the texts `key` and, perhaps, `last_error`.
+    """
+    start, total = 0, 0
+    for at, value in enumerate(values):
+        characters = _characters(value)
+        if at > start and (total + characters > MAX_CHARACTERS or at - start == size):
+            yield values[start:at]
+            start, total = at, 0
+        total += characters
+    if start < len(values):
+        yield values[start:]
+
+
+def _characters(value: object) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, tuple):
+        return sum(len(part) for part in value if isinstance(part, str))
+    return len(getattr(value, "key", "")) + len(getattr(value, "last_error", None) or "")
 
 
 def fitting(rows: Sequence[T], sizes: Sequence[int], limit: int) -> Iterator[Sequence[T]]:
