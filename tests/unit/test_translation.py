@@ -77,6 +77,37 @@ def test_who_does_not_answer_is_named() -> None:
     assert unreachable(refused, "db.example:3307") is refused
 
 
+@pytest.mark.parametrize("code", [1044, 1045, 1129, 1130, 1698, 3032, 3118, 3159, 4151])
+def test_who_was_connected_before_may_be_again(code: int) -> None:
+    """A password is changed, an account locked, a server in maintenance: the settings were right."""
+    refused = translated(code)
+    assert not unreachable(refused, "db.example:3307").retriable
+    error = unreachable(refused, "db.example:3307", before=True)
+    assert isinstance(error, DatabaseError)
+    assert (error.code, error.retriable, str(error)) == (code, True, str(refused))
+    older = unreachable(ConfigurationError("MySQL 5.7 is too old"), "db.example:3307", before=True)
+    assert isinstance(older, DatabaseError)
+    assert older.retriable
+    cause = pymysql.err.OperationalError(2003, "Can't connect")
+    cause.original_exception = ssl.SSLCertVerificationError("self-signed certificate")  # type: ignore[attr-defined]
+    for final in (translated(1049), translated(2026), translate(cause)):
+        assert unreachable(final, "db.example:3307", before=True) is final
+
+
+def test_aurora_s_patch_below_a_connection_has_rolled_back() -> None:
+    """Its number is that of any unknown error, so its text decides; the connection is replaced."""
+    text = "The last transaction was aborted due to Zero Downtime Patch. Please retry."
+    for committing in (False, True):
+        error = translated(1105, text, committing=committing)
+        assert isinstance(error, DatabaseError)
+        assert (error.retriable, error.outcome_unknown) == (True, False)
+        assert breaks_transaction(error)
+        assert breaks_connection(error)
+    other = translated(1105, "unknown error")
+    assert not other.retriable
+    assert not breaks_connection(other)
+
+
 @pytest.mark.parametrize(("code", "kind"), [(1146, SchemaError), (1054, SchemaError), (1153, PayloadTooLarge)])
 def test_some_errors_have_a_class_of_their_own(code: int, kind: type[LanelogError]) -> None:
     """Missing tables and columns ask for migrate, a small packet for a larger one."""

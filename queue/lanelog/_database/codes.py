@@ -15,6 +15,9 @@ NULL_REFUSED: Final = ER.BAD_NULL_ERROR
 """NULL for a column that is NOT NULL."""
 NO_SUCH_DATABASE: Final = ER.BAD_DB_ERROR
 NO_SUCH_SAVEPOINT: Final = ER.SP_DOES_NOT_EXIST
+UNKNOWN: Final = ER.UNKNOWN_ERROR
+ZERO_DOWNTIME_PATCH: Final = "Zero Downtime Patch"
+"""Aurora says this with `UNKNOWN` when it was patched below a connection. The transaction was rolled back."""
 LOCK_WAIT_TIMEOUT: Final = ER.LOCK_WAIT_TIMEOUT
 """The statement is undone. With `innodb_rollback_on_timeout` the whole transaction is."""
 DEADLOCK: Final = ER.LOCK_DEADLOCK
@@ -80,6 +83,10 @@ UNREACHABLE: Final = TOO_MANY | _NO_CONNECTION
 NOBODY_ANSWERED: Final = _NO_CONNECTION | {CR.CR_SERVER_LOST}
 """No server answered, or the answer is not that of a server. The address may be wrong."""
 
+NO_USE_TO_CONNECT: Final = NOBODY_ANSWERED | {NO_SUCH_DATABASE, CR.CR_SSL_CONNECTION_ERROR}
+"""Errors of a new connection that an earlier connection makes no more retriable. A refused certificate has the number
+of an unreachable server."""
+
 READ_ONLY: Final = frozenset({OPTION_PREVENTS, READ_ONLY_TRANSACTION, READ_ONLY_MODE})
 """The server is read-only, as in a failover. A new connection may meet the new primary."""
 
@@ -110,6 +117,9 @@ NOT_COMMITTED: Final = TRANSACTION_GONE | READ_ONLY | {GROUP_REPLICATION_ROLLED_
 
 DENIED: Final = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
 """The account lacks a privilege on a table or column."""
+
+FOR_AN_OPERATOR: Final = DENIED | {NO_SUCH_DATABASE}
+"""Database or grants are missing. That rarely passes by itself."""
 
 DENIED_ANYWHERE: Final = DENIED | {
     ER.DBACCESS_DENIED_ERROR,

@@ -205,6 +205,8 @@ class Driver:
     lock_wait: int = LOCK_WAIT_SECONDS
     greeted: bool = field(default=False, init=False)
     """Whether a server has ever answered. If not, wrong settings are likelier than a server that is down."""
+    opened: bool = field(default=False, init=False)
+    """Whether a connection was ever ready to use: these settings are right, or were."""
     tried: bool = field(default=False, init=False)
     """Whether a connection was ever tried."""
     _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
@@ -228,6 +230,7 @@ class Driver:
         except BaseException:
             raw.close()
             raise
+        self.opened = True
         return raw, facts
 
     def reclaim(self, raw: Any, state: OwnState) -> None:

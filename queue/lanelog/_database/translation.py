@@ -1,7 +1,8 @@
 """The one place where errors of a database driver become errors of lanelog, with a remedy where there is one.
 
-Decides whether an error is retriable, by the groups of numbers in `codes`. `retries` repeats what is. Never raises, and
-treats all drivers alike: PyMySQL, mysqlclient and MySQL's own connector carry the server's number.
+Decides whether an error is retriable, by the groups of numbers in `codes`. `retries` repeats what is. That list is
+closed: of several messages, the one that the database refuses must fail alone. Loops ask `outage` instead. Never
+raises, and treats all drivers alike: PyMySQL, mysqlclient and MySQL's own connector carry the server's number.
 """
 
 from __future__ import annotations
@@ -52,8 +53,16 @@ def comes_from_driver(exc: BaseException) -> bool:
     return any(base.__name__ == "Error" for base in type(exc).__mro__)
 
 
-def unreachable(error: LanelogError, where: str) -> LanelogError:
-    """Return the error of a new connection, with `where` it was to go: drivers leave the port out."""
+def unreachable(error: LanelogError, where: str, *, before: bool = False) -> LanelogError:
+    """Return the error of a new connection, with `where` it was to go: drivers leave the port out.
+
+    `before`: a connection was made with the same settings before. So the reason is at the server, and may pass there: a
+    changed password, a locked account, a blocked host, an older server behind the same name. A database that is gone is
+    not expected back, and who cannot prove to be the server is not asked again.
+    """
+    code = error.code if isinstance(error, DatabaseError) else None
+    if before and not error.retriable and code not in codes.NO_USE_TO_CONNECT:
+        error = DatabaseError(str(error), code=code, retriable=True)
     if not isinstance(error, DatabaseError) or error.code not in codes.NOBODY_ANSWERED or not error.retriable:
         return error
     return DatabaseError(
@@ -76,11 +85,11 @@ def translate(exc: BaseException, *, committing: bool = False) -> LanelogError:
     if special is not None:
         return special
     if committing:
-        unknown = code not in codes.NOT_COMMITTED
+        unknown = code not in codes.NOT_COMMITTED and not _was_patched(code, text)
         return DatabaseError(
             f"the outcome of COMMIT is unknown: {text}" if unknown else text,
             code=code,
-            retriable=unknown or code in codes.RETRIABLE,
+            retriable=unknown or code in codes.RETRIABLE or _was_patched(code, text),
             outcome_unknown=unknown,
         )
     remedy = _grant(text) if code in codes.DENIED else _REMEDIES.get(code or 0)
@@ -88,7 +97,7 @@ def translate(exc: BaseException, *, committing: bool = False) -> LanelogError:
         f"{text}: {remedy}" if remedy else text,
         code=code,
         # An error without a number means that the driver is out of step with the server: as bad as a lost connection.
-        retriable=code is None or code in codes.RETRIABLE,
+        retriable=code is None or code in codes.RETRIABLE or _was_patched(code, text),
     )
 
 
@@ -126,13 +135,21 @@ def _grant(text: str) -> str:
 def breaks_connection(error: LanelogError) -> bool:
     """Whether the connection with this error must not be used again."""
     return isinstance(error, DatabaseError) and (
-        error.code is None or error.code in codes.LOST or error.code in codes.READ_ONLY
+        error.code is None
+        or error.code in codes.LOST
+        or error.code in codes.READ_ONLY
+        or _was_patched(error.code, str(error))
     )
 
 
 def breaks_transaction(error: LanelogError) -> bool:
     """Whether the transaction with this error must not be committed."""
     return breaks_connection(error) or (isinstance(error, DatabaseError) and error.code in codes.TRANSACTION_GONE)
+
+
+def _was_patched(code: int | None, text: str) -> bool:
+    """Whether Aurora was patched below the connection. The transaction is gone, and maybe the session's settings."""
+    return code == codes.UNKNOWN and codes.ZERO_DOWNTIME_PATCH in text
 
 
 def _text_of(exc: BaseException) -> str:

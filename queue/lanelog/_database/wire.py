@@ -72,7 +72,8 @@ class Wire:
         except Exception as exc:
             if not comes_from_driver(exc):
                 raise
-            raise unreachable(translate(exc), self._driver.config.address()) from exc
+            error = unreachable(translate(exc), self._driver.config.address(), before=self._driver.opened)
+            raise error from exc
         self._descriptor = fork.Descriptor.of(raw)
         fork.register_wire(self)
         self.raw = raw
