@@ -5,9 +5,10 @@ Never knows what a turn does. Never sleeps: it waits on an event that `wake` and
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 FAILURES_UNTIL_FAILED = 5
 """So often in a row an error that a repetition does not mend may come. Then what the loop serves has failed."""
 
+TELL_AGAIN: Final = 60.0
+"""Seconds after which an outage that goes on is logged again."""
+
 
 class Wakeable(Protocol):
     """What a loop waits on; `threading.Event` is one."""
@@ -40,18 +44,43 @@ class Wakeable(Protocol):
         ...
 
 
+@define
+class _Row:
+    """Failed turns in a row. Times are monotonic."""
+
+    failures: int = 0
+    counted: int = 0
+    """Those of them that were no error of the database."""
+    logged: set[tuple[object, ...]] = field(factory=set)
+    """The kinds of those that were logged."""
+    away_since: float = math.inf
+    """When the first turn failed because the database was away."""
+    tell_at: float = -math.inf
+    """When an outage is logged again."""
+    lasts_since: float = math.inf
+    """Since when nothing came but what must not last."""
+    failed: bool = False
+    """Whether `failed` was called."""
+
+
+def _while_retriable(error: BaseException) -> float:
+    return math.inf if isinstance(error, LanelogError) and error.retriable else 0.0
+
+
 @define(eq=False, repr=False)
 class Loop:
     """One thread that repeats `turn(now) -> delay` until it is stopped.
 
-    `turn` gets the monotonic time and returns the seconds to wait, 0 for none. `failed` gets the error of the fifth
-    failed turn, once until a turn succeeds. A turn that raised a retriable LanelogError does not count. `finished` runs
-    in the thread at its end, and closes what the thread owned.
+    `turn` gets the monotonic time and returns the seconds to wait, 0 for none. `patience` returns the seconds for which
+    an error may last. Infinity is an outage, which has no end. 0 means that five may come in a row. After that `failed`
+    gets the error, once until a turn succeeds. `finished` runs in the thread at its end, and closes what the thread
+    owned.
     """
 
     name: str
     _turn: Callable[[float], float]
     _failed: Callable[[BaseException], None] = field(kw_only=True)
+    _patience: Callable[[BaseException], float] = field(default=_while_retriable, kw_only=True)
     _finished: Callable[[], None] | None = field(default=None, kw_only=True)
     _backoff: Backoff = field(default=OF_LOOPS, kw_only=True)
     _woken: Wakeable = field(factory=threading.Event, kw_only=True)
@@ -61,10 +90,7 @@ class Loop:
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _stopping: threading.Event = field(factory=threading.Event, init=False)
-    # The rest is written by the loop's own thread alone.
-    _failures: int = field(default=0, init=False)  # turns in a row that raised, of any kind
-    _counted: int = field(default=0, init=False)  # those of them that raised no retriable LanelogError
-    _logged: set[tuple[object, ...]] = field(factory=set, init=False)  # kinds of failure logged since the last success
+    _row: _Row = field(factory=_Row, init=False)  # written by the loop's own thread alone
     _log: EventLogger = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -72,7 +98,7 @@ class Loop:
 
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped"
-        return f"<Loop {self.name} {state}, {self._failures} failures in a row>"
+        return f"<Loop {self.name} {state}, {self._row.failures} failures in a row>"
 
     @property
     def running(self) -> bool:
@@ -133,35 +159,50 @@ class Loop:
         try:
             delay = self._turn(now)
         except BaseException as error:  # noqa: BLE001 - the loop must go on after any error
-            return self._after_failure(error)
-        if self._failures:
-            self._log.info("loop.recovered", failures=self._failures)
-            self._failures = self._counted = 0
-            self._logged.clear()
-            self.error = ""
+            return self._after_failure(error, now)
+        if self._row.failures:
+            self._log.info("loop.recovered", failures=self._row.failures)
+            self._forget()
         return delay
 
-    def _after_failure(self, error: BaseException) -> float:
-        self._failures += 1
+    def _forget(self) -> None:
+        self._row, self.error = _Row(), ""
+
+    def _after_failure(self, error: BaseException, now: float) -> float:
+        row, patience = self._row, self._patience(error)
+        row.failures += 1
         self.error = f"{type(error).__name__}: {error}"
-        retriable = isinstance(error, LanelogError) and error.retriable
-        kind = (type(error), getattr(error, "code", None))
-        if kind not in self._logged:
-            self._logged.add(kind)
-            if retriable:
-                self._log.warning("loop.failed", error=error, retriable=True)
-            else:
-                self._log.error("loop.failed", error=error, retriable=False, exc_info=error)
-        if not retriable:
-            self._counted += 1
-            if self._counted == FAILURES_UNTIL_FAILED:
+        if patience == math.inf:
+            row.lasts_since = math.inf
+            self._log_outage(error, now)
+        else:
+            self._log_fault(error)
+            row.counted += not patience
+            row.lasts_since = min(row.lasts_since, now) if patience else row.lasts_since
+            over = now - row.lasts_since >= patience if patience else row.counted >= FAILURES_UNTIL_FAILED
+            if over and not row.failed:
+                row.failed = True
                 self._call("failed", lambda: self._failed(error))
-        return self._backoff.after(self._failures)
+        return self._backoff.after(row.failures)
+
+    def _log_outage(self, error: BaseException, now: float) -> None:
+        """Log an outage at once, and again each minute, whatever the database says meanwhile."""
+        row = self._row
+        row.away_since = min(row.away_since, now)
+        if now >= row.tell_at:
+            row.tell_at = now + TELL_AGAIN
+            seconds = round(now - row.away_since, 1)
+            self._log.warning("loop.failed", error=error, retriable=True, seconds=seconds)
+
+    def _log_fault(self, error: BaseException) -> None:
+        """Log each kind of fault once."""
+        kind = (type(error), getattr(error, "code", None))
+        if kind not in self._row.logged:
+            self._row.logged.add(kind)
+            self._log.error("loop.failed", error=error, retriable=False, exc_info=error)
 
     def _run(self) -> None:
-        self._failures = self._counted = 0
-        self._logged.clear()
-        self.error = ""
+        self._forget()
         _pulse.give(pulse := self.pulse)
         try:
             while True:
@@ -176,7 +217,7 @@ class Loop:
                 if delay > 0:
                     pulse.expected = time.monotonic() + delay
                     # If wake() ended a back-off, a busy publisher would cause a storm of attempts.
-                    event = self._stopping if self._failures else self._woken
+                    event = self._stopping if self._row.failures else self._woken
                     event.wait(min(delay, threading.TIMEOUT_MAX))
         finally:
             if self._finished is not None:

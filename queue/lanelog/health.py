@@ -5,7 +5,12 @@ Owns the values, and what they mean for the probes of an orchestrator. Looks at 
 
 from __future__ import annotations
 
+from typing import Final
+
 from attrs import frozen
+
+_HANDLING: Final = ("fetcher", "settler")
+"""The loops without which no message is handled. The keeper's errors are the database's."""
 
 
 @frozen(kw_only=True)
@@ -21,6 +26,8 @@ class LoopHealth:
     """Whether it gave no sign of life for longer than its bound. Only a new process mends that."""
     why: str
     """What it does instead of its turn, or the error of its last turn. Empty: all is well."""
+    failing: bool = False
+    """Whether its last turn failed. It tries again."""
 
 
 @frozen(kw_only=True)
@@ -90,7 +97,11 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether it can work: the database answers, its tables are known, and all subscriptions are registered."""
+        """Whether it can work.
+
+        The database answers, its tables are known, all subscriptions are registered, and the loops that fetch and
+        settle messages do not fail.
+        """
         return not self.lacking
 
     @property
@@ -99,6 +110,7 @@ class Health:
         found = [] if self.database.fresh else [f"database: {self.database.why}"]
         if not self.tables:
             found.append("schema: the version of the tables was not read yet")
+        found += [f"loop {loop.name}: {loop.why}" for loop in self.loops if loop.failing and loop.name in _HANDLING]
         found += [f"group {each.group!r}: {each.why}" for each in self.subscriptions if not each.registered]
         if not self.subscriptions:
             found.append("no subscription")

@@ -225,10 +225,11 @@ def test_a_life_full_of_trouble_is_logged_without_secrets(account: str, raw: Any
     with lanelog.connect(account, read_timeout=5.0) as client:
         client.publish_many("t", [Outgoing(key, PAYLOAD, metadata=METADATA) for key in keys])
         options: dict[str, Any] = {"on_dead_letter": hook, "middleware": (middleware,), "visibility_timeout": 30.0}
+        options |= {"lease_duration": 5.0, "lease_renewal": 1.0}
         subscription = client.subscribe("t", "g", troubled(record), retry=lanelog.RetryPolicy(wait=wait), **options)
         record.until(lambda items: {*keys} <= {*items})
         eventually(lambda: {"hook.failed", "handler.raised_after_settling", "retry_policy.failed"} <= log.events)
-        # The connections of loops and pool, twice; then a table goes, which no repetition mends.
+        # The connections of loops and pool, twice; then a table goes, for longer than a lease.
         for _ in range(2):
             for (number,) in rows(
                 raw, "SELECT id FROM information_schema.processlist WHERE user LIKE 'secret%' AND db = DATABASE()"

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from lanelog._backoff import OF_LOOPS
-from lanelog._loop import Loop
+from lanelog._loop import TELL_AGAIN, Loop
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
@@ -23,9 +24,16 @@ def refuse(error: BaseException) -> None:
     raise AssertionError(f"the loop was declared failed: {error!r}")
 
 
-def make(turn: Callable[[float], float], failed: Callable[[BaseException], None] = refuse) -> Loop:
+def make(
+    turn: Callable[[float], float],
+    failed: Callable[[BaseException], None] = refuse,
+    *,
+    patience: Callable[[BaseException], float] | None = None,
+) -> Loop:
     """A loop that nobody starts."""
-    return Loop("keeper", turn, failed=failed)
+    if patience is None:
+        return Loop("keeper", turn, failed=failed)
+    return Loop("keeper", turn, failed=failed, patience=patience)
 
 
 def failing(outcomes: Sequence[BaseException | None]) -> Callable[[float], float]:
@@ -82,24 +90,46 @@ def test_a_retriable_error_never_counts(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_failure_and_recovery_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
-    """A hundred failures of one kind are one event, and so is the recovery."""
+    """Fifty failures of one kind are one event, and so is the recovery."""
     caplog.set_level(logging.INFO, logger="lanelog")
-    loop = make(failing([LOST] * 100 + [None, None, LOST]))
-    steps(loop, 103)
+    loop = make(failing([LOST] * 50 + [None, None, LOST]))
+    steps(loop, 53)
     expected = [("WARNING", "loop.failed"), ("INFO", "loop.recovered"), ("WARNING", "loop.failed")]
     assert messages(caplog) == expected
-    assert "loop=keeper failures=100" in caplog.records[1].getMessage()
+    assert "loop=keeper failures=50" in caplog.records[1].getMessage()
 
 
-def test_another_kind_of_failure_is_another_event(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_one_event_whatever_the_database_says(caplog: pytest.LogCaptureFixture) -> None:
+    """And one more each minute, with the reason of then and how long it lasts."""
+    full = DatabaseError("too many connections", code=1040, retriable=True)
+    loop = make(failing([LOST, full] * 50 + [None, LOST]))
+    steps(loop, 102)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text.rpartition(" ")[2] for text in told] == ["seconds=0", f"seconds={TELL_AGAIN:g}", "seconds=0"]
+    assert "gone away" in told[0]
+
+
+def test_another_kind_of_fault_is_another_event(caplog: pytest.LogCaptureFixture) -> None:
     """A new cause is logged though the loop was failing already; a known one that returns is not.
 
     A lost connection needs no stack; what is unexpected does.
     """
-    denied = DatabaseError("access denied", code=1045)
+    denied = ConfigurationError("denied")
     steps(make(failing([LOST, denied, LOST, denied, LOST, ValueError("bug")])), 6)
     assert messages(caplog) == [("WARNING", "loop.failed"), ("ERROR", "loop.failed"), ("ERROR", "loop.failed")]
     assert [record.exc_info is not None for record in caplog.records] == [False, True, True]
+
+
+def test_what_may_last_for_a_while_fails_the_loop_after_that() -> None:
+    """Once. A success, or an outage in between, starts the time anew: nobody knows what it was like meanwhile."""
+    missing, heard = DatabaseError("no such table", code=1146), list[BaseException]()
+    outcomes = [*[missing] * 8, LOST, *[missing] * 8, None, *[missing] * 14]
+    loop = make(failing(outcomes), failed=heard.append, patience=lambda error: 10.0 if error is missing else math.inf)
+    steps(loop, 18 + 10)
+    assert heard == []
+    for now in range(29, 33):
+        loop.step(float(now))
+    assert heard == [missing]
 
 
 def test_back_off_grows_within_its_bounds() -> None:

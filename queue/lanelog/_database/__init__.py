@@ -4,8 +4,8 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 `Session`, and all others borrow a `Transaction` from the pool.
 
 * `driver` opens connections. No other room imports a driver, except for the error numbers in `pymysql.constants`.
-* `translation` turns a driver's errors into lanelog's, and decides which are worth a repetition. `codes` groups the
-  error numbers by their consequence.
+* `translation` turns a driver's errors into lanelog's, and decides which are worth a repetition. `outage` decides the
+  same for a loop, which goes on. `codes` groups the error numbers by their consequence.
 * `wire` is one connection. If it breaks within a statement, nothing of its transaction is repeated on another one.
 * `incarnation` names one life of one server. What a process remembers holds for that one alone.
 * `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
@@ -19,7 +19,7 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 
 from __future__ import annotations
 
-from lanelog._database import codes
+from lanelog._database import codes, outage
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import LATEST, ServerFacts
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor
@@ -36,5 +36,5 @@ from lanelog._database.translation import code_of, comes_from_driver, translate
 __all__ = [
     "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation", "OpenTransaction",
     "ServerFacts", "Session", "Statement", "Transaction", "code_of", "codes", "comes_from_driver", "find_open", "named",
-    "open_in_this_thread", "own_transaction", "server_start", "signed", "translate", "with_retries",
+    "open_in_this_thread", "outage", "own_transaction", "server_start", "signed", "translate", "with_retries",
 ]

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._database import outage
 from lanelog._engine.ground import Ground
 from lanelog._hints.receiver import Receiver
 from lanelog._loop import FAILURES_UNTIL_FAILED
 from lanelog._telemetry import get_logger
-from lanelog.errors import ClosedError, DatabaseError, LanelogError
+from lanelog.errors import ClosedError, DatabaseError
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session
@@ -37,6 +38,15 @@ def _nothing(_cx: Executor) -> None:
 
 
 @define(eq=False)
+class Faults:
+    """The faults of one member in one loop, in a row."""
+
+    count: int = 0
+    since: float | None = None
+    """When (monotonic) the first came that ends the member if it lasts. None: none came on a connection that lives."""
+
+
+@define(eq=False)
 class EngineContext:
     """One client's engine, as its loops see it."""
 
@@ -52,11 +62,11 @@ class EngineContext:
     ground: Ground = field(factory=Ground)
     receiver: Receiver = field(factory=Receiver)
     """Its place stands in the heartbeat of every member."""
-    _deferred: dict[str, LanelogError] = field(factory=dict)
+    _deferred: dict[str, Exception] = field(factory=dict)
     withdrawn_at: float = 0.0
     """When (monotonic) authority was last taken away. A read-back that was sent before gives no authority."""
     _members: list[Member] = field(factory=list)
-    _faults: dict[tuple[Member, str], int] = field(factory=dict)
+    _faults: dict[tuple[Member, str], Faults] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def members(self) -> list[Member]:
@@ -79,29 +89,31 @@ class EngineContext:
 
     @contextmanager
     def watch(self, member: Member, loop: str, session: Session) -> Iterator[None]:
-        """Count a member's own fault against that member alone. An error that a repetition may mend goes to the loop.
+        """Count a member's own fault against that member alone. The loop gets the error if the database is away.
 
         It goes at once when the connection is gone. Otherwise, say for a lock, the other members have their turn first,
         and `raise_deferred` raises it.
 
-        A member that is faulty five times in a row in one loop has failed, and its subscription stops.
+        A member has failed, and its subscription stops, after five faults in a row in one loop that are none of the
+        database. What an operator must put right, such as a missing grant, fails it when it has lasted for its lease.
         """
         try:
             yield
-        except LanelogError as error:
-            if not error.retriable:
-                self._fault(member, loop, error)
-            elif session.connected:
+        except Exception as error:
+            borne = outage.patience(error, member.config.lease_duration)
+            if session.connected and borne == outage.WITHOUT_END:
                 self._deferred.setdefault(loop, error)
+            elif session.connected or not borne:
+                self._fault(member, loop, error, borne)
             else:
+                if (member, loop) in self._faults:
+                    self._faults[member, loop].since = None  # the next connection may find another server
                 raise
-        except Exception as error:  # noqa: BLE001 - one member's fault must not stop the others
-            self._fault(member, loop, error)
         else:
             self._faults.pop((member, loop), None)
 
     def raise_deferred(self, loop: str) -> None:
-        """Raise the first error of this turn that a repetition may mend. To be called at the end of the turn."""
+        """Raise the first error of this turn by which the database is away. To be called at the end of the turn."""
         error = self._deferred.pop(loop, None)
         if error is not None:
             raise error
@@ -114,11 +126,19 @@ class EngineContext:
                 "subscribe after the fork (in gunicorn: in post_fork, or without --preload)"
             )
 
-    def _fault(self, member: Member, loop: str, error: Exception) -> None:
-        count = self._faults[(member, loop)] = self._faults.get((member, loop), 0) + 1
-        if count == 1:
+    def patience(self, error: BaseException) -> float:
+        """Seconds for which a loop bears an error that is no single member's: the longest lease, where that decides."""
+        return outage.patience(error, max((each.config.lease_duration for each in self.members()), default=0.0))
+
+    def _fault(self, member: Member, loop: str, error: Exception, borne: float) -> None:
+        faults, now = self._faults.setdefault((member, loop), Faults()), time.monotonic()
+        faults.count += 1
+        if faults.count == 1:
             log.error("membership.faulty", loop=loop, topic=member.topic, group=member.group, exc_info=error)
-        if count >= FAILURES_UNTIL_FAILED:
+        if borne and faults.since is None:
+            faults.since = now
+        lasted = faults.since is not None and now - faults.since >= borne
+        if lasted if borne else faults.count >= FAILURES_UNTIL_FAILED:
             member.fail(error)
 
     def vouched(self, session: Session) -> int:

@@ -105,6 +105,7 @@ class Engine:
                 name,
                 part.turn,
                 failed=_goes_on if part is scheduler else self._failed,
+                patience=context.patience,
                 finished=part.close,
                 woken=self._doorbell if part is fetcher else threading.Event(),
             )

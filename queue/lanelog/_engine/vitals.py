@@ -54,6 +54,7 @@ def of_loop(loop: Loop, bounds: Bounds) -> LoopHealth:
         waits=now - asked if asked else None,
         late=late,
         why=why or error,
+        failing=bool(error),
     )
 
 

@@ -130,16 +130,17 @@ EVENTS: Final = (
         "loop.failed",
         "ERROR",
         "loop",
-        "A background loop failed, and to try again may not help; five times in a row end the subscription.",
+        "A background loop failed. Five times in a row end the subscription, and so does a database, a table or a "
+        "grant that is missing for as long as a lease.",
         "loop error retriable exc_info",
     ),
     Event(
         "loop.failed",
         "WARNING",
         "loop",
-        "A background loop failed, most often because the database is away, and tries again; told once for each "
-        "kind of failure until it has recovered.",
-        "loop error retriable",
+        "The database is away for a background loop, which tries again without end; logged at once, and each minute "
+        "until it has recovered.",
+        "loop error retriable seconds",
     ),
     Event("loop.recovered", "INFO", "loop", "A background loop works again.", "loop failures"),
     Event(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._asleep import suspended
-from lanelog._database import Incarnation
+from lanelog._database import Incarnation, outage
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.acquisition import Taken
@@ -165,7 +165,7 @@ class Coordinator:
                 wake=self.context.receiver.place,
             )
         except DatabaseError as error:
-            if error.retriable:
+            if outage.is_away(error):
                 raise
             self._not_heard(error, now)
         else:
@@ -204,7 +204,7 @@ class Coordinator:
             tables = self.context.database.tables_version
             rows = heartbeats.members(self.session, member.at, tables=tables)
         except DatabaseError as error:
-            if error.retriable:
+            if outage.is_away(error):
                 raise
             if not self._members_failed:
                 log.error("heartbeat.read_failed", topic=member.topic, group=member.group, error=error)
@@ -392,7 +392,7 @@ class Coordinator:
         try:
             heartbeats.deregister(self.session, member.at, member.owner)
         except DatabaseError as error:
-            if error.retriable:
+            if outage.is_away(error):
                 raise
             log.error("heartbeat.write_failed", topic=member.topic, group=member.group, error=error)
         life.stopped(member)
