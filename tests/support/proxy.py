@@ -39,6 +39,10 @@ class Proxy:
     """Requests that begin with this command are unknown to the server."""
     fail_after: bytes = b""
     """The next request that ends with this is run, and the last thing that the server says of it becomes an error."""
+    other: ConnectConfig | None = None
+    """Where every second new connection goes."""
+    connections: int = 0
+    """How many were made."""
     requests: int = 0
     """How many there were, of all connections."""
     silent: bool = False
@@ -86,7 +90,9 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 try:
-                    server = connected(self.target)
+                    self.connections += 1
+                    there = self.other if self.other is not None and self.connections % 2 else self.target
+                    server = connected(there)
                 except OSError:  # nobody is there just now
                     client.close()
                     continue

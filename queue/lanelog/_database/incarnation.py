@@ -43,6 +43,8 @@ class Incarnation:
     """SHA-256 of server id, host name, port, data directory and, on MySQL, server_uuid. Empty: not known."""
     mark: int = field(default=0, eq=False)
     """The server's SERVER_MARK. 0: not known."""
+    name: str = field(default="", eq=False)
+    """The server for an operator: its own host name and port, and its id. Empty: not known."""
 
     def same(self, other: Incarnation) -> bool:
         """Whether both name one life of one server. An older version of the tables knows the start alone."""
@@ -56,7 +58,13 @@ def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
     row = cx.one(_IDENTITY_MARIADB if mariadb else _IDENTITY_MYSQL)
     mark, *parts = row or (0,)
     text = "\n".join(str(part) for part in parts)
-    return Incarnation(server_start(cx), hashlib.sha256(text.encode()).hexdigest(), int(mark))
+    server_id, host, port, *_ = parts or ("", "", "")
+    return Incarnation(
+        server_start(cx),
+        hashlib.sha256(text.encode()).hexdigest(),
+        int(mark),
+        f"{host}:{port} (server_id {server_id})",
+    )
 
 
 def server_start(cx: Executor) -> int:

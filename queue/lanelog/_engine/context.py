@@ -145,10 +145,15 @@ class EngineContext:
         """The generation of memory if a loop may act on its session, else 0. Connects first, if necessary.
 
         A loop that gets 0 tries again soon. After a reconnection, 0 also takes the authority away: the event that ended
-        this connection may have ended others. Raises DatabaseError if no connection can be made.
+        this connection may have ended others. Raises DatabaseError if no connection can be made, or if it leads to the
+        other one of two servers: then the loop's back-off keeps it from connecting again and again.
         """
         session.ensure()
         generation = self.ground.vouches(session)
+        if not generation and self.ground.strays(session):
+            name = session.incarnation.name
+            session.drop()
+            raise DatabaseError(f"this connection led to {name}, and the keeper's to another server", retriable=True)
         if not generation and session.generation > 1:
             self.withdraw_authority()
         if not generation and self.ground.doubted:

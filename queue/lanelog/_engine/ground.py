@@ -1,8 +1,9 @@
 """The server that memory was loaded from, and the connections that may act on memory.
 
-Owns the record of it: which server (an incarnation), how often memory was loaded, and when the keeper's session, which
-must not break, was last answered. Only the keeper checks the server and sets the record (`Keeper`). Loops and handlers'
-transactions ask, and may say that they doubt it. It sends no SQL.
+Owns the record of it: which server (an incarnation), how often memory was loaded, when the keeper's session, which must
+not break, was last answered, and whether new connections lead to two servers by turns. Only the keeper checks the
+server and sets the record (`Keeper`). Loops and handlers' transactions ask, and may say that they doubt it. It sends no
+SQL.
 
 When the keeper's session ends, the next one may find a server that lost its last commits, or a machine that was set
 back. Then memory is treated so:
@@ -17,14 +18,22 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
+
+from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lanelog._database import Incarnation
+
+
+BY_TURNS: Final = 60.0
+"""Seconds for which new connections count as leading to two servers by turns, after one led back to a server."""
+
+log = get_logger("keeper")
 
 
 class Connected(Protocol):
@@ -52,6 +61,11 @@ class Ground:
     """A connection has met another server than the keeper's."""
     _asked_at: float = 0.0
     _answered_at: float = 0.0  # (monotonic) when the keeper sent its last question that was answered
+    _met: Incarnation | None = None  # the server of the newest connection
+    _met_at: float = 0.0  # when (monotonic) that was made
+    _left: Incarnation | None = None  # the server before that one
+    _left_at: float = 0.0  # when (monotonic) a connection first led away from there
+    _by_turns_until: float = 0.0  # (monotonic)
     _changed: threading.Condition = field(factory=lambda: threading.Condition(threading.Lock()))
 
     @property
@@ -76,6 +90,38 @@ class Ground:
             self._answered_at = asked_at
             self._changed.notify_all()
 
+    @property
+    def by_turns(self) -> bool:
+        """Whether new connections lead to two servers by turns, as behind a proxy that balances them.
+
+        Then the keeper stays where it is as long as it can work there, and whoever meets the other server tries again.
+        After a failover, in contrast, no connection leads back.
+        """
+        return time.monotonic() < self._by_turns_until
+
+    def strays(self, line: Connected) -> bool:
+        """Whether servers answer by turns, and a connection leads to the one that the keeper has not."""
+        return self.incarnation is not None and not self._shared(line) and self.by_turns
+
+    def note(self, line: Connected) -> None:
+        """Note where a connection leads. If it leads back to a server that others led away from, log that."""
+        if line.connected_at <= self._met_at:
+            return
+        with self._changed:
+            if line.connected_at <= self._met_at:
+                return
+            before, self._met, self._met_at = self._met, line.incarnation, line.connected_at
+            if before is None or before.identity == self._met.identity:
+                return
+            back = self._left is not None and self._left.identity == self._met.identity
+            recent = self._met_at - self._left_at < BY_TURNS
+            self._left, self._left_at = before, self._met_at
+            if not (back and recent):
+                return
+            known, self._by_turns_until = self.by_turns, time.monotonic() + BY_TURNS
+        if not known:
+            log.warning("servers.alternate", one=before.name, other=self._met.name)
+
     def vouches(self, line: Connected) -> int:
         """The generation of memory if a thread may act on this connection, else 0.
 
@@ -83,11 +129,13 @@ class Ground:
         session has answered after the connection was made: a server that was set back ends both connections, and then
         the keeper loads memory first.
         """
+        self.note(line)
         if self.incarnation is None:
             return 0
         if not self._shared(line):
-            self.doubted = True
-            self.wake_keeper()
+            if not self.by_turns:
+                self.doubted = True
+                self.wake_keeper()
             return 0
         if line.connected_at > self._answered_at:
             if line.connected_at > self._asked_at:
@@ -100,6 +148,8 @@ class Ground:
         """The same as `vouches`, but waits up to `seconds` for an answer. For a handler, which may block."""
         deadline, before = time.monotonic() + seconds, self.generation
         while not (generation := self.vouches(line)):
+            if self.strays(line):
+                return 0
             with self._changed:
                 self._changed.wait_for(lambda: self._decided(line, before), deadline - time.monotonic())
             if time.monotonic() >= deadline or (self.generation != before and not self._shared(line)):

@@ -125,6 +125,14 @@ EVENTS: Final = (
         "lock_held",
     ),
     Event("server.restarted", "WARNING", "keeper", "The server was restarted: lanes are read anew.", ""),
+    Event(
+        "servers.alternate",
+        "WARNING",
+        "keeper",
+        "New connections lead to two servers by turns, as behind a proxy that balances them: this process connects "
+        "until each loop has the keeper's server. Let the address lead to the primary alone.",
+        "one other",
+    ),
     Event("loop.callback_failed", "ERROR", "loop", "A loop's end could not be told.", "loop callback error exc_info"),
     Event(
         "loop.failed",

@@ -140,7 +140,7 @@ class Keeper:
     def _ensure_same_server(self) -> None:
         """Make sure that the session holds the lock, on the server that memory was loaded from."""
         ground = self.context.ground
-        if ground.doubted and self.session.connected:
+        if ground.doubted and self.session.connected and not ground.by_turns:
             # Another loop has met another server. The old session keeps its lock until the new one has its own.
             before, self.session = self.session, self.context.database.session("keeper")
             try:
@@ -152,7 +152,8 @@ class Keeper:
             before.close()
         elif self.session.ensure() or self.session.generation != self._generation or ground.incarnation is None:
             self._load_from_server()
-        elif ground.asked or time.monotonic() >= self._check_at:
+        elif ground.doubted or ground.asked or time.monotonic() >= self._check_at:
+            ground.doubted = False  # two servers answer by turns: this one is as good, as long as it is the same
             self._check()
 
     def _check(self) -> None:
@@ -179,6 +180,7 @@ class Keeper:
         """Take the lock on a new session, name it in every heartbeat, and reload all lanes."""
         self._let_go()
         self.session.ensure()
+        self.context.ground.note(self.session)
         with self.session.pinned():
             asked, incarnation = time.monotonic(), self.session.incarnation
             self._generation, self._patience = self.session.generation, 0.0
