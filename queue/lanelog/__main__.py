@@ -1,6 +1,6 @@
-"""`python -m lanelog`: the command line."""
+"""`python -m lanelog`: the command line. Python imports the package before this module."""
 
-from lanelog.cli import main
+from lanelog_command import main
 
 if __name__ == "__main__":
     main()

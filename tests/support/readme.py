@@ -28,6 +28,7 @@ class Example(Enum):
     OUTBOX = ("docs/howto/publish.md", "pymysql.connect")
     DELAYED = ("docs/howto/delays-and-schedules.md", "cancel_scheduled")
     RECURRING = ("docs/howto/delays-and-schedules.md", "client.schedule(")
+    PROCESS_ONE = ("docs/howto/workers.md", "signal.signal(")
     HANDLER = ("docs/howto/handle.md", "def handle(")
     MIDDLEWARE = ("docs/howto/handle.md", "call_next")
     RETRY = ("docs/howto/retries.md", "stop_after_delay")

@@ -79,7 +79,9 @@ def test_the_wheel_contains_the_tables_and_the_types(tmp_path: Path) -> None:
         names = set(archive.namelist())
     assert {f"lanelog/_schema/{name}" for name in TABLES} <= names
     assert "lanelog/py.typed" in names
-    assert not [name for name in names if not name.startswith(("lanelog/", "lanelog-", "pyspark_lanelog/"))]
+    assert not [
+        name for name in names if not name.startswith(("lanelog/", "lanelog-", "lanelog_command/", "pyspark_lanelog/"))
+    ]
 
 
 def test_the_plugin_is_light() -> None:

@@ -32,6 +32,12 @@ def test_only_what_a_publisher_needs_is_imported() -> None:
     assert [name for name in rooms if name.startswith(unwanted)] == []
 
 
+def test_an_import_sets_no_signal_handler() -> None:
+    """Nor does the module that does it for the command: an application's signals are its own."""
+    code = "import signal; old = [*map(signal.getsignal, signal.valid_signals())]; import lanelog, lanelog_command"
+    assert answer(f"{code}; print(json.dumps(old == [*map(signal.getsignal, signal.valid_signals())]))") is True
+
+
 @pytest.mark.thorough
 def test_a_command_imports_no_other() -> None:
     """Nor what only `--watch` and the progress of a long one need."""

@@ -117,3 +117,4 @@ cli.rooms = {
     "_web": ("web",),
     "_worker": ("worker",),
 }
+cli.draining = ("worker",)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import getpass
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import import_module
@@ -21,6 +21,7 @@ from lanelog._text import age
 from lanelog.cli._names import give_types
 from lanelog.cli._output import Answer, print_answer
 from lanelog.errors import ConfigurationError, LanelogError
+from lanelog_command import early
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +67,8 @@ class Verbs(click.Group):
     """Verbs by purpose, each with one line. Verbs in no section come last."""
     rooms: Mapping[str, Sequence[str]] = {}
     """Modules of this package, each with its verbs. A module is imported when one of its verbs is asked for."""
+    draining: Collection[str] = ()
+    """Verbs that end in order at a SIGTERM of before they ran. It ends all others as it ends any program."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs, in order."""
@@ -79,6 +82,15 @@ class Verbs(click.Group):
                     give_types(verb)
                     self.add_command(verb)
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Do as click does. From here on SIGTERM ends the command, unless the verb drains."""
+        name, verb, rest = super().resolve_command(ctx, args)
+        if name not in self.draining:
+            early.end()
+        return name, verb, rest
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from attrs import define, field
 
+from lanelog_command import early
+
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
@@ -48,6 +50,8 @@ class EndingSignals:
             (signal.SIGCHLD, _nothing),
         ):
             self._before[number] = signal.signal(number, handler)
+        if early.take():  # it came while the command was being imported
+            self._asked(signal.SIGTERM, None)
         return self
 
     def __exit__(

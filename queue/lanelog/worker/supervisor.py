@@ -125,16 +125,16 @@ class Supervisor:
         with EndingSignals() as signals, self._selector:
             self._selector.register(signals.wakes, selectors.EVENT_READ)
             while True:
-                delay = self.turn(time.monotonic())
-                if self._draining and all(slot.process is None for slot in self._slots):
-                    return self._status
-                self._selector.select(delay)
                 for received in signals.take():
                     log.info("signal.received", signal=received.name)
                     self.drain()
                 if signals.hard:
                     self._kill()
                     return signals.hard + INTERRUPTED
+                delay = self.turn(time.monotonic())
+                if self._draining and all(slot.process is None for slot in self._slots):
+                    return self._status
+                self._selector.select(delay)
 
     def turn(self, now: float) -> float:
         """Hear, kill, count the dead, start and recycle what is due. Return the seconds until the next turn."""
