@@ -207,12 +207,6 @@ def test_fastapi(run: Run, raw: Raw) -> None:
     assert messages(raw, "merge") == [b'{"pr":17}', b'{"pr":18}']
 
 
-def test_gunicorn(run: Run, lanelog_client: lanelog.Client) -> None:
-    """The hook of the example subscribes."""
-    run(Example.GUNICORN)["post_fork"](None, None)
-    assert "1 subscriptions" in repr(lanelog_client)
-
-
 def test_outbox(run: Run, raw: Raw, lanelog_url: str) -> None:
     """A connection of the application's own carries the row and the message."""
     config = ConnectConfig.from_url(lanelog_url)
