@@ -1,0 +1,119 @@
+"""Handlers and publishers with real ORMs: the examples of docs/howto/orm.md, run as they are."""
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from lanelog import Client
+from support.processes import Fleet, Program
+from support.readme import Example, example
+from support.sql import one, rows, sessions, stored, watermark
+from support.waiting import eventually
+
+DRIVER = pytest.mark.parametrize("driver", ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])])
+
+
+@pytest.fixture(autouse=True)
+def orders(raw: Any) -> None:
+    """A table whose rows note the connection that has written them."""
+    rows(raw, "CREATE TABLE orders (id INT PRIMARY KEY, state VARCHAR(16) NOT NULL, session BIGINT NOT NULL DEFAULT 0)")
+    rows(raw, "CREATE TRIGGER noted BEFORE UPDATE ON orders FOR EACH ROW SET NEW.session = CONNECTION_ID()")
+
+
+@frozen
+class Orm:
+    """An ORM, its example and its settings."""
+
+    program: str
+    example: Example
+    kept: bool
+    """Whether it keeps its connection between messages."""
+    checked: bool
+    """Whether it replaces a dead connection before its use."""
+
+    def start(self, fleet: Fleet, driver: str, *, middleware: bool) -> Program:
+        """Run the example with one worker."""
+        head, _, _ = example(self.example).text.rpartition(", middleware=")
+        tail = example(self.example).text[len(head) :] if middleware else ")\n"
+        code = f"{head}, workers=1, retry=2{tail}"
+        code = code if self.checked else code.replace(", pool_pre_ping=True", "")
+        settings = {"CONN_MAX_AGE": None if self.kept else 0, "CONN_HEALTH_CHECKS": self.checked}
+        running = fleet.start("orm", self.program, code=code, driver=driver, settings=settings)
+        running.said("ready")
+        return running
+
+
+SQLALCHEMY, DJANGO = Example.SQLALCHEMY_MIDDLEWARE, Example.DJANGO_MIDDLEWARE
+ORMS = {
+    "sqlalchemy": Orm("orm_sqlalchemy.py", SQLALCHEMY, kept=True, checked=True),
+    "sqlalchemy-unchecked": Orm("orm_sqlalchemy.py", SQLALCHEMY, kept=True, checked=False),
+    "django": Orm("orm_django.py", DJANGO, kept=False, checked=False),
+    "django-kept": Orm("orm_django.py", DJANGO, kept=True, checked=True),
+    "django-unchecked": Orm("orm_django.py", DJANGO, kept=True, checked=False),
+}
+
+
+def handle(client: Client, raw: Any, number: int) -> int:
+    """Publish an order and wait until its message is settled; the connection that has billed it, or 0."""
+    rows(raw, "INSERT INTO orders (id, state) VALUES (%s, 'new')", number)
+    client.publish("orders", f"order-{number}", {"id": number})
+    # The row is seen before the answer to its commit has left: a kill may still fail that attempt.
+    eventually(lambda: watermark(raw, "billing", "orders", f"order-{number}") == 1, within=30)
+    return int(one(raw, "SELECT session FROM orders WHERE id = %s AND state = 'billed'", number) or 0)
+
+
+def kill(raw: Any, session: int) -> None:
+    """End a connection, which is still there, as a restart does."""
+    rows(raw, "KILL %s", session)
+    eventually(lambda: session not in sessions(raw))
+
+
+@pytest.mark.thorough
+@DRIVER
+@pytest.mark.parametrize("name", ORMS)
+def test_a_dead_connection_fails_one_attempt_at_most(
+    fleet: Fleet, lanelog_client: Client, raw: Any, name: str, driver: str
+) -> None:
+    """With the middleware, and none where connections are checked before their use or are not kept."""
+    orm = ORMS[name]
+    running = orm.start(fleet, driver, middleware=True)
+    for number in range(1, 5):
+        session = handle(lanelog_client, raw, number)
+        assert session
+        if orm.kept:
+            kill(raw, session)
+        else:
+            eventually(lambda: session not in sessions(raw))  # noqa: B023 - called here
+    running.tell("finish")
+    assert running.ended() == 0
+    assert len(fleet.logged("handler.failed")) == (3 if orm.kept and not orm.checked else 0)
+    assert stored(raw, "orders_dlq") == 0
+
+
+@pytest.mark.thorough
+@DRIVER
+@pytest.mark.parametrize("name", ["sqlalchemy-unchecked", "django-kept"])
+def test_without_the_middleware_a_dead_connection_fails_every_later_message(
+    fleet: Fleet, lanelog_client: Client, raw: Any, name: str, driver: str
+) -> None:
+    """What the page says of a thread whose sessions and connections nothing closes."""
+    ORMS[name].start(fleet, driver, middleware=False)
+    kill(raw, handle(lanelog_client, raw, 1))
+    assert [handle(lanelog_client, raw, number) for number in range(2, 5)] == [0, 0, 0]
+    assert stored(raw, "orders_dlq") == 3
+
+
+@pytest.mark.thorough
+@DRIVER
+def test_django_publishes_in_its_own_transaction(fleet: Fleet, lanelog_client: Client, raw: Any, driver: str) -> None:
+    """Through `django.db.connection`: with the rows, or not at all. Outside of `atomic()` it is refused."""
+    text = example(Example.DJANGO_PUBLISH).text
+    running = fleet.start("orm", "orm_django.py", code=text, driver=driver, publishes=True)
+    assert running.ended() == 0
+    assert [json.loads(payload) for (payload,) in rows(raw, "SELECT payload FROM queue_messages")] == [{"id": 7}]
+    assert rows(raw, "SELECT id, state FROM orders") == [(7, "paid")]
+    (refused,) = running.said("refused")
+    assert "autocommit on and no transaction open" in refused["error"]
