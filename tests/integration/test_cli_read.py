@@ -14,8 +14,9 @@ from lanelog.admin.read import owners, tail
 from lanelog.cli import _verbs
 from support.cli import Command
 from support.refusing import refused
+from support.situations import Situations
 from support.sql import rows
-from support.waiting import eventually
+from support.waiting import accept, eventually
 
 PASSED = {
     "queue_messages": ["created_at", "published_at", "failed_at"],
@@ -123,6 +124,48 @@ def test_a_monitor_gets_a_status_and_one_line(command: Command, working: lanelog
         assert "on merge builders" in command(*verb, "--max-age", "0", status=1).stderr
     assert command("lanes", "merge", "builders", "--max-lag", "1", status=1).stderr == "lag 2 > 1 on merge fails\n"
     assert json.loads(command("lag", "--max-lag", "2", "--json", status=1).stdout)[0]["lag"] == 3
+
+
+@pytest.mark.thorough
+def test_a_bound_covers_groups_beyond_the_page_or_says_that_it_does_not(
+    command: Command, lanelog_client: lanelog.Client, made: Situations
+) -> None:
+    """`lag` and `groups` without a bound list 1,000 groups and say so; a bound is checked over all of them."""
+    made.register_many(1000)
+    made.place("first", 1, group="")  # all of them have settled it
+    lanelog_client.subscribe("u", "behind", accept).stop()
+    lanelog_client.publish("u", "k", b"x")  # the last one by topic and name
+
+    for verb in ("lag", "groups"):
+        listed = command(verb)
+        assert len(listed.stdout.splitlines()) == 1 + 1000
+        assert listed.stderr == "only the first 1,000 groups were looked at\n"
+        assert command(verb, "--max-lag", "0", status=1).stderr == "lag 1 > 0 on u behind\n"
+    assert json.loads(command("lag", "t", "g000999", "--max-lag", "0", "--json").stdout)[0]["group"] == "g000999"
+
+    told = "only 1,000 of 1,002 groups were looked at: name a topic, or a pattern with fewer\n"
+    assert command("status").stderr == told
+    assert command("status", "--max-lag", "1", status=1).stderr == told
+
+
+@pytest.mark.thorough
+def test_a_bound_over_more_groups_than_can_be_looked_at_is_not_kept(
+    command: Command, lanelog_client: lanelog.Client, made: Situations
+) -> None:
+    """Beyond 9,999 groups a bound exits with status 1: nobody knows whether it holds."""
+    made.register_many(10_000)
+    told = "only the first 9,999 groups were looked at\n"
+    assert command("lag", "--max-lag", "1", status=1).stderr == told
+
+
+def test_a_bound_covers_lanes_beyond_the_limit(command: Command, lanelog_client: lanelog.Client) -> None:
+    """`lanes` lists as many as --limit allows; the lane that lags most may be another one."""
+    lanelog_client.subscribe("merge", "builders", accept).stop()
+    lanelog_client.publish("merge", "old", b"1")
+    lanelog_client.publish_many("merge", [("young", b"1"), ("young", b"2")])
+    line = command("lanes", "merge", "builders", "--limit", "1", "--max-lag", "1", status=1)
+    assert "old" in line.stdout
+    assert line.stderr == "lag 2 > 1 on merge young\n"
 
 
 def test_a_monitor_bounds_dead_letters(command: Command, lanelog_client: lanelog.Client) -> None:

@@ -14,6 +14,7 @@ from lanelog._engine.cleanup import auditing
 from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog.admin import Finding
+from lanelog.admin.operate import status
 from support.cli import Command
 from support.janitors import Janitors
 from support.sql import delivery_rows, one, rows, watermark
@@ -498,3 +499,18 @@ def test_a_lane_that_somebody_holds_is_repaired_when_it_is_free(
         holder.commit()
         assert repairing.result(30).detail == "the tables agree with each other"
     assert mended() == []
+
+
+def test_status_compares_tables_for_a_bounded_time_and_says_how_many_topics_are_left(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` and a scrape count the topics that they did not compare; a topic that is named is compared alone."""
+    for topic in ("s", "t"):
+        lanelog_client.publish(topic, "a", b"x")
+    rows(raw, f"UPDATE queue_partitions SET head_offset = 0 WHERE {LANE}")
+    admin = lanelog_client.admin
+    assert (admin.status().topics_not_compared, len(admin.status().problems)) == (0, 1)
+    assert (len(admin.status(["t"]).problems), len(admin.status(["s"]).problems)) == (1, 0)
+    monkeypatch.setattr(status, "COMPARING", -1.0)
+    assert (admin.status().topics_not_compared, admin.figures().topics_not_compared) == (2, 2)
+    assert admin.status(["t"]).topics_not_compared == 1

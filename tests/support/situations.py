@@ -29,6 +29,22 @@ class Situations:
             group=group,
         )
 
+    def register_many(self, count: int) -> None:
+        """So many groups more: `g000000` and so on, like the first one."""
+        columns = [name for (name, *_) in rows(self.raw, "SHOW COLUMNS FROM queue_groups")]
+        copied = ", ".join("n.name" if name == "consumer_group" else f"g.`{name}`" for name in columns)
+        for start in range(0, count, 1000):
+            names = [f"{self.group}{number:06}" for number in range(start, min(count, start + 1000))]
+            union = " UNION ALL ".join(["SELECT %s AS name"] * len(names))
+            rows(
+                self.raw,
+                f"INSERT INTO queue_groups SELECT {copied} FROM queue_groups g JOIN ({union}) n"
+                " WHERE g.topic = %s AND g.consumer_group = %s",
+                *names,
+                self.topic,
+                self.group,
+            )
+
     def place(self, key: str, watermark: int, *, group: str | None = None, **columns: object) -> None:
         """An offsets row; `group=""`: the floor."""
         where = self._where(key, self.group if group is None else group)

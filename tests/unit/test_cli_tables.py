@@ -23,7 +23,7 @@ from lanelog.cli._cells import count, name, text, time, when, word
 from lanelog.cli._crop import crop
 from lanelog.cli._main import SECTIONS, cli
 from lanelog.cli._output import Answer, on_screen
-from lanelog.cli._pattern import groups_of
+from lanelog.cli._pattern import groups_of, topics_of
 from lanelog.cli._table import Column, Table, Tone
 from lanelog.errors import ConfigurationError
 from support.cli import all_verbs
@@ -255,9 +255,10 @@ class Shop:
     def topic_names(self, beginning: str, *, limit: int) -> list[str]:
         return [each for each in ("orders", "orders-eu", "or*") if each.startswith(beginning)][:limit]
 
-    def groups(self, topic: str | None = None) -> list[Any]:
+    def groups(self, topic: str | None = None, group: str | None = None, *, limit: int) -> list[Any]:
         topics = ["orders", "orders-eu", "or*"] if topic is None else [topic]
-        return [_Group(each, group) for each in topics for group in ("billing", "mail")]
+        there = [_Group(each, name) for each in topics for name in ("billing", "mail") if group in {None, name}]
+        return there[:limit]
 
 
 @attrs.frozen
@@ -280,7 +281,27 @@ class _Group:
 )
 def test_topics_and_groups_by_pattern(topic: str | None, group: str | None, found: int) -> None:
     """As a shell's; a name that is there is itself, whatever it looks like."""
-    assert len(groups_of(Shop(), topic, group)) == found  # type: ignore[arg-type]
+    named = groups_of(Shop(), topic, group)  # type: ignore[arg-type]
+    assert (len(named.found), named.left_out) == (found, "")
+
+
+class Mall(Shop):
+    """Ten thousand topics."""
+
+    def topic_names(self, beginning: str, *, limit: int) -> list[str]:
+        return [f"{beginning}{number:05}" for number in range(10_000)][:limit]
+
+
+def test_a_pattern_that_fits_more_than_is_looked_at_says_so() -> None:
+    """More topics than can be listed, or more groups than are looked at."""
+    topics = topics_of(Mall(), "shard-*")  # type: ignore[arg-type]
+    assert (len(topics.topics or ()), topics.left_out) == (9_999, "only the first 9,999 topics were looked at")
+    groups = groups_of(Mall(), "shard-*")  # type: ignore[arg-type]
+    assert (len(groups.found), groups.left_out) == (1000, "only the first 1,000 groups were looked at")
+    groups = groups_of(Mall(), "shard-*", "mail", bounded=True)  # type: ignore[arg-type]
+    assert (len(groups.found), groups.left_out) == (9_999, "only the first 9,999 topics were looked at")
+    with pytest.raises(ConfigurationError, match="but only the first 1,000 groups were looked at"):
+        groups_of(Mall(), "shard-*", "x*")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("topic", "group"), [("x*", None), ("orders", "x*"), (None, "x")])

@@ -167,6 +167,15 @@ def test_a_group_named_other_is_no_second_series() -> None:
     assert sum(values(found, "lanelog_group_lag_messages").values()) == 2010
 
 
+def test_a_scrape_counts_what_it_leaves_out() -> None:
+    """Topics and groups beyond the first 1,000, and topics that were not searched for contradictions."""
+    found = evolve(figures(["t"], GROUP), topics_left_out=7, groups_left_out=99_000, topics_not_compared=3)
+    scraped = list(metrics_of(found))
+    left = {name: values(scraped, f"lanelog_{name}") for name in ("topics_left_out", "groups_left_out")}
+    assert left == {"topics_left_out": {(): 7.0}, "groups_left_out": {(): 99_000.0}}
+    assert values(scraped, "lanelog_topics_not_compared") == {(): 3.0}
+
+
 def test_what_the_account_may_not_see_is_absent() -> None:
     """Not 0, which would say that all is well."""
     unseen = ServerFigures(oldest_transaction=None, history_list_length=None, tables={})

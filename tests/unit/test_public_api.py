@@ -52,7 +52,7 @@ Admin.now:
 Admin.topic_names: beginning limit
 Admin.group_names: topic beginning limit
 Admin.key_names: topic beginning limit
-Admin.groups: topic
+Admin.groups: topic group limit
 Admin.members: topic group
 Admin.lanes: topic group order_by limit after
 Admin.lane: topic group key

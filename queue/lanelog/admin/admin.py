@@ -108,7 +108,7 @@ class Admin:
         """Find what is wrong, the worst first, each with a command that mends it or shows more.
 
         The cost is bounded, however large the backlog is. Of each lagging group, the 100 lanes with the oldest messages
-        are looked at.
+        are looked at. At most 1,000 topics and 1,000 groups are; the answer counts those that were left out.
 
         A state that may pass by itself is no problem at first. A failing lane, and a lane or group without a living
         member, become one after 30 seconds. A running attempt and a backlog become one after 60 seconds, an archive or
@@ -162,7 +162,7 @@ class Admin:
         return audit.audit(self._database, topic, limit)
 
     def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupInfo]:
-        """Return how far behind the groups are, as `groups` does.
+        """Return how far behind the groups are, as `groups` does. Refuse a group that is not registered.
 
         Args:
             topic: Only groups of this topic. None: of all topics.
@@ -217,15 +217,17 @@ class Admin:
         """Return the keys of a topic's lanes that begin with `beginning`, in their order."""
         return completion.keys(self._database, topic, beginning, limit)
 
-    def groups(self, topic: str | None = None) -> list[GroupInfo]:
-        """Return the registered groups by topic and name, with their exact lag; at most 1,000.
+    def groups(self, topic: str | None = None, group: str | None = None, *, limit: int = 1000) -> list[GroupInfo]:
+        """Return the registered groups by topic and name, with their exact lag.
 
-        It reads a few rows for each lane of the topic, and no backlog.
+        It reads a few rows for each lane of the topic, and no backlog. Ten groups of a topic share these statements.
 
         Args:
             topic: Only groups of this topic. None: of all topics.
+            group: Only groups of this name. None: all.
+            limit: The most groups to return.
         """
-        return topics.groups(self._database, topic)
+        return topics.groups(self._database, topic, group=group, limit=limit_of(limit))
 
     def members(self, topic: str, group: str) -> list[MemberInfo]:
         """Return the subscribers of a group that have a heartbeat row, by name. Stopped ones are among them."""

@@ -52,6 +52,8 @@ class Answer:
     """Shown by a terminal instead of the table, if its cells are sentences."""
     alarms: Sequence[str] = ()
     """One line each for standard error. With any, the command ends with exit status 1."""
+    left_out: str = ""
+    """What was not looked at, in one line: for standard error, or below the table."""
     silent: bool = False
     """Whether the answer is already written."""
 
@@ -60,6 +62,8 @@ def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
     """Print an answer. `wide`: all columns, and nothing cropped."""
     if answer.silent:
         return
+    if answer.left_out and (as_json or not sys.stdout.isatty()):
+        click.echo(answer.left_out, err=True)
     if as_json:
         click.echo(to_json(answer.data, indent=2))
         return
@@ -95,6 +99,8 @@ def on_screen(answer: Answer, width: int | None) -> list[Text]:
         lines += [_note(hidden, width, Tone.FAINT)] if hidden else []
     elif answer.nothing:
         lines += [_note(line, width) for line in textwrap.wrap(answer.nothing, width or len(answer.nothing))]
+    if answer.left_out:
+        lines += [Text(), _note(answer.left_out, width, Tone.WARN)]
     return lines + _broken(answer.lines, width)
 
 

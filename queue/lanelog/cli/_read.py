@@ -13,7 +13,7 @@ from lanelog._places import GroupTopic
 from lanelog._text import shown
 from lanelog.cli import _columns, _totals
 from lanelog.cli._output import Answer
-from lanelog.cli._pattern import groups_of, topics_of
+from lanelog.cli._pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli._table import Table
 from lanelog.cli._verbs import alarms, bounding_letters, limit_option, monitored, reading
 
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog.admin import Admin, GroupInfo
-
-
-TOPICS_MAX = 10_000
-"""Topics that the bound of dead letters covers: as many as `Admin.topics` can list."""
 
 
 @click.command()
@@ -48,14 +44,17 @@ def topics(admin: Admin, *, limit: int) -> Answer:
 @reading
 def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: float | None) -> Answer:
     """List the consumer groups of TOPIC, or of all topics. TOPIC may be a pattern such as 'orders*'."""
-    found = groups_of(admin, topic)
+    bounded = max_lag is not None or max_age is not None
+    named = groups_of(admin, topic, bounded=bounded)
+    found = named.found
     return Answer(
         data=found,
         summary=_totals.groups(found),
         table=Table(_columns.GROUPS, found, admin.now()),
         total=_totals.lag(found),
         nothing=_totals.no_groups(topic),
-        alarms=alarms(_measured(found), max_lag, max_age),
+        alarms=alarms(_measured(found), max_lag, max_age, left_out=named.left_out),
+        left_out="" if bounded else named.left_out,
     )
 
 
@@ -110,7 +109,13 @@ def lanes(
     others take the lane, or what is wrong with it.
     """
     found = admin.lanes(topic, group, order_by=order_by, limit=limit)
-    measured = [(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in found]
+    judged = {each.key: each for each in found}
+    if len(found) >= limit:  # the worst lane may be beyond it
+        if max_lag is not None:
+            judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="lag", limit=1))
+        if max_age is not None:
+            judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="age", limit=1))
+    measured = [(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in judged.values()]
     where = _totals.where(topic, group)
     return Answer(
         data=found,
@@ -144,17 +149,25 @@ def lag(
     TOPIC and GROUP may be patterns such as 'orders*'. --max-dead-letters is for each dead letter topic, for TOPIC, or
     for GROUP alone. Redriven and deleted dead letters do not count.
     """
-    found = groups_of(admin, topic, group)
+    bounded = any(bound is not None for bound in (max_lag, max_age, max_dead_letters))
+    named = groups_of(admin, topic, group, bounded=bounded)
+    found, left_out = named.found, named.left_out
     if sql:
         return _lag_sql(found)
-    dying = [] if max_dead_letters is None else _dying(admin, topic, group, found, max_dead_letters)
+    dying: list[str] = []
+    if max_dead_letters is not None:
+        dying, unseen = _dying(admin, topic, group, found, max_dead_letters)
+        left_out = left_out or unseen
     return Answer(
         data=found,
         summary=_totals.groups(found),
         table=Table(_columns.LAG, found, admin.now()),
         total=_totals.lag(found),
         nothing=_totals.no_groups(topic),
-        alarms=alarms(_measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters),
+        alarms=alarms(
+            _measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters, left_out=left_out
+        ),
+        left_out="" if bounded else left_out,
     )
 
 
@@ -167,26 +180,31 @@ def _lag_sql(found: Sequence[GroupInfo]) -> Answer:
     return Answer(data={"sql": statement}, lines=statement.splitlines())
 
 
-def _dying(admin: Admin, topic: str | None, group: str | None, found: list[GroupInfo], bound: int) -> list[str]:
-    """Return the places with more than `bound` dead letters, the most first.
+def _dying(
+    admin: Admin, topic: str | None, group: str | None, found: list[GroupInfo], bound: int
+) -> tuple[list[str], str]:
+    """Return the places with more than `bound` dead letters, the most first, and what was not looked at.
 
     For a group, no more dead letters are read than the bound needs. Without a topic, each dead letter topic is looked
     at by itself: it may outlive its original topic.
     """
     if group is not None:
-        return [
+        places = [
             f"{shown(each.topic)} {shown(each.group)}"
             for each in found
             if len(admin.dead_letters(each.topic, each.group, limit=bound + 1)) > bound
         ]
+        return places, ""
     names = topics_of(admin, topic)
-    looked = (
-        [each for each in admin.topics(TOPICS_MAX) if each.holds_dead_letters]
-        if names is None
-        else [admin.topic(name) for name in names]
-    )
+    left_out = names.left_out
+    if names.topics is None:
+        there = admin.topics(TOPICS_MAX + 1)
+        left_out = f"only the first {TOPICS_MAX:,} topics were looked at" if len(there) > TOPICS_MAX else ""
+        looked = [each for each in there if each.holds_dead_letters]
+    else:
+        looked = [admin.topic(name) for name in names.topics]
     over = sorted((each for each in looked if each.dead_letters > bound), key=lambda each: -each.dead_letters)
-    return [shown(each.topic) for each in over]
+    return [shown(each.topic) for each in over], left_out
 
 
 @click.command()

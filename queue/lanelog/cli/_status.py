@@ -37,7 +37,11 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     """
     meta = click.get_current_context().meta
     before: Status | None = meta.get(_BEFORE)  # of --watch
-    found = meta[_BEFORE] = admin.status(topics_of(admin, topic), since=before)
+    names = topics_of(admin, topic)
+    found = meta[_BEFORE] = admin.status(names.topics, since=before)
+    left_out = "; ".join(filter(None, (names.left_out, found.left_out)))
+    if left_out:
+        left_out += ": name a topic, or a pattern with fewer"
     summary = (
         f"{plural(found.topics, 'topic')}, {plural(len(found.groups), 'group')}, "
         f"{plural(sum(group.members for group in found.groups), 'member')}: lag {found.lag:,}, "
@@ -49,7 +53,8 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
         data=found,
         before=[summary, "", *told(found.problems, most=LANES)],
         table=Table(_columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
-        alarms=alarms(measured, max_lag, max_age),
+        alarms=alarms(measured, max_lag, max_age, left_out=left_out),
+        left_out=left_out if max_lag is None and max_age is None else "",
     )
 
 

@@ -253,6 +253,7 @@ def alarms(
     *,
     dying: Sequence[str] = (),
     max_dead_letters: int | None = None,
+    left_out: str = "",
 ) -> tuple[str, ...]:
     """Return one line at most: which bound is exceeded and by how much, the worst first.
 
@@ -262,6 +263,7 @@ def alarms(
         max_age: The bound of the age, in seconds. None: no bound.
         dying: The names of places with more than `max_dead_letters`.
         max_dead_letters: The bound of dead letters. None: no bound.
+        left_out: Says that some places were not looked at: nobody knows whether a bound holds for those.
     """
     late = [(name, lag) for name, lag, _ in what if max_lag is not None and lag > max_lag]
     old = [
@@ -276,6 +278,8 @@ def alarms(
         parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
     if dying:
         parts.append(f"dead letters > {max_dead_letters} on {dying[0]}{_more(dying)}")
+    if left_out and any(bound is not None for bound in (max_lag, max_age, max_dead_letters)):
+        parts.append(left_out)
     return ("; ".join(parts),) if parts else ()
 
 

@@ -52,8 +52,10 @@ def headline(status: Status) -> tuple[str, str]:
         f"the oldest {age(status.oldest_age, exact=status.oldest_age_exact)}, "
         f"{plural(status.dead_letters, 'dead letter')}"
     )
+    if status.left_out:
+        sums += f"; {status.left_out}"
     if not status.problems:
-        return f"Nothing is stuck. {sums}.", "good"
+        return f"Nothing is stuck. {sums}.", "warn" if status.left_out else "good"
     worst = status.problems[0].rank
     return f"{plural(len(status.problems), 'problem')}. {sums}.", "bad" if worst <= Rank.NOBODY else "warn"
 

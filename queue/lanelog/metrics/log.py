@@ -123,6 +123,7 @@ def metrics_of(found: Figures) -> Iterator[Metric]:
     topics.sort(key=lambda each: (-each.dead_letters, -found.delayed.get(each.topic, 0), each.topic))
     yield from families(_topics(found), topics, ("topic",), lambda each: (each.topic,), TOPICS_MAX)
     yield _one("lanelog_contradictions", "Tables that contradict each other.", found.contradictions)
+    yield from _left_out(found)
     yield from _database(found.server)
 
 
@@ -151,6 +152,16 @@ def _topics(found: Figures) -> tuple[Gauge[TopicInfo], ...]:
             "Messages that are not in the log yet.",
             lambda each: found.delayed.get(each.topic, 0),
         ),
+    )
+
+
+def _left_out(found: Figures) -> Iterator[Metric]:
+    yield _one("lanelog_topics_left_out", "Topics beyond the first 1,000, which have no series.", found.topics_left_out)
+    yield _one("lanelog_groups_left_out", "Groups beyond the first 1,000, which have no series.", found.groups_left_out)
+    yield _one(
+        "lanelog_topics_not_compared",
+        "Topics whose tables were not looked into for contradictions: it took too long.",
+        found.topics_not_compared,
     )
 
 

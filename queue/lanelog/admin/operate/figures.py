@@ -67,6 +67,12 @@ class Figures:
     contradictions: int
     """Contradictions between tables; no more than 20 are counted."""
     server: ServerFigures
+    topics_left_out: int = 0
+    """Topics that were not looked at."""
+    groups_left_out: int = 0
+    """Groups that were not looked at."""
+    topics_not_compared: int = 0
+    """Topics whose tables were not compared with each other, because that took too long."""
 
 
 def figures(database: Database) -> Figures:
@@ -78,6 +84,9 @@ def figures(database: Database) -> Figures:
         delayed=read(database, scheduled.counts, "counting delayed messages"),
         contradictions=len(seen.wrong),
         server=server_figures(database),
+        topics_left_out=seen.topics_left_out,
+        groups_left_out=seen.groups_left_out,
+        topics_not_compared=seen.topics_not_compared,
     )
 
 

@@ -13,15 +13,18 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from attrs import frozen
+
 from lanelog._engine import contradictions
 from lanelog._stores import groups, lane_columns, lane_rows
 from lanelog._stores._points import BEYOND
 from lanelog.admin.lookup.known import PAGE, pages, read, repeated
 from lanelog.admin.lookup.names import names
+from lanelog.admin.read.registrations import GROUPS_MAX
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from lanelog._database import Database, Executor, Session
     from lanelog._engine.contradictions import Contradiction
@@ -50,11 +53,51 @@ def listed(
     """
     found: list[Contradiction] = []
     for topic in _topics(database, everywhere=everywhere):
-        for key in _doubtful(database, topic, limit - len(found), everywhere=everywhere, heads=heads):
-            found += repeated(database, _examined, "examining a lane", database, topic, key)
+        found += _of_topic(database, topic, limit - len(found), everywhere=everywhere, heads=heads)
         if len(found) >= limit:
             break
     return found[:limit]
+
+
+@frozen(kw_only=True)
+class TopicsCompared:
+    """The contradictions of some topics."""
+
+    found: list[Contradiction]
+    not_compared: int
+    """Topics for which there was no time."""
+
+
+def compare_topics(
+    database: Database, limit: int, *, chosen: Collection[str] | None, heads: int, seconds: float
+) -> TopicsCompared:
+    """Compare some topics, or all in order of their names, until `seconds` have passed or enough is found.
+
+    Of each topic, the log is read at the end of `heads` lanes, and no more than `GROUPS_MAX` groups are compared.
+    """
+    until = time.monotonic() + seconds
+    topics = list(chosen) if chosen is not None else _topics(database, everywhere=False)
+    found: list[Contradiction] = []
+    for place, topic in enumerate(topics):
+        if len(found) >= limit:
+            break
+        if time.monotonic() > until:
+            return TopicsCompared(found=found[:limit], not_compared=len(topics) - place)
+        found += _of_topic(database, topic, limit - len(found), everywhere=False, heads=heads, groups_most=GROUPS_MAX)
+    return TopicsCompared(found=found[:limit], not_compared=0)
+
+
+def _of_topic(
+    database: Database,
+    topic: str,
+    limit: int,
+    *,
+    everywhere: bool,
+    heads: int | None,
+    groups_most: int | None = None,
+) -> Iterator[Contradiction]:
+    for key in _doubtful(database, topic, limit, everywhere=everywhere, heads=heads, groups_most=groups_most):
+        yield from repeated(database, _examined, "examining a lane", database, topic, key)
 
 
 def repaired(database: Database) -> list[Contradiction]:
@@ -93,12 +136,21 @@ def _examined(database: Database, topic: str, key: str) -> list[Contradiction]:
         return contradictions.examine(cx, topic, key)
 
 
-def _doubtful(database: Database, topic: str, limit: int, *, everywhere: bool, heads: int | None = None) -> list[str]:
+def _doubtful(
+    database: Database,
+    topic: str,
+    limit: int,
+    *,
+    everywhere: bool,
+    heads: int | None = None,
+    groups_most: int | None = None,
+) -> list[str]:
     if heads is None:
         found = read(database, _all_doubtful, "looking for contradictions", topic, limit)
     else:
-        found = read(database, _first_doubtful, "looking for contradictions", topic, limit, heads)
-        found += repeated(database, _beyond_heads, "looking for contradictions", database, topic, limit, heads)
+        what = "looking for contradictions"
+        found = read(database, _first_doubtful, what, topic, limit, heads, groups_most)
+        found += repeated(database, _beyond_heads, what, database, topic, limit, heads, groups_most)
     if everywhere:
         known = [key for page in pages(database, topic) for key, _ in page]
         found += _between(database, KEY_BETWEEN, (topic,), known, limit)
@@ -109,15 +161,15 @@ def _all_doubtful(cx: Executor, topic: str, limit: int) -> list[str]:
     return lane_rows.doubtful(cx, topic, list(groups.readers(cx, topic)), limit)
 
 
-def _first_doubtful(cx: Executor, topic: str, limit: int, heads: int) -> list[str]:
-    registered = list(groups.readers(cx, topic))
+def _first_doubtful(cx: Executor, topic: str, limit: int, heads: int, groups_most: int | None) -> list[str]:
+    registered = list(groups.readers(cx, topic))[:groups_most]
     return lane_rows.doubtful_among(cx, topic, registered, limit, heads, _compared(registered, heads))
 
 
-def _beyond_heads(database: Database, topic: str, limit: int, heads: int) -> list[str]:
+def _beyond_heads(database: Database, topic: str, limit: int, heads: int, groups_most: int | None) -> list[str]:
     """Return lanes in which a group is beyond the head, by one snapshot: no log is looked into meanwhile."""
     with database.snapshot() as cx:
-        registered = list(groups.readers(cx, topic))
+        registered = list(groups.readers(cx, topic))[:groups_most]
         return list(islice(lane_columns.beyond_heads(cx, topic, registered, _compared(registered, heads)), limit))
 
 

@@ -10,16 +10,18 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
+from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.together import together
 from lanelog.admin.operate import repair
 from lanelog.admin.operate.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
-from lanelog.admin.read import lanes, messages, topics
+from lanelog.admin.read import lanes, messages, registrations, topics
 from lanelog.admin.read.ages import USUAL
+from lanelog.admin.read.registrations import GROUPS_MAX
 from lanelog.admin.read.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, MessageState
 from lanelog.errors import ConfigurationError
@@ -44,6 +46,8 @@ TOPICS: Final = 1000
 """Topics that are looked at, unless they are named."""
 HEADS: Final = 1000
 """Lanes of each topic whose head is compared with the log; `doctor` compares all."""
+COMPARING: Final = 3.0
+"""Seconds after which no other topic's tables are compared; `doctor` compares all."""
 
 
 @frozen(kw_only=True)
@@ -64,12 +68,24 @@ class Status:
     """Dead letters that are neither redriven nor deleted."""
     problems: tuple[Problem, ...]
     """The worst first; empty: nothing is stuck."""
+    topics_left_out: int = 0
+    """Topics that were not looked at: without a choice, the first 1,000 are."""
+    groups_left_out: int = 0
+    """Groups that were not looked at: the first 1,000 are, or the first 1,000 of each chosen topic."""
+    topics_not_compared: int = 0
+    """Topics whose tables were not compared with each other, because that took too long."""
+
+    @property
+    def left_out(self) -> str:
+        """What was not looked at, as a sentence without its end. Empty: all was."""
+        return left_out((self.topics, self.topics_left_out, "topic"), (len(self.groups), self.groups_left_out, "group"))
 
 
 def status(database: Database, chosen: Collection[str] | None, since: Status | None) -> Status:
     """See `Admin.status`."""
     if isinstance(chosen, str | bytes):
         raise ConfigurationError("topics must be a list of topics, not one of them")
+    chosen = None if chosen is None else tuple(dict.fromkeys(chosen))
     at = completion.now(database)
     seen = look(database, chosen)
     groups = [each.info for each in seen.groups]
@@ -84,34 +100,54 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
         oldest_age_exact=all(group.oldest_age_exact for group in groups),
         dead_letters=sum(topic.dead_letters for topic in seen.topics if not topic.holds_dead_letters),
         problems=tuple(worst_first(_problems(database, seen, growth))),
+        topics_left_out=seen.topics_left_out,
+        groups_left_out=seen.groups_left_out,
+        topics_not_compared=seen.topics_not_compared,
     )
 
 
-@frozen(kw_only=True)
-class StatusParts:
-    """Topics, groups and contradictions between tables."""
+def left_out(*looked: tuple[int, int, str]) -> str:
+    """Return which things were not looked at: `only 1,000 of 1,200 groups were looked at`. Empty: none.
 
-    topics: list[TopicInfo]
-    groups: list[GroupLook]
-    wrong: list[Contradiction]
+    `looked`: how many were, how many were not, and what they are.
+    """
+    parts = [f"{seen:,} of {seen + rest:,} {noun}s" for seen, rest, noun in looked if rest]
+    return f"only {' and '.join(parts)} were looked at" if parts else ""
+
+
+@define(kw_only=True)
+class StatusParts:
+    """Topics, groups and contradictions between tables, and how many of each were left out."""
+
+    topics: list[TopicInfo] = field(factory=list)
+    topics_left_out: int = 0
+    groups: list[GroupLook] = field(factory=list)
+    groups_left_out: int = 0
+    wrong: list[Contradiction] = field(factory=list)
+    topics_not_compared: int = 0
 
 
 def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
     """Look at the parts together: each look reads all lanes."""
-    seen = StatusParts(topics=[], groups=[], wrong=[])
+    seen = StatusParts()
 
     def look_at_topics() -> None:
-        seen.topics.extend(
-            topics.topics(database, TOPICS) if chosen is None else [topics.topic(database, each) for each in chosen]
-        )
+        if chosen is None:
+            seen.topics, seen.topics_left_out = topics.topics_and_rest(database, TOPICS)
+        else:
+            seen.topics = [topics.topic(database, each) for each in chosen]
 
     def look_at_contradictions() -> None:
-        found = repair.listed(database, CONTRADICTIONS, heads=HEADS)
-        seen.wrong.extend(each for each in found if chosen is None or each.topic in chosen)
+        compared = repair.compare_topics(database, CONTRADICTIONS, chosen=chosen, heads=HEADS, seconds=COMPARING)
+        seen.wrong, seen.topics_not_compared = compared.found, compared.not_compared
 
     def look_at_groups() -> None:
         for each in (None,) if chosen is None else chosen:
-            seen.groups.extend(topics.look_at_groups(database, each, USUAL))
+            found = topics.look_at_groups(database, each, USUAL)
+            seen.groups += found
+            if len(found) >= GROUPS_MAX:
+                there = read(database, registrations.count, "counting groups", each)
+                seen.groups_left_out += max(0, there - len(found))
 
     together([look_at_topics, look_at_contradictions, look_at_groups])
     return seen

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
+from lanelog.admin.lookup.names import LAST
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -32,6 +33,9 @@ GROUPS_NAMED = f"SELECT {_REGISTRATION} FORCE INDEX (PRIMARY) WHERE consumer_gro
 # One registration (PRIMARY).
 GROUP = f"SELECT {_REGISTRATION} FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
 
+# How many registrations the topics in a range have (by_topic).
+COUNT = "SELECT COUNT(*) FROM queue_groups FORCE INDEX (by_topic) WHERE topic >= %s AND topic <= %s"
+
 
 class Registration(NamedTuple):
     """`_REGISTRATION` of one group. Times in milliseconds."""
@@ -55,3 +59,9 @@ def registrations(cx: Executor, topic: str | None, group: str | None, limit: int
     else:
         rows = cx.query(GROUPS_OF, (topic, limit)) if group is None else cx.query(GROUP, (group, topic))
     return [Registration(*row) for row in rows]
+
+
+def count(cx: Executor, topic: str | None) -> int:
+    """Return how many registrations a topic has, or all topics together."""
+    row = cx.one(COUNT, ("", LAST) if topic is None else (topic, topic))
+    return 0 if row is None else int(row[0])

@@ -85,16 +85,23 @@ class _Sums:
 
 def topics(database: Database, limit: int) -> list[TopicInfo]:
     """See `Admin.topics`."""
+    return topics_and_rest(database, limit)[0]
+
+
+def topics_and_rest(database: Database, limit: int) -> tuple[list[TopicInfo], int]:
+    """Return the first topics, and how many others there are."""
     limit_of(limit)
 
-    def look() -> list[TopicInfo]:
+    def look() -> tuple[list[TopicInfo], int]:
         with database.snapshot() as cx:
             found = [_row(row) for row in cx.query(TOPICS)]
             reading = readers(cx)
             flags = [(each.topic, each.holds_dead_letters) for each in found]
-            shown = [each for each in found if each.there or each.topic in reading][:limit]
+            there = [each for each in found if each.there or each.topic in reading]
+            shown = there[:limit]
             letters = dead_letter_topics([each.topic for each in shown], flags)
-            return _complete(cx, shown, reading, letters, {each.topic: each for each in found})
+            complete = _complete(cx, shown, reading, letters, {each.topic: each for each in found})
+            return complete, len(there) - len(shown)
 
     return repeated(database, look, "listing topics")
 
