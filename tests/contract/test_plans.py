@@ -42,6 +42,7 @@ REPEATED = {
     "names": f"'{NAME}','other'",
     "groups": f"'{NAME}','other'",
     "owners": f"'','{NAME}'",
+    "here": f"'{NAME}'",
     "topics": f"'{NAME}','other'",
     "ids": f"'{NAME}','b'",
     "offsets": "1,2",

@@ -27,8 +27,10 @@ _WRAP: Final = 2**64
 _NOW = f"SELECT {NOW_MS}"
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 # The identity of a server: no two servers with different data agree in all of these. MariaDB has no server_uuid.
-_IDENTITY_MARIADB = f"SELECT {SERVER_MARK}, @@server_id, @@hostname, @@port, @@datadir"
-_IDENTITY_MYSQL = f"SELECT {SERVER_MARK}, @@server_id, @@hostname, @@port, @@datadir, @@server_uuid"
+_PARTS_MARIADB = "@@server_id, @@hostname, @@port, @@datadir"
+_PARTS_MYSQL = f"{_PARTS_MARIADB}, @@server_uuid"
+_IDENTITY_MARIADB = f"SELECT {SERVER_MARK}, {_PARTS_MARIADB}"
+_IDENTITY_MYSQL = f"SELECT {SERVER_MARK}, {_PARTS_MYSQL}"
 
 
 @frozen
@@ -51,6 +53,14 @@ class Incarnation:
         if self.identity and other.identity and self.identity != other.identity:
             return False
         return abs(self.started_ms - other.started_ms) <= START_TOLERANCE_MS
+
+    @staticmethod
+    def identity_in_sql(*, mariadb: bool) -> str:
+        """Return an expression for the identity of the server that runs the statement.
+
+        It takes no round trip, and no proxy can change the server between question and answer.
+        """
+        return f"SHA2(CONCAT_WS(CHAR(10), {_PARTS_MARIADB if mariadb else _PARTS_MYSQL}), 256)"
 
 
 def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:

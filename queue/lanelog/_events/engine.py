@@ -133,6 +133,14 @@ EVENTS: Final = (
         "until each loop has the keeper's server. Let the address lead to the primary alone.",
         "one other",
     ),
+    Event(
+        "tables.of_another_server",
+        "WARNING",
+        "keeper",
+        "Told at a client's first subscription: another server wrote the heartbeats. So the tables are a copy, or the "
+        "primary has changed and no member has come yet. In a copy, this process works on the copied messages.",
+        "database heartbeats latest",
+    ),
     Event("loop.callback_failed", "ERROR", "loop", "A loop's end could not be told.", "loop callback error exc_info"),
     Event(
         "loop.failed",

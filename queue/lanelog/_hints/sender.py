@@ -178,7 +178,8 @@ class Sender:
             audience.last = None
         own, networks = self._own(), self._database.config.wake_networks
         try:
-            found = heartbeats.wake_places(cx, [topic for topic, _ in recent], bounded=bounded)
+            mariadb = self._database.facts().mariadb
+            found = heartbeats.wake_places(cx, [topic for topic, _ in recent], mariadb=mariadb, bounded=bounded)
         except LanelogError:
             for (_, audience), hint in zip(recent, hints, strict=True):
                 audience.remember(hint)

@@ -61,7 +61,8 @@ MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_a
 # For an account that may not read the table (PRIMARY): on MariaDB an upsert needs the privilege to SELECT.
 _BLIND = ("INSERT INTO", "REPLACE INTO")
 
-# The addresses for hints of a topic's living subscribers (by_topic, PRIMARY prefix). UNION ALL joins several topics:
+# The addresses for hints of a topic's living subscribers, without those whose heartbeat another server wrote: in a copy
+# of the tables they are the original's processes (by_topic, PRIMARY prefix). UNION ALL joins several topics:
 # for a list of topics, MySQL may read the whole index. The limit bounds the packets that an account can cause by rows.
 WAKE_PLACES = f"""
 SELECT h.topic, h.wake_host, h.wake_address, h.wake_token
@@ -69,15 +70,24 @@ FROM queue_groups g FORCE INDEX (by_topic)
 STRAIGHT_JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
       ON h.consumer_group = g.consumer_group AND h.topic = g.topic
 WHERE g.topic = %s AND h.wake_address <> '' AND h.deregistered_at = 0 AND h.expires_at >= {NOW_MS}
+      AND h.incarnation IN ('', {{here}})
 LIMIT 1000
 """
 
-# The addresses for hints among the first thousand rows, of the living subscribers (PRIMARY).
-ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token FROM (
-  SELECT wake_host, wake_address, wake_token, deregistered_at, expires_at
+# The addresses for hints among the first thousand rows, of the living subscribers, and whether this server wrote them
+# (PRIMARY).
+ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token, s.incarnation IN ('', {{here}}) FROM (
+  SELECT wake_host, wake_address, wake_token, deregistered_at, expires_at, incarnation
   FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
   ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
 WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
+"""
+
+# Whether this server wrote the first thousand heartbeats, how many of them, and the latest (PRIMARY).
+ORIGINS = """SELECT s.incarnation = {here}, COUNT(*), MAX(s.heartbeat_at) FROM (
+  SELECT incarnation, heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
+  ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
+WHERE s.incarnation <> '' GROUP BY s.incarnation = {here}
 """
 
 # An owner leaves. Its row stays for a while, so that others see it go (PRIMARY).
@@ -138,6 +148,21 @@ class WakePlace:
 
 
 NOWHERE = WakePlace()
+
+
+@frozen
+class Origins:
+    """Which server wrote the heartbeats: this one, or others. Times in milliseconds, each by its server's clock."""
+
+    here: int = 0
+    elsewhere: int = 0
+    latest_here: int = 0
+    latest_elsewhere: int = 0
+
+    @property
+    def copied(self) -> bool:
+        """Whether the tables are a copy of another server's, or the primary has changed and no member is here yet."""
+        return self.latest_elsewhere > self.latest_here
 
 
 @frozen
@@ -211,27 +236,38 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
     return found
 
 
+def origins(cx: Executor, *, mariadb: bool) -> Origins:
+    """Return which server wrote the heartbeats. Only on tables of version 2 or newer."""
+    rows = cx.query(ORIGINS.format(here=Incarnation.identity_in_sql(mariadb=mariadb)))
+    found = {bool(here): (int(count), int(latest)) for here, count, latest in rows}
+    (here, latest_here), (elsewhere, latest_elsewhere) = found.get(True, (0, 0)), found.get(False, (0, 0))
+    return Origins(here, elsewhere, latest_here, latest_elsewhere)
+
+
 def wake_places(
-    cx: Executor, topics: Sequence[str], *, bounded: Callable[[str], str] | None = None
+    cx: Executor, topics: Sequence[str], *, mariadb: bool, bounded: Callable[[str], str] | None = None
 ) -> dict[str, list[WakePlace]]:
     """Return the living subscribers' addresses for hints, by topic. Only on tables of version 4 or newer.
 
     `bounded`: gives a query an end on the server.
     """
     found: dict[str, list[WakePlace]] = {topic: [] for topic in topics}
-    query = " UNION ALL ".join([f"({WAKE_PLACES})"] * len(topics))
+    query = " UNION ALL ".join(
+        [f"({WAKE_PLACES.format(here=Incarnation.identity_in_sql(mariadb=mariadb))})"] * len(topics)
+    )
     for topic, host, address, token in cx.query(query if bounded is None else bounded(query), topics):
         if topic in found:  # another program's row may have a space at its end, which the comparison does not see
             found[topic].append(WakePlace(host, address, int(token)))
     return found
 
 
-def all_wake_places(cx: Executor) -> list[WakePlace]:
+def all_wake_places(cx: Executor, *, mariadb: bool) -> list[tuple[WakePlace, bool]]:
     """Return the living of the first thousand subscribers' addresses for hints, the empty ones with them.
 
-    Only on tables of version 4 or newer.
+    Beside each, whether this server wrote it. Only on tables of version 4 or newer.
     """
-    return [WakePlace(host, address, int(token)) for host, address, token in cx.query(ALL_WAKE_PLACES)]
+    rows = cx.query(ALL_WAKE_PLACES.format(here=Incarnation.identity_in_sql(mariadb=mariadb)))
+    return [(WakePlace(host, address, int(token)), bool(here)) for host, address, token, here in rows]
 
 
 def deregister(cx: Executor, at: GroupTopic, owner: str) -> None:

@@ -23,8 +23,10 @@ from attrs import define, field
 from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._hints.allowance import Allowance
+from lanelog._stores import heartbeats
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
+from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,6 +187,8 @@ class Keeper:
             asked, incarnation = time.monotonic(), self.session.incarnation
             self._generation, self._patience = self.session.generation, 0.0
             self._lock_name = self._take_lock()
+            if self._loaded_from is None:
+                self._note_origin()
             if self._loaded_from is not None and not incarnation.same(self._loaded_from):
                 log.warning("server.restarted")
             for member in self.context.members():
@@ -195,6 +199,20 @@ class Keeper:
         self.context.ground.loaded(incarnation, asked)
         self._check_at = asked + self._check_every()
         self._wake_loops()
+
+    def _note_origin(self) -> None:
+        """Say that the tables are a copy, before a heartbeat of this server is there."""
+        database = self.context.database
+        if database.tables_version < heartbeats.VERSION_WITH_INCARNATION:
+            return
+        origins = heartbeats.origins(self.session, mariadb=database.facts().mariadb)
+        if origins.copied:
+            log.warning(
+                "tables.of_another_server",
+                database=database.config.database,
+                heartbeats=origins.elsewhere,
+                latest=utc_from_ms(origins.latest_elsewhere).isoformat(),
+            )
 
     def _take_lock(self) -> str:
         name = f"lanelog:{uuid.uuid4().hex}"

@@ -39,7 +39,8 @@ def told(database: Database, cx: Executor) -> Told:
         return Told("this system has none; messages of other processes are found by looking")
     if database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
         return Told("the tables have no place for them; messages of other processes are found by looking")
-    places = heartbeats.all_wake_places(cx)
+    found = heartbeats.all_wake_places(cx, mariadb=database.facts().mariadb)
+    places = [place for place, here in found if here]
     wanted = [place for place in places if place.address]
     near = [place for place in wanted if place.host == own_host()]
     far = [place for place in wanted if place.host != own_host()]
@@ -49,6 +50,8 @@ def told(database: Database, cx: Executor) -> Told:
         named = [place for place in far if ACROSS in place.address]
         said += f"; elsewhere {len(far)}, {len(named)} of them with wake_address, sent to {_sent(database, named)}"
         said += "" if database.config.wake_networks else ": this client has no wake_networks"
+    if len(places) < len(found):
+        said += f"; {len(found) - len(places)} that another server wrote are sent none"
     return Told(said, missed=len(near) - reached)
 
 
