@@ -29,6 +29,8 @@ CHECKS = [
     "oldest transaction",
     "session locks",
     "hints",
+    "origin",
+    "triggers",
     "contradictions",
 ]
 

@@ -131,4 +131,5 @@ DENIED_ANYWHERE: Final = DENIED | {
 NOT_AT_ONCE: Final = frozenset({_ALTER_NOT_SUPPORTED, _ALTER_NOT_SUPPORTED_FOR_REASON, _TOO_MANY_INSTANT_COLUMNS})
 """The table cannot be altered without a copy: on MariaDB by a setting, on MySQL after too many instant columns."""
 
-NO_SUCH_COLUMN_OR_TABLE: Final = frozenset({ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE})
+NO_SUCH_TABLE: Final = ER.NO_SUCH_TABLE
+NO_SUCH_COLUMN_OR_TABLE: Final = frozenset({ER.BAD_FIELD_ERROR, NO_SUCH_TABLE})

@@ -35,6 +35,11 @@ _REMEDIES: Final = {
 # "INSERT command denied to user 'u'@'h' for table 'queue_messages'"; MariaDB names the database, too.
 _WHAT_WAS_DENIED = re.compile(r"([A-Z][A-Z, ]*?)( with locking clause)? command denied to user .* for .*?(queue_\w+)")
 
+# "Table 'jobs._queue_messages_new' doesn't exist": beside the server's own, our statements name our tables alone.
+_MISSING = re.compile(
+    r"Table '(?!(?:information_schema|performance_schema|mysql|sys)\.)(?:[^']*\.)?([^'.]+)' doesn't exist"
+)
+
 
 def code_of(exc: BaseException) -> int | None:
     """Return the server's or the driver's error number. None: the exception has none."""
@@ -106,6 +111,11 @@ def _special(exc: BaseException, code: int | None, text: str) -> LanelogError | 
     if isinstance(exc, UnicodeEncodeError):
         return ConfigurationError(
             f"the connection's character set cannot carry this text: open it with utf8mb4 ({exc})"
+        )
+    if code == codes.NO_SUCH_TABLE and (missing := _MISSING.search(text)) and not missing[1].startswith("queue_"):
+        return SchemaError(
+            f"a trigger on lanelog's tables, as an online rebuild leaves one, names a table that is not there: "
+            f"`lanelog doctor` lists the triggers; drop it ({text})"
         )
     if code in codes.NO_SUCH_COLUMN_OR_TABLE:
         return SchemaError(

@@ -18,7 +18,7 @@ from attrs import frozen
 from lanelog import migrations
 from lanelog._database import NOW_MS, codes
 from lanelog._roles import ALL_TABLES, ROLES
-from lanelog.admin.operate import repair, server, wake
+from lanelog.admin.operate import copies, repair, server, wake
 from lanelog.admin.types.results import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.migrations.declared import declared_tables
@@ -385,5 +385,7 @@ _CHECKS: Final[tuple[Callable[[_Patient], Finding], ...]] = (
     _oldest_transaction,
     _session_locks,
     _hints,
+    copies.origin,
+    copies.triggers,
     _contradictions,
 )
