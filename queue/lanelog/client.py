@@ -233,6 +233,7 @@ class Client:
             What was done, in words.
 
         Raises:
+            ConfigurationError: The server locks no rows, or ignores what a session sets.
             DatabaseError: The database refused a statement, or could not be reached.
             SchemaError: The tables cannot be upgraded by this version.
         """

@@ -33,7 +33,7 @@ WHOLE_ROWS = re.compile(r"\s*INSERT\b[^(]*\(([^)]*)\)\s*VALUES\s*(.*)", re.DOTAL
 INTEGER = re.compile(
     r"(LIMIT|THEN|[-+]|`offset`\s*[<>]?=?|"
     r"(message_offset|head_offset|lease_epoch|payload_bytes|created_at|updated_at|heartbeat_at|finished_at|"
-    r"offset_acked|marked_through)\s*[<>]?=|"
+    r"offset_acked|marked_through|version)\s*[<>]?=|"
     r"(acted_at|part)\s*=|"
     r"GREATEST\(\w+,)\s*$"
 )

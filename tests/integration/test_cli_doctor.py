@@ -9,7 +9,7 @@ import pytest
 
 import lanelog
 from lanelog.admin import Finding
-from lanelog.admin.operate import doctor
+from lanelog.admin.operate import doctor, locks
 from lanelog.migrations import VERSION
 from support.accounts import PASSWORD, account
 from support.cli import Command, everything
@@ -22,12 +22,14 @@ CHECKS = [
     "replication",
     "schema",
     "privileges",
+    "session settings",
     "isolation",
     "packet size",
     "durability",
     "clock",
     "oldest transaction",
     "session locks",
+    "row locks",
     "hints",
     "origin",
     "triggers",
@@ -195,10 +197,21 @@ def test_locks_that_cannot_be_trusted_are_an_error(
     lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     """A proxy that changes the session between two statements: the lock is somebody else's, or nobody's."""
-    monkeypatch.setattr(doctor, "_pair", lambda _row: answer or (None, None))
+    monkeypatch.setattr(locks, "_pair", lambda _row: answer or (None, None))
     found = finding(lanelog_client, "session locks")
     assert found.status == "error"
     assert "expiry" in found.detail
+
+
+def test_who_may_lock_no_row_of_the_tables_version_tries_none(
+    lanelog_client: lanelog.Client, raw: Any, lanelog_url: str
+) -> None:
+    """The check of row locks is no error for an account that only reads; the owner's says what was tried."""
+    assert finding(lanelog_client, "row locks").detail == "a row that one session locked is skipped by another"
+    with account(raw, lanelog_url, {"*": "SELECT"}) as url, lanelog.connect(url) as client:
+        assert finding(client, "row locks").status == "ok"
+    rows(raw, "DELETE FROM queue_schema")
+    assert finding(lanelog_client, "row locks").detail == "not tried"
 
 
 def test_no_server_is_the_only_finding() -> None:

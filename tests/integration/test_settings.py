@@ -1,6 +1,10 @@
-"""What a server's global settings would make of a statement: sessions of lanelog mean the same on every server."""
+"""What a server's global settings, or a proxy that ignores ours, would make of a statement.
 
-from collections.abc import Callable
+Sessions of lanelog mean the same on every server, or are refused.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pymysql
@@ -11,6 +15,8 @@ from lanelog import Client
 from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
+from lanelog.errors import ConfigurationError
+from support.proxy import Proxy, proxy_to
 from support.sql import connect, one, rows
 from support.waiting import accept, eventually
 
@@ -118,3 +124,102 @@ def test_many_long_keys_fit_into_small_packets(private_server: DevServer) -> Non
         eventually(lambda: subscription.stats().acked == len(keys) or subscription.state == "failed", within=60)
         assert subscription.state == "running"
         client.admin.seek("t", "g", to="earliest", dry_run=True)
+
+
+ISOLATION = {b"READ COMMITTED, READ WRITE": b"REPEATABLE READ,READ WRITE"}
+SQL_MODE = {b"SET SESSION sql_mode": b"SET @session_sqlmode"}
+IMITATION = b"Dolt"
+
+
+@pytest.fixture
+def through(lanelog_client: Client, lanelog_url: str) -> Iterator[Proxy]:
+    """A proxy to a server that has lanelog's tables."""
+    with proxy_to(lanelog_url) as proxy:
+        yield proxy
+
+
+def ignoring(name: str) -> dict[bytes, bytes]:
+    """Make a setting a variable of the user's, which the server takes and nothing reads."""
+    return {f", {name} = ".encode(): f",@{name} = ".encode()}
+
+
+@pytest.mark.parametrize(
+    ("instead", "named"),
+    [
+        (ISOLATION, "isolation is REPEATABLE-READ, though lanelog has set it to READ-COMMITTED"),
+        (SQL_MODE, "sql_mode is "),
+        (ignoring("innodb_lock_wait_timeout"), "innodb_lock_wait_timeout is 50, though lanelog has set it to 5"),
+        (ignoring("max_sort_length"), "max_sort_length is 1024, though lanelog has set it to 4096"),
+        (ignoring("autocommit"), "autocommit is "),
+    ],
+)
+def test_a_setting_that_was_ignored_refuses_the_session(
+    through: Proxy, instead: Mapping[bytes, bytes], named: str
+) -> None:
+    """A proxy that takes SET and does nothing: publishing and `doctor` say in a sentence which setting it was."""
+    through.instead = instead
+    with lanelog.connect(through.url) as client:
+        with pytest.raises(ConfigurationError, match=re.escape(named)):
+            client.publish("t", "k", b"x")
+        reachable, *others = client.admin.doctor()
+        assert (reachable.check, reachable.status, others) == ("reachable", "error", [])
+        assert named in reachable.detail
+
+
+@pytest.mark.parametrize("name", ["wait_timeout", "net_read_timeout"])
+def test_a_session_that_the_server_keeps_for_hours_holds_no_lock(
+    through: Proxy, lanelog_client: Client, name: str
+) -> None:
+    """Without its time-outs, publishing in any way, transactions, handling and verbs that write are refused."""
+    named = f"{name} is .*, though lanelog has set it to 15.* publishing and handling are refused"
+    lanelog_client.publish("t", "k", b"x")
+    through.instead = ignoring(name)
+    with lanelog.connect(through.url) as client:
+        for refused in (
+            lambda: client.publish("t", "k", b"x"),
+            lambda: client.publish_many("t", [("k", b"x"), ("l", b"y")]),
+            lambda: client.publish("t", "k", b"x", delay=60),
+            lambda: client.transaction().__enter__(),
+            lambda: client.subscribe("t", "g", accept).start(),
+            lambda: client.admin.delete_topic("t", dry_run=False),
+        ):
+            with pytest.raises(ConfigurationError, match=named):
+                refused()
+        assert [topic.topic for topic in client.admin.topics()] == ["t"]
+        found = {finding.check: finding for finding in client.admin.doctor()}
+        assert found["session settings"].status == "error"
+        assert re.search(named, found["session settings"].detail)
+    assert [message.payload for message in lanelog_client.admin.messages("t", "k")] == [b"x"]
+
+
+def test_running_loops_stop_where_their_time_outs_are_ignored(
+    through: Proxy, lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subscription whose connections come back through a proxy that ignores SET fails with the sentence."""
+    with lanelog.connect(through.url) as client:
+        subscription = client.subscribe("t", "g", accept)
+        lanelog_client.publish("t", "k", b"x")
+        eventually(lambda: subscription.stats().acked == 1)
+        through.instead = ignoring("wait_timeout")
+        through.cut_all()
+        eventually(lambda: subscription.failure is not None, within=30)
+        assert isinstance(subscription.failure, ConfigurationError)
+        assert "wait_timeout" in str(subscription.failure)
+
+
+def test_an_imitation_is_refused_by_the_name_that_it_gives_itself(through: Proxy) -> None:
+    """A server whose version or comment names another make is refused at once, also if it refuses our settings."""
+    comment = comment_of(through)
+    through.told_instead = {comment: IMITATION.ljust(len(comment))}
+    for instead in ({}, {b"sql_select_limit": b"sql_select_limid"}):
+        through.instead = instead
+        with (
+            lanelog.connect(through.url) as client,
+            pytest.raises(ConfigurationError, match=r"this server is Dolt.*Use MySQL or MariaDB"),
+        ):
+            client.ping()
+
+
+def comment_of(proxy: Proxy) -> bytes:
+    with connect(proxy.url) as raw:
+        return str(one(raw, "SELECT @@version_comment")).encode()

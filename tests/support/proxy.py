@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
@@ -45,6 +45,10 @@ class Proxy:
     """How many were made."""
     requests: int = 0
     """How many there were, of all connections."""
+    instead: Mapping[bytes, bytes] = field(factory=dict)
+    """Texts of requests, and what reaches the server instead: as many bytes."""
+    told_instead: Mapping[bytes, bytes] = field(factory=dict)
+    """The same for answers."""
     silent: bool = False
     """The host is gone: nothing is forwarded, and the server is not told that its connections have ended."""
     cuts: int = 0
@@ -108,6 +112,7 @@ class Proxy:
                 if self.silent:
                     continue
                 self.requests += 1
+                data = _replaced(data, self.instead)
                 if self.refuse and data[4:].startswith(self.refuse):
                     client.sendall(UNKNOWN_COMMAND)
                     continue
@@ -147,8 +152,15 @@ class Proxy:
                     error = len(REFUSED_COMMIT).to_bytes(3, "little") + answer[last + 3 : last + _HEADER]
                     data, answer = answer[:last] + error + REFUSED_COMMIT, b""
                     fails.clear()
-                client.sendall(data)
+                client.sendall(_replaced(data, self.told_instead))
             client.shutdown(socket.SHUT_RDWR)
+
+
+def _replaced(data: bytes, texts: Mapping[bytes, bytes]) -> bytes:
+    for text, other in texts.items():
+        assert len(text) == len(other)  # the header of the packet stays true
+        data = data.replace(text, other)
+    return data
 
 
 def _last_packet(answer: bytes) -> int | None:

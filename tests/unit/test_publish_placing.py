@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog._database import named
-from lanelog._database.driver import ServerFacts
+from lanelog._database.server_facts import ServerFacts
 from lanelog._stores import messages
 from lanelog._stores.messages import INSERT, NewMessage, as_sql, largest_row, wire_bytes
 from lanelog.errors import ConfigurationError, DatabaseError

@@ -11,7 +11,7 @@ import click
 import pytest
 
 import lanelog
-from lanelog._database import driver
+from lanelog._database import server_facts
 from lanelog.admin.operate import problems
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
@@ -293,8 +293,8 @@ def test_the_versions_are_the_ones_that_the_code_accepts() -> None:
     """Oldest servers and the oldest Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"].replace(">=", "Python ≥ ") in TEXT
-    assert f"MySQL {driver._OLDEST_MYSQL[0]}.{driver._OLDEST_MYSQL[1]} to" in TEXT
-    assert f"MariaDB {driver._OLDEST_MARIADB[0]}.{driver._OLDEST_MARIADB[1]} to" in TEXT
+    assert f"MySQL {server_facts._OLDEST_MYSQL[0]}.{server_facts._OLDEST_MYSQL[1]} to" in TEXT
+    assert f"MariaDB {server_facts._OLDEST_MARIADB[0]}.{server_facts._OLDEST_MARIADB[1]} to" in TEXT
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))

@@ -10,24 +10,24 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 * `incarnation` names one life of one server. What a process remembers holds for that one alone.
 * `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
 * `naming` names our database in each statement on a connection that user code has.
-* `precedence` decides which loop gets no connection when the server has too few.
-* `blocking` finds the connection that holds a lock, for the text of an error.
+* `session_settings`, `server_facts`, `row_locks`: whether the server took what we set, is supported, and locks rows.
+* `precedence` decides which loop gets no connection if there are too few. `blocking` finds who holds a lock.
 * `retries` repeats whole transactions, never statements. `packet` sends one in a single round trip.
-* `fork` makes a child forget inherited connections, without a word to the server.
-* `ambient` knows which of our transactions a thread has open, so that the thread does not wait for its own locks.
+* `fork` makes a child forget inherited connections. `ambient` knows which of our transactions a thread has open.
 """
 
 from __future__ import annotations
 
 from lanelog._database import codes, outage
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
-from lanelog._database.driver import LATEST, ServerFacts
+from lanelog._database.driver import LATEST
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor
 from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
 from lanelog._database.naming import named
 from lanelog._database.packet import Statement
 from lanelog._database.pool import Database
 from lanelog._database.retries import with_retries
+from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
 from lanelog._database.transaction import Transaction
 from lanelog._database.translation import code_of, comes_from_driver, translate

@@ -6,18 +6,20 @@ traceback. No other room imports a driver, except for the error numbers in `pymy
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from pymysql.constants import CLIENT
 
+from lanelog._database import session_settings
 from lanelog._database.rows import Connection
+from lanelog._database.server_facts import ServerFacts, refuse_imitation
 from lanelog._extras import install
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
@@ -69,10 +71,15 @@ _AS_NEW = (
     f"SET SESSION {_SETTINGS}, {{access}}_isolation = 'READ-COMMITTED', {{access}}_read_only = 0, "
     f"NAMES {_CHARSET} COLLATE {_COLLATION}, autocommit = IF(HEX(DATABASE()) = '{{database}}', {{autocommit}}, 2)"
 )
-# The facts about the server.
-_FACTS = "SELECT VERSION(), @@max_allowed_packet, CONNECTION_ID(), DATABASE()"
+# The facts about the server, and what it shows of the settings.
+_FACTS = "SELECT VERSION(), @@version_comment, @@max_allowed_packet, CONNECTION_ID(), DATABASE(), {settings}"
+# What a server that refused one of these says of itself.
+_NAMED = "SELECT @@version_comment"
 # Whether the connection is encrypted.
 _CIPHER = "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
+
+_RENAMED_IN_MARIADB = (11, 1, 1)
+"""Since this version of MariaDB, too, tx_isolation is called transaction_isolation."""
 
 # PyMySQL has no name for this command: the server resets all that a session has set, locked and made, but its database.
 _COM_RESET_CONNECTION: Final = 0x1F
@@ -88,58 +95,6 @@ _ATTRIBUTES: Final = (
     "_read_timeout",
     "_write_timeout",
 )
-
-_OLDEST_MARIADB = (10, 6)
-_OLDEST_MYSQL = (8, 0)
-_RENAMED_IN_MARIADB = (11, 1, 1)
-"""Since this version of MariaDB, too, tx_isolation is called transaction_isolation."""
-
-
-@frozen(kw_only=True)
-class ServerFacts:
-    """The server at the other end of a connection."""
-
-    version: tuple[int, ...]
-    mariadb: bool
-    max_allowed_packet: int
-    """Bytes of the longest statement it accepts."""
-    connection_id: int
-    """The connection's number in KILL and in the process list."""
-    database: str
-    """The database, as the server writes it."""
-
-    @property
-    def family(self) -> str:
-        """`mariadb` or `mysql`."""
-        return "mariadb" if self.mariadb else "mysql"
-
-    def bounded(self, query: str, seconds: float) -> str:
-        """Return a SELECT that the server itself ends after `seconds`, also while it waits for a lock."""
-        if self.mariadb:
-            return f"SET STATEMENT max_statement_time = {seconds:g} FOR {query}"
-        return query.replace("SELECT", f"SELECT /*+ MAX_EXECUTION_TIME({seconds * 1000:.0f}) */", 1)
-
-    @classmethod
-    def from_row(cls, row: tuple[str, int, int, str]) -> ServerFacts:
-        """Build it from the answer to `_FACTS`."""
-        text, packet, connection_id, database = row
-        return cls(
-            version=tuple(int(part) for part in re.findall(r"\d+", text)[:3]),
-            mariadb="mariadb" in text.lower(),
-            max_allowed_packet=int(packet),
-            connection_id=int(connection_id),
-            database=database,
-        )
-
-    def check(self) -> None:
-        """Raise ConfigurationError for a server that lacks what lanelog needs, SKIP LOCKED above all."""
-        oldest = _OLDEST_MARIADB if self.mariadb else _OLDEST_MYSQL
-        if self.version < oldest:
-            name = "MariaDB" if self.mariadb else "MySQL"
-            raise ConfigurationError(
-                f"{name} {'.'.join(map(str, self.version))} is too old: lanelog needs {name} "
-                f"{'.'.join(map(str, oldest))} or newer"
-            )
 
 
 @frozen
@@ -221,10 +176,7 @@ class Driver:
         self.greeted = True
         try:
             cursor = raw.cursor()
-            cursor.execute(_SESSION.format(lock_wait=self.lock_wait, autocommit=int(autocommit)))
-            cursor.execute(_FACTS)
-            facts = ServerFacts.from_row(cursor.fetchone())
-            facts.check()
+            facts = self._greet(raw, cursor, autocommit=autocommit)
             if self.config.tls:
                 _check_encryption(cursor)
         except BaseException:
@@ -232,6 +184,42 @@ class Driver:
             raise
         self.opened = True
         return raw, facts
+
+    def _greet(self, raw: Any, cursor: Any, *, autocommit: bool) -> ServerFacts:
+        """Set the session, and read back in one round trip what the server is and what it has taken."""
+        wanted: dict[str, object] = {
+            session_settings.ISOLATION: "READ-COMMITTED",
+            "sql_mode": SQL_MODE,
+            "innodb_lock_wait_timeout": self.lock_wait,
+            "autocommit": int(autocommit),
+            **_MEANING,
+            "wait_timeout": SILENCE_SECONDS,
+            "net_read_timeout": SILENCE_SECONDS,
+        }
+        try:
+            cursor.execute(_SESSION.format(lock_wait=self.lock_wait, autocommit=int(autocommit)))
+            cursor.execute(_FACTS.format(settings=session_settings.column(wanted)))
+        except Exception:
+            # A server of another make may not know all of them.
+            comment = None
+            with suppress(Exception):
+                cursor.execute(_NAMED)
+                comment = cursor.fetchone()
+            refuse_imitation(raw.get_server_info(), comment)
+            raise
+        version, comment, *row, settings = cursor.fetchone()
+        refuse_imitation(version, comment)
+        facts = ServerFacts.from_row((version, *row))
+        facts.check()
+        ignored = session_settings.not_taken(wanted, settings)
+        if ignored.keys() - session_settings.SILENCE:
+            raise ConfigurationError(
+                session_settings.refusal(wanted, ignored, consequence="its statements would mean something else")
+            )
+        if not ignored:
+            return facts
+        consequence = "a process that stops would hold its locks for hours: publishing and handling are refused"
+        return evolve(facts, locks_refused=session_settings.refusal(wanted, ignored, consequence=consequence))
 
     def reclaim(self, raw: Any, state: OwnState) -> None:
         """Undo what user code has set on a connection, inside its transaction.

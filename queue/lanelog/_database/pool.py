@@ -16,12 +16,13 @@ from dbutils.pooled_db import PooledDB
 
 from lanelog._database import fork
 from lanelog._database.blocking import LockHolder, holder
-from lanelog._database.driver import Driver, ServerFacts
+from lanelog._database.driver import Driver
 from lanelog._database.executor import Executor
 from lanelog._database.naming import Naming
 from lanelog._database.packet import Statement
 from lanelog._database.precedence import Worth
 from lanelog._database.retries import with_retries
+from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
 from lanelog._database.transaction import Transaction
 from lanelog._database.wire import Wire
@@ -112,13 +113,16 @@ class Database:
         fork.register_shared(self)
 
     @contextmanager
-    def transaction(self, *, wait: float | None = None, guarded: bool = False) -> Iterator[Transaction]:
+    def transaction(
+        self, *, wait: float | None = None, guarded: bool = False, locks: bool = True
+    ) -> Iterator[Transaction]:
         """A transaction on a pooled connection: COMMIT at the end of the block, ROLLBACK if it raises.
 
         `wait`: seconds until a connection is free (default: publish_timeout), then DatabaseError. `guarded`: for blocks
         that give `raw` to user code, see `Transaction.verify`. Our statements then name their database, and afterwards
         the connection is as new, or closed. If COMMIT loses the connection, the DatabaseError has `outcome_unknown`.
         After a deadlock or a lock time-out nothing is committed: an error that the block swallows is raised again.
+        `locks`: whether it may lock rows. Then ConfigurationError refuses a session that would keep them for hours.
         """
         pool, pooled = self._borrow(wait)
         try:
@@ -126,6 +130,8 @@ class Database:
             if guarded:
                 wire.refuse_packets()
                 wire.ensure()
+            if locks:
+                wire.check_locks()
             transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
             pooled.begin()
             try:
@@ -154,6 +160,7 @@ class Database:
             wire: Wire = pooled.dbapi_connection
             if not wire.takes_packets():
                 return None
+            wire.check_locks()
             try:
                 *_, last, _commit = wire.commit_with(statements)
                 return last or _ask_noted(wire, noted)
@@ -169,7 +176,7 @@ class Database:
 
         For a few quick queries that must agree. While it is open, the server keeps all rows that others delete.
         """
-        with self.transaction(wait=wait) as transaction:
+        with self.transaction(wait=wait, locks=False) as transaction:
             for statement in _SNAPSHOT:
                 transaction.execute(statement)
             yield transaction
@@ -191,6 +198,11 @@ class Database:
     def reached(self) -> bool:
         """Whether a server has ever answered. If not, wrong settings are likelier than a server that is down."""
         return self._driver.greeted
+
+    @property
+    def short(self) -> bool:
+        """Whether the server refused a connection lately."""
+        return self._worth.short()
 
     @property
     def tried(self) -> bool:

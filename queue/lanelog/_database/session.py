@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from attrs import define, field
 
-from lanelog._database.driver import ServerFacts
 from lanelog._database.executor import Executor
 from lanelog._database.incarnation import Incarnation
 from lanelog._database.precedence import Worth
+from lanelog._database.server_facts import ServerFacts
 from lanelog._database.wire import FRESH, Wire
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")
+
+_GIVE_BACK: Final = frozenset({"keeper", "settler"})
+"""Purposes that lock rows in any session: they write what was handled, and give lanes back. The keeper takes none."""
 
 
 @define(eq=False)
@@ -136,6 +139,8 @@ class Session:
         swallows that error: it is raised again instead.
         """
         self._ready()
+        if self.purpose not in _GIVE_BACK:
+            self._wire.check_locks()
         self._wire.execute("START TRANSACTION")
         self._wire.doomed = None  # a statement before it, outside of a transaction, may have met a deadlock
         pinned, self._inside = self._inside, True
@@ -147,6 +152,10 @@ class Session:
             raise
         finally:
             self._inside = pinned
+
+    def check_locks(self) -> None:
+        """Raise ConfigurationError if the connection last made must hold no lock."""
+        self._wire.check_locks()
 
     def close(self) -> None:
         """Close the connection. A later use makes a new one."""

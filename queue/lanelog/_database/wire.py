@@ -13,9 +13,10 @@ from typing import Any, Final
 from attrs import define, field
 
 from lanelog._database import fork, packet
-from lanelog._database.driver import Driver, OwnState, ServerFacts
+from lanelog._database.driver import Driver, OwnState
 from lanelog._database.incarnation import Incarnation, read_incarnation
 from lanelog._database.packet import Statement
+from lanelog._database.server_facts import ServerFacts
 from lanelog._database.translation import (
     breaks_connection,
     breaks_transaction,
@@ -84,6 +85,11 @@ class Wire:
         self._several = False
         self._used = self.connected_at = self.steady_since = time.monotonic()
         return True
+
+    def check_locks(self) -> None:
+        """Raise ConfigurationError if the last connection made must hold no lock."""
+        if self.facts is not None:
+            self.facts.check_locks()
 
     @property
     def incarnation(self) -> Incarnation:

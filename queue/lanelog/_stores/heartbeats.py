@@ -40,6 +40,10 @@ ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES
        incarnation = VALUES(incarnation)
 """
 
+# One owner's row, to prove that the server locks it (PRIMARY).
+ROW = """SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
+
 # Every owner of some groups of a topic, with the state of its liveness lock (PRIMARY, prefix).
 MEMBERS = f"""
 SELECT consumer_group, subscriber_name, heartbeat_at, expires_at, deregistered_at,

@@ -7,8 +7,8 @@ Code and tables of neighbouring versions work together. Code that finds older ta
 versions, and logs that once. Code that finds newer tables works on them, if their version admits it.
 """
 
-from lanelog.migrations.checking import NotAdmitted, admit, check
+from lanelog.migrations.checking import NotAdmitted, admit, check, locks_rows
 from lanelog.migrations.migrating import migrate
 from lanelog.migrations.steps import VERSION
 
-__all__ = ["VERSION", "NotAdmitted", "admit", "check", "migrate"]
+__all__ = ["VERSION", "NotAdmitted", "admit", "check", "locks_rows", "migrate"]

@@ -26,6 +26,8 @@ VERSION = "SELECT MAX(version) FROM queue_schema"
 # The oldest code that the highest version admits; the column is there from version 2 on (PRIMARY).
 OLDEST_CODE = """SELECT oldest_code FROM queue_schema FORCE INDEX (PRIMARY)
 WHERE version > 0 ORDER BY version DESC LIMIT 1"""
+# The row of a version, to prove that the server locks it (PRIMARY).
+ROW = "SELECT applied_at FROM queue_schema FORCE INDEX (PRIMARY) WHERE version = %s"
 # Record that a version was applied; a repetition changes only its checksum and the oldest code (PRIMARY).
 RECORD = f"""INSERT INTO queue_schema (version, checksum, applied_at, oldest_code) VALUES (%s, %s, {NOW_MS}, %s)
 ON DUPLICATE KEY UPDATE checksum = VALUES(checksum), oldest_code = VALUES(oldest_code)"""

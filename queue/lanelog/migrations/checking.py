@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from lanelog._database import row_locks
 from lanelog._telemetry import get_logger
 from lanelog.errors import SchemaError
+from lanelog.migrations import catalogue
 from lanelog.migrations.catalogue import applied_version, found_tables, oldest_code
 from lanelog.migrations.declared import Difference, TableShape, compare, declared_tables
 from lanelog.migrations.steps import VERSION, added, shape
@@ -17,7 +19,7 @@ from lanelog.migrations.steps import VERSION, added, shape
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lanelog._database import Database, Executor
+    from lanelog._database import Database, Executor, Session
 
 _SHOWN: Final = 5
 _COMMAND: Final = "lanelog migrate"
@@ -93,6 +95,14 @@ def version_of(database: Database, cx: Executor) -> int:
                 f"version {oldest}; this one knows them up to version {VERSION}: upgrade lanelog in this process"
             )
     return version
+
+
+def locks_rows(session: Session, other: Executor) -> bool:
+    """Return whether the server is proven to lock rows, on the row of the tables' version: only `migrate` writes it.
+
+    False: not known. Raises ConfigurationError if the server locks none, and DatabaseError.
+    """
+    return row_locks.prove(session, other, catalogue.ROW, (catalogue.applied_version(other),))
 
 
 def _unrecorded() -> Difference:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from lanelog._database import codes
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations.catalogue import add_column, found_tables, record_version
-from lanelog.migrations.checking import differences, look, misfit, version_of
+from lanelog.migrations.checking import differences, locks_rows, look, misfit, version_of
 from lanelog.migrations.declared import checksum, declared_tables
 from lanelog.migrations.steps import STEPS, VERSION, added
 
@@ -43,7 +44,8 @@ def migrate(database: Database) -> list[str]:
     Any number of processes may call it at once, while others work. DDL commits by itself, statement by statement. An
     interrupted migration is finished by the next call; the version is recorded last.
 
-    Raises SchemaError if a table exists with other differences, or is newer than this library, and DatabaseError.
+    Raises SchemaError if a table exists with other differences, or is newer than this library, ConfigurationError if
+    the server locks no rows, and DatabaseError.
     """
     deadline = time.monotonic() + PATIENCE
     what = f"migrating {database.config.database}"
@@ -55,7 +57,18 @@ def migrate(database: Database) -> list[str]:
     elif left:
         raise misfit(database, left)
     database.tables_version = version  # this process uses the new columns from now on
+    _prove_locks(database)
     return done
+
+
+def _prove_locks(database: Database) -> None:
+    """Refuse a server that locks no rows. The account may lack the privilege, and a server a connection."""
+    session = database.session("migrate")
+    try:
+        with suppress(DatabaseError), database.autocommit(wait=0.0) as other:
+            locks_rows(session, other)
+    finally:
+        session.close()
 
 
 def _migrate(database: Database, deadline: float, done: list[str]) -> None:

@@ -22,6 +22,7 @@ from attrs import define, field
 
 from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.leasing.pace import KeeperPace
+from lanelog._engine.leasing.row_locks import RowLocks
 from lanelog._hints.allowance import Allowance
 from lanelog._stores import heartbeats
 from lanelog._telemetry import get_logger
@@ -65,6 +66,7 @@ class Keeper:
     supervise: Callable[[float], None]  # the workers' clock
     pace: KeeperPace
     session: Session = field(init=False)
+    _row_locks: RowLocks = field(init=False)
     _lock_name: str = ""
     _generation: int = 0
     _patience: float = 0.0  # the patience that was set on the session
@@ -76,6 +78,7 @@ class Keeper:
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("keeper")
+        self._row_locks = RowLocks(self.context.database)
 
     def turn(self, now: float) -> float:
         """Supervise, then look after each member once."""
@@ -128,6 +131,8 @@ class Keeper:
             for each in list(self._coordinators.values()):
                 with self.context.watch(each.member, "heartbeat", self.session):
                     each.beat_if_due()
+            if not member.leasing.stopping:
+                self._row_locks.check(self.session, member.at, member.owner)
             coordinator.turn(hurried=hurried)
 
     def close(self) -> None:

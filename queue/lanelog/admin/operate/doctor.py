@@ -9,16 +9,15 @@ remedy. A check that the account may not make is a warning.
 
 from __future__ import annotations
 
-import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from lanelog import migrations
 from lanelog._database import NOW_MS, codes
 from lanelog._roles import ALL_TABLES, ROLES
-from lanelog.admin.operate import copies, repair, server, wake
+from lanelog.admin.operate import copies, locks, repair, server, wake
 from lanelog.admin.types.results import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.migrations.declared import declared_tables
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor
     from lanelog._engine.contradictions import Contradiction
 
-# Settings of the server and of this session; an unknown setting has no row.
-VARIABLES = "SHOW {scope} VARIABLES WHERE Variable_name IN ({names})"
+# Settings of the server; an unknown setting has no row.
+VARIABLES = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
 _GLOBAL: Final = (
     "binlog_format",
     "group_replication_single_primary_mode",
@@ -43,7 +42,6 @@ _GLOBAL: Final = (
     "sync_binlog",
     "wsrep_on",
 )
-_SESSION: Final = ("transaction_isolation", "tx_isolation", "autocommit", "innodb_lock_wait_timeout")
 
 # The server's clock, and the latest sign of life of a thousand subscribers (PRIMARY).
 CLOCK = f"""SELECT {NOW_MS}, COALESCE(MAX(s.heartbeat_at), 0) FROM (
@@ -60,11 +58,6 @@ TRIALS: Final = {
 }
 _COLUMN: Final = {"queue_schema": "checksum"}
 
-# Locks that belong to a session, as liveness locks do.
-TAKE = "SELECT GET_LOCK(%s, 0), CONNECTION_ID()"
-GIVE = "SELECT RELEASE_LOCK(%s), CONNECTION_ID()"
-IS_USED = "SELECT IS_USED_LOCK(%s)"
-
 _NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)
 _CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
 _CONTRADICTIONS, _SHOWN = 1000, 5  # the most to look for, and the most to name
@@ -78,7 +71,6 @@ class _Patient:
     database: Database
     cx: Executor
     settings: Mapping[str, str]
-    session: Mapping[str, str]
     repair: bool
     old_after: float
     """Seconds after which an open transaction is old."""
@@ -96,8 +88,7 @@ def doctor(database: Database, *, repair: bool = False, old_after: float = 300.0
             patient = _Patient(
                 database=database,
                 cx=cx,
-                settings=_variables(cx, "GLOBAL", _GLOBAL),
-                session=_variables(cx, "SESSION", _SESSION),
+                settings=_variables(cx, _GLOBAL),
                 repair=repair,
                 old_after=old_after,
             )
@@ -137,8 +128,8 @@ def _line(error: LanelogError) -> str:
     return " ".join(str(error).split())
 
 
-def _variables(cx: Executor, scope: str, names: tuple[str, ...]) -> dict[str, str]:
-    sql = VARIABLES.format(scope=scope, names=",".join(["%s"] * len(names)))
+def _variables(cx: Executor, names: tuple[str, ...]) -> dict[str, str]:
+    sql = VARIABLES.format(names=",".join(["%s"] * len(names)))
     return {str(name).lower(): str(value) for name, value in cx.query(sql, names)}
 
 
@@ -219,14 +210,14 @@ def _may(cx: Executor, verb: str, table: str) -> bool:
     return True
 
 
+def _session_settings(patient: _Patient) -> Finding:
+    # A session with another one that was ignored is not even reachable.
+    if refused := patient.database.facts().locks_refused:
+        return _error("session settings", refused, "connect to the primary directly, or let the proxy pass them on")
+    return _ok("session settings", "the server has taken what lanelog sets")
+
+
 def _isolation(patient: _Patient) -> Finding:
-    level = patient.session.get("transaction_isolation") or patient.session.get("tx_isolation") or "unknown"
-    if level.upper() != "READ-COMMITTED":
-        return _error(
-            "isolation",
-            f"sessions of lanelog run with {level}, though they ask for READ COMMITTED",
-            "remove the proxy or init_connect that changes it",
-        )
     if patient.on("log_bin") and patient.settings.get("binlog_format", "ROW").upper() == "STATEMENT":
         return _error(
             "isolation",
@@ -312,16 +303,7 @@ def _oldest_transaction(patient: _Patient) -> Finding:
 
 
 def _session_locks(patient: _Patient) -> Finding:
-    name = f"lanelog.doctor.{secrets.token_hex(8)}"
-    session = patient.database.session("doctor")
-    try:
-        taken, holder = _pair(session.one(TAKE, (name,)))
-        seen = patient.cx.one(IS_USED, (name,))
-        given, again = _pair(session.one(GIVE, (name,)))
-        after = patient.cx.one(IS_USED, (name,))
-    finally:
-        session.close()
-    if (taken, given, holder) == (1, 1, again) and seen == (holder,) and after == (None,):
+    if locks.sessions_keep(patient.database, patient.cx):
         return _ok("session locks", "a lock belongs to its session and shows to others")
     return _error(
         "session locks",
@@ -329,6 +311,22 @@ def _session_locks(patient: _Patient) -> Finding:
         "who is dead is told by expiry alone, later",
         "connect to the primary directly, or switch the proxy's multiplexing off for lanelog",
     )
+
+
+def _row_locks(patient: _Patient) -> Finding:
+    if patient.on("read_only") or patient.database.facts().locks_refused:
+        return _ok("row locks", "not tried: nothing may be locked here")
+    try:
+        proven = locks.rows_are_locked(patient.database, patient.cx)
+    except ConfigurationError as error:
+        return _error("row locks", _line(error), "use MySQL or MariaDB")
+    except SchemaError:  # no such table: `_schema` reports it
+        proven = False
+    except DatabaseError as error:
+        if error.code not in codes.DENIED_ANYWHERE:
+            raise
+        return _ok("row locks", "not tried: this account may lock no row of queue_schema, the owner may")
+    return _ok("row locks", "a row that one session locked is skipped by another" if proven else "not tried")
 
 
 def _hints(patient: _Patient) -> Finding:
@@ -368,22 +366,19 @@ def _places(found: Sequence[Contradiction]) -> str:
     return "; ".join([*places, *([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])])
 
 
-def _pair(row: tuple[Any, ...] | None) -> tuple[Any, Any]:
-    first, second = row or (None, None)
-    return first, second
-
-
 _CHECKS: Final[tuple[Callable[[_Patient], Finding], ...]] = (
     _version,
     _replication,
     _schema,
     _privileges,
+    _session_settings,
     _isolation,
     _packet_size,
     _durability,
     _clock,
     _oldest_transaction,
     _session_locks,
+    _row_locks,
     _hints,
     copies.origin,
     copies.triggers,

@@ -1,0 +1,134 @@
+"""Servers that take SKIP LOCKED and lock nothing: two sessions prove it, on a row that nobody else waits for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client
+from lanelog._database import Database, Executor, row_locks
+from lanelog._engine.leasing.row_locks import RowLocks
+from lanelog._places import GroupTopic
+from lanelog._stores import heartbeats
+from lanelog.config import ConnectConfig
+from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.migrations import catalogue
+from support.proxy import Proxy, proxy_to
+from support.sql import one, rows
+from support.waiting import accept, eventually
+
+SKIPPING = b"FOR UPDATE SKIP LOCKED"
+LOCKS_NOTHING = "locks no rows.*Use MySQL or MariaDB"
+
+
+@pytest.fixture
+def imitation(lanelog_client: Client, lanelog_url: str) -> Iterator[Proxy]:
+    """A way to the server on which SKIP LOCKED is taken and locks nothing."""
+    with proxy_to(lanelog_url) as proxy:
+        proxy.instead = {SKIPPING: b" " * len(SKIPPING)}
+        yield proxy
+
+
+def test_migrate_and_doctor_refuse_a_server_that_locks_nothing(imitation: Proxy) -> None:
+    """`migrate` raises the sentence, also where the tables are there; `doctor` finds it, and goes on."""
+    with lanelog.connect(imitation.url) as client:
+        with pytest.raises(ConfigurationError, match=LOCKS_NOTHING):
+            client.migrate()
+        found = {finding.check: finding for finding in client.admin.doctor()}
+        assert found["row locks"].status == "error"
+        assert "locks no rows" in found["row locks"].detail
+        assert found["contradictions"].status == "ok"
+
+
+def test_a_subscription_takes_no_lane_where_nothing_is_locked(imitation: Proxy, lanelog_client: Client) -> None:
+    """It fails with the sentence after its first heartbeats. No message is handled, and no lane is taken."""
+    lanelog_client.publish("t", "k", b"x")
+    with lanelog.connect(imitation.url) as client:
+        subscription = client.subscribe("t", "g", accept)
+        eventually(lambda: subscription.failure is not None)
+        with pytest.raises(ConfigurationError, match=LOCKS_NOTHING):
+            raise subscription.failure
+        assert subscription.stats().acked == 0
+        assert [lane.owner for lane in lanelog_client.admin.lanes("t", "g")] == [None]
+
+
+def test_the_proof_is_put_off_while_no_connection_is_free(imitation: Proxy, lanelog_client: Client, raw: Any) -> None:
+    """A pool whose connections are all in use: nothing is waited for or refused, and the proof is made later."""
+    _, (group, topic, owner) = proving(lanelog_client, raw, "heartbeat")
+    database = Database(ConnectConfig.from_url(imitation.url, pool_size=2))
+    session, proof = database.session("keeper"), RowLocks(database, again=0.0)
+    session.ensure()
+    try:
+        with database.transaction(), database.transaction():
+            proof.check(session, GroupTopic(topic=topic, group=group), owner)
+        with pytest.raises(ConfigurationError, match=LOCKS_NOTHING):
+            proof.check(session, GroupTopic(topic=topic, group=group), owner)
+    finally:
+        session.close()
+        database.close()
+
+
+@pytest.mark.parametrize("table", ["heartbeat", "version"])
+def test_a_real_server_proves_itself_once(database: Database, lanelog_client: Client, raw: Any, table: str) -> None:
+    """The row that one session has locked is skipped by the other, and free again after the proof."""
+    row, args = proving(lanelog_client, raw, table)
+    session = database.session("test")
+    try:
+        with database.autocommit() as other:
+            assert row_locks.prove(session, other, row, args)
+            assert other.one(f"{row} FOR UPDATE SKIP LOCKED", args) is not None
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("table", ["heartbeat", "version"])
+def test_a_row_that_is_gone_or_locked_by_another_proves_nothing(
+    database: Database, lanelog_client: Client, raw: Any, table: str
+) -> None:
+    """Nothing is waited for, and nothing is concluded: a second process makes the same proof, or a row is deleted."""
+    row, args = proving(lanelog_client, raw, table)
+    session = database.session("test")
+    try:
+        with database.autocommit() as other:
+            rows(raw, "START TRANSACTION")
+            rows(raw, f"{row} FOR UPDATE", *args)
+            assert not row_locks.prove(session, other, row, args)
+            rows(raw, "ROLLBACK")
+            assert not row_locks.prove(session, other, row, ("none",) * len(args))
+    finally:
+        session.close()
+
+
+def test_a_lock_that_was_lost_with_its_session_proves_nothing(
+    database: Database, lanelog_client: Client, raw: Any
+) -> None:
+    """If the first session dies between its lock and the second one's read, no server is refused for that."""
+    row, args = proving(lanelog_client, raw, "version")
+    session = database.session("test")
+
+    class Killing:
+        """The second session, before whose locking read the first one ends."""
+
+        def __init__(self, other: Executor) -> None:
+            self.other = other
+
+        def one(self, sql: str, args: Any = ()) -> Any:
+            if sql.endswith("SKIP LOCKED"):
+                rows(raw, f"KILL {session.connection_id}")
+                eventually(lambda: self.other.one(sql, args) is not None)
+            return self.other.one(sql, args)
+
+    try:
+        with database.autocommit() as other, pytest.raises(DatabaseError):
+            row_locks.prove(session, Killing(other), row, args)  # type: ignore[arg-type]
+    finally:
+        session.close()
+
+
+def proving(client: Client, raw: Any, table: str) -> tuple[str, tuple[Any, ...]]:
+    """The SELECT of a row that is there, and its arguments."""
+    if table == "version":
+        return catalogue.ROW, (one(raw, "SELECT MAX(version) FROM queue_schema"),)
+    client.subscribe("t", "g", accept).stop()
+    return heartbeats.ROW, ("g", "t", one(raw, "SELECT subscriber_name FROM queue_subscriber_heartbeats"))
