@@ -18,6 +18,7 @@ from attrs import define, evolve, field
 
 from lanelog import migrations
 from lanelog._checks import check_timeout
+from lanelog._ending import quiet_at_the_end
 from lanelog._engine import life
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.values import Budget
@@ -93,6 +94,7 @@ class SubscriptionCore:
     def __repr__(self) -> str:
         return f"<Subscription {self.group!r} on {', '.join(map(repr, self.topics))}: {self.state}>"
 
+    @quiet_at_the_end
     def __del__(self) -> None:
         if getattr(self, "_state", None) is SubscriptionState.RUNNING and os.getpid() == self._pid:
             warnings.warn(f"{self!r} was never stopped", ResourceWarning, source=self, stacklevel=1)

@@ -21,6 +21,7 @@ from lanelog import _unstarted
 from lanelog._checks import check_timeout, refuse_bare
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
+from lanelog._ending import ending, quiet_at_the_end
 from lanelog._hints.sender import Sender
 from lanelog._signals import ending_by_signal
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
@@ -216,6 +217,7 @@ class Client:
     ) -> None:
         self.close()
 
+    @quiet_at_the_end
     def __del__(self) -> None:
         running = [s for s in getattr(self, "_subscriptions", ()) if s.state in ("running", "paused")]
         engine = getattr(self, "_engine", None)
@@ -791,9 +793,10 @@ class Client:
         finally:
             if engine is not None and not drained:  # also when a signal has interrupted the wait
                 self._closer = 0
-                threading.Thread(
-                    target=self._finish_later, args=(engine, subscriptions), name="lanelog-closing", daemon=True
-                ).start()
+                if not ending():  # else the process ends, and with it the handlers, the connections and the locks
+                    threading.Thread(
+                        target=self._finish_later, args=(engine, subscriptions), name="lanelog-closing", daemon=True
+                    ).start()
         if drained:
             self._finish(engine)
         return drained

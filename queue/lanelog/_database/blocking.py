@@ -21,6 +21,7 @@ from attrs import evolve, frozen
 from lanelog._database.driver import Driver
 from lanelog._database.executor import Executor
 from lanelog._database.wire import Wire
+from lanelog._ending import ending
 from lanelog.config import ConnectConfig
 from lanelog.errors import LanelogError
 
@@ -79,6 +80,8 @@ def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds
 
     `lock` runs in a transaction of its own, which is rolled back. The look-up ends after `seconds`.
     """
+    if ending():
+        return None  # no thread can be started any more
     found: queue.SimpleQueue[LockHolder | None] = queue.SimpleQueue()
     brief = evolve(
         config,

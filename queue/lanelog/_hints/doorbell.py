@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._database.fork import register_shared
+from lanelog._ending import quiet_at_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,5 +108,6 @@ class Doorbell:
         """In a forked child: no thread waits there."""
         self.close()
 
+    @quiet_at_the_end
     def __del__(self) -> None:
         self.close()

@@ -16,6 +16,7 @@ import time
 from attrs import define, evolve, field
 
 from lanelog._database.fork import register_shared
+from lanelog._ending import quiet_at_the_end
 from lanelog._hints.allowance import SHARE
 from lanelog._hints.datagram import SIZE, Hint, unpack
 from lanelog._hints.host import own_host
@@ -111,6 +112,7 @@ class Receiver:
         self._lock = threading.Lock()
         self.close()
 
+    @quiet_at_the_end
     def __del__(self) -> None:
         self.close()  # of a client that was never closed, which says so itself
 
