@@ -14,7 +14,7 @@ from lanelog._database import Database
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer, _programs, start
 from lanelog.devserver._local import OPTIONS
-from lanelog.errors import DatabaseError, SchemaError
+from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
 from lanelog.migrations import VERSION, check, migrate
 from lanelog.migrations.catalogue import add_column
 from lanelog.migrations.declared import checksum, declared_tables
@@ -328,6 +328,22 @@ def test_an_added_column_that_was_lost_is_added_again(empty: Database) -> None:
         check(empty)
     assert migrate(empty) == ["added column queue_subscriber_heartbeats.incarnation"]
     check(empty)
+
+
+@pytest.mark.thorough
+def test_a_server_that_forces_another_engine_is_named_by_its_setting(private_server: DevServer) -> None:
+    """MariaDB names the mode by which it refuses InnoDB, not `enforce_storage_engine`. It is told, and not repeated."""
+    private_server.create_database("lanelog_test_engine")
+    database = Database(ConnectConfig.from_url(private_server.root_url("lanelog_test_engine")))
+    if database.facts().mariadb:  # MySQL has no such setting
+        run(database, "SET GLOBAL enforce_storage_engine = 'MyISAM'")
+        other = Database(database.config)
+        with pytest.raises(ConfigurationError, match="the server's enforce_storage_engine refuses InnoDB"):
+            migrate(other)
+        other.close()
+        run(database, "SET GLOBAL enforce_storage_engine = NULL")
+    assert migrate(database)
+    database.close()
 
 
 @pytest.mark.thorough

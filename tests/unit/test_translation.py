@@ -116,6 +116,17 @@ def test_some_errors_have_a_class_of_their_own(code: int, kind: type[LanelogErro
     assert ("`lanelog migrate`" if kind is SchemaError else "max_allowed_packet") in str(error)
 
 
+def test_a_forced_engine_is_no_read_only_server() -> None:
+    """Both have one number. The server's words tell them apart, and its own name of the setting is not the cause."""
+    said = "The MariaDB server is running with the NO_ENGINE_SUBSTITUTION option so it cannot execute this statement"
+    error = translate(pymysql.err.OperationalError(1290, said))
+    assert isinstance(error, ConfigurationError)
+    assert "enforce_storage_engine" in str(error)
+    assert not error.retriable
+    assert not breaks_connection(error)
+    assert translated(1290).retriable
+
+
 @pytest.mark.parametrize(
     ("codes", "unknown"), [((2013, 2006, 1053, 1317, 1180, 0), True), ((1213, 1205, 1290, 1836), False)]
 )

@@ -32,6 +32,9 @@ _REMEDIES: Final = {
     CR.CR_AUTH_PLUGIN_CANNOT_LOAD: "the driver cannot do this authentication; choose another for the user",
 }
 
+# The mode in which MariaDB refuses another engine than that of enforce_storage_engine. It names only the mode.
+_ENGINE_REFUSED = "NO_ENGINE_SUBSTITUTION"
+
 # "INSERT command denied to user 'u'@'h' for table 'queue_messages'"; MariaDB names the database, too.
 _WHAT_WAS_DENIED = re.compile(r"([A-Z][A-Z, ]*?)( with locking clause)? command denied to user .* for .*?(queue_\w+)")
 
@@ -120,6 +123,11 @@ def _special(exc: BaseException, code: int | None, text: str) -> LanelogError | 
     if code in codes.NO_SUCH_COLUMN_OR_TABLE:
         return SchemaError(
             f"lanelog's tables are missing or differ: run `client.migrate()` or `lanelog migrate` ({text})"
+        )
+    if code == codes.OPTION_PREVENTS and _ENGINE_REFUSED in text:
+        return ConfigurationError(
+            "the server's enforce_storage_engine refuses InnoDB, which lanelog's tables need: set it to InnoDB or to "
+            f"nothing, and connect again ({text})"
         )
     if code == codes.PACKET_TOO_LARGE:
         return PayloadTooLarge(f"the server's max_allowed_packet is too small for this: raise it there ({text})")
