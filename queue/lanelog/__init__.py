@@ -6,7 +6,14 @@ the same log independently. After a crash, another process continues from the ro
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.platform == "win32":
+    raise ImportError(
+        "lanelog does not run on Windows: it needs the clocks, signals and forks of Linux. Run it in WSL 2 or in a "
+        "container; the database may be on Windows"
+    )
 
 from lanelog._codec import Codec
 from lanelog._retry import RetryPolicy

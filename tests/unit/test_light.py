@@ -55,3 +55,17 @@ def test_names_that_come_later_are_found() -> None:
     assert answer("from lanelog import *; print(json.dumps(Subscription.__module__))") == "lanelog.subscriber"
     with pytest.raises(AttributeError, match="module 'lanelog' has no attribute 'subscribe'"):
         getattr(lanelog, "subscribe")  # noqa: B009 - a checker would find it
+
+
+WINDOWS = """
+sys.platform = "win32"
+try:
+    import lanelog
+except ImportError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_windows_is_refused_in_a_sentence() -> None:
+    """The import says what lanelog needs, and does not fail on a name that Windows lacks."""
+    assert str(answer(WINDOWS)).startswith("lanelog does not run on Windows:")
