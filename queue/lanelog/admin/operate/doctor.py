@@ -58,7 +58,7 @@ TRIALS: Final = {
 }
 _COLUMN: Final = {"queue_schema": "checksum"}
 
-_NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)
+_NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)  # MySQL's next versions are 26.x, by the year
 _CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
 _CONTRADICTIONS, _SHOWN = 1000, 5  # the most to look for, and the most to name
 _HEX_AND_ROOM = 2, 65_536  # packet bytes: two for each byte of payload, which travels as hex, and the statement
@@ -142,7 +142,9 @@ def _version(patient: _Patient) -> Finding:
     shown = f"{name} {'.'.join(map(str, facts.version))}"
     if facts.version[:2] > newest:
         text = ".".join(map(str, newest))
-        return _warning("version", f"{shown} is newer than {text}, the newest one known", "test before you rely on it")
+        return _warning(
+            "version", f"{shown} is untried: {text} is the newest one that was tried", "test before you rely on it"
+        )
     return _ok("version", shown)
 
 
