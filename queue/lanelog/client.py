@@ -677,6 +677,7 @@ class Client:
             loops=engine.loops_health() if engine else (),
             heartbeats=engine.heartbeats_health() if engine else (),
             database=engine.database_health() if engine else UNASKED,
+            connections=engine.connections_health() if engine else (),
             tables=self._database.tables_version,
             subscriptions=tuple(
                 facts.health(each.group, each.topics, state, each.failure)

@@ -57,6 +57,18 @@ class DatabaseHealth:
 
 
 @frozen(kw_only=True)
+class ConnectionHealth:
+    """A connection that this process has lacked for so long that others have its lanes, until it has all it needs."""
+
+    purpose: str
+    """`fetcher`: it reads messages. `settler`: it writes outcomes."""
+    seconds: float
+    """For how long it has been missing."""
+    why: str
+    """Why the server refused it. Empty: it is asked for when the others are there."""
+
+
+@frozen(kw_only=True)
 class SubscriptionHealth:
     """One subscription of this process."""
 
@@ -81,6 +93,8 @@ class Health:
     loops: tuple[LoopHealth, ...]
     heartbeats: tuple[HeartbeatHealth, ...]
     database: DatabaseHealth
+    connections: tuple[ConnectionHealth, ...]
+    """The connections for lack of which it handles nothing. Empty: it has them, or has lacked them only briefly."""
     tables: int
     """The version of the tables. 0: it was not read yet."""
     subscriptions: tuple[SubscriptionHealth, ...]
@@ -99,8 +113,8 @@ class Health:
     def ready(self) -> bool:
         """Whether it can work.
 
-        The database answers, its tables are known, all subscriptions are registered, and the loops that fetch and
-        settle messages do not fail.
+        The database answers and has a connection for each loop that handling needs, its tables are known, all
+        subscriptions are registered, and the loops that fetch and settle messages do not fail.
         """
         return not self.lacking
 
@@ -108,6 +122,7 @@ class Health:
     def lacking(self) -> tuple[str, ...]:
         """Why it cannot work now. Empty: it can."""
         found = [] if self.database.fresh else [f"database: {self.database.why}"]
+        found += [f"connections: {_missing(each)}" for each in self.connections]
         if not self.tables:
             found.append("schema: the version of the tables was not read yet")
         found += [f"loop {loop.name}: {loop.why}" for loop in self.loops if loop.failing and loop.name in _HANDLING]
@@ -120,6 +135,11 @@ class Health:
             if not each.fresh
         ]
         return tuple(found)
+
+
+def _missing(connection: ConnectionHealth) -> str:
+    why = f": {connection.why}" if connection.why else ""
+    return f"the {connection.purpose} has had none for {connection.seconds:.1f} s, so others have the lanes{why}"
 
 
 def _unwritten(heartbeat: HeartbeatHealth) -> str:

@@ -177,7 +177,7 @@ def test_the_lag_of_one_group_is_found_among_any_number_of_groups(
     assert "no topic 'other'" in refused(admin.lag, "other", "z")
 
 
-def test_owners_are_alive_dead_expired_stopped_or_missing(
+def test_owners_are_alive_aside_dead_expired_stopped_or_missing(
     lanelog_client: Client, made: Situations, admin: Admin, raw: Any
 ) -> None:
     """By their heartbeat, and by the lock that a dead process does not hold; a restart of the server proves nothing."""
@@ -188,12 +188,15 @@ def test_owners_are_alive_dead_expired_stopped_or_missing(
     made.owner("restarted", liveness_lock="lanelog-test-free", server_started_at=started - HOUR)
     made.owner("expired", expires=-10)
     made.owner("stopped", stopped=True)
-    for number, name in enumerate(("alive", "dead", "restarted", "expired", "stopped", "missing", "")):
+    made.owner("aside", liveness_lock="lanelog-test-held", server_started_at=started)
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at WHERE subscriber_name = 'aside'")
+    for number, name in enumerate(("alive", "aside", "dead", "restarted", "expired", "stopped", "missing", "")):
         fill(lanelog_client, name or "nobody", 1)
         made.lease(name or "nobody", name, number + 1)
     states = {lease.key: lease.owner_state for lease in admin.leases("t", "g")}
     assert states == {
         "alive": OwnerState.ALIVE,
+        "aside": OwnerState.ASIDE,
         "dead": OwnerState.DEAD,
         "restarted": OwnerState.ALIVE,
         "expired": OwnerState.EXPIRED,
@@ -204,13 +207,17 @@ def test_owners_are_alive_dead_expired_stopped_or_missing(
     stale = admin.leases(stale=True)
     assert [lease.key for lease in stale] == ["dead", "expired", "missing", "stopped"]
     assert all(lease.stale for lease in stale)
-    assert {lease.key for lease in admin.leases() if not lease.stale} == {"alive", "restarted", "nobody"}
+    assert {lease.key for lease in admin.leases() if not lease.stale} == {"alive", "aside", "restarted", "nobody"}
     assert [lease.lease_left for lease in stale[1:]] == [0.0, 0.0, 0.0]
     members = {member.name: member for member in admin.members("t", "g")}
     assert {name: member.state for name, member in members.items()} == {
         name: state for name, state in states.items() if name not in ("missing", "nobody")
     }
     assert [members[name].lanes for name in ("alive", "dead")] == [1, 1]
+    assert members["aside"].stopped_at is None
+    assert members["aside"].lease_left > 0
+    (group,) = admin.lag("t", "g")
+    assert (group.members, group.stale_lanes) == (3, 4)
     assert members["stopped"].stopped_at == datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)
 
 

@@ -1,9 +1,11 @@
 """A server with too few connections: who gets one, and what is said."""
 
 import logging
-from contextlib import closing
+import threading
+from contextlib import closing, suppress
 from typing import Any
 
+import pymysql
 import pytest
 
 import lanelog
@@ -11,10 +13,12 @@ from lanelog._database.pool import Database
 from lanelog._database.precedence import ORDER
 from lanelog.admin.read import topics
 from lanelog.admin.read.ages import Breadth
+from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError
 from support.accounts import account
 from support.sql import connect, one, rows
-from support.waiting import events, eventually
+from support.traffic import shares
+from support.waiting import Record, events, eventually, never
 
 
 def purposes(raw: Any, user: str) -> int:
@@ -43,6 +47,8 @@ def test_what_there_is_goes_to_the_loops_that_matter(
             assert f"missing={lacking.count(',') + 1}" in said
             assert f"of={len(ORDER)}" in said
             assert f"without={lacking}" in said
+            assert "this account's own limit" in said
+            assert "raise the server's" not in said
             with connect(lanelog_url) as late:
                 rows(late, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS 20")
             eventually(lambda: purposes(raw, user) >= len(ORDER) - 1, within=20)
@@ -81,3 +87,125 @@ def test_status_does_with_the_connections_there_are(lanelog_url: str, raw: Any, 
                 assert (found.lag, found.oldest_age_exact, found.topics) == (12, True, 1)
                 (group,) = topics.groups(client._database, "t", Breadth(candidates=2))
                 assert (group.lag, group.oldest_age is None) == (12, False)
+
+
+def end_all(raw: Any, user: str) -> None:
+    """End all connections of an account, as a restart of the server does."""
+    for (number,) in rows(raw, "SELECT id FROM information_schema.processlist WHERE user = %s", user):
+        with suppress(pymysql.err.OperationalError):  # it may have ended meanwhile
+            rows(raw, f"KILL {number}")
+
+
+def free_for(raw: Any, user: str, most: int) -> None:
+    rows(raw, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS {most}")
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("logged")
+def test_a_client_without_a_fetcher_leaves_its_lanes_to_others(
+    lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two clients, connections for one and a half: the one without a fetcher is not ready, and gives its lanes away.
+
+    Its heartbeat says that it left, so that a member of any version leaves it out of the plan. `status` counts it all
+    the same. When there are connections again, it is ready and gets its share back.
+    """
+    keys = [f"k{number}" for number in range(40)]
+    with account(raw, lanelog_url, {"*": "ALL"}) as url, lanelog.connect(lanelog_url) as other:
+        other.publish_many("t", [(key, b"x") for key in keys])
+        user = lanelog.config.ConnectConfig.from_url(url).user
+        free_for(raw, user, 7)
+        with lanelog.connect(url, pool_size=2) as whole, lanelog.connect(url, pool_size=2) as out:
+            whole.subscribe("t", "g", lambda _message: None)
+            eventually(lambda: purposes(raw, user) >= 5)
+            out.subscribe("t", "g", lambda _message: None)
+            eventually(lambda: sorted(held(raw).values()) == [20, 20])
+            eventually(lambda: sorted(held(raw).values()) == [40], within=20)
+            lacking = eventually(lambda: out.health().connections, within=20)
+            assert "max_user_connections" in lacking[0].why
+            assert not out.health().ready
+            assert any("fetcher" in each for each in out.health().lacking)
+            other.publish_many("t", [(key, b"y") for key in keys])
+            settled = "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 2"
+            eventually(lambda: one(raw, settled) == 40, within=10)
+            assert whole.health().ready
+            states = sorted(str(member.state) for member in other.admin.members("t", "g"))
+            assert states == ["alive", "aside"]
+            left = "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at > 0"
+            assert one(raw, left) == 1
+            assert [group.members for group in other.admin.status().groups] == [2]
+            (said,) = events(caplog, "keeper.stood_aside", logging.WARNING)
+            assert "max_user_connections" in said
+            free_for(raw, user, 30)
+            eventually(lambda: sorted(held(raw).values()) == [20, 20], within=30)
+            eventually(lambda: out.health().ready)
+            assert one(raw, left) == 0
+
+
+HELD = "SELECT leased_by, COUNT(*) FROM queue_partition_leases WHERE leased_by <> '' GROUP BY leased_by"
+
+
+def held(raw: Any) -> dict[str, int]:
+    """How many lanes each owner has."""
+    return {owner: int(lanes) for owner, lanes in rows(raw, HELD)}
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("logged")
+def test_what_runs_is_finished_and_settled_before_its_lane_goes(
+    lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client loses its fetcher under a running handler: it gives the idle lanes, and this one after its outcome."""
+    ran, others, going = Record(), Record(), threading.Event()
+
+    def run(message: lanelog.Message) -> None:
+        ran(message.key)
+        going.wait(60)
+
+    with account(raw, lanelog_url, {"*": "ALL"}) as url, lanelog.connect(lanelog_url) as other:
+        other.publish("t", "busy", b"x")
+        user = lanelog.config.ConnectConfig.from_url(url).user
+        with lanelog.connect(url, pool_size=2) as client:
+            client.subscribe("t", "g", run, name="lacking")
+            ran.wait(1)
+            other.publish_many("t", [(f"k{number}", b"x") for number in range(5)])
+            ran.wait(6)
+            going.set()
+            eventually(lambda: one(raw, "SELECT SUM(offset_acked) FROM queue_offsets WHERE consumer_group = 'g'") == 6)
+            going.clear()
+            other.publish("t", "busy", b"y")
+            ran.wait(7)
+            free_for(raw, user, 2)
+            end_all(raw, user)
+            other.subscribe("t", "g", lambda message: others((message.key, message.offset, message.attempt)), name="w")
+            eventually(lambda: shares(raw) == {"lacking": 1, "w": 5}, within=30)
+            assert not client.health().ready
+            assert events(caplog, "keeper.stood_aside", logging.WARNING)
+            going.set()
+            eventually(lambda: shares(raw) == {"w": 6}, within=20)
+            other.publish("t", "busy", b"z")
+            assert others.wait(1) == [("busy", 3, 1)]
+            assert len(ran.items) == 7
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("logged")
+def test_a_server_that_is_away_moves_no_lane(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody can do better, so nobody stands aside: after seven seconds the same members go on with their lanes."""
+    epochs = "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1"
+    seen = Record()
+    with lanelog.connect(private_server.url) as client:
+        client.migrate()
+        client.subscribe("t", "g", lambda message: seen(message.offset))
+        client.publish("t", "k", b"x")
+        seen.wait(1)
+        with connect(private_server.url) as raw:
+            before = rows(raw, epochs)
+        private_server.kill()
+        never(lambda: client.health().connections, during=7.0)
+        private_server.restart()
+        client.publish("t", "k", b"y")
+        assert seen.wait(2) == [1, 2]
+        with connect(private_server.url) as raw:
+            assert rows(raw, epochs) == before
+    assert not events(caplog, "keeper.stood_aside", logging.WARNING)

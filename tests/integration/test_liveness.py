@@ -81,6 +81,24 @@ def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_tw
 
 
 @pytest.mark.thorough
+def test_a_process_that_dies_while_it_stands_aside_is_replaced(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+    """Its row says that it left, and it held a lane all the same, for a handler that still ran."""
+    worker = fleet.worker("aside")
+    lanelog_client.publish("t", "a", json.dumps({"wait": "aside"}))
+    worker.said("waiting")
+    seen = Record()
+    lanelog_client.subscribe("t", "g", lambda m: seen((m.offset, m.attempt)))
+    rows(
+        raw,
+        "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at WHERE subscriber_name LIKE 'aside:%'",
+    )
+    worker.kill()
+    assert seen.wait(1, within=20.0) == [(1, 2)]
+    dead = "SELECT deregistered_at > heartbeat_at FROM queue_subscriber_heartbeats WHERE subscriber_name LIKE 'aside:%'"
+    eventually(lambda: one(raw, dead) == 1)
+
+
+@pytest.mark.thorough
 def test_a_host_that_vanishes_without_a_farewell_is_replaced_when_the_server_drops_its_session(
     fleet: Fleet, lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import lanelog
 from lanelog.migrations import VERSION
 from lanelog.migrations.steps import added
+from support.accounts import account
 from support.old_tables import set_back
 from support.previous import Previous
 from support.processes import Fleet, Program
@@ -132,6 +133,24 @@ def test_the_version_before_works_on_newer_tables_as_long_as_they_admit_it(
     with lanelog.connect(lanelog_url) as client:
         client.ping()
         assert client.migrate() == []
+
+
+def test_the_version_before_takes_the_lanes_of_who_stands_aside(
+    old_url: str, old_raw: Any, old_fleet: Fleet, previous: Previous
+) -> None:
+    """A new client without a fetcher leaves the plan of an old worker, too, and comes back into it."""
+    with lanelog.connect(old_url) as client, account(old_raw, old_url, {"*": "ALL"}) as url:
+        client.migrate()
+        client.publish_many("t", [(key, "{}") for key in KEYS])
+        user = lanelog.config.ConnectConfig.from_url(url).user
+        rows(old_raw, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS 2")
+        old_fleet.worker("old", environment=previous.environment)
+        with lanelog.connect(url, pool_size=2) as lacking:
+            lacking.subscribe("t", "g", lambda _message: None, name="new")
+            eventually(lambda: shares(old_raw) == {"old": 6, "new": 6}, within=30, what="equal shares")
+            eventually(lambda: shares(old_raw) == {"old": 12}, within=30, what="all lanes for the old worker")
+            rows(old_raw, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS 20")
+            eventually(lambda: shares(old_raw) == {"old": 6, "new": 6}, within=40, what="equal shares again")
 
 
 def test_old_workers_have_open_lanes_beside_new_ones(

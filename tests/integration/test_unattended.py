@@ -92,7 +92,7 @@ def test_who_holds_his_lock_is_alive_whatever_the_clock_says(stage: Stage) -> No
     assert stage.letters() == [2, 3]
 
 
-@pytest.mark.parametrize("why", ["alive", "silent for a moment", "paused", "lane paused", "archive"])
+@pytest.mark.parametrize("why", ["alive", "aside", "silent for a moment", "paused", "lane paused", "archive"])
 def test_what_somebody_is_responsible_for_is_left_alone(lanelog_client: Client, raw: Any, why: str) -> None:
     """A member that lives, or may be back; an operator's pause; a group that has not said where letters go."""
     subscription = lanelog_client.subscribe("t", "g", accept)
@@ -105,6 +105,10 @@ def test_what_somebody_is_responsible_for_is_left_alone(lanelog_client: Client, 
     expired(lanelog_client, raw, 3, of=2)
     if why == "silent for a moment":
         rows(raw, f"UPDATE queue_subscriber_heartbeats SET deregistered_at = 0, expires_at = {NOW_MS} - 1000")
+    elif why == "aside":
+        rows(
+            raw, f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = deregistered_at, expires_at = {NOW_MS} + 9000"
+        )
     elif why.endswith("paused"):
         lanelog_client.admin.pause(
             "t", "g", key="k" if why == "lane paused" else None, reason="we look into it", by="ann"

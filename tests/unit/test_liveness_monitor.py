@@ -76,6 +76,30 @@ def test_a_lock_free_in_two_looks_is_a_dead_owner() -> None:
     )
 
 
+def test_an_owner_that_stands_aside_gets_no_share_and_may_die() -> None:
+    """It lives, and nothing of it is taken, while its lock is held. When that is free in two looks, it is dead.
+
+    An owner that left holds nothing, and is neither.
+    """
+    look = fresh()
+    aside = heartbeat(deregistered_at=DB - 1000)
+    assert look(100.0, aside) == LivenessView(live=("me",))
+    free = attrs.evolve(aside, lock_free=True)
+    look(100.5, free)
+    assert dead(look(100.5 + SECOND_LOOK, free)) == ["other"]
+    left = fresh()
+    for step in range(3):
+        assert left(100.0 + step, heartbeat(deregistered_at=DB - 999, lock_free=True)) == LivenessView(live=("me",))
+
+
+def test_an_owner_that_comes_back_is_no_newcomer() -> None:
+    """It was seen before, so it gets its share at once, also beside a dead owner."""
+    look = fresh()
+    gone = attrs.evolve(FREE, owner="gone")
+    look(100.0, heartbeat(deregistered_at=DB - 1000), gone)
+    assert look(100.0 + SECOND_LOOK, heartbeat(heartbeat_at=DB - 500), gone).sharers == ("me", "other")
+
+
 def test_a_lock_that_was_taken_in_between_starts_anew() -> None:
     """Free, taken and free again is no proof: the second starts with the last time it became free."""
     look = fresh()

@@ -65,7 +65,11 @@ LOST: Final = frozenset(
 """The connection is gone, or out of step with the server. It must be replaced."""
 
 NO_CONNECTION_LEFT: Final = ER.CON_COUNT_ERROR
-TOO_MANY: Final = frozenset({NO_CONNECTION_LEFT, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED})
+USER_HAS_TOO_MANY: Final = ER.TOO_MANY_USER_CONNECTIONS
+"""By `max_user_connections` of the server, which bounds each account."""
+ACCOUNT_HAS_TOO_MANY: Final = ER.USER_LIMIT_REACHED
+"""By a limit of this account alone."""
+TOO_MANY: Final = frozenset({NO_CONNECTION_LEFT, USER_HAS_TOO_MANY, ACCOUNT_HAS_TOO_MANY})
 """The server has no connection left, by its own limit, the user's or the account's."""
 
 _NO_CONNECTION: Final = frozenset(

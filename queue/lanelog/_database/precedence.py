@@ -1,6 +1,7 @@
 """The order in which the loops of a client get connections when the server has too few.
 
-Never opens a connection, and asks no server. It is told of refusals, and answers whether a purpose must give way.
+Never opens a connection, and asks no server. It is told of refusals, and answers whether a purpose must give way, or
+wait before it asks again.
 
 Without the keeper the process holds no lane, without the settler no outcome is written, and without the fetcher no
 message is handled. The others close their connections until these have one. No call waits: a loop that gives way fails
@@ -16,12 +17,16 @@ from typing import Final
 
 from attrs import define, field
 
+from lanelog._backoff import Backoff
 from lanelog._database import codes, fork
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
 ORDER: Final = ("keeper", "settler", "fetcher", "publishing", "janitor", "scheduler")
 """By worth, the highest first. Any other purpose counts as publishing."""
+
+_PATIENT: Final = frozenset(ORDER[ORDER.index("settler") + 1 :]) - {"publishing"}
+"""Loops that nothing waits for: leases and outcomes do not depend on them."""
 
 RECENT: Final = 5.0
 """Seconds for which a refusal counts. A loop tries again within two, so after this time it has ended."""
@@ -32,7 +37,31 @@ SETTLED: Final = 2.5
 LONGEST: Final = 10.0
 """Seconds after which the shortage is logged in any case, also if the loops take turns."""
 
+SELDOM: Final = Backoff(least=0.05, first=0.2, most=10.0)
+"""Between two tries of a loop that is worth less than the settler. Others, who lack connections too, try meanwhile."""
+
+_REMEDIES: Final = {
+    codes.NO_CONNECTION_LEFT: "raise the server's max_connections, or run fewer clients with a smaller pool_size",
+    codes.USER_HAS_TOO_MANY: "raise the server's max_user_connections, which bounds each account, or run fewer clients "
+    "of this account with a smaller pool_size",
+    codes.ACCOUNT_HAS_TOO_MANY: "raise this account's own limit, which the error names (ALTER USER … WITH "
+    "MAX_USER_CONNECTIONS …), or run fewer clients of this account with a smaller pool_size; the server itself has "
+    "connections left",
+}
+
 log = get_logger("database")
+
+
+@define
+class _Refusal:
+    """What a purpose was told when it asked for a connection."""
+
+    error: DatabaseError
+    at: float
+    """When (monotonic) it was last told so."""
+    times: int
+    again_at: float
+    """When (monotonic) it may ask the server again."""
 
 
 @define(eq=False)
@@ -40,7 +69,7 @@ class Worth:
     """The connections that one client lacks. Thread-safe."""
 
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
-    _refused: dict[str, float] = field(factory=dict, init=False)
+    _refused: dict[str, _Refusal] = field(factory=dict, init=False)
     _gone: dict[str, float] = field(factory=dict, init=False)  # purposes that gave way
     _since: float | None = field(default=None, init=False)  # the first refusal of a shortage
     _without: tuple[str, ...] = field(default=(), init=False)  # purposes without connection at the last refusal
@@ -74,22 +103,39 @@ class Worth:
         """Note that `purpose` gave its connection up. Return the error for its turn."""
         with self._lock:
             self._gone[_name(purpose)] = time.monotonic()
+            first = next((self._refused[each].error for each in others if each in self._refused), None)
         return DatabaseError(
-            f"the server has too few connections: {', '.join(others)} comes first",
-            code=codes.NO_CONNECTION_LEFT,
+            f"the server has too few connections: {', '.join(others)} comes first{f' ({first})' if first else ''}",
+            code=codes.NO_CONNECTION_LEFT if first is None else first.code,
             retriable=True,
         )
 
+    def too_soon(self, purpose: str) -> DatabaseError | None:
+        """Return the last refusal if it is too soon to ask the server again, else None."""
+        if not self._refused:
+            return None
+        now = time.monotonic()
+        with self._lock:
+            refusal = self._refused.get(purpose)
+            if refusal is None or now >= refusal.again_at:
+                return None
+            refusal.at = now  # it still lacks one: what is worth less must not take it meanwhile
+            return DatabaseError(str(refusal.error), code=refusal.error.code, retriable=True)
+
     def refused(self, purpose: str, error: LanelogError) -> None:
         """Note that the server had none for `purpose`. A shortage is logged once, when its extent is clear."""
-        if getattr(error, "code", None) not in codes.TOO_MANY:
+        if not isinstance(error, DatabaseError) or error.code not in codes.TOO_MANY:
             return
         now = time.monotonic()
         with self._lock:
             self._forget_old(now)
             if self._since is None:
                 self._since = now
-            self._refused[_name(purpose)] = now
+            before = self._refused.get(name := _name(purpose))
+            times = 1 if before is None else before.times + 1
+            # The first time, an idle connection of this client is closed for it.
+            wait = SELDOM.after(times - 1) if times > 1 and name in _PATIENT else 0.0
+            self._refused[name] = _Refusal(error, now, times, now + wait)
             missing = sorted({*self._refused, *self._gone}, key=ORDER.index)
             if self._without != (without := tuple(missing)):
                 self._without, self._without_since = without, now
@@ -102,8 +148,8 @@ class Worth:
             of=len(ORDER),
             without=missing,
             error=str(error),
-            remedy="raise the server's max_connections, or the account's limit, or run fewer clients with a smaller "
-            "pool_size; each of these needs one connection at least, publishing up to pool_size + 2",
+            remedy=f"{_REMEDIES[error.code or codes.NO_CONNECTION_LEFT]}; each of these needs one connection at least, "
+            "publishing up to pool_size + 2",
         )
 
     def connected(self, purpose: str) -> None:
@@ -116,9 +162,8 @@ class Worth:
             self._forget_old(time.monotonic())
 
     def _forget_old(self, now: float) -> None:
-        for noted in (self._refused, self._gone):
-            for purpose in [purpose for purpose, at in noted.items() if now - at > RECENT]:
-                del noted[purpose]
+        self._refused = {each: refusal for each, refusal in self._refused.items() if now - refusal.at <= RECENT}
+        self._gone = {each: at for each, at in self._gone.items() if now - at <= RECENT}
         if not self._refused:
             self._since, self._said, self._without = None, self._said and bool(self._gone), ()
 

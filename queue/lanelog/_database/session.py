@@ -5,6 +5,7 @@ Never shares its connection and never repeats a statement.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -40,6 +41,10 @@ class Session:
     _relieve: Callable[[], None] = field(repr=False)
     """Called when it got no connection. Closes idle connections of the pool."""
     _inside: bool = field(default=False, init=False, repr=False)
+    refused_since: float | None = field(default=None, init=False)
+    """Since when (monotonic) it has asked for a connection and had none. None: it has one, or does not ask."""
+    refusal: str = field(default="", init=False)
+    """Why it had none, the last time it asked."""
 
     @property
     def generation(self) -> int:
@@ -160,6 +165,7 @@ class Session:
     def close(self) -> None:
         """Close the connection. A later use makes a new one."""
         self._wire.close()
+        self.refused_since = None
 
     def drop(self) -> None:
         """Close the connection without a word to the server."""
@@ -173,17 +179,27 @@ class Session:
         others = self._worth.lacking(self.purpose)
         if others:
             self._wire.close()
-            raise self._worth.gave_way(self.purpose, others)
+            raise self._lacks(self._worth.gave_way(self.purpose, others))
 
     def _connect(self, ensure: Callable[[], T]) -> T:
+        if self._wire.raw is None and (error := self._worth.too_soon(self.purpose)) is not None:
+            raise self._lacks(error)
         try:
             made = ensure()
         except LanelogError as exc:
             self._worth.refused(self.purpose, exc)
             self._relieve()
+            self._lacks(exc)
             raise
         self._worth.connected(self.purpose)
+        self.refused_since = None
         return made
+
+    def _lacks(self, error: LanelogError) -> LanelogError:
+        if self.refused_since is None:
+            self.refused_since = time.monotonic()
+        self.refusal = str(error)
+        return error
 
     def _greet(self) -> bool:
         assert self._wire.facts is not None  # noqa: S101 - for the type checker: it just connected

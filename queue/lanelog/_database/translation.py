@@ -28,6 +28,9 @@ _REMEDIES: Final = {
     ER.SPECIFIC_ACCESS_DENIED_ERROR: "grant the user this privilege",
     codes.ACCESS_DENIED_NO_PASSWORD: "check the user and how it authenticates",
     CR.CR_SSL_CONNECTION_ERROR: "check ssl, ssl_ca, ssl_cert and ssl_key",
+    codes.NO_CONNECTION_LEFT: "the server's max_connections is reached",
+    codes.USER_HAS_TOO_MANY: "the account has all that max_user_connections allows it; the server may have more",
+    codes.ACCOUNT_HAS_TOO_MANY: "this is a limit of the account alone; the server may have connections left",
     codes.TLS_REQUIRED: "the server insists on TLS: add ssl=true to the URL",
     CR.CR_AUTH_PLUGIN_CANNOT_LOAD: "the driver cannot do this authentication; choose another for the user",
 }

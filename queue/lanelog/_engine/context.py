@@ -16,6 +16,7 @@ from attrs import define, field
 
 from lanelog._database import outage
 from lanelog._engine.ground import Ground
+from lanelog._engine.shortage import Shortage
 from lanelog._hints.receiver import Receiver
 from lanelog._loop import FAILURES_UNTIL_FAILED
 from lanelog._telemetry import get_logger
@@ -60,6 +61,7 @@ class EngineContext:
     read_places: Callable[[Executor], None] = _nothing
     """Reads who wants hints of what this process publishes, if that is due. Raises nothing."""
     ground: Ground = field(factory=Ground)
+    shortage: Shortage = field(factory=Shortage)
     receiver: Receiver = field(factory=Receiver)
     """Its place stands in the heartbeat of every member."""
     _deferred: dict[str, Exception] = field(factory=dict)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database
     from lanelog._engine.member.member import Member
-    from lanelog.health import DatabaseHealth, HeartbeatHealth, LoopHealth
+    from lanelog.health import ConnectionHealth, DatabaseHealth, HeartbeatHealth, LoopHealth
     from lanelog.measures import LoopMeasures
 
 LOOP_TIMEOUT = 10.0
@@ -209,6 +209,10 @@ class Engine:
     def heartbeats_health(self) -> tuple[HeartbeatHealth, ...]:
         """Judge the heartbeats of the members."""
         return vitals.of_heartbeats(self.context.members(), self._keeper.beaten, self._keeping)
+
+    def connections_health(self) -> tuple[ConnectionHealth, ...]:
+        """Return the connections for lack of which the client stands aside."""
+        return self.context.shortage.lacking()
 
     def database_health(self) -> DatabaseHealth:
         """Judge the database."""

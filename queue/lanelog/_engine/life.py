@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._engine.member.member import Member
+    from lanelog.health import ConnectionHealth
 
 KEYS = 5
 """How many keys an event about acquired or released lanes names."""
@@ -44,6 +45,21 @@ def released(member: Member, keys: Sequence[str]) -> None:
     """Lanes were released."""
     if keys:
         keeper_log.info("lanes.released", **_lanes(member, keys))
+
+
+def stood_aside(lacking: Sequence[ConnectionHealth]) -> None:
+    """The client lacks connections without which it handles nothing."""
+    keeper_log.warning(
+        "keeper.stood_aside",
+        without=[each.purpose for each in lacking],
+        seconds=round(max((each.seconds for each in lacking), default=0.0), 1),
+        error=next((each.why for each in lacking if each.why), ""),
+    )
+
+
+def came_back() -> None:
+    """The client has these connections again."""
+    keeper_log.info("keeper.came_back")
 
 
 def drained(member: Member) -> None:

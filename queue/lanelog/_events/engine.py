@@ -90,6 +90,21 @@ EVENTS: Final = (
         "topic group error",
     ),
     Event(
+        "keeper.came_back",
+        "INFO",
+        "keeper",
+        "This process has all connections that handling needs again, and takes its share of the lanes.",
+        "",
+    ),
+    Event(
+        "keeper.stood_aside",
+        "WARNING",
+        "keeper",
+        "The server refuses connections without which this process handles nothing: until it has them, it is not "
+        "ready, takes no lanes, and gives idle ones to others.",
+        "without seconds error",
+    ),
+    Event(
         "lanes.acquired",
         "INFO",
         "keeper",

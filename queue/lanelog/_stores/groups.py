@@ -58,7 +58,7 @@ SELECT g.consumer_group, g.dead_letter_topic, g.history_ms
 FROM queue_groups g FORCE INDEX (by_topic)
 LEFT JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
        ON h.consumer_group = g.consumer_group AND h.topic = g.topic
-          AND h.deregistered_at = 0
+          AND h.deregistered_at IN (0, h.heartbeat_at)
           AND (h.expires_at > {NOW_MS} - %s OR IF(h.liveness_lock = '', 1, IS_FREE_LOCK(h.liveness_lock)) = 0)
 WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0 AND h.subscriber_name IS NULL
 """

@@ -1,6 +1,9 @@
 """`queue_subscriber_heartbeats`: one row for each owner, which keeps all its leases valid at once.
 
 Owns the SQL of its table. Never judges whether an owner is alive: `liveness` does.
+
+An owner that lives and stands aside is as one that left, also for older versions: `deregistered_at` is set. With each
+heartbeat it becomes the same as `heartbeat_at`. Of an owner that left it is greater.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ if TYPE_CHECKING:
 BEAT = f"""
 INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
        deregistered_at, liveness_lock, server_started_at, incarnation, wake_host, wake_address, wake_token)
-VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s, %s, %s, %s, %s)
-ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
-       liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at),
+VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, {NOW_MS} * %s, %s, %s, %s, %s, %s, %s)
+ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at),
+       deregistered_at = VALUES(deregistered_at), liveness_lock = VALUES(liveness_lock),
+       server_started_at = VALUES(server_started_at),
        incarnation = VALUES(incarnation), wake_host = VALUES(wake_host), wake_address = VALUES(wake_address),
        wake_token = VALUES(wake_token)
 """
@@ -34,9 +38,10 @@ ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES
 BEAT_2 = f"""
 INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
        deregistered_at, liveness_lock, server_started_at, incarnation)
-VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s, %s)
-ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
-       liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at),
+VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, {NOW_MS} * %s, %s, %s, %s)
+ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at),
+       deregistered_at = VALUES(deregistered_at), liveness_lock = VALUES(liveness_lock),
+       server_started_at = VALUES(server_started_at),
        incarnation = VALUES(incarnation)
 """
 
@@ -55,9 +60,10 @@ FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group IN (
 BEAT_1 = f"""
 INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
        deregistered_at, liveness_lock, server_started_at)
-VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, 0, %s, %s)
-ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at), deregistered_at = 0,
-       liveness_lock = VALUES(liveness_lock), server_started_at = VALUES(server_started_at)
+VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, {NOW_MS} * %s, %s, %s)
+ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at),
+       deregistered_at = VALUES(deregistered_at), liveness_lock = VALUES(liveness_lock),
+       server_started_at = VALUES(server_started_at)
 """
 # Every owner, on the same tables (PRIMARY, prefix).
 MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_at, '',")
@@ -96,13 +102,13 @@ WHERE s.incarnation <> '' GROUP BY s.incarnation = {here}
 
 # An owner leaves. Its row stays for a while, so that others see it go (PRIMARY).
 DEREGISTER = f"""
-UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
+UPDATE queue_subscriber_heartbeats SET deregistered_at = GREATEST({NOW_MS}, heartbeat_at + 1)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
 # The same for a dead owner, unless it has written a heartbeat since (PRIMARY).
 DEREGISTER_DEAD = f"""
-UPDATE queue_subscriber_heartbeats SET deregistered_at = {NOW_MS}
+UPDATE queue_subscriber_heartbeats SET deregistered_at = GREATEST({NOW_MS}, heartbeat_at + 1)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s AND heartbeat_at = %s
 """
 
@@ -184,7 +190,12 @@ class HeartbeatRow:
     @property
     def deregistered(self) -> bool:
         """Whether it has left."""
-        return self.deregistered_at != 0
+        return self.deregistered_at != 0 and not self.aside
+
+    @property
+    def aside(self) -> bool:
+        """Whether it lives, or did at its last heartbeat, and wants no lanes."""
+        return self.deregistered_at == self.heartbeat_at != 0
 
     def lock_free_on(self, server: Incarnation) -> bool | None:
         """Whether its lock is free on that server. None: unknown.
@@ -205,9 +216,14 @@ def beat(
     incarnation: Incarnation,
     tables: int,
     wake: WakePlace = NOWHERE,
+    aside: bool = False,
 ) -> None:
-    """Keep an owner's leases valid for `duration` seconds from now. `tables`: the version of the tables."""
-    args: tuple[object, ...] = (*at.columns, owner, int(duration * 1000), lock, max(0, incarnation.started_ms))
+    """Keep an owner's leases valid for `duration` seconds from now. `tables`: the version of the tables.
+
+    `aside`: it gives its lanes to others, who must not count it.
+    """
+    left, started = int(aside), max(0, incarnation.started_ms)
+    args: tuple[object, ...] = (*at.columns, owner, int(duration * 1000), left, lock, started)
     sql = BEAT_1
     if tables >= VERSION_WITH_INCARNATION:
         sql, args = BEAT_2, (*args, incarnation.identity)

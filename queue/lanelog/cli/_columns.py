@@ -16,7 +16,7 @@ SLOW = 60.0
 
 _old = when(lambda each: (each.oldest_age or 0) > SLOW, Tone.WARN)
 _nobody = when(lambda each: each.lag and not each.members and each.paused_at is None, Tone.BAD)
-_gone = when(lambda each: each.owner_state not in {None, OwnerState.ALIVE}, Tone.BAD)
+_gone = when(lambda each: each.owner_state is not None and not each.owner_state.lives, Tone.BAD)
 
 
 def oldest_of(group: GroupInfo) -> str:
@@ -35,7 +35,7 @@ def lease_of(lane: LaneInfo) -> str:
     """Return the time left of a lane's lease, or what is wrong with it."""
     if lane.group_paused or lane.paused_at is not None:
         return "paused"
-    if lane.owner_state in (None, OwnerState.ALIVE):
+    if lane.owner_state is None or lane.owner_state.lives:
         return age(lane.lease_left)
     return str(lane.owner_state)
 

@@ -63,6 +63,7 @@ class Fetcher:
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("fetcher")
+        self.context.shortage.need(self.session)
         self._gaps = Gaps(self.session, self._check_ground)
 
     def turn(self, now: float) -> float:
@@ -71,6 +72,8 @@ class Fetcher:
         members = self.context.members()
         for gone in self._paces.keys() - set(members):
             del self._paces[gone]
+        if self.context.shortage.aside and members and self.session.ensure():
+            members[0].signals.wake_settler()  # which has waited for this
         for member in members:
             if not member.fetching.wanted(now):
                 continue

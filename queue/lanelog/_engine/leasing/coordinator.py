@@ -16,7 +16,7 @@ from lanelog._asleep import suspended
 from lanelog._database import Incarnation, outage
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
-from lanelog._engine.leasing.acquisition import Taken
+from lanelog._engine.leasing.acquisition import FIRST_PAGE, PAGE, Taken
 from lanelog._engine.leasing.fair_share import fair_share, fair_shares
 from lanelog._engine.leasing.known_lanes import KnownLanes
 from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView
@@ -41,15 +41,8 @@ BEAT_AGAIN = 1.0
 ALL = 1_000_000
 NOT_READ = -1
 NEVER = float("-inf")
-PAGE = 5000
-"""How many lanes are taken at once."""
-
 FEW_NEW = 100
 """So many new lanes at most are taken by name. Who takes more asks for all that are free: it is no more work."""
-
-FIRST_PAGE = 250
-"""How many lanes are taken at first, so that the first messages do not wait for the last lanes. Later a member takes as
-many as it holds."""
 
 log = get_logger("keeper")
 
@@ -147,11 +140,12 @@ class Coordinator:
     def beat_if_due(self) -> None:
         """Renew the leases when that is due. Never after the member has left: a heartbeat would register it again."""
         now = time.monotonic()
-        if now >= self._beat_at and not self.member.ended.is_set():
+        late = now >= self._beat_at or self._beaten.aside is not self.context.shortage.aside
+        if late and not self.member.ended.is_set():
             self._beat(now)
 
     def _beat(self, now: float) -> None:
-        member, config, slept = self.member, self.member.config, suspended()
+        member, config, slept, aside = self.member, self.member.config, suspended(), self.context.shortage.aside
         self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # this holds if the heartbeat fails
         try:
             heartbeats.beat(
@@ -163,6 +157,7 @@ class Coordinator:
                 incarnation=self._incarnation,
                 tables=self.context.database.tables_version,
                 wake=self.context.receiver.place,
+                aside=aside,
             )
         except DatabaseError as error:
             if outage.is_away(error):
@@ -170,7 +165,7 @@ class Coordinator:
             self._not_heard(error, now)
         else:
             self._unheard_since, self.unheard = None, ""
-            self._beaten = Beaten(now, slept)
+            self._beaten = Beaten(now, slept, aside)
             self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
 
     def _not_heard(self, error: DatabaseError, now: float) -> None:
@@ -252,6 +247,10 @@ class Coordinator:
         """Give back and take lanes, when something has changed or it is time. If only `new` lanes came, take those."""
         member = self.member
         if member.failure is not None or member.leasing.group_paused:
+            return
+        if self.context.shortage.aside:
+            member.leasing.close_lanes()
+            self._claim_at = 0.0  # when it is back, it looks through all lanes
             return
         due = now >= min(self._claim_at, self._sweep_at) or self._planned != member.leasing.changes
         if changed or due or new is None or len(new) > FEW_NEW:

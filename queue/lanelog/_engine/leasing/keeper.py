@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._engine import life
 from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.row_locks import RowLocks
@@ -108,6 +109,9 @@ class Keeper:
         return (None, "") if coordinator is None else (coordinator.beaten_at, coordinator.unheard)
 
     def _look_after_all(self, *, hurried: bool) -> None:
+        shortage = self.context.shortage
+        if shortage.judge(time.monotonic(), self.session):
+            life.stood_aside(shortage.lacking()) if shortage.aside else life.came_back()
         try:
             self._ensure_same_server()
             with self.session.pinned():  # another connection may lead to another server

@@ -110,6 +110,8 @@ class LivenessMonitor:
 
     A lock that is held vetoes expiry: no owner dies because a server stood still or its clock was set. The veto ends
     after a long silence: see `VETO_DURATIONS`.
+
+    An owner that stands aside gets no share. It may hold a lane whose handler still runs, so it may be dead as well.
     """
 
     me: str
@@ -136,7 +138,7 @@ class LivenessMonitor:
             proof = self._proof(row, sight, now, steady_since, incarnation, trusted=trusted)
             if proof is not None:
                 dead.append(DeadOwner(owner=row.owner, heartbeat_at=row.heartbeat_at, proof=proof))
-            else:
+            elif not row.aside:
                 live.append(row.owner)
                 if now - sight.first < SECOND_LOOK:
                     newcomers.add(row.owner)

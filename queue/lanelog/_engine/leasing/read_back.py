@@ -51,6 +51,8 @@ class Beaten:
     """When (monotonic) it was sent; before the first: never."""
     asleep: float = 0.0
     """The value of `suspended` at that time."""
+    aside: bool = False
+    """Whether it says that the member wants no lanes."""
 
 
 @frozen

@@ -131,8 +131,13 @@ class LeasingSide:
     def stop(self) -> None:
         """Close every lane. Lanes that are opened later are closed at once."""
         self.state.stopping = True
+        self.close_lanes()
+
+    def close_lanes(self) -> None:
+        """Close every lane that is open now."""
         for lane in list(self.state.lanes.values()):
-            self.close_lane(lane)
+            if not lane.state.closing:
+                self.close_lane(lane)
 
     def close_lane(self, lane: Lane) -> None:
         """Hand out nothing more; running handlers finish and settle."""

@@ -49,6 +49,11 @@ class WritingSide:
         return writes
 
     @property
+    def holds_lanes(self) -> bool:
+        """Whether a lane is held."""
+        return bool(self.state.lanes)
+
+    @property
     def burials(self) -> deque[Burial]:
         """The messages to be moved to the dead letters, in order. Only the settler takes from it."""
         return self.state.burials

@@ -59,6 +59,7 @@ class Settler:
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("settler")
+        self.context.shortage.need(self.session)
         self._dead_letters = DeadLetters(self.context, self.session)
 
     def turn(self, now: float) -> float:
@@ -72,7 +73,9 @@ class Settler:
                 member.writing.announce_dropped()  # after the flush: every message that the flush dropped is logged
                 busy |= self._dead_letters.turn(member)
         self.context.raise_deferred("settler")
-        if members and not busy:
+        if members and not busy and self.context.shortage.can_wait(self.session) and not _holding(members):
+            self.session.close()  # another process may be able to work with it
+        elif members and not busy:
             # Connect before there is something to write. When connections are few, the settler's is worth more than
             # most others.
             self.session.ensure()
@@ -184,6 +187,11 @@ class Settler:
                 left = [row for write in mine for row in write.left]
                 history.upsert(cx, at, member.owner, left, time.monotonic())
         return mine, refused
+
+
+def _holding(members: Sequence[Member]) -> bool:
+    """Whether a lane is held, so that there may be something to write at any time."""
+    return any(member.writing.holds_lanes for member in members)
 
 
 def _row(write: LaneWrite) -> OffsetsWrite:

@@ -16,7 +16,7 @@ from attrs import frozen
 from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, moment, plural, shown
 from lanelog.admin.read.owners import GRACE
-from lanelog.admin.types.topology import MessageState, OwnerState
+from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
     from lanelog._engine.contradictions import Contradiction
@@ -199,7 +199,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
         )
     if not group.members or _may_pass(lane, group):
         return None
-    if lane.owner_state not in (None, OwnerState.ALIVE):
+    if lane.owner_state is not None and not lane.owner_state.lives:
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
         return problem(Rank.STUCK, OWNER_GONE, detail, command("release", *place))
     if lane.state is MessageState.RETRYABLE and lane.attempts:
@@ -218,7 +218,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
 
 def _may_pass(lane: LaneInfo, group: GroupInfo) -> bool:
     """Return whether the lane's state is so young that it is likely to pass by itself, as when a worker restarts."""
-    if lane.owner_state not in (None, OwnerState.ALIVE):
+    if lane.owner_state is not None and not lane.owner_state.lives:
         return lane.owner_silent is not None and lane.owner_silent <= GRACE
     if lane.owner is None and group.members_unchanged <= GRACE:
         return True

@@ -44,17 +44,17 @@ class Owners:
         row = self.rows.get(owner)
         if row is None:
             return OwnerState.MISSING
-        if row.deregistered_at:
+        if row.deregistered:
             return OwnerState.STOPPED
         if row.expires_at <= row.now:
             return OwnerState.EXPIRED
         if row.lock_free_on(self._server):
             return OwnerState.DEAD
-        return OwnerState.ALIVE
+        return OwnerState.ASIDE if row.aside else OwnerState.ALIVE
 
     def alive(self, owner: str) -> bool:
         """Return whether the owner is alive."""
-        return self.state(owner) is OwnerState.ALIVE
+        return self.state(owner).lives
 
     def gone(self, owner: str) -> bool:
         """Return whether the heartbeat ran out, and not only a moment ago. Its lock may be held all the same.
@@ -67,7 +67,7 @@ class Owners:
     def left(self, owner: str) -> float:
         """Return the seconds until the owner's leases may be taken by expiry."""
         row = self.rows.get(owner)
-        return 0.0 if row is None or row.deregistered_at else max(0, row.expires_at - row.now) / 1000
+        return 0.0 if row is None or row.deregistered else max(0, row.expires_at - row.now) / 1000
 
     def silent(self, owner: str) -> float | None:
         """Return the seconds since the owner stopped, or since its last sign of life. None: it has no row."""

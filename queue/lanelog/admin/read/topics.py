@@ -217,7 +217,7 @@ def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
                 heartbeat_at=utc_from_ms(row.heartbeat_at),
                 expires_at=utc_from_ms(row.expires_at),
                 lease_left=owners.left(row.owner),
-                stopped_at=when(row.deregistered_at),
+                stopped_at=when(row.deregistered_at if row.deregistered else 0),
                 server_started_at=when(row.incarnation.started_ms),
             )
             for row in owners.rows.values()

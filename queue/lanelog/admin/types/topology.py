@@ -47,6 +47,8 @@ class OwnerState(StrEnum):
 
     ALIVE = "alive"
     """Its heartbeat is valid."""
+    ASIDE = "aside"
+    """The same, but the server has too few connections for it: it gives its lanes to others until it has enough."""
     DEAD = "dead"
     """Its process is gone: its liveness lock is free. Others take its lanes within seconds."""
     EXPIRED = "expired"
@@ -55,6 +57,11 @@ class OwnerState(StrEnum):
     """It ended in order, and its row says so."""
     MISSING = "missing"
     """It holds a lease and has no heartbeat row: it counts as expired."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process is there."""
+        return self in (OwnerState.ALIVE, OwnerState.ASIDE)
 
 
 # -- looking: topics, groups, members ----------------------------------------------------------------------------------
@@ -263,7 +270,7 @@ class LeaseInfo:
     @property
     def stale(self) -> bool:
         """Whether its owner is dead, expired, stopped or missing."""
-        return self.owner is not None and self.owner_state is not OwnerState.ALIVE
+        return self.owner is not None and not (self.owner_state and self.owner_state.lives)
 
 
 # -- looking: schedules ------------------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from lanelog._stores._points import chunked
 from lanelog._telemetry import get_logger
 from lanelog.admin.lookup.known import pages, read, repeated
 from lanelog.admin.read import owners
-from lanelog.admin.types.topology import OwnerState
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 
@@ -111,7 +110,7 @@ class ArchiveGroup:
             held = leases.lock_one(cx, self._at(topic).lane(LEASE))
             if held is not None and held.owner not in ("", self.owner):
                 state = owners.load(cx, self._at(topic)).state(held.owner)
-                if state is OwnerState.ALIVE:
+                if state.lives:
                     raise _at_work(topic, self.group, held.owner)
                 log.warning("archive.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
             _refuse_elsewhere(cx, self._at(topic), self.archive)

@@ -30,7 +30,6 @@ from lanelog.admin.change.told import Tally
 from lanelog.admin.lookup.known import read, repeated
 from lanelog.admin.lookup.names import readers
 from lanelog.admin.read import owners
-from lanelog.admin.types.topology import OwnerState
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
 from lanelog.spark.archiving.group import LEASE
@@ -107,7 +106,7 @@ class Holder:
             assert held is not None  # noqa: S101 - it was just made, if it was not there
             if held.owner not in ("", self.owner):
                 state = owners.load(cx, self._at(topic)).state(held.owner)
-                if state is OwnerState.ALIVE:
+                if state.lives:
                     raise self._at_work(topic, held.owner)
                 log.warning("replay.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
             leases.take(cx, self._at(topic), self.owner, [LEASE], [held.owner])
