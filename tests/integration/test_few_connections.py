@@ -1,8 +1,10 @@
 """A server with too few connections: who gets one, and what is said."""
 
+import itertools
 import logging
 import threading
-from contextlib import closing, suppress
+import time
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import pymysql
@@ -209,3 +211,72 @@ def test_a_server_that_is_away_moves_no_lane(private_server: DevServer, caplog: 
         with connect(private_server.url) as raw:
             assert rows(raw, epochs) == before
     assert not events(caplog, "keeper.stood_aside", logging.WARNING)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("logged")
+def test_a_tenth_of_the_servers_connections_is_left_to_others(
+    private_server: DevServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Loops that want more than the server has do not take the last ones, and their error names its limit."""
+    with ExitStack() as stack:
+        root = stack.enter_context(connect(private_server.url))
+        with lanelog.connect(private_server.url) as client:
+            client.migrate()
+        url = stack.enter_context(account(root, private_server.url, {"*": "ALL"}))
+        for _ in range(8):
+            client = stack.enter_context(lanelog.connect(url, pool_size=2))
+            client.subscribe("t", "g", lambda _message: None)
+        user = lanelog.config.ConnectConfig.from_url(url).user
+        eventually(lambda: purposes(root, user) >= 40)
+        rows(root, "SET GLOBAL max_connections = 30")
+        end_all(root, user)
+        said = eventually(lambda: events(caplog, "connections.missing", logging.ERROR), within=20)
+        assert "raise the server's max_connections" in said[0]
+        assert "this account's own limit" not in said[0]
+        others = [eventually(lambda: connected(url), what="a connection for another program") for _ in range(2)]
+        assert [one(each, "SELECT 1") for each in others] == [1, 1]
+        for each in others:
+            each.close()
+
+
+def connected(url: str) -> Any:
+    """A connection, or None if the server has none left."""
+    try:
+        return connect(url)
+    except pymysql.err.OperationalError:
+        return None
+
+
+@pytest.mark.thorough
+def test_a_crowd_that_connects_anew_leaves_room_for_others_and_works(private_server: DevServer) -> None:
+    """24 clients, 60 connections, all ended at once: another program connects within 10 s, all is handled in 60 s."""
+    count, keys = 2138, 200
+    settled = "SELECT COALESCE(SUM(offset_acked), 0) FROM queue_offsets WHERE consumer_group = 'g'"
+    with ExitStack() as stack:
+        root = stack.enter_context(connect(private_server.url))
+        client = stack.enter_context(lanelog.connect(private_server.url, pool_size=2))
+        client.migrate()
+        client.publish_many("t", [(f"k{number}", b"x") for number in range(keys)])
+        url = stack.enter_context(account(root, private_server.url, {"*": "ALL"}))
+        user = lanelog.config.ConnectConfig.from_url(url).user
+        going = threading.Event()
+        stack.callback(going.set)
+        for _ in range(24):
+            worker = stack.enter_context(lanelog.connect(url, pool_size=2))
+            worker.subscribe("t", "g", lambda _message: going.wait(60), workers=2)
+        eventually(lambda: purposes(root, user) >= 24 * 5, within=60)
+        rows(root, "SET GLOBAL max_connections = 60")
+        client.publish_many("t", [(f"k{number % keys}", b"x") for number in range(count)])
+        end_all(root, user)
+        going.set()
+        connected_at = [time.monotonic()]
+
+        def handled() -> bool:
+            if (other := connected(url)) is not None:
+                other.close()
+                connected_at.append(time.monotonic())
+            return bool(one(root, settled) == keys + count)
+
+        eventually(handled, within=60)
+        assert max(after - before for before, after in itertools.pairwise(connected_at)) < 10

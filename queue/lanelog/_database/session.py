@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from attrs import define, field
 
+from lanelog._database import reserve
 from lanelog._database.executor import Executor
 from lanelog._database.incarnation import Incarnation
 from lanelog._database.precedence import Worth
@@ -184,8 +185,11 @@ class Session:
     def _connect(self, ensure: Callable[[], T]) -> T:
         if self._wire.raw is None and (error := self._worth.too_soon(self.purpose)) is not None:
             raise self._lacks(error)
+        before = self._wire.generation
         try:
             made = ensure()
+            if self._wire.generation != before:
+                reserve.check(self._wire, self.purpose)
         except LanelogError as exc:
             self._worth.refused(self.purpose, exc)
             self._relieve()
