@@ -242,8 +242,7 @@ class Driver:
         if OwnState.of(raw) != state:
             raise ConfigurationError("the settings of the driver's connection were changed")
         if self.config.driver == "pymysql":
-            raw._execute_command(_COM_RESET_CONNECTION, b"")  # noqa: SLF001 - there is no public way
-            raw._read_ok_packet()  # noqa: SLF001 - as above
+            raw.command(_COM_RESET_CONNECTION, b"")
         else:
             raw.change_user(self.config.user, _SecretText(self.config.password), self.config.database)
         raw.cursor().execute(

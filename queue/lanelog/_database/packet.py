@@ -38,8 +38,7 @@ def permit(raw: Any, *, several: bool) -> None:
     if hasattr(raw, "set_server_option"):  # mysqlclient's
         raw.set_server_option(option)
         return
-    raw._execute_command(_COM_SET_OPTION, struct.pack("<H", option))  # noqa: SLF001 - there is no public way
-    raw._read_packet()  # noqa: SLF001 - as above
+    raw.command(_COM_SET_OPTION, struct.pack("<H", option))
 
 
 def send(cursor: Any, statements: Sequence[Statement], told: list[int]) -> None:
@@ -63,5 +62,5 @@ def hung_up(raw: Any) -> bool:
     if not hasattr(select, "poll") or not hasattr(select, "POLLRDHUP"):
         return False
     asked = select.poll()
-    asked.register(raw._sock if hasattr(raw, "_sock") else raw, select.POLLRDHUP)  # noqa: SLF001 - as above
+    asked.register(raw._sock if hasattr(raw, "_sock") else raw, select.POLLRDHUP)  # noqa: SLF001 - there is no public way
     return bool(asked.poll(0))

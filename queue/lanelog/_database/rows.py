@@ -9,9 +9,11 @@ The format of a row: https://dev.mysql.com/doc/dev/mysql-server/latest/page_prot
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pymysql import connections
+
+from lanelog._database.answers import AnsweringConnection
 
 _BUFFER: Final = 65536
 """The most bytes of one receive. Each receive releases the interpreter's lock, and gets it back late."""
@@ -36,23 +38,17 @@ _PLAIN: Final = ("utf8", "ascii")
 Reading = Callable[[bytes], Any] | None
 """What makes a column's value of its bytes. None: they are the value."""
 
-if TYPE_CHECKING:
-    _PyMySQLs = connections.Connection[Any]
-else:
-    _PyMySQLs = connections.Connection
 
-
-class Connection(_PyMySQLs):
+class Connection(AnsweringConnection):
     """As PyMySQL's. The attributes that begin with one underscore are its own."""
 
     _rfile: Any
-    _result: Any
     _next_seq_id: int
 
     def connect(self, sock: Any = None) -> None:
         """As PyMySQL's, and receive more at once."""
         super().connect(sock)
-        narrow, self._rfile = self._rfile, self._sock.makefile("rb", _BUFFER)  # type: ignore[attr-defined]
+        narrow, self._rfile = self._rfile, self._sock.makefile("rb", _BUFFER)
         narrow.close()
 
     def take_arrived(self, columns: list[Reading], rows: list[tuple[Any, ...]]) -> None:
@@ -64,16 +60,8 @@ class Connection(_PyMySQLs):
         size, self._next_seq_id = take_rows(arrived, columns, self._next_seq_id, rows)
         self._rfile.read(size)
 
-    def _read_query_result(self, unbuffered: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyMySQL's signature
-        if unbuffered:
-            return super()._read_query_result(unbuffered=True)  # type: ignore[misc]
-        self._result = None
-        result = _Answer(self)
-        result.read()
-        self._result = result
-        if result.server_status is not None:
-            self.server_status = result.server_status
-        return result.affected_rows
+    def _new_result(self, unbuffered: bool) -> Any:  # noqa: FBT001 - as the one it replaces
+        return super()._new_result(unbuffered) if unbuffered else _Answer(self)
 
 
 class _Answer(connections.MySQLResult):
