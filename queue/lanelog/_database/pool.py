@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from attrs import define, field
-from dbutils.pooled_db import PooledDB
 
 from lanelog._database import fork
 from lanelog._database.blocking import LockHolder, holder
 from lanelog._database.driver import Driver
 from lanelog._database.executor import Executor
+from lanelog._database.loans import Loan, SharedWires
 from lanelog._database.naming import Naming
 from lanelog._database.packet import Statement
 from lanelog._database.precedence import Worth
@@ -37,61 +37,6 @@ _PURPOSE = "publishing"
 _SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY")
 
 
-class _SharedPool(PooledDB):  # type: ignore[misc] # DBUtils ships no types
-    """DBUtils' pool of wires. A wire connects at its first use, and so without the pool's own lock."""
-
-    def __init__(self, driver: Driver) -> None:
-        size = driver.config.pool_size
-        self.free = threading.Semaphore(size)
-        self._inherited = False
-        super().__init__(
-            _WireFactory(driver),
-            maxcached=size,
-            maxconnections=size,
-            blocking=False,  # the semaphore waits: DBUtils would wait for ever
-            reset=False,  # every transaction ends before its wire comes back
-            failures=(LanelogError,),
-            ping=0,  # `_borrow` tests wires that were silent for some seconds, without the pool's lock
-            isfatal=_never_replay,
-        )
-
-    def abandon(self) -> None:
-        """In a forked child: a thread that is gone may hold the pool's lock, so it is not taken any more."""
-        self.free = threading.Semaphore(0)
-        self._inherited = True
-
-    def cache(self, con: object) -> None:
-        """Take a wire back. DBUtils calls this when a borrowed one is closed or collected."""
-        if not self._inherited:
-            super().cache(con)
-
-    def close(self) -> None:
-        """Close the wires that are not borrowed. DBUtils also calls this when the pool is collected."""
-        if not self._inherited:
-            super().close()
-
-
-class _WireFactory:
-    """A driver for DBUtils. Its `connect` makes a wire that is not connected yet."""
-
-    threadsafety = 1
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    @property
-    def dbapi(self) -> _WireFactory:
-        return self
-
-    def connect(self) -> Wire:
-        return Wire(self._driver, autocommit=False)
-
-
-def _never_replay(_error: BaseException) -> bool:
-    """For DBUtils: after no error it repeats a statement on a new connection, where the earlier ones are missing."""
-    return False
-
-
 @define(eq=False)
 class Database:
     """One database. Thread-safe. Connects at its first use."""
@@ -100,7 +45,7 @@ class Database:
     tables_version: int = field(default=0, init=False)
     """The version of the tables. 0: `migrations` has not read it yet."""
     _driver: Driver = field(init=False, repr=False)
-    _pool: _SharedPool = field(init=False, repr=False)
+    _wires: SharedWires = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False)
     _facts: ServerFacts | None = field(default=None, init=False)
     _worth: Worth = field(factory=Worth, init=False, repr=False)
@@ -109,7 +54,7 @@ class Database:
 
     def __attrs_post_init__(self) -> None:
         self._driver = Driver(self.config)
-        self._pool = _SharedPool(self._driver)
+        self._wires = SharedWires(self._driver)
         fork.register_shared(self)
 
     @contextmanager
@@ -124,27 +69,20 @@ class Database:
         After a deadlock or a lock time-out nothing is committed: an error that the block swallows is raised again.
         `locks`: whether it may lock rows. Then ConfigurationError refuses a session that would keep them for hours.
         """
-        pool, pooled = self._borrow(wait)
-        try:
-            wire: Wire = pooled.dbapi_connection
+        with self._borrow(wait, lent=guarded) as loan:
+            wire = loan.wire
             if guarded:
                 wire.refuse_packets()
                 wire.ensure()
             if locks:
                 wire.check_locks()
             transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
-            pooled.begin()
-            try:
-                if guarded:
-                    transaction.guard()
-                yield transaction
-                transaction.verify()
-                pooled.commit()
-            except BaseException:
-                pooled.rollback()
-                raise
-        finally:
-            self._give_back(pool, pooled, lent=guarded)
+            loan.pooled.begin()
+            if guarded:
+                transaction.guard()
+            yield transaction
+            transaction.verify()
+            loan.pooled.commit()
 
     def commit_at_once(self, statements: Sequence[Statement], *, noted: str) -> int | None:
         """Run a transaction in one round trip. Return what its last statement told by LAST_INSERT_ID(expr).
@@ -155,20 +93,13 @@ class Database:
         was committed, unless it has `outcome_unknown`. Then the server may still run it, for `LATEST` seconds, or has
         committed it, and the answer to `noted` was lost.
         """
-        pool, pooled = self._borrow(None)
-        try:
-            wire: Wire = pooled.dbapi_connection
+        with self._borrow(None) as loan:
+            wire = loan.wire
             if not wire.takes_packets():
                 return None
             wire.check_locks()
-            try:
-                *_, last, _commit = wire.commit_with(statements)
-                return last or _ask_noted(wire, noted)
-            except BaseException:
-                wire.rollback()
-                raise
-        finally:
-            self._give_back(pool, pooled)
+            *_, last, _commit = wire.commit_with(statements)
+            return last or _ask_noted(wire, noted)
 
     @contextmanager
     def snapshot(self, *, wait: float | None = None) -> Iterator[Executor]:
@@ -184,11 +115,8 @@ class Database:
     @contextmanager
     def autocommit(self, *, wait: float | None = None) -> Iterator[Executor]:
         """An Executor on a pooled connection that commits every statement by itself."""
-        pool, pooled = self._borrow(wait)
-        try:
-            yield _Autocommit(pooled)
-        finally:
-            self._give_back(pool, pooled)
+        with self._borrow(wait) as loan:
+            yield _Autocommit(loan.pooled)
 
     def session(self, purpose: str) -> Session:
         """A connection for one thread alone, made at its first use. The caller closes it."""
@@ -246,66 +174,62 @@ class Database:
     def close(self) -> None:
         """Close all pooled connections, those in use when they come back. Does not close sessions."""
         self._closed = True
-        self._pool.close()
+        self._wires.close_idle(lambda: True)
 
-    def _borrow(self, wait: float | None) -> tuple[_SharedPool, Any]:
-        """Wait for a free place, take a wire, and make sure that it is connected."""
+    def _borrow(self, wait: float | None, *, lent: bool = False) -> Loan:
+        """Wait for a wire, and make sure that it is connected. `lent`: user code gets it."""
         if self._closed:
             raise ClosedError
-        pool = self._pool
-        seconds = self.config.publish_timeout if wait is None else wait
-        at_once = pool.free.acquire(blocking=False)
+        wires = self._wires
+        loan = wires.loan(lambda loan, failed: self._finish(loan, wires, failed=failed, lent=lent))
+        try:
+            self._take(loan, self.config.publish_timeout if wait is None else wait)
+            self._ensure_fresh(loan.wire)
+        except BaseException:
+            loan.give_back()
+            raise
+        return loan
+
+    def _take(self, loan: Loan, seconds: float) -> None:
+        at_once = loan.take()
         self.waits += not at_once  # two threads at once may count one wait
-        if not at_once and not pool.free.acquire(timeout=max(0.0, seconds)):
+        if not at_once and not loan.wait(seconds):
             raise DatabaseError(
                 f"all {self.config.pool_size} connections of the pool were in use for {seconds:g} s: "
                 "raise pool_size, or shorten the transactions",
                 retriable=True,
             )
-        try:
-            pooled = pool.connection(shareable=False)
-        except BaseException:
-            pool.free.release()
-            raise
-        try:
-            wire: Wire = pooled.dbapi_connection
-            before = wire.generation
-            try:
-                wire.ensure_fresh()
-            except LanelogError as exc:
-                self._worth.refused(_PURPOSE, exc)
-                raise
-            self._worth.connected(_PURPOSE)
-            if wire.generation != before and wire.facts is not None:
-                self._saw(wire.facts)
-        except BaseException:
-            self._give_back(pool, pooled)
-            raise
-        return pool, pooled
 
-    def _give_back(self, pool: _SharedPool, pooled: Any, *, lent: bool = False) -> None:
-        wire: Wire = pooled.dbapi_connection
+    def _ensure_fresh(self, wire: Wire) -> None:
+        before = wire.generation
         try:
-            if (self._closed and pool is self._pool) or self._worth.lacking(_PURPOSE):
-                wire.close()
-            elif lent:
-                wire.restore()
-        finally:
-            pooled.close()
-            pool.free.release()
+            wire.ensure_fresh()
+        except LanelogError as exc:
+            self._worth.refused(_PURPOSE, exc)
+            raise
+        self._worth.connected(_PURPOSE)
+        if wire.generation != before and wire.facts is not None:
+            self._saw(wire.facts)
+
+    def _finish(self, loan: Loan, wires: SharedWires, *, failed: bool, lent: bool) -> None:
+        """Make a wire ready for the next one, or close it. `failed`: an exception has passed through the block.
+
+        Such an exception may have come between a statement and its answer. So that wire goes back only if it answers a
+        question that was never asked.
+        """
+        wire = loan.wire
+        if failed:
+            loan.pooled.rollback()
+        if (self._closed and wires is self._wires) or self._worth.lacking(_PURPOSE):
+            wire.close()
+        elif lent:
+            wire.restore()
+        if failed:
+            wire.prove()
 
     def close_idle(self) -> None:
         """Close idle connections while any session lacks one: an idle connection is worth less. Never waits."""
-        pool = self._pool
-        taken: list[Any] = []
-        try:
-            while self._worth.short() and pool.free.acquire(blocking=False):
-                taken.append(pool.connection(shareable=False))
-                taken[-1].dbapi_connection.close()
-        finally:
-            for pooled in taken:
-                pooled.close()
-                pool.free.release()
+        self._wires.close_idle(self._worth.short)
 
     def _connect(self) -> None:
         with self.autocommit():
@@ -316,9 +240,8 @@ class Database:
 
     def abandon(self) -> None:
         """In a forked child: the connections are the parent's, and threads that are gone may hold the locks."""
-        self._pool.abandon()
-        fork.keep(self._pool)  # collected, DBUtils would close what lies idle in it
-        self._pool = _SharedPool(self._driver)
+        self._wires.abandon()
+        self._wires = SharedWires(self._driver)
 
 
 def _ask_noted(wire: Wire, noted: str) -> int:

@@ -5,6 +5,7 @@ Never repeats a statement. Not for two threads at once.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -77,13 +78,13 @@ class Wire:
             raise error from exc
         self._descriptor = fork.Descriptor.of(raw)
         fork.register_wire(self)
-        self.raw = raw
         self._state = OwnState.of(raw)
         self.doomed = None
-        self.generation += 1
         self._incarnation = None
         self._several = False
         self._used = self.connected_at = self.steady_since = time.monotonic()
+        self.generation += 1
+        self.raw = raw  # the last: an interrupt leaves a whole connection, or none
         return True
 
     def check_locks(self) -> None:
@@ -267,6 +268,18 @@ class Wire:
             raise
         else:
             self._used = time.monotonic()
+
+    def prove(self) -> None:
+        """Close the connection unless it answers the next question, and no other. Never fails."""
+        if self.raw is None:
+            return
+        number = int.from_bytes(os.urandom(7))
+        try:
+            proven = self.one(f"SELECT {number}") == (number,)
+        except LanelogError:
+            proven = False
+        if not proven:
+            self.drop()
 
     def close(self) -> None:
         """Close with a farewell to the server."""
