@@ -278,7 +278,7 @@ def test_a_server_that_stands_still_in_the_middle(
                 # The client's patience ends: it drops the connection, and its repetition finds the head taken. Or the
                 # server has noticed that the client has left, and has ended the statement by itself.
                 gate = publisher._group._gate
-                eventually(lambda: publishing.done() or gate._lanes, within=20)
+                eventually(lambda: publishing.done() or gate._waiting, within=20)
         finally:
             rows(stalling, "DO RELEASE_LOCK('stalled')")
         receipt = publishing.result(30)

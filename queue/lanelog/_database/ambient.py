@@ -32,15 +32,17 @@ class OpenTransaction:
 
 
 class _Registry:
-    """All open entries. Thread-safe."""
+    """All open entries. Thread-safe without a lock: each change is one call, which no interrupt leaves half done."""
 
     def __init__(self) -> None:
         self.abandon()
         fork.register_shared(self)
 
     def abandon(self) -> None:
-        self.lock = threading.Lock()
-        self.entries: list[OpenTransaction] = []
+        self.entries: dict[OpenTransaction, None] = {}
+
+    def all(self) -> list[OpenTransaction]:
+        return list(self.entries)
 
 
 _registry = _Registry()
@@ -50,24 +52,19 @@ _registry = _Registry()
 def own_transaction(database: object, raw: Any) -> Iterator[OpenTransaction]:
     """Register `raw`, a connection of `database` with a transaction of ours, while this thread's user code has it."""
     entry = OpenTransaction(database=database, raw=raw)
-    with _registry.lock:
-        _registry.entries.append(entry)
     try:
+        _registry.entries[entry] = None
         yield entry
     finally:
-        with _registry.lock:
-            if entry in _registry.entries:
-                _registry.entries.remove(entry)
+        _registry.entries.pop(entry, None)
 
 
 def open_in_this_thread(database: object) -> bool:
     """Whether the calling thread is inside a transaction of ours on this database."""
     thread = threading.get_ident()
-    with _registry.lock:
-        return any(entry.thread == thread and entry.database is database for entry in _registry.entries)
+    return any(entry.thread == thread and entry.database is database for entry in _registry.all())
 
 
 def find_open(raw: Any) -> OpenTransaction | None:
     """Return the entry of this connection, None if it has none."""
-    with _registry.lock:
-        return next((entry for entry in _registry.entries if entry.raw is raw), None)
+    return next((entry for entry in _registry.all() if entry.raw is raw), None)

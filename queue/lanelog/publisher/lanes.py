@@ -38,14 +38,21 @@ class _Shared:
 
     @contextmanager
     def turn(self, deadline: float) -> Iterator[Session]:
-        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise DatabaseError(f"the connection for {self.session.purpose} was in use for too long", retriable=True)
+        taken: list[bool] = []
+        lock = self._lock
         try:
+            # One call takes the lock and notes that it did. An interrupt in between would leave the lock taken.
+            taken.extend(map(lock.acquire, (True,), (max(0.0, deadline - time.monotonic()),)))
+            if not taken[0]:
+                raise DatabaseError(
+                    f"the connection for {self.session.purpose} was in use for too long", retriable=True
+                )
             with suppress(DatabaseError):
                 self.session.ensure_fresh()
             yield self.session
         finally:
-            self._lock.release()
+            if True in taken:
+                lock.release()
 
     def abandon(self) -> None:
         self._lock = threading.Lock()

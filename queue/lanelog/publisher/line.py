@@ -12,7 +12,6 @@ then.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum, auto
@@ -21,6 +20,7 @@ from attrs import define, field
 
 from lanelog.message import Receipt
 from lanelog.publisher.draft import Draft
+from lanelog.publisher.wakeup import Wakeup
 
 MAX_BATCH = 1000
 MAX_BATCH_BYTES = 4 * 1024 * 1024
@@ -41,7 +41,7 @@ class Waiter:
 
     draft: Draft = field(repr=False)
     deadline: float
-    signal: threading.Event = field(factory=threading.Event, repr=False)
+    signal: Wakeup = field(factory=Wakeup, repr=False)
     claimer: Waiter | None = field(default=None, repr=False)
     """Whose thread has it in a transaction that was tried, or is tried now. None: nobody's."""
     gone: bool = False

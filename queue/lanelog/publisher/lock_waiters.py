@@ -23,8 +23,8 @@ class LockWaiters:
     """Places for connections that wait for a head at the server. Thread-safe."""
 
     places: int
-    _lanes: set[Lane] = field(factory=set, init=False)
-    _waiting: int = field(default=0, init=False)
+    _waiting: dict[object, frozenset[Lane]] = field(factory=dict, init=False)
+    """The lanes of each connection that may wait."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -33,22 +33,22 @@ class LockWaiters:
     @contextmanager
     def enter(self, lanes: Collection[Lane]) -> Iterator[bool]:
         """Take a place for one connection that may wait for these lanes. Yields whether there was one."""
-        wanted = set(lanes)
-        with self._lock:
-            entered = bool(wanted) and self._waiting < self.places and self._lanes.isdisjoint(wanted)
-            if entered:
-                self._waiting += 1
-                self._lanes |= wanted
+        wanted = frozenset(lanes)
+        connection = object()
         try:
+            with self._lock:
+                entered = (
+                    bool(wanted)
+                    and len(self._waiting) < self.places
+                    and all(wanted.isdisjoint(others) for others in list(self._waiting.values()))
+                )
+                if entered:
+                    self._waiting[connection] = wanted
             yield entered
         finally:
-            if entered:
-                with self._lock:
-                    self._waiting -= 1
-                    self._lanes -= wanted
+            self._waiting.pop(connection, None)  # one call without a lock: an interrupt leaves no place taken
 
     def abandon(self) -> None:
         """Forget all waits in a forked child: it has none of the threads."""
         self._lock = threading.Lock()
-        self._lanes = set()
-        self._waiting = 0
+        self._waiting = {}
