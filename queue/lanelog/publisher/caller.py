@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import define
 
-from lanelog._database import Database, codes, find_open
+from lanelog._database import Database, OpenTransaction, codes, find_open
 from lanelog._stores import messages, partitions, scheduled
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.message import Receipt
@@ -44,6 +44,24 @@ class CallerWriter:
         if entry is not None and entry.lost is not None:
             raise DatabaseError(f"this transaction is over: {entry.lost}", retriable=True) from entry.lost
         cx = ForeignExecutor(connection, self._database.config.database)
+        try:
+            receipts = self._publish(cx, entry, topic, drafts)
+        except LanelogError:
+            raise
+        except BaseException:
+            # An interrupt, or an error of the driver's own: it may refuse a text at the insert, when the heads have
+            # moved. A caller that catches it and commits would leave a hole.
+            cx.undo_interrupted()
+            raise
+        if entry is not None:
+            if any(receipt.offset for receipt in receipts):
+                entry.topics.add(topic)
+            entry.scheduled |= any(draft.timing.scheduled for draft in drafts)
+        return receipts
+
+    def _publish(
+        self, cx: ForeignExecutor, entry: OpenTransaction | None, topic: str, drafts: Sequence[Draft]
+    ) -> list[Receipt]:
         cx.begin()
         cx.check_texts(text for draft in drafts for text in (topic, *draft.place, draft.metadata or ""))
         keys = {draft.key for draft in drafts}
@@ -66,15 +84,9 @@ class CallerWriter:
             raise error from exc
         except SchemaError as exc:
             raise self._elsewhere(exc) from exc
-        except Exception:
-            # The driver may refuse a text at the insert, when the heads have moved. A caller that catches the error and
-            # commits would leave a hole.
+        except LanelogError:
             cx.undo_quietly()
             raise
-        if entry is not None:
-            if any(receipt.offset for receipt in receipts):
-                entry.topics.add(topic)
-            entry.scheduled |= any(draft.timing.scheduled for draft in drafts)
         return receipts
 
     def _elsewhere(self, exc: LanelogError) -> ConfigurationError:

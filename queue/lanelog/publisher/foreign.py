@@ -1,17 +1,19 @@
 """Statements on a connection that belongs to the caller: any DB-API connection with `%s` parameters.
 
-Never commits. Rolls back to its own savepoint only, and closes its own cursors only.
+Never commits. Rolls back to its own savepoint only, and closes its own cursors only. It closes the connection itself in
+one case: an interrupt came between a statement and its answer, and half of a publish could be committed there.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from lanelog._database import codes, comes_from_driver, named, translate
-from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 _OF_SQLALCHEMY: Final = {
     "Session": "pass session.connection().connection.dbapi_connection",
@@ -116,6 +118,27 @@ class ForeignExecutor:
         with suppress(DatabaseError):
             self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
 
+    def undo_interrupted(self) -> None:
+        """Undo the writes since `begin`, after an exception that may have come between a statement and its answer.
+
+        The driver might then take one answer for another. So it first answers a question that was never asked. If it
+        does not, or if the savepoint is released already, the connection is closed, which rolls the caller's
+        transaction back.
+        """
+        undone = False
+        try:
+            number = str(int.from_bytes(os.urandom(7)))
+            row = self.one(f"SELECT {number}")
+            if row is not None and str(row[0]) == number:
+                self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+                undone = True
+        except LanelogError:
+            pass  # the first exception is raised
+        finally:
+            if not undone:
+                with suppress(Exception):
+                    self._connection.close()
+
     def finish(self) -> None:
         """Release the savepoint. The writes stay in the caller's transaction."""
         self.execute("RELEASE SAVEPOINT lanelog_publish")
@@ -123,11 +146,19 @@ class ForeignExecutor:
     def _run(self, sql: str, args: Sequence[object]) -> tuple[int, list[tuple[Any, ...]]]:
         sql = named(sql, self._database, args)
         try:
-            with closing(self._connection.cursor()) as cursor:
+            cursor = self._connection.cursor()
+            try:
                 cursor.execute(sql, tuple(args)) if args else cursor.execute(sql)
                 columns = [column[0] for column in cursor.description or ()]
                 rows = cursor.fetchall() if columns else ()
-                return cursor.rowcount, [_plain(row, columns) for row in rows]
+                found = cursor.rowcount, [_plain(row, columns) for row in rows]
+            except BaseException:
+                with suppress(Exception):  # this error would hide the first one, which may be an interrupt
+                    cursor.close()
+                raise
+            else:
+                cursor.close()
+                return found
         except Exception as exc:
             if not comes_from_driver(exc):
                 raise
