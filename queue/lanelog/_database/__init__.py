@@ -8,10 +8,8 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
   same for a loop, which goes on. `codes` groups the error numbers by their consequence.
 * `wire` is one connection. If it breaks within a statement, nothing of its transaction is repeated on another one.
 * `incarnation` names one life of one server. What a process remembers holds for that one alone.
-* `answers` is PyMySQL's connection without its fault: after an interrupt it took the answer to another statement.
-  `rows` reads its rows faster.
-* `pool` lends a wire for a `transaction`, with a bounded wait. `loans` keeps interrupts from losing one. `session` is
-  one thread's own wire.
+* `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
+* `answers` and `rows` mend PyMySQL's connection. `loans` and `locking` lose nothing when an exception interrupts them.
 * `naming` names our database in each statement on a connection that user code has.
 * `session_settings`, `server_facts`, `row_locks`: whether the server took what we set, is supported, and locks rows.
 * `precedence` decides which loop gets no connection if there are too few. `blocking` finds who holds a lock.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field
 
 from lanelog._database.fork import register_shared
+from lanelog._database.locking import taking
 from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import Hint, number_of
 from lanelog._hints.host import own_host
@@ -148,15 +149,16 @@ class Sender:
 
         `bounded`: gives the query an end on the server.
         """
-        if not self._wanted or not self._refreshing.acquire(blocking=False):
+        if not self._wanted:
             return
-        try:
-            self._wanted = False
-            self._refresh(cx, time.monotonic(), bounded)
-        except LanelogError as error:
-            self._unread(error)
-        finally:
-            self._refreshing.release()
+        with taking(self._refreshing) as mine:
+            if not mine:
+                return
+            try:
+                self._wanted = False
+                self._refresh(cx, time.monotonic(), bounded)
+            except LanelogError as error:
+                self._unread(error)
 
     def _unread(self, error: LanelogError) -> None:
         if not self._failing:

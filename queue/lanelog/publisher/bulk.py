@@ -7,10 +7,8 @@ that is known to be busy.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from attrs import define, frozen
 
@@ -25,8 +23,7 @@ from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.placing import note_attempt, write
-
-_NEVER: Final = threading.Event()
+from lanelog.publisher.wakeup import Wakeup
 
 
 @frozen(kw_only=True)
@@ -90,7 +87,7 @@ class BulkWriter:
                 self._lanes.create(topic, result.missing, deadline=deadline)
             if busy and not waits:
                 refused += 1
-                _NEVER.wait(OF_TRANSACTIONS.after(refused))
+                Wakeup().wait(OF_TRANSACTIONS.after(refused))
             busy |= result.busy
             for draft in drafts:
                 if draft.key in busy:

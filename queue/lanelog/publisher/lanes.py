@@ -16,6 +16,7 @@ from attrs import define, field
 from lanelog import _open_lanes
 from lanelog._database import Database, Session
 from lanelog._database.fork import register_shared
+from lanelog._database.locking import taking
 from lanelog._stores import messages, offsets, partitions
 from lanelog.errors import DatabaseError
 
@@ -38,21 +39,14 @@ class _Shared:
 
     @contextmanager
     def turn(self, deadline: float) -> Iterator[Session]:
-        taken: list[bool] = []
-        lock = self._lock
-        try:
-            # One call takes the lock and notes that it did. An interrupt in between would leave the lock taken.
-            taken.extend(map(lock.acquire, (True,), (max(0.0, deadline - time.monotonic()),)))
-            if not taken[0]:
+        with taking(self._lock, seconds=deadline - time.monotonic()) as mine:
+            if not mine:
                 raise DatabaseError(
                     f"the connection for {self.session.purpose} was in use for too long", retriable=True
                 )
             with suppress(DatabaseError):
                 self.session.ensure_fresh()
             yield self.session
-        finally:
-            if True in taken:
-                lock.release()
 
     def abandon(self) -> None:
         self._lock = threading.Lock()

@@ -14,6 +14,7 @@ from attrs import define, field
 
 from lanelog._database import Database, codes
 from lanelog._database.fork import register_shared
+from lanelog._database.locking import taking
 from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
 
@@ -47,14 +48,12 @@ class Locked:
 
     def holder(self, topic: str, keys: Collection[str]) -> str:
         """Return ` (now held by connection 17 (app@10.0.0.3:5123))`, or nothing if the server does not tell soon."""
-        if not self._asking.acquire(blocking=False):
-            return ""
-        try:
+        with taking(self._asking) as mine:
+            if not mine:
+                return ""
             found = self._database.holder(
                 lambda cx: partitions.lock_heads(cx, topic, keys, wait=True), seconds=_ASKED_FOR
             )
-        finally:
-            self._asking.release()
         return f" (now held {found})" if found is not None else ""
 
 

@@ -57,8 +57,10 @@ def write(connection: Any, number: int) -> None:
 
 
 def act(number: int) -> None:
-    kind = number % 3
-    if kind == 0:
+    kind = number % 4
+    if kind == 3:
+        client.publish("t", "mine", b"x")
+    elif kind == 0:
         client.publish_many("t", [("mine", b"x"), ("shared", b"x")])
     else:
         with client.transaction() as connection:
