@@ -87,7 +87,7 @@ class SharedWires:
         for _ in range(driver.config.pool_size):
             self._unused.put(self._pool.connection(shareable=False))
 
-    def loan(self, finish: Callable[[Loan, bool], None]) -> Loan:
+    def loan(self, finish: Callable[[Loan, BaseException | None], None]) -> Loan:
         """Return a loan without a wire. `finish`: see `Loan`."""
         return Loan(self._idle, self._unused, finish)
 
@@ -111,20 +111,22 @@ class SharedWires:
         self._idle, self._unused = SimpleQueue(), SimpleQueue()
 
 
-def _nothing_to_do(_loan: Loan, _failed: bool) -> None:  # noqa: FBT001 - as `Loan` calls it
+def _nothing_to_do(_loan: Loan, _error: BaseException | None) -> None:
     pass
 
 
 class Loan:
     """A wire while one thread has it, as a context manager that gives it back.
 
-    `finish` is called at the end of the block with the loan, and with whether an exception passed. If it is not called,
-    or does not return, the wire is closed before others get it: nobody knows its state.
+    `finish` is called at the end of the block with the loan and the exception that passed, if one did. If it is not
+    called, or does not return, the wire is closed before others get it: nobody knows its state.
     """
 
     _over = True  # until it is made
 
-    def __init__(self, idle: SimpleQueue[Any], unused: SimpleQueue[Any], finish: Callable[[Loan, bool], None]) -> None:
+    def __init__(
+        self, idle: SimpleQueue[Any], unused: SimpleQueue[Any], finish: Callable[[Loan, BaseException | None], None]
+    ) -> None:
         self._idle = idle
         self._unused = unused
         self._finish = finish
@@ -170,7 +172,7 @@ class Loan:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self._finish(self, exc_type is not None)
+            self._finish(self, exc)
             self._finished = True
         finally:
             self.give_back()

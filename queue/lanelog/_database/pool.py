@@ -181,7 +181,7 @@ class Database:
         if self._closed:
             raise ClosedError
         wires = self._wires
-        loan = wires.loan(lambda loan, failed: self._finish(loan, wires, failed=failed, lent=lent))
+        loan = wires.loan(lambda loan, error: self._finish(loan, wires, error, lent=lent))
         try:
             self._take(loan, self.config.publish_timeout if wait is None else wait)
             self._ensure_fresh(loan.wire)
@@ -211,20 +211,20 @@ class Database:
         if wire.generation != before and wire.facts is not None:
             self._saw(wire.facts)
 
-    def _finish(self, loan: Loan, wires: SharedWires, *, failed: bool, lent: bool) -> None:
-        """Make a wire ready for the next one, or close it. `failed`: an exception has passed through the block.
+    def _finish(self, loan: Loan, wires: SharedWires, error: BaseException | None, *, lent: bool) -> None:
+        """Make a wire ready for the next one, or close it. `error`: an exception that has passed through the block.
 
-        Such an exception may have come between a statement and its answer. So that wire goes back only if it answers a
-        question that was never asked.
+        It may have come between a statement and its answer, unless it is that answer: an error of ours, where user code
+        had no part. So the wire goes back only if it answers a question that was never asked.
         """
         wire = loan.wire
-        if failed:
+        if error is not None:
             loan.pooled.rollback()
         if (self._closed and wires is self._wires) or self._worth.lacking(_PURPOSE):
             wire.close()
         elif lent:
             wire.restore()
-        if failed:
+        if error is not None and (lent or not isinstance(error, LanelogError)):
             wire.prove()
 
     def close_idle(self) -> None:
