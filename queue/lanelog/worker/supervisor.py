@@ -290,7 +290,7 @@ class Supervisor:
         works = any(each.process is not None and each.process.ready_at for each in self._slots)
         if not works and self._changes is None and (status == REFUSED or self._in_vain >= IN_VAIN * self._processes):
             log.error("supervisor.gave_up", processes=self._in_vain, how=how)
-            self._status = max(status, FAILED)
+            self._status = REFUSED if status == REFUSED else FAILED
             self.drain()
 
     def _recycle(self) -> None:
