@@ -9,8 +9,10 @@ from __future__ import annotations
 import enum
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
 
@@ -18,9 +20,12 @@ import structlog
 from structlog.typing import EventDict
 
 LOGGER_NAME: Final = "lanelog"
+OWN_THREADS: Final = "lanelog-"
+"""The names of the library's threads begin so."""
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
+_TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 _LONGEST_VALUE = 2000  # characters; a last error may quote a whole payload
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -49,9 +54,14 @@ class EventLogger(structlog.stdlib.BoundLogger):
             if more["exc_info"] is not None:
                 _make_writable(record, more["exc_info"])
             self._logger.handle(record)
-        except Exception:  # noqa: BLE001 - an application's broken log filter must not stop a loop
+        except BaseException as error:
+            # An application's broken log filter must not stop a loop. In a thread of the application's own, something
+            # else than an Exception may be an interrupt that is meant for the caller.
+            if not isinstance(error, Exception) and not threading.current_thread().name.startswith(OWN_THREADS):
+                raise
             if logging.raiseExceptions:
-                traceback.print_exc(file=sys.stderr)
+                with suppress(Exception):  # the error stream may be closed
+                    traceback.print_exc(file=sys.stderr)
 
 
 def _resolve_exc_info(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
@@ -78,7 +88,7 @@ _PROCESSORS: Final = (_resolve_exc_info, structlog.contextvars.merge_contextvars
 def _exc_info(given: object) -> ExcInfo | None:
     """Resolve `exc_info=`: an exception, its triple, or True for the exception that is being handled."""
     if isinstance(given, BaseException):
-        return type(given), given, given.__traceback__
+        return type(given), given, traceback_of(given)
     if isinstance(given, tuple):
         return given
     kind, error, frames = sys.exc_info() if given else (None, None, None)
@@ -100,7 +110,10 @@ def _make_writable(record: logging.LogRecord, exc_info: ExcInfo) -> None:
 
     The application's formatter renders any other traceback.
     """
-    text = "".join(traceback.format_exception(*exc_info)).rstrip("\n")
+    try:
+        text = "".join(traceback.format_exception(*exc_info)).rstrip("\n")
+    except Exception:  # noqa: BLE001 - an exception of the application, or one of its causes, fails to render
+        text = record.exc_text = encodable(describe(exc_info[1]))
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -148,6 +161,12 @@ def describe(error: BaseException) -> str:
         text = "(its text could not be rendered)"
     name = type(error).__name__
     return f"{name}: {text}" if text else name
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an exception, whatever its class says of itself."""
+    frames: TracebackType | None = _TRACEBACK.__get__(error)
+    return frames
 
 
 def _quoted(value: str) -> str:

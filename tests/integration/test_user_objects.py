@@ -10,10 +10,11 @@ import structlog
 import tenacity
 
 from lanelog import Client, Message, Outgoing, Reject, RetryPolicy, Subscription
+from lanelog._engine.lane import policy
 from lanelog.notices import Notice
 from support.sql import rows, watermark
 from support.stage import thorough
-from support.waiting import Record, eventually
+from support.waiting import Record, events, eventually
 
 
 @pytest.mark.parametrize("order", ["strict", *thorough("serial", "concurrent")])
@@ -125,3 +126,72 @@ def test_a_logging_handler_may_ask_for_statistics_about_a_dropped_message(
         eventually(lambda: "message.dropped" in curious_log.seen.items)
         eventually(lambda: watermark(raw, "g", "t", "a") == 3)
     assert curious_log.seen.items.count("message.dropped") == 1
+
+
+class Untraceable(Exception):
+    """An exception of an application that shows no traceback."""
+
+    @property
+    def __traceback__(self) -> Any:
+        raise RuntimeError("no traceback")
+
+
+class Rude(BaseException):
+    """What a filter raises that knows no bounds."""
+
+
+@pytest.mark.parametrize("broken", ["traceback", "filter", "rude filter"])
+def test_what_breaks_beside_the_handler_is_a_failed_attempt(lanelog_client: Client, broken: str) -> None:
+    """An exception without a traceback, and a logging filter that raises, cost the message its attempt alone."""
+    handled, dead = Record(), Record()
+
+    def handle(message: Message) -> None:
+        handled(message.payload)
+        if message.payload == b"bad":
+            raise Untraceable if broken == "traceback" else ValueError
+
+    def refuse(record: logging.LogRecord) -> bool:
+        if broken != "traceback" and record.getMessage().startswith("handler.failed"):
+            raise Rude if broken == "rude filter" else ValueError
+        return True
+
+    lanelog_client.on("dead_lettered", dead)
+    lanelog_client.publish_many("t", [("k", b"bad"), ("k", b"good")])
+    logging.getLogger("lanelog.worker").addFilter(refuse)
+    try:
+        once = RetryPolicy(stop=tenacity.stop_after_attempt(1))
+        subscription = lanelog_client.subscribe("t", "g", handle, workers=1, retry=once)
+        dead.wait(1)
+        handled.until(lambda items: b"good" in items)
+        assert subscription.stop(10)
+        assert subscription.failure is None
+    finally:
+        logging.getLogger("lanelog.worker").removeFilter(refuse)
+
+
+def test_a_fault_of_the_engine_ends_the_run(
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever else fails in a worker's thread ends the subscription without a time-out.
+
+    The message has one attempt more, its lane is free, and the error says what failed.
+    """
+
+    def judge(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(policy, "judge", judge)
+    fails = lanelog_client.subscriber("t", "g", workers=1, ack_policy="reject_on_error")
+    lanelog_client.publish("t", "k", b"x")
+
+    @fails
+    def handle(_: Message) -> None:
+        raise ValueError
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        lanelog_client.run(drain_timeout=20)
+    assert events(caplog, "handler.cut_off") == []
+    assert rows(raw, "SELECT leased_by FROM queue_partition_leases") == [("",)]
+    ((attempts, error),) = rows(raw, "SELECT retry_count, last_error FROM queue_delivery_state")
+    assert attempts == 1
+    assert error.startswith("RuntimeError: a fault")

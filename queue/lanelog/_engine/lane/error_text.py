@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lanelog._telemetry import ExcInfo, describe, encodable
+from lanelog._telemetry import ExcInfo, describe, encodable, traceback_of
 from lanelog.message import Postpone, Reject, Retry
 
 if TYPE_CHECKING:
@@ -111,10 +111,10 @@ def _shown(frame: traceback.FrameSummary) -> str:
 
 def _frames(error: BaseException) -> TracebackType | None:
     """The traceback from the user's first frame on. The whole traceback when there is no frame of the user's."""
-    frames = error.__traceback__
+    frames = whole = traceback_of(error)
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN):
         frames = frames.tb_next
-    return error.__traceback__ if frames is None else frames
+    return whole if frames is None else frames
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -71,6 +71,14 @@ def timed_out(config: SubscriptionConfig, attempt: Attempt, reason: str, now: fl
     return failed(config, attempt, TimeoutError(reason), reason, now, ended=Ended.LOCK_EXPIRED)
 
 
+def faulted(config: SubscriptionConfig, attempt: Attempt, fault: BaseException, now: float) -> Outcome:
+    """The outcome of an attempt whose worker met a fault beside the handler: it counts, as a crash would."""
+    try:
+        return failed(config, attempt, fault, describe(fault), now)
+    except Exception:  # noqa: BLE001 - the fault may lie here
+        return Outcome(Verb.RETRY, FALLBACK_WAIT, clip(describe(fault)))
+
+
 def failed(
     config: SubscriptionConfig,
     attempt: Attempt,

@@ -142,10 +142,13 @@ class Member:
             if self.failure is not None:
                 return
             self.failure = error
-        log.error("membership.failed", topic=self.topic, group=self.group, exc_info=error)
-        if "subscription_failed" in (notices := self.signals.notices).wanted:
-            notices.put(Notice(name="subscription_failed", topic=self.topic, group=self.group, error=describe(error)))
-        self.failed(error)
+        try:
+            log.error("membership.failed", topic=self.topic, group=self.group, exc_info=error)
+            if "subscription_failed" in (notices := self.signals.notices).wanted:
+                why = describe(error)
+                notices.put(Notice(name="subscription_failed", topic=self.topic, group=self.group, error=why))
+        finally:
+            self.failed(error)  # whatever the application's logging does: who waits for the end must hear of it
 
     def resolve_all(self, error: Exception) -> None:
         """The engine ends: resolve every waiter with `error`."""

@@ -209,9 +209,19 @@ class Workers:
             try:
                 self._work(worker, member, run)
             except BaseException as error:  # noqa: BLE001 - a fault of the engine, not of the handler
-                member.fail(error)
+                self._end(worker, member, run, error)
             finally:
                 worker.member = worker.run = worker.attempt = None
+
+    def _end(self, worker: Worker, member: Member, run: Run, fault: BaseException) -> None:
+        """End a run after a fault. Its message has failed and the others go back, so that the member can end, too."""
+        try:
+            attempt = worker.attempt
+            if attempt is not None and attempt.state is State.RUNNING:
+                run.record(attempt, policy.faulted(self.config, attempt, fault, time.monotonic()))
+            member.attempts.finish(run)
+        finally:
+            member.fail(fault)
 
     def _work(self, worker: Worker, member: Member, run: Run) -> None:
         isolation = process_isolation()
