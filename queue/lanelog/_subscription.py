@@ -29,7 +29,7 @@ from lanelog._engine.working.pulling import Puller
 from lanelog._engine.working.workers import Workers, compose
 from lanelog._places import GroupTopic
 from lanelog._subscription_facts import SubscriptionState, SubscriptionStats, stats
-from lanelog._telemetry import get_logger
+from lanelog._telemetry import get_logger, report_disabled
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
 
@@ -131,6 +131,7 @@ class SubscriptionCore:
     def start(self) -> None:
         """Register the group, and start. The registration is committed when this returns. Idempotent while it runs."""
         self._engine.check_process()
+        report_disabled()
         with self._lock:
             if self._state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
                 return

@@ -26,6 +26,7 @@ OWN_THREADS: Final = "lanelog-"
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
+_disabled_reported = False
 _LONGEST_VALUE = 2000  # characters; a last error may quote a whole payload
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -182,3 +183,22 @@ def get_logger(room: str, **context: object) -> EventLogger:
     nothing here, because the logger gets its processors from this module.
     """
     return EventLogger(logging.getLogger(f"{LOGGER_NAME}.{room}"), _PROCESSORS, context)
+
+
+def report_disabled() -> None:
+    """Log once in a process that the application has disabled loggers of the library.
+
+    `logging.config` disables every logger that was made before, unless it is told not to. The logger of this event is
+    made here, so it is not among them.
+    """
+    global _disabled_reported  # noqa: PLW0603 - once in a process
+    loggers = list(logging.root.manager.loggerDict.items())
+    rooms = sorted(
+        name
+        for name, logger in loggers
+        if name.startswith(f"{LOGGER_NAME}.") and isinstance(logger, logging.Logger) and logger.disabled
+    )
+    if rooms and not _disabled_reported:
+        _disabled_reported = True
+        log = get_logger("logging")
+        log.warning("loggers.disabled", loggers=rooms, remedy="disable_existing_loggers=False")

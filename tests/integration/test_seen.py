@@ -82,6 +82,31 @@ def test_with_nothing_configured_the_traceback_is_on_the_terminal(lanelog_client
     assert "Logging error" not in done.stderr
 
 
+DISABLED = """
+import logging.config, sys, lanelog
+client = lanelog.connect(sys.argv[1])
+@client.subscriber("orders", "billing")
+def bill(message):
+    pass
+@client.subscriber("orders", "shipping")
+def ship(message):
+    pass
+logging.config.dictConfig({"version": 1})
+client.start()
+client.close()
+"""
+
+
+@pytest.mark.thorough
+def test_loggers_that_the_application_has_disabled_are_told_once(lanelog_client: Client, lanelog_url: str) -> None:
+    """logging.config does so with every logger that was there before, unless it is told not to."""
+    command = [sys.executable, "-c", DISABLED, lanelog_url]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.count("loggers.disabled") == 1
+    assert "lanelog.settler" in done.stderr
+    assert "remedy='disable_existing_loggers=False'" in done.stderr
+
+
 def fails(_message: Message) -> None:
     raise ValueError("no such branch")
 

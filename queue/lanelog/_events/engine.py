@@ -156,6 +156,14 @@ EVENTS: Final = (
         "primary has changed and no member has come yet. In a copy, this process works on the copied messages.",
         "database heartbeats latest",
     ),
+    Event(
+        "loggers.disabled",
+        "WARNING",
+        "logging",
+        "The application's logging configuration has disabled these loggers, and what they say is lost, dead letters "
+        "too: tell it not to. Told once in a process.",
+        "loggers remedy",
+    ),
     Event("loop.callback_failed", "ERROR", "loop", "A loop's end could not be told.", "loop callback error exc_info"),
     Event(
         "loop.failed",
