@@ -3,9 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import httpx
 import pytest
+import wrapt
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -22,7 +26,7 @@ import lanelog
 from lanelog import Client, Message
 from lanelog.spark.replaying.rows import REPLAY
 from lanelog.tracing import Tracing
-from support.waiting import accept, eventually
+from support.waiting import Record, accept, eventually
 from tracing import orders
 
 TRACER = "test"
@@ -278,3 +282,64 @@ def test_a_replayed_message_links(
     (copy,) = spans(exporter, "process t")
     assert copy.parent is None
     assert [link.context.span_id for link in copy.links] == [0xDEF]
+
+
+class TracedCursor(wrapt.ObjectProxy):  # type: ignore[misc]  # wrapt has no types
+    """What an instrumentor of a driver makes of a cursor."""
+
+    def execute(self, *args: Any) -> Any:
+        with self._self_tracer.start_as_current_span("sql", attributes={"sql": str(args[0])}):
+            return self.__wrapped__.execute(*args)
+
+
+class TracedConnection(wrapt.ObjectProxy):  # type: ignore[misc]  # as above
+    """The same of a connection."""
+
+    def cursor(self, *args: Any) -> Any:
+        made = TracedCursor(self.__wrapped__.cursor(*args))
+        made._self_tracer = self._self_tracer
+        return made
+
+
+@pytest.mark.parametrize("driver", ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])])
+def test_an_instrumented_driver_traces_what_the_handler_says(
+    lanelog_url: str,
+    lanelog_client: Client,
+    provider: TracerProvider,
+    exporter: InMemorySpanExporter,
+    monkeypatch: pytest.MonkeyPatch,
+    driver: Literal["pymysql", "mysqlclient"],
+) -> None:
+    """As OpenTelemetry's and ddtrace's instrumentors do. Its statements are in its trace, and the loops' are in none.
+
+    A publish on the connection that it got is part of the transaction, and is announced.
+    """
+    tracing, tracer = Tracing(provider), provider.get_tracer("instrumentor")
+
+    def connected(connect: Any, _instance: object, args: Any, kwargs: Any) -> Any:
+        made = TracedConnection(connect(*args, **kwargs))
+        made._self_tracer = tracer
+        return made
+
+    module = import_module("pymysql" if driver == "pymysql" else "MySQLdb")
+    monkeypatch.setattr(module, "connect", wrapt.FunctionWrapper(module.connect, connected))
+
+    def handle(message: Message) -> None:
+        with message.transaction() as connection:
+            connection.cursor().execute("SELECT 'mine'")
+            client.publish("followed", "k", b"x", connection=connection)
+
+    followed = Record()
+    with (
+        lanelog.connect(lanelog_url, driver=driver) as client,
+        client.subscribe("t", "g", handle, middleware=(tracing.handle,)),
+        client.subscribe("followed", "g", followed),
+    ):
+        client.publish("t", "k", b"x")
+        followed.wait(1)
+        eventually(lambda: spans(exporter, "process t"))
+    (process,) = spans(exporter, "process t")
+    sql = spans(exporter, "sql")
+    assert process.context
+    assert "SELECT 'mine'" in [(span.attributes or {})["sql"] for span in sql]
+    assert {span.context.trace_id for span in sql if span.context} == {process.context.trace_id}

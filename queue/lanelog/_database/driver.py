@@ -290,7 +290,7 @@ class Driver:
 
     def _open_mysqlclient(self) -> Any:
         try:
-            module: Any = import_module("MySQLdb")
+            module: Any = import_module("MySQLdb.connections")
         except ImportError as exc:
             raise ConfigurationError(
                 f"driver='mysqlclient' needs the package mysqlclient ({install('mysqlclient')}): {exc}"
@@ -305,7 +305,8 @@ class Driver:
             options["ssl_mode"] = "VERIFY_IDENTITY" if config.ssl_verify else "REQUIRED"
         if config.user:
             options["user"] = config.user
-        return module.connect(
+        # Not MySQLdb.connect, which instrumentors replace: see `instrumentation`.
+        return module.Connection(
             host="localhost" if config.unix_socket else _over_tcp(config.host),
             port=config.port,
             password=_SecretText(config.password),

@@ -10,6 +10,7 @@ from typing import Any
 
 from lanelog._database import codes
 from lanelog._database.executor import Executor
+from lanelog._database.instrumentation import instrumented
 from lanelog._database.packet import Statement
 from lanelog._database.wire import Wire
 from lanelog.errors import DatabaseError
@@ -24,14 +25,17 @@ class Transaction:
         self.query = (executor or wire).query
         self.one = (executor or wire).one
         self._guarded = False
+        self._lent: Any = None
 
     def __repr__(self) -> str:
         return f"<Transaction on {self._wire!r}>"
 
     @property
     def raw(self) -> Any:
-        """The driver's own connection, for user code."""
-        return self._wire.raw
+        """The driver's own connection, for user code, which an instrumentor of the application may trace."""
+        if self._lent is None:
+            self._lent = instrumented(self._wire.raw)
+        return self._lent
 
     @property
     def max_packet(self) -> int:

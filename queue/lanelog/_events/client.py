@@ -90,6 +90,13 @@ EVENTS: Final = (
         "missing of without error remedy",
     ),
     Event(
+        "instrumentation.failed",
+        "ERROR",
+        "database",
+        "An instrumentor of the application could not trace the connection that its code gets: it is not traced.",
+        "exc_info",
+    ),
+    Event(
         "lane.mended",
         "ERROR",
         "database",
