@@ -1,14 +1,24 @@
 """A publish that finds its lane locked until its time is up says which lane, and, if it may, who holds it."""
 
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from lanelog import connect
+from lanelog.admin import Admin, Rank
+from lanelog.admin.operate import problems
+from lanelog.admin.operate.held_heads import held_heads
+from lanelog.devserver import DevServer
+from lanelog.devserver._local import OPTIONS
 from lanelog.errors import DatabaseError
 from lanelog.publisher import Publisher
 from support.accounts import account
 from support.publishing import hold, publisher_at
+from support.sql import connect as sql_connection
 from support.sql import one, rows
 from support.waiting import eventually
 
@@ -38,6 +48,18 @@ def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: 
         assert "'k' of topic 't' was locked" in str(caught.value)
         assert f"by connection {number} (" in str(caught.value)
         assert caught.value.retriable
+
+
+@pytest.mark.thorough
+def test_each_of_many_that_give_up_at_once_is_told_the_holder(lanelog_url: str, number: int) -> None:
+    """They ask the server together."""
+    with (
+        publisher_at(lanelog_url, impatient=True, publish_timeout=0.5) as publisher,
+        ThreadPoolExecutor(12) as threads,
+    ):
+        publishing = [threads.submit(publisher.publish, "t", "k", b"2") for _ in range(12)]
+        errors = [each.exception(30) for each in publishing]
+    assert [f"by connection {number} (" in str(error) for error in errors] == [True] * 12
 
 
 @pytest.mark.thorough
@@ -90,3 +112,62 @@ def test_who_may_not_see_the_holder_gets_the_lane(lanelog_url: str, number: int,
     assert "the lane of key 'k' of topic 't' was locked by " in str(caught.value)
     assert "held by" not in str(caught.value)
     assert number
+
+
+@pytest.fixture
+def watching(request: pytest.FixtureRequest, lanelog_server: DevServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a database on a server that watches its locks. The servers of tests run without, for a quicker start.
+
+    MariaDB shows them in any case.
+    """
+    if lanelog_server.family == "mariadb":
+        return str(request.getfixturevalue("lanelog_url"))
+    watched = [option for option in OPTIONS["mysql"] if option != "--performance-schema=OFF"]
+    monkeypatch.setitem(OPTIONS, "mysql", tuple(watched))
+    server: DevServer = request.getfixturevalue("private_server")
+    return server.create_database("watching")
+
+
+@contextmanager
+def waiting(url: str) -> Iterator[int]:
+    """A publisher that waits for lane k of topic t. Yields the number of the connection that holds it."""
+    with connect(url) as client, sql_connection(url, autocommit=False) as holder, ThreadPoolExecutor(1) as threads:
+        client.migrate()
+        client.publish("t", "k", b"1")
+        hold(holder, "k")
+        published = threads.submit(client.publish, "t", "k", b"2")
+        try:
+            yield int(one(holder, "SELECT CONNECTION_ID()"))
+        finally:
+            holder.rollback()
+        published.result(20)
+
+
+@pytest.mark.thorough
+def test_status_names_the_transaction_that_publishers_wait_for(watching: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its lane, connection and account; the monitor gets its age. A young one is no problem."""
+    with waiting(watching) as number, connect(watching) as client:
+        look(client.admin, number, monkeypatch)
+
+
+def look(admin: Admin, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What administration shows of the connection that holds the lane."""
+    assert problems.HELD > 3
+    (young,) = eventually(lambda: held_heads(admin._database))
+    assert (young.topic, young.key, young.connection, young.waiting) == ("t", "k", number, 1)
+    assert [each for each in admin.status(["t"]).problems if each.what == "head locked"] == []
+    monkeypatch.setattr(problems, "HELD", 1.0)
+    (found,) = eventually(lambda: [each for each in admin.status().problems if each.what == "head locked"])
+    assert (found.topic, found.key, found.rank) == ("t", "k", Rank.STUCK)
+    assert f"connection {number} (root@" in found.detail
+    assert f"KILL {number}" in found.detail
+    assert found.seconds is not None
+    assert 1 <= found.seconds < 15
+    assert (admin.figures().held_head or 0) >= 1
+
+
+def test_status_does_without_what_the_account_may_not_see(lanelog_url: str, raw: Any) -> None:
+    """The rest of the answer is as ever, and the monitor has no such figure."""
+    with waiting(lanelog_url), account(raw, lanelog_url, {"*": "SELECT"}) as url, connect(url) as client:
+        assert client.admin.status().topics == 1
+        assert client.admin.figures().held_head is None

@@ -53,6 +53,7 @@ def figures(topics: list[str], *groups: GroupInfo, server: ServerFigures = SERVE
         groups=tuple(GroupFigures(info=info, stuck_lanes=0, failing_lanes=0) for info in groups),
         delayed={},
         contradictions=0,
+        held_head=0.0,
         server=server,
     )
 
@@ -291,6 +292,10 @@ STAGED = [
     Staged(
         "LanelogContradiction", {"lanelog_contradictions": 1}, "lanelog's tables contradict each other",
         ["lanelog", "doctor"], severity="critical",
+    ),
+    Staged(
+        "LanelogHeadLocked", {"lanelog_head_locked_seconds": 90},
+        "publishers wait for a transaction that has been open for 1m 30s", ["lanelog", "status"], severity="critical",
     ),
     Staged(
         "LanelogOldTransaction", {"lanelog_database_oldest_transaction_seconds": 600},

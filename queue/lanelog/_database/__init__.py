@@ -4,18 +4,17 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 `Session`, and all others borrow a `Transaction` from the pool.
 
 * `driver` opens connections. No other room imports a driver, except for the error numbers in `pymysql.constants`.
-* `translation` turns a driver's errors into lanelog's, and decides which are worth a repetition. `outage` decides the
-  same for a loop, which goes on. `codes` groups the error numbers by their consequence.
-* `wire` is one connection. If it breaks, nothing of its transaction is repeated on another one.
-* `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire. `incarnation` names
-  one life of one server: what a process remembers holds for that one alone.
+* `translation` makes lanelog's errors of a driver's, and decides which are worth a repetition. `outage` decides the same
+  for a loop, which goes on. `codes` groups the error numbers by their consequence.
+* `wire` is one connection. If it breaks, nothing of its transaction is repeated on another one. `incarnation` names one
+  life of one server: what a process remembers holds for that one alone.
+* `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
 * `answers` and `rows` mend PyMySQL's connection. `loans` and `locking` lose nothing when an exception interrupts them.
-* `naming` names our database in each statement on a connection that user code has.
+* `naming` names our database in each statement on a connection that user code has. `instrumentation` shows it to traces.
 * `session_settings`, `server_facts`, `row_locks`: whether the server took what we set, is supported, and locks rows.
-* `precedence` decides which loop gets no connection if there are too few. `blocking` finds who holds a lock.
+* `precedence` and `reserve` decide who gets no connection if there are too few. `blocking` finds who holds a lock.
 * `retries` repeats whole transactions, never statements. `packet` sends one in a single round trip.
 * `fork` makes a child forget inherited connections. `ambient` knows which of our transactions a thread has open.
-* `instrumentation` lets user code's statements be traced, and `reserve` leaves connections to other programs.
 """
 
 from __future__ import annotations

@@ -128,6 +128,12 @@ _OVER_TIME: Final = (
         "s",
         says="Empty: the exporter's account lacks PROCESS.",
     ),
+    Panel(
+        "Oldest transaction that publishers wait for",
+        (("lanelog_head_locked_seconds", "open for"),),
+        "s",
+        says="Empty: the exporter's account lacks PROCESS.",
+    ),
     Panel("Deleted rows that wait for purge", (("lanelog_database_history_list_length", "transactions"),)),
     Panel("Size of the tables", (("lanelog_table_bytes", "{{table}}"),), "bytes"),
     Panel("How long a look takes", (("lanelog_look_seconds", "seconds"),), "s"),

@@ -124,6 +124,12 @@ def metrics_of(found: Figures) -> Iterator[Metric]:
     yield from families(_topics(found), topics, ("topic",), lambda each: (each.topic,), TOPICS_MAX)
     yield _one("lanelog_contradictions", "Tables that contradict each other.", found.contradictions)
     yield from _left_out(found)
+    if found.held_head is not None:
+        yield _one(
+            "lanelog_head_locked_seconds",
+            "For how long the oldest transaction has been open that publishers wait for; 0: they wait for none.",
+            found.held_head,
+        )
     yield from _database(found.server)
 
 

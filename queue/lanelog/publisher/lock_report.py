@@ -6,6 +6,7 @@ Never raises, and asks the server only after a failure.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection
 from copy import copy
 from typing import Final
@@ -14,28 +15,42 @@ from attrs import define, field
 
 from lanelog._database import Database, codes
 from lanelog._database.fork import register_shared
-from lanelog._database.locking import taking
 from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
 
 _NAMED: Final = 3
 _ASKED_FOR: Final = 2.0
 """Seconds that an error may be late for the sake of its text."""
+_FRESH: Final = 1.0
+"""Seconds for which an answer is given again."""
+_AT_ONCE: Final = 4
+"""Questions that are asked at the same time. Each takes two connections of its own."""
+
+
+@define(eq=False)
+class _Question:
+    """What one thread asks the server, for all threads that gave up on the same lanes."""
+
+    answer: str | None = None
+    """None: it has not come yet."""
+    at: float = 0.0
+    """When it came (monotonic)."""
 
 
 @define(eq=False)
 class Locked:
-    """Describes locked lanes. Thread-safe. One thread at a time asks the server; the others do without an answer."""
+    """Describes locked lanes. Thread-safe. Threads that gave up on the same lanes ask the server once."""
 
     _database: Database
-    _asking: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
+    _questions: dict[tuple[str, frozenset[str]], _Question] = field(factory=dict, init=False, repr=False)
+    _changed: threading.Condition = field(factory=threading.Condition, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         register_shared(self)
 
     def abandon(self) -> None:
-        """Forget the lock in a forked child: it has none of the threads."""
-        self._asking = threading.Lock()
+        """Forget the questions in a forked child: it has none of the threads."""
+        self._changed, self._questions = threading.Condition(), {}
 
     def explained(self, error: DatabaseError, topic: str, keys: Collection[str], *, ask: bool = True) -> DatabaseError:
         """Return `error`. For a lock time-out, return a copy that names the locked lanes and, if `ask`, the holder."""
@@ -48,13 +63,38 @@ class Locked:
 
     def holder(self, topic: str, keys: Collection[str]) -> str:
         """Return ` (now held by connection 17 (app@10.0.0.3:5123))`, or nothing if the server does not tell soon."""
-        with taking(self._asking) as mine:
-            if not mine:
+        asked, until = (topic, frozenset(keys)), time.monotonic() + _ASKED_FOR
+        with self._changed:
+            self._changed.wait_for(lambda: self._known(asked) or self._asking() < _AT_ONCE, _ASKED_FOR)
+            question = self._known(asked)
+            if question is not None:
+                self._changed.wait_for(lambda: question.answer is not None, until - time.monotonic())
+                return question.answer or ""
+            if self._asking() >= _AT_ONCE:
                 return ""
+            self._questions = {each: self._questions[each] for each in self._questions if self._known(each)}
+            question = self._questions[asked] = _Question()
+        answer = ""
+        try:
             found = self._database.holder(
-                lambda cx: partitions.lock_heads(cx, topic, keys, wait=True), seconds=_ASKED_FOR
+                lambda cx: partitions.lock_heads(cx, topic, keys, wait=True), seconds=until - time.monotonic()
             )
-        return f" (now held {found})" if found is not None else ""
+            answer = f" (now held {found})" if found is not None else ""
+        finally:
+            with self._changed:
+                question.answer, question.at = answer, time.monotonic()
+                self._changed.notify_all()
+        return answer
+
+    def _known(self, asked: tuple[str, frozenset[str]]) -> _Question | None:
+        """The question about these lanes whose answer another thread may take."""
+        question = self._questions.get(asked)
+        old = question is None or (question.answer is not None and time.monotonic() - question.at >= _FRESH)
+        return None if old else question
+
+    def _asking(self) -> int:
+        """How many questions have no answer yet."""
+        return sum(each.answer is None for each in self._questions.values())
 
 
 def lanes(topic: str, keys: Collection[str]) -> str:

@@ -66,6 +66,11 @@ class Figures:
     """Messages that are not in the log yet, by topic; topics without one are missing."""
     contradictions: int
     """Contradictions between tables; no more than 20 are counted."""
+    held_head: float | None = None
+    """Seconds for which the oldest transaction has been open that publishers wait for; 0: they wait for none.
+
+    None: the account may not see it.
+    """
     server: ServerFigures
     topics_left_out: int = 0
     """Topics that were not looked at."""
@@ -83,6 +88,7 @@ def figures(database: Database) -> Figures:
         groups=tuple(map(_group, seen.groups, status.of_lanes(database, seen.groups))),
         delayed=read(database, scheduled.counts, "counting delayed messages"),
         contradictions=len(seen.wrong),
+        held_head=None if seen.held is None else max((each.seconds for each in seen.held), default=0.0),
         server=server_figures(database),
         topics_left_out=seen.topics_left_out,
         groups_left_out=seen.groups_left_out,

@@ -20,6 +20,7 @@ from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
     from lanelog._engine.contradictions import Contradiction
+    from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.types.messages import DeadLetterReason
     from lanelog.admin.types.topology import GroupInfo, LaneInfo, TopicInfo
 
@@ -29,6 +30,8 @@ JOB_RESTS: Final = 86_400.0
 """Seconds for which an archive or a replay may be behind while no process runs it: an archive often runs once a day."""
 ALIKE: Final = 10.0
 """Seconds between two ages that are as good as the same."""
+HELD: Final = 5.0
+"""Seconds after which a transaction is reported that publishers wait for: as long as one of their waits."""
 REASONS: Final = 3
 """Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
 
@@ -238,6 +241,25 @@ def of_contradiction(wrong: Contradiction) -> Problem:
         key=wrong.key,
         offset=wrong.offset,
         detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows; what mends it:",
+        command="lanelog doctor",
+    )
+
+
+def of_held_head(held: HeldHead) -> Problem | None:
+    """Return the problem of a lane whose head a transaction has locked, unless that is young."""
+    if held.seconds < HELD:
+        return None
+    by = f"connection {held.connection}" + (f" ({held.account})" if held.account else "")
+    return Problem(
+        rank=Rank.STUCK,
+        what="head locked",
+        topic=held.topic,
+        group="",
+        key=held.key or None,
+        seconds=held.seconds,
+        detail=f"the transaction of {by} has locked it, and publishes of this key wait for that and time out; "
+        f"commit or roll it back there, or end it by KILL {held.connection}; what else the server shows:",
+        cause=by,
         command="lanelog doctor",
     )
 

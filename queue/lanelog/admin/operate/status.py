@@ -18,7 +18,17 @@ from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.together import together
 from lanelog.admin.operate import repair
-from lanelog.admin.operate.problems import SLOW, Problem, of_contradiction, of_group, of_lane, of_letters, worst_first
+from lanelog.admin.operate.held_heads import held_heads
+from lanelog.admin.operate.problems import (
+    SLOW,
+    Problem,
+    of_contradiction,
+    of_group,
+    of_held_head,
+    of_lane,
+    of_letters,
+    worst_first,
+)
 from lanelog.admin.read import lanes, messages, registrations, topics
 from lanelog.admin.read.ages import USUAL
 from lanelog.admin.read.registrations import GROUPS_MAX
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database
     from lanelog._engine.contradictions import Contradiction
+    from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.types.topology import LaneInfo, TopicInfo
 
 LANES: Final = 100
@@ -117,7 +128,7 @@ def left_out(*looked: tuple[int, int, str]) -> str:
 
 @define(kw_only=True)
 class StatusParts:
-    """Topics, groups and contradictions between tables, and how many of each were left out."""
+    """Topics, groups, contradictions between tables, how many of each were left out, and heads that are waited for."""
 
     topics: list[TopicInfo] = field(factory=list)
     topics_left_out: int = 0
@@ -125,6 +136,8 @@ class StatusParts:
     groups_left_out: int = 0
     wrong: list[Contradiction] = field(factory=list)
     topics_not_compared: int = 0
+    held: list[HeldHead] | None = None
+    """Heads that publishers wait for. None: the account may not see them."""
 
 
 def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
@@ -149,12 +162,17 @@ def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
                 there = read(database, registrations.count, "counting groups", each)
                 seen.groups_left_out += max(0, there - len(found))
 
-    together([look_at_topics, look_at_contradictions, look_at_groups])
+    def look_at_held_heads() -> None:
+        found = held_heads(database)
+        seen.held = found and [each for each in found if chosen is None or each.topic in chosen]
+
+    together([look_at_topics, look_at_contradictions, look_at_groups, look_at_held_heads])
     return seen
 
 
 def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str], float]) -> Iterator[Problem]:
     yield from map(of_contradiction, seen.wrong)
+    yield from (problem for each in seen.held or () if (problem := of_held_head(each)) is not None)
     for look, lanes_wrong in zip(seen.groups, of_lanes(database, seen.groups), strict=True):
         group = look.info
         yield from of_group(group, growth.get((group.topic, group.group)))

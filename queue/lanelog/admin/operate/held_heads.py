@@ -1,0 +1,94 @@
+"""The transactions that publishers wait for: which lane's head each of them has locked, and since when.
+
+Owns these questions. They go by what waits, because most locks on heads last for a moment and hold nobody up. Changes
+nothing and judges nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._database import codes
+from lanelog.admin.lookup.known import read
+from lanelog.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from lanelog._database import Database, Executor
+
+_AGE: Final = "TIMESTAMPDIFF(SECOND, holder.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'))"
+
+# The rows of queue_partitions that a connection waits for, and the connections that have locked them and wait for no
+# lock themselves (needs PROCESS; data locks: those waited for; the other tables are in the server's memory).
+OF_MARIADB: Final = f"""SELECT wanted.lock_data, holder.trx_mysql_thread_id, session.USER, session.HOST, {_AGE}
+FROM information_schema.INNODB_LOCK_WAITS AS waits
+JOIN information_schema.INNODB_LOCKS AS wanted ON wanted.lock_id = waits.requested_lock_id
+JOIN information_schema.INNODB_TRX AS holder ON holder.trx_id = waits.blocking_trx_id
+LEFT JOIN information_schema.PROCESSLIST AS session ON session.ID = holder.trx_mysql_thread_id
+WHERE wanted.lock_table = CONCAT('`', DATABASE(), '`.`queue_partitions`') AND wanted.lock_index = 'PRIMARY'
+AND holder.trx_state <> 'LOCK WAIT'"""
+OF_MYSQL: Final = f"""SELECT wanted.LOCK_DATA, holder.trx_mysql_thread_id, session.PROCESSLIST_USER,
+session.PROCESSLIST_HOST, {_AGE}
+FROM performance_schema.data_lock_waits AS waits
+JOIN performance_schema.data_locks AS wanted ON wanted.ENGINE_LOCK_ID = waits.REQUESTING_ENGINE_LOCK_ID
+JOIN information_schema.INNODB_TRX AS holder ON holder.trx_id = waits.BLOCKING_ENGINE_TRANSACTION_ID
+LEFT JOIN performance_schema.threads AS session ON session.PROCESSLIST_ID = holder.trx_mysql_thread_id
+WHERE wanted.OBJECT_SCHEMA = DATABASE() AND wanted.OBJECT_NAME = 'queue_partitions' AND wanted.INDEX_NAME = 'PRIMARY'
+AND holder.trx_state <> 'LOCK WAIT'"""
+
+# Whether MySQL's performance schema is on (no table).
+_WATCHED: Final = "SELECT @@performance_schema"
+
+# How both families write the primary key of a locked row: `'topic', 'key'`, quotes doubled.
+_PLACE: Final = re.compile(r"'((?:[^']|'')*)', '((?:[^']|'')*)'")
+
+
+@frozen(kw_only=True)
+class HeldHead:
+    """A lane whose head a transaction has locked, while others wait to publish there."""
+
+    topic: str
+    key: str
+    connection: int
+    account: str
+    """`user@host`. Empty: the server does not tell."""
+    seconds: float
+    """For how long the transaction has been open."""
+    waiting: int
+    """Connections that wait for the head."""
+
+
+def held_heads(database: Database) -> list[HeldHead] | None:
+    """Return the heads that are waited for, the oldest transaction first.
+
+    None: the account lacks PROCESS, or MySQL's performance schema is off or not to be read.
+    """
+    try:
+        return read(database, _held_heads, "asking who holds heads", mariadb=database.facts().mariadb)
+    except DatabaseError as error:
+        if error.code not in codes.DENIED_ANYWHERE:
+            raise
+        return None
+
+
+def _held_heads(cx: Executor, *, mariadb: bool) -> list[HeldHead] | None:
+    if not mariadb and cx.one(_WATCHED) == (0,):
+        return None  # its tables are there, and empty
+    found: dict[tuple[str, int], HeldHead] = {}
+    for data, connection, user, host, seconds in cx.query(OF_MARIADB if mariadb else OF_MYSQL):
+        place = _PLACE.match(str(data))
+        if place is None or seconds is None:
+            continue
+        topic, key = (name.replace("''", "'") for name in place.groups())
+        before = found.get((str(data), int(connection)))
+        found[str(data), int(connection)] = HeldHead(
+            topic=topic,
+            key=key,
+            connection=int(connection),
+            account=f"{user}@{host}" if user else "",
+            seconds=max(0, int(seconds)),
+            waiting=1 if before is None else before.waiting + 1,
+        )
+    return sorted(found.values(), key=lambda each: -each.seconds)
