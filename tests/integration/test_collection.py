@@ -1,6 +1,8 @@
 """Collection and purge: what leaves the log, when, and that nobody misses it."""
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +13,7 @@ import lanelog
 from lanelog import Client, DatabaseError, Message, Reject
 from lanelog._database import NOW_MS, Database
 from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT, STEP
+from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._stores import offsets
 from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, stored, watermark
@@ -172,6 +175,37 @@ def test_a_drained_lane_is_purged_and_comes_back_above(
     assert key == "a"
     assert offset >= 8
     assert token > max(t for _, _, t in seen.items[:10])
+
+
+@pytest.mark.thorough
+def test_purge_that_falls_behind_is_told_once(
+    janitors: Janitors, client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pass over the drained lanes that lasts too long is an event, and the next one only after one in time."""
+    monkeypatch.setattr("lanelog._engine.cleanup.janitor.PURGES_A_PASS", 2)
+    client.subscribe("t", "g", accept, retention=0)
+    assert client._engine is not None
+    janitor, begin = Janitor(client._engine.context, JanitorPace(behind=0.0)), time.monotonic()
+
+    def drain(keys: str) -> None:
+        client.publish_many("t", [(key, b"x") for key in keys])
+        eventually(lambda: (janitors.take(janitor, begin), one(raw, "SELECT COUNT(*) FROM queue_messages") == 0)[1])
+        rows(raw, "UPDATE queue_offsets SET updated_at = 0")  # all are idle for long
+
+    try:
+        drain("abcdef")
+        for seconds in (100, 110, 120, 130):
+            janitors.take(janitor, begin + seconds)
+        assert lanes(raw, "t") == {}
+        (told,) = events(caplog, "purge.behind", logging.WARNING)
+        assert told == "purge.behind topic=t seconds=10 purged=4"
+        janitors.take(janitor, begin + 200)  # finds none
+        drain("uvw")
+        for seconds in (300, 310):
+            janitors.take(janitor, begin + seconds)
+        assert len(events(caplog, "purge.behind")) == 2
+    finally:
+        janitor.close()
 
 
 def test_a_lane_with_anything_left_is_not_purged(janitors: Janitors, client: Client, raw: Any) -> None:

@@ -27,6 +27,10 @@ class Janitors:
         while self._really(janitor, time.monotonic() + later) == 0.0:
             pass
 
+    def take(self, janitor: Janitor, now: float) -> float:
+        """One turn of it, at this time (monotonic). Return the seconds until the next."""
+        return self._really(janitor, now)
+
     def turn(self, client: Client) -> None:
         """All that may be deleted now is, by one that remembers nothing and puts nothing off."""
         assert client._engine is not None

@@ -76,6 +76,15 @@ EVENTS: Final = (
         "topic key group offset attempt dead_letter_topic",
     ),
     Event(
+        "purge.behind",
+        "WARNING",
+        "janitor",
+        "Drained lanes are not purged as fast as they come: a pass over them takes longer than a minute and than "
+        "`lane_idle_purge`, and the tables grow. Run `lanelog maintain` beside it, or publish under fewer keys. Told "
+        "once until a pass is in time.",
+        "topic seconds purged",
+    ),
+    Event(
         "heartbeat.read_failed",
         "ERROR",
         "keeper",

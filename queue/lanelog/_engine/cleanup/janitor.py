@@ -65,6 +65,8 @@ class JanitorPace:
     """Between two turns, when nothing more is ready."""
     expired: float = 60.0
     """Between two passes for the groups of a topic that have no living member."""
+    behind: float = 60.0
+    """The longest pass of purge that is in time. With a longer `lane_idle_purge`, that is."""
 
 
 @define(eq=False)
@@ -78,6 +80,9 @@ class Topic:
     waits: dict[str, float] = field(factory=dict)  # key -> the length of its last wait (seconds)
     purge_at: float = 0.0
     purge_after: str = ""
+    purge_began: float = 0.0  # when the pass over drained lanes began (monotonic)
+    purged: int = 0  # lanes purged in this pass
+    purge_behind: bool = False  # it was logged that passes take too long
     kept: retention.TopicSchedule = field(factory=retention.TopicSchedule)
     passes: auditing.Passes = field(factory=auditing.Passes)
     expired_at: float = 0.0
@@ -228,16 +233,29 @@ class Janitor:
         idle = self.context.database.config.lane_idle_purge
         if now < state.purge_at:
             return False
+        if not state.purge_after:
+            state.purge_began, state.purged = now, 0
         keys = offsets.idle_floors(self.session, member.topic, state.purge_after, idle, PURGES_A_PASS)
         tables = self.context.database.tables_version
         for key in removable(self.session, member.topic, keys, tables=tables):
             if self._purge.drained(member.topic, key):
+                state.purged += 1
                 state.forget(key)
         state.purge_after = keys[-1] if len(keys) == PURGES_A_PASS else ""
+        self._judge_purge(member.topic, state, now - state.purge_began, max(idle, self.pace.behind))
         if not state.purge_after:
             state.purge_at = now + min(60.0, max(self.pace.turn, idle / 2))
             self._forget_others(member.topic, state)
         return bool(state.purge_after)
+
+    @staticmethod
+    def _judge_purge(topic: str, state: Topic, seconds: float, longest: float) -> None:
+        """Log once that passes take so long that drained lanes pile up, until one is in time again."""
+        if seconds <= longest:
+            state.purge_behind = state.purge_behind and bool(state.purge_after)
+        elif not state.purge_behind:
+            state.purge_behind = True
+            log.warning("purge.behind", topic=topic, seconds=round(seconds, 1), purged=state.purged)
 
     def _forget_others(self, topic: str, state: Topic) -> None:
         """Forget the lanes that this client does not own. Another client may have purged them."""
