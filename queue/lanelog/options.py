@@ -54,7 +54,7 @@ class ConnectOptions(TypedDict, total=False):
     pool_size: int
     """Connections shared by publishers and handlers' transactions, at least 2. Default: 8."""
     publish_timeout: Duration
-    """How long `publish` repeats a transaction that failed for a moment. Default: 30 s."""
+    """How long a publish lasts at most, with all repetitions of what failed for a moment. Default: 30 s."""
     lane_idle_purge: Duration
     """A drained lane that is idle for this time loses its rows. Its offsets go on where they were. Default: 600 s."""
     max_payload_bytes: int

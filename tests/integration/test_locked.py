@@ -59,7 +59,7 @@ def test_each_of_many_that_give_up_at_once_is_told_the_holder(lanelog_url: str, 
     ):
         publishing = [threads.submit(publisher.publish, "t", "k", b"2") for _ in range(12)]
         errors = [each.exception(30) for each in publishing]
-    assert [f"by connection {number} (" in str(error) for error in errors] == [True] * 12
+    assert [str(error) for error in errors if f"by connection {number} (" not in str(error)] == []
 
 
 @pytest.mark.thorough

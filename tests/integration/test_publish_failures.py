@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,23 @@ def test_an_unknown_commit_of_many_is_repeated(distant: Publisher, proxy: Proxy,
     assert proxy.cuts == 2
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'k'") == [(6,)]
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'j'") == [(2,)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("many", [False, True])
+def test_a_publish_ends_with_its_time(proxy: Proxy, many: bool) -> None:
+    """A server that does not answer is asked again, but not for as long as an answer may take otherwise."""
+    with publisher_at(proxy.url, publish_timeout=5.0, read_timeout=4.0) as publisher:
+        publisher.publish("t", "k", b"first")
+        proxy.silent = True
+        began = time.monotonic()
+        with pytest.raises(DatabaseError) as caught:
+            if many:
+                publisher.publish_many("t", [("k", b"x")])
+            else:
+                publisher.publish("t", "k", b"x")
+        assert 4.0 < time.monotonic() - began < 6.8
+        assert caught.value.retriable
 
 
 @pytest.mark.parametrize("distant", [False], indirect=True, ids=["single statements"])

@@ -49,7 +49,11 @@ class Contended:
 def grouping(writer: Writer, *, timeout: float = 0.01, backoff: Backoff = OF_TRANSACTIONS) -> GroupCommit:
     """Group commit with a place for nobody who waits at the server."""
     database: Any = SimpleNamespace(
-        config=SimpleNamespace(publish_timeout=timeout), reached=True, holder=lambda _lock, seconds: seconds and None
+        config=SimpleNamespace(publish_timeout=timeout),
+        deadline=lambda: time.monotonic() + timeout,
+        lock_wait=5,
+        reached=True,
+        holder=lambda _lock, seconds: seconds and None,
     )
     anything: Any = writer
     return GroupCommit(database, anything, LockWaiters(0), Locked(database), backoff)

@@ -20,6 +20,7 @@ from pymysql.constants import CLIENT
 from lanelog._database import session_settings
 from lanelog._database.rows import Connection
 from lanelog._database.server_facts import ServerFacts, refuse_imitation
+from lanelog._database.time_left import at_most
 from lanelog._extras import install
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
@@ -179,6 +180,7 @@ class Driver:
             facts = self._greet(raw, cursor, autocommit=autocommit)
             if self.config.tls:
                 _check_encryption(cursor)
+            self.limit(raw, self.config.read_timeout)
         except BaseException:
             raw.close()
             raise
@@ -220,6 +222,12 @@ class Driver:
             return facts
         consequence = "a process that stops would hold its locks for hours: publishing and handling are refused"
         return evolve(facts, locks_refused=session_settings.refusal(wanted, ignored, consequence=consequence))
+
+    @staticmethod
+    def limit(raw: Any, seconds: float) -> None:
+        """Let the next answers take so long, if the driver can change that. mysqlclient cannot."""
+        if hasattr(raw, "_read_timeout"):
+            raw._read_timeout = seconds  # noqa: SLF001 - there is no public way
 
     def reclaim(self, raw: Any, state: OwnState) -> None:
         """Undo what user code has set on a connection, inside its transaction.
@@ -265,8 +273,8 @@ class Driver:
             password=_Secret(config.password.encode()),
             database=config.database,
             unix_socket=config.unix_socket,
-            connect_timeout=config.connect_timeout,
-            read_timeout=config.read_timeout,
+            connect_timeout=at_most(config.connect_timeout),
+            read_timeout=at_most(config.read_timeout),
             write_timeout=config.read_timeout,
             charset=_CHARSET,
             collation=_COLLATION,
@@ -290,6 +298,7 @@ class Driver:
 
     def _open_mysqlclient(self) -> Any:
         try:
+            import_module("MySQLdb")
             module: Any = import_module("MySQLdb.connections")
         except ImportError as exc:
             raise ConfigurationError(
@@ -311,7 +320,7 @@ class Driver:
             port=config.port,
             password=_SecretText(config.password),
             database=config.database,
-            connect_timeout=max(1, round(config.connect_timeout)),
+            connect_timeout=max(1, round(at_most(config.connect_timeout))),
             read_timeout=max(1, round(config.read_timeout)),
             write_timeout=max(1, round(config.read_timeout)),
             charset=_CHARSET,

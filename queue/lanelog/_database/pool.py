@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from attrs import define, field
@@ -24,6 +24,7 @@ from lanelog._database.precedence import Worth
 from lanelog._database.retries import with_retries
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
+from lanelog._database.time_left import at_most, deadline, until
 from lanelog._database.transaction import Transaction
 from lanelog._database.wire import Wire
 from lanelog.config import ConnectConfig
@@ -171,6 +172,19 @@ class Database:
             stopping=stopping,
         )
 
+    def deadline(self) -> float:
+        """Return when (monotonic) a publish of this thread that begins now, or has begun, gives up."""
+        return deadline(self.config.publish_timeout)
+
+    def limited(self) -> AbstractContextManager[None]:
+        """Let this thread wait for the server and for connections until `deadline`, within the block."""
+        return until(self.deadline())
+
+    @property
+    def lock_wait(self) -> int:
+        """Seconds for which the server lets a statement wait for a row lock."""
+        return self._driver.lock_wait
+
     def close(self) -> None:
         """Close all pooled connections, those in use when they come back. Does not close sessions."""
         self._closed = True
@@ -183,7 +197,7 @@ class Database:
         wires = self._wires
         loan = wires.loan(lambda loan, error: self._finish(loan, wires, error, lent=lent))
         try:
-            self._take(loan, self.config.publish_timeout if wait is None else wait)
+            self._take(loan, at_most(self.config.publish_timeout if wait is None else wait))
             self._ensure_fresh(loan.wire)
         except BaseException:
             loan.give_back()

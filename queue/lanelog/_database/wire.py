@@ -18,6 +18,7 @@ from lanelog._database.driver import Driver, OwnState
 from lanelog._database.incarnation import Incarnation, read_incarnation
 from lanelog._database.packet import Statement
 from lanelog._database.server_facts import ServerFacts
+from lanelog._database.time_left import at_most
 from lanelog._database.translation import (
     breaks_connection,
     breaks_transaction,
@@ -150,7 +151,7 @@ class Wire:
             return
         if self.doomed is not None:
             raise self.doomed
-        raw = self._live()
+        raw = self._limited()
         try:
             with calling:
                 raw.commit()
@@ -184,7 +185,7 @@ class Wire:
         """
         if self.doomed is not None:
             raise self.doomed
-        raw = self._live()
+        raw = self._limited()
         told: list[int] = []
         try:
             with calling:
@@ -306,7 +307,7 @@ class Wire:
 
     def _run(self, sql: str, args: Sequence[object]) -> Any:
         self._committed = False
-        raw = self._live()
+        raw = self._limited()
         began = time.monotonic()
         try:
             # User code may have set another class.
@@ -333,3 +334,9 @@ class Wire:
         if self.raw is None:
             raise self.doomed or DatabaseError("the connection was closed before", code=0, retriable=True)
         return self.raw
+
+    def _limited(self) -> Any:
+        """The connection, whose answers this thread awaits for as long as it may."""
+        raw = self._live()
+        self._driver.limit(raw, at_most(self._driver.config.read_timeout))
+        return raw

@@ -51,7 +51,7 @@ class BulkWriter:
         After a DatabaseError none is committed, unless its `outcome_unknown` is true.
         """
         try:
-            return self._publish(topic, drafts, time.monotonic() + self._database.config.publish_timeout)
+            return self._publish(topic, drafts, self._database.deadline())
         except DatabaseError as exc:
             # The last transaction has committed nothing. An earlier one may have, and no later one has had all heads
             # and looked the ids up since.
@@ -63,7 +63,8 @@ class BulkWriter:
         refused = 0
         while True:
             with self._gate.enter([(topic, key) for key in busy]) as waits:
-                first = busy if waits else set()
+                # The server's wait must end in time, too.
+                first = busy if waits and deadline - time.monotonic() > self._database.lock_wait else set()
                 try:
                     result = self._database.retry(
                         lambda first=first: self._transact(topic, drafts, first),  # type: ignore[misc]
@@ -85,7 +86,7 @@ class BulkWriter:
                 )
             if result.missing:
                 self._lanes.create(topic, result.missing, deadline=deadline)
-            if busy and not waits:
+            if busy and not first:
                 refused += 1
                 Wakeup().wait(OF_TRANSACTIONS.after(refused))
             busy |= result.busy

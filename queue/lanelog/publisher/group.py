@@ -65,7 +65,7 @@ class GroupCommit:
 
         Raises DatabaseError when its time is up, or the error of its transaction.
         """
-        member = Waiter(draft, time.monotonic() + self._database.config.publish_timeout)
+        member = Waiter(draft, self._database.deadline())
         line: Line | None = None
         try:
             with self._lock:
@@ -151,7 +151,8 @@ class GroupCommit:
         refused = 0
         while not holder.done and _left(holder.deadline) > 0:
             with self._gate.enter([(topic, key)]) as waits:
-                self._commit_lane(line, holder, wait=waits)
+                # The server's wait must end in time, too.
+                self._commit_lane(line, holder, wait=waits and _left(holder.deadline) > self._database.lock_wait)
             if not holder.done:
                 refused += 1
                 holder.signal.clear()  # it may have been set late, to say that this thread is the holder
@@ -241,12 +242,13 @@ class GroupCommit:
 
     def _expired(self, member: Waiter) -> DatabaseError:
         seconds = self._database.config.publish_timeout
+        topic, key = member.draft.topic, member.draft.key
+        by = self._locked.holder(topic, [key])
+        locked = f"{lanes(topic, [key])} locked by others{by}"
         if member.claimed:
-            why = "another thread was about to; publish it again under the same id"
+            why = "another thread was about to; publish it again under the same id" + (f"; {locked}" if by else "")
         else:
-            topic, key = member.draft.topic, member.draft.key
-            why = f"{lanes(topic, [key])} locked by others{self._locked.holder(topic, [key])}"
-            why += ", or the database did not answer"
+            why = f"{locked}, or the database did not answer"
         return DatabaseError(
             f"the message was not committed within publish_timeout ({seconds:g} s): {why}",
             retriable=True,

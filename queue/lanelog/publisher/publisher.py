@@ -124,8 +124,9 @@ class Publisher:
         if connection is not None:
             return self._publish_in(connection, topic, [draft])[0]
         self._refuse_to_wait_for_itself()
-        self._prepare(topic, [draft])
-        receipt = self._group.publish(draft)
+        with self._database.limited():
+            self._prepare(topic, [draft])
+            receipt = self._group.publish(draft)
         self._look_around()
         return receipt
 
@@ -175,8 +176,9 @@ class Publisher:
         if connection is not None:
             return self._publish_in(connection, topic, drafts)
         self._refuse_to_wait_for_itself()
-        self._prepare(topic, drafts)
-        receipts = self._bulk.publish(topic, drafts)
+        with self._database.limited():
+            self._prepare(topic, drafts)
+            receipts = self._bulk.publish(topic, drafts)
         self._look_around()
         return receipts
 
@@ -241,8 +243,9 @@ class Publisher:
 
     def _publish_in(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
         """Publish in the caller's transaction. We learn of its end only if it is one of ours."""
-        self._prepare(topic, drafts)
-        receipts = self._caller.publish(connection, topic, drafts)
+        with self._database.limited():
+            self._prepare(topic, drafts)
+            receipts = self._caller.publish(connection, topic, drafts)
         if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
             self._tell_scheduler(committed=False)
         return receipts
@@ -250,7 +253,7 @@ class Publisher:
     def _prepare(self, topic: str, drafts: Sequence[Draft]) -> None:
         """Do what needs the database before the transaction. It uses a connection of our own."""
         self._check_database(drafts)
-        self._spread.place(topic, drafts, deadline=time.monotonic() + self._database.config.publish_timeout)
+        self._spread.place(topic, drafts, deadline=self._database.deadline())
 
     def _check_database(self, drafts: Sequence[Draft]) -> None:
         """Check the tables' version and the size. Too large a packet would look like a lost connection."""
@@ -266,7 +269,7 @@ class Publisher:
     def _admit(self) -> None:
         """Check once in a process that the tables admit this version. Not within a caller's transaction."""
         if not self._database.tables_version:
-            deadline = time.monotonic() + self._database.config.publish_timeout
+            deadline = self._database.deadline()
             what = "reading the tables' version"
             from lanelog import migrations
 

@@ -1,0 +1,47 @@
+"""The time that a thread has left for what it does: its waits for the server and for a connection end by then.
+
+Owns the deadline of each thread. Never waits. Without it, a repetition that begins just before the end of
+publish_timeout would wait for the server for another read_timeout.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+GRACE: Final = 1.0
+"""Seconds beyond the deadline for an answer. To cut a statement off that is answered at once would make its outcome
+unknown."""
+
+
+class _Own(threading.local):
+    deadline: float | None = None
+
+
+_own: Final = _Own()
+
+
+@contextmanager
+def until(deadline: float) -> Iterator[None]:
+    """Let this thread wait until `deadline` (monotonic) at most, inside the block. An earlier one stays."""
+    before = _own.deadline
+    _own.deadline = deadline if before is None else min(before, deadline)
+    try:
+        yield
+    finally:
+        _own.deadline = before
+
+
+def deadline(seconds: float) -> float:
+    """Return the deadline (monotonic) of this thread. Without one it is in so many seconds."""
+    return time.monotonic() + seconds if _own.deadline is None else _own.deadline
+
+
+def at_most(seconds: float) -> float:
+    """Return a time-out of so many seconds, or of those that are left."""
+    if _own.deadline is None:
+        return seconds
+    return min(seconds, max(0.0, _own.deadline - time.monotonic()) + GRACE)
