@@ -1,6 +1,7 @@
 """A publish in one packet, alone or behind its locks: what is refused, stands still, or is heard of too late."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -285,6 +286,29 @@ def test_a_server_that_stands_still_in_the_middle(
     assert (receipt.offset, receipt.duplicate) == (3, False)
     assert log_of(raw)[2:] == [(3, b"x")]
     assert head_of(raw) == 3
+
+
+@pytest.mark.thorough
+@BOTH_WAYS
+def test_a_packet_that_ends_between_two_statements_frees_its_lane(
+    proxy: Proxy, raw: Any, open_raw: Any, way: str
+) -> None:
+    """KILL QUERY there: the server waits for its client, which does not wait for long. It is there once."""
+    with publisher_at(proxy.url) as publisher, ThreadPoolExecutor(1) as threads:
+        publisher.publish("t", "k", b"first")
+        publisher.publish("t", "k", b"second")
+        proxy.end_early = True
+        began = time.monotonic()
+        publishing = threads.submit(publish_one, publisher, way, b"x")
+        eventually(lambda: not proxy.end_early)
+        waiting = open_raw()
+        rows(waiting, "SET SESSION innodb_lock_wait_timeout = 30")
+        hold(waiting, "k")
+        waiting.rollback()
+        assert time.monotonic() - began < 8
+        receipt = publishing.result(30)
+    assert (receipt.offset, receipt.duplicate) == (3, False)
+    assert [offset for offset, _ in log_of(raw)] == [1, 2, 3]
 
 
 @pytest.mark.thorough

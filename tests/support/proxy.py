@@ -20,6 +20,8 @@ _HEADER = 4
 """Bytes before each packet: three of its length, and its number."""
 SET_OPTION = b"\x1b"
 """The command that permits several statements in a packet."""
+_SEPARATOR = b";\n"
+"""Between two statements of a packet."""
 _MORE = 0x0008
 """The flag of an answer that another one follows."""
 
@@ -43,6 +45,9 @@ class Proxy:
     """Where every second new connection goes."""
     connections: int = 0
     """How many were made."""
+    end_early: bool = False
+    """Whether the next packet of several statements ends after the first one, as by KILL QUERY between two of them: the
+    answer says that another one follows, and the server waits for its client."""
     requests: int = 0
     """How many there were, of all connections."""
     instead: Mapping[bytes, bytes] = field(factory=dict)
@@ -101,11 +106,13 @@ class Proxy:
                     client.close()
                     continue
                 self._open += [client, server]
-                fails = threading.Event()
-                threading.Thread(target=self._requests, args=(client, server, fails), daemon=True).start()
-                threading.Thread(target=self._answers, args=(server, client, fails), daemon=True).start()
+                events = threading.Event(), threading.Event()
+                threading.Thread(target=self._requests, args=(client, server, *events), daemon=True).start()
+                threading.Thread(target=self._answers, args=(server, client, *events), daemon=True).start()
 
-    def _requests(self, client: socket.socket, server: socket.socket, fails: threading.Event) -> None:
+    def _requests(
+        self, client: socket.socket, server: socket.socket, fails: threading.Event, ends: threading.Event
+    ) -> None:
         ends_at = b""
         with suppress(OSError):
             while data := client.recv(65536):
@@ -117,6 +124,7 @@ class Proxy:
                     client.sendall(UNKNOWN_COMMAND)
                     continue
                 self._arm(data, fails)
+                data = self._shortened(data, ends)
                 if data.endswith(DOOM.encode()):
                     ends_at = b"COMMIT"
                 if self.cut_at and data.endswith(self.cut_at):
@@ -135,12 +143,22 @@ class Proxy:
             with suppress(OSError):
                 server.shutdown(socket.SHUT_WR)
 
+    def _shortened(self, request: bytes, ends: threading.Event) -> bytes:
+        if not (self.end_early and _SEPARATOR in request):
+            return request
+        self.end_early = False
+        ends.set()
+        first = request[_HEADER:].partition(_SEPARATOR)[0]
+        return len(first).to_bytes(3, "little") + request[3:_HEADER] + first
+
     def _arm(self, request: bytes, fails: threading.Event) -> None:
         if self.fail_after and request.endswith(self.fail_after):
             self.fail_after = b""
             fails.set()
 
-    def _answers(self, server: socket.socket, client: socket.socket, fails: threading.Event) -> None:
+    def _answers(
+        self, server: socket.socket, client: socket.socket, fails: threading.Event, ends: threading.Event
+    ) -> None:
         answer = b""
         with suppress(OSError):
             while data := server.recv(65536):
@@ -152,6 +170,10 @@ class Proxy:
                     error = len(REFUSED_COMMIT).to_bytes(3, "little") + answer[last + 3 : last + _HEADER]
                     data, answer = answer[:last] + error + REFUSED_COMMIT, b""
                     fails.clear()
+                if ends.is_set():
+                    ends.clear()
+                    flags = _HEADER + 3  # of a success, of small numbers
+                    data = data[:flags] + bytes([data[flags] | _MORE]) + data[flags + 1 :]
                 client.sendall(_replaced(data, self.told_instead))
             client.shutdown(socket.SHUT_RDWR)
 

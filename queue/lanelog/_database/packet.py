@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import select
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -41,15 +41,16 @@ def permit(raw: Any, *, several: bool) -> None:
     raw.command(_COM_SET_OPTION, struct.pack("<H", option))
 
 
-def send(cursor: Any, statements: Sequence[Statement], told: list[int]) -> None:
+def send(cursor: Any, statements: Sequence[Statement], told: list[int], begun: Callable[[], None]) -> None:
     """Send the statements and a COMMIT. Append to `told` the LAST_INSERT_ID that each of them answers with.
 
-    COMMIT's is the last. After an error, the length of `told` is the number of statements that were run before. Raises
-    the driver's errors.
+    COMMIT's is the last. `begun` is called after the first answer. After an error, the length of `told` is the number
+    of statements that were run before. Raises the driver's errors.
     """
     sql = ";\n".join([*(statement.sql for statement in statements), COMMIT])
     cursor.execute(sql, [value for statement in statements for value in statement.args])
     told.append(int(cursor.lastrowid or 0))
+    begun()
     while cursor.nextset():
         told.append(int(cursor.lastrowid or 0))
 

@@ -35,6 +35,9 @@ FRESH: Final = 5.0
 STALL: Final = 2.0
 """Seconds. A server that takes longer for one statement may have stood still, and others may have lost connections."""
 
+_PAUSE: Final = 5.0
+"""The longest pause, in seconds, between two answers to one packet."""
+
 
 @define(eq=False, repr=False)
 class Wire:
@@ -189,7 +192,7 @@ class Wire:
         told: list[int] = []
         try:
             with calling:
-                packet.send(raw.cursor(self._state.cursorclass), statements, told)
+                packet.send(raw.cursor(self._state.cursorclass), statements, told, self._limit_pauses)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
@@ -334,6 +337,14 @@ class Wire:
         if self.raw is None:
             raise self.doomed or DatabaseError("the connection was closed before", code=0, retriable=True)
         return self.raw
+
+    def _limit_pauses(self) -> None:
+        """After KILL QUERY between two statements of a packet the server waits for us, silent, and keeps its locks.
+
+        So the connection is dropped soon, if the driver can. The server notices that at once. If it was only slow, the
+        outcome is unknown.
+        """
+        self._driver.limit(self.raw, at_most(min(_PAUSE, self._driver.config.read_timeout)))
 
     def _limited(self) -> Any:
         """The connection, whose answers this thread awaits for as long as it may."""
