@@ -284,7 +284,7 @@ def test_a_replayed_message_links(
     assert [link.context.span_id for link in copy.links] == [0xDEF]
 
 
-class TracedCursor(wrapt.ObjectProxy):  # type: ignore[misc]  # wrapt has no types
+class TracedCursor(wrapt.ObjectProxy):
     """What an instrumentor of a driver makes of a cursor."""
 
     def execute(self, *args: Any) -> Any:
@@ -292,7 +292,7 @@ class TracedCursor(wrapt.ObjectProxy):  # type: ignore[misc]  # wrapt has no typ
             return self.__wrapped__.execute(*args)
 
 
-class TracedConnection(wrapt.ObjectProxy):  # type: ignore[misc]  # as above
+class TracedConnection(wrapt.ObjectProxy):
     """The same of a connection."""
 
     def cursor(self, *args: Any) -> Any:

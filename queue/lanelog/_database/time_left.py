@@ -17,11 +17,11 @@ GRACE: Final = 1.0
 unknown."""
 
 
-class _Own(threading.local):
+class _OfThread(threading.local):
     deadline: float | None = None
 
 
-_own: Final = _Own()
+_own: Final = _OfThread()
 
 
 @contextmanager

@@ -190,9 +190,15 @@ class Wire:
             raise self.doomed
         raw = self._limited()
         told: list[int] = []
+        # After KILL QUERY between two statements of a packet the server waits for us, silent, and keeps its locks. So
+        # the connection is dropped soon, if the driver can. The server notices that at once. If it was only slow, the
+        # outcome is unknown.
+        pause = at_most(min(_PAUSE, self._driver.config.read_timeout))
         try:
             with calling:
-                packet.send(raw.cursor(self._state.cursorclass), statements, told, self._limit_pauses)
+                packet.send(
+                    raw.cursor(self._state.cursorclass), statements, told, lambda: self._driver.limit(raw, pause)
+                )
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
@@ -337,14 +343,6 @@ class Wire:
         if self.raw is None:
             raise self.doomed or DatabaseError("the connection was closed before", code=0, retriable=True)
         return self.raw
-
-    def _limit_pauses(self) -> None:
-        """After KILL QUERY between two statements of a packet the server waits for us, silent, and keeps its locks.
-
-        So the connection is dropped soon, if the driver can. The server notices that at once. If it was only slow, the
-        outcome is unknown.
-        """
-        self._driver.limit(self.raw, at_most(min(_PAUSE, self._driver.config.read_timeout)))
 
     def _limited(self) -> Any:
         """The connection, whose answers this thread awaits for as long as it may."""

@@ -66,10 +66,10 @@ class Locked:
         asked, until = (topic, frozenset(keys)), time.monotonic() + _ASKED_FOR
         with self._changed:
             self._changed.wait_for(lambda: self._known(asked) or self._asking() < _AT_ONCE, _ASKED_FOR)
-            question = self._known(asked)
-            if question is not None:
-                self._changed.wait_for(lambda: question.answer is not None, until - time.monotonic())
-                return question.answer or ""
+            known = self._known(asked)
+            if known is not None:
+                self._changed.wait_for(lambda: known.answer is not None, until - time.monotonic())
+                return known.answer or ""
             if self._asking() >= _AT_ONCE:
                 return ""
             self._questions = {each: self._questions[each] for each in self._questions if self._known(each)}
