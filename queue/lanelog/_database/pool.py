@@ -34,6 +34,10 @@ T = TypeVar("T")
 
 _PURPOSE = "publishing"
 
+# For a metadata lock or a global read lock, a server waits for a day. What an operator asked for must not be done then.
+_HASTY = "SET SESSION lock_wait_timeout = 5"
+_PATIENT = "SET SESSION lock_wait_timeout = DEFAULT"
+
 # The level holds only for the transaction that the second statement begins.
 _SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY")
 
@@ -60,7 +64,7 @@ class Database:
 
     @contextmanager
     def transaction(
-        self, *, wait: float | None = None, guarded: bool = False, locks: bool = True
+        self, *, wait: float | None = None, guarded: bool = False, locks: bool = True, hasty: bool = False
     ) -> Iterator[Transaction]:
         """A transaction on a pooled connection: COMMIT at the end of the block, ROLLBACK if it raises.
 
@@ -69,8 +73,10 @@ class Database:
         the connection is as new, or closed. If COMMIT loses the connection, the DatabaseError has `outcome_unknown`.
         After a deadlock or a lock time-out nothing is committed: an error that the block swallows is raised again.
         `locks`: whether it may lock rows. Then ConfigurationError refuses a session that would keep them for hours.
+        `hasty`: a statement, or COMMIT, that waits for a table or a global read lock fails after five seconds with a
+        retriable error.
         """
-        with self._borrow(wait, lent=guarded) as loan:
+        with self._borrow(wait, lent=guarded, hasty=hasty) as loan:
             wire = loan.wire
             if guarded:
                 wire.refuse_packets()
@@ -78,6 +84,8 @@ class Database:
             if locks:
                 wire.check_locks()
             transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
+            if hasty:
+                wire.execute(_HASTY)
             loan.pooled.begin()
             if guarded:
                 transaction.guard()
@@ -190,12 +198,12 @@ class Database:
         self._closed = True
         self._wires.close_idle(lambda: True)
 
-    def _borrow(self, wait: float | None, *, lent: bool = False) -> Loan:
-        """Wait for a wire, and make sure that it is connected. `lent`: user code gets it."""
+    def _borrow(self, wait: float | None, *, lent: bool = False, hasty: bool = False) -> Loan:
+        """Wait for a wire, and make sure that it is connected. `lent`: user code gets it. `hasty`: see `transaction`."""
         if self._closed:
             raise ClosedError
         wires = self._wires
-        loan = wires.loan(lambda loan, error: self._finish(loan, wires, error, lent=lent))
+        loan = wires.loan(lambda loan, error: self._finish(loan, wires, error, lent=lent, hasty=hasty))
         try:
             self._take(loan, at_most(self.config.publish_timeout if wait is None else wait))
             self._ensure_fresh(loan.wire)
@@ -225,7 +233,9 @@ class Database:
         if wire.generation != before and wire.facts is not None:
             self._saw(wire.facts)
 
-    def _finish(self, loan: Loan, wires: SharedWires, error: BaseException | None, *, lent: bool) -> None:
+    def _finish(
+        self, loan: Loan, wires: SharedWires, error: BaseException | None, *, lent: bool, hasty: bool
+    ) -> None:
         """Make a wire ready for the next one, or close it. `error`: an exception that has passed through the block.
 
         It may have come between a statement and its answer, unless it is that answer: an error of ours, where user code
@@ -238,6 +248,8 @@ class Database:
             wire.close()
         elif lent:
             wire.restore()
+        elif hasty and wire.raw is not None:
+            _be_patient(wire)
         if error is not None and (lent or not isinstance(error, LanelogError)):
             wire.prove()
 
@@ -256,6 +268,13 @@ class Database:
         """In a forked child: the connections are the parent's, and threads that are gone may hold the locks."""
         self._wires.abandon()
         self._wires = SharedWires(self._driver)
+
+
+def _be_patient(wire: Wire) -> None:
+    try:
+        wire.execute(_PATIENT)
+    except DatabaseError:
+        wire.close()  # the next use connects anew
 
 
 def _ask_noted(wire: Wire, noted: str) -> int:

@@ -116,7 +116,7 @@ def _set(
 
     Return the earlier pause, and the database's clock, at which a pause begins.
     """
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         # groups X → floor S → offsets; a group's pause locks the group's row alone. The locked floor keeps the purge of
         # the lane away, which would delete the flag.
         before = groups.lock_pause(cx, at)
@@ -188,7 +188,7 @@ def _skip(
     dry_run: bool,
 ) -> Skipped:
     at, topic, key = lane.of, lane.topic, lane.key
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         epoch = lease_takeover.begin(cx, at)
         floor = offsets.share_floors(cx, topic, [key]).get(key)
         if floor is None:
@@ -283,7 +283,7 @@ def _release_others(database: Database, lane: LaneId, keys: Sequence[str], act: 
     the rest. What was in flight counts as a crash, as it does when another member takes the lanes over.
     """
     at = lane.of
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         # floors S → leases X, as for one lane
         offsets.share_floors(cx, at.topic, keys)
         gone = _gone(cx, lane)
@@ -296,7 +296,7 @@ def _release_others(database: Database, lane: LaneId, keys: Sequence[str], act: 
 
 def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Released:
     at, key = lane.of, lane.key
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         # floor S → lease X → delivery → offsets → heartbeat: no lease row is born here.
         offsets.share_floors(cx, at.topic, [key])
         held = leases.lock_owners(cx, at, [key]).get(key)

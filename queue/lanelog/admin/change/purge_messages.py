@@ -144,7 +144,7 @@ def _released(
 def _transaction(
     database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, act: Act, *, dry_run: bool
 ) -> ReleasedLanes:
-    with unanswered.attempt(), database.transaction() as cx:
+    with unanswered.attempt(), database.transaction(hasty=True) as cx:
         topic_row = partitions.share_topic(cx, topic)
         if topic_row is None:
             raise no_topic(topic)

@@ -53,7 +53,7 @@ def retry(database: Database, lane: LaneId, offset: int | None, *, actor: Actor,
 
 def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dry_run: bool) -> Retried:
     at, key = lane.of, lane.key
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         epoch = lease_takeover.begin(cx, at)
         floor = offsets.share_floors(cx, at.topic, [key]).get(key)
         if floor is None:

@@ -167,7 +167,7 @@ def _page(
     dry_run: bool,
 ) -> list[_Move]:
     """Seek in one page of lanes, in one transaction. A lane without a floor has been purged and is left out."""
-    with unanswered.attempt(), database.transaction() as cx:
+    with unanswered.attempt(), database.transaction(hasty=True) as cx:
         if dry_run:
             floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, at.topic, list(places)).items()}
         else:

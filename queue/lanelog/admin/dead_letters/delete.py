@@ -93,7 +93,7 @@ class _Settling:
 
     def attempt(self) -> int:
         try:
-            with self.database.transaction() as cx:
+            with self.database.transaction(hasty=True) as cx:
                 return self._transaction(cx, self.letters[0].dead_topic)
         except DatabaseError as error:
             self._unknown |= error.outcome_unknown

@@ -271,7 +271,7 @@ class _Redrive:
 
     def _attempt(self, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
         try:
-            with self.database.transaction() as cx:
+            with self.database.transaction(hasty=True) as cx:
                 return self._transaction(cx, letters, keys)
         except DatabaseError as error:
             self._unknown |= error.outcome_unknown

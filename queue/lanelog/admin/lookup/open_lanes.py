@@ -58,7 +58,7 @@ def _count(cx: Executor, database: Database, topic: str) -> int:
 
 def _set(database: Database, topic: str, lanes: int, act: Act, *, dry_run: bool) -> int:
     """Set the number in one transaction. Return the earlier number."""
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)
         before = _count(cx, database, topic)

@@ -218,7 +218,7 @@ def _collect(database: Database, topic: str, release: Callable[[list[str]], Coll
 def _release_letters(
     database: Database, topic: str, keys: list[str], *, kept: Mapping[tuple[str, str], int]
 ) -> Collected:
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         released = collection.release_letters(cx, topic, keys, kept)
     deletion_events.tell_aged(database.config.user, topic, released)
     return released
@@ -237,7 +237,7 @@ def _purge_history(database: Database, at: GroupTopic) -> int:
 
 
 def _release(database: Database, topic: str, keys: list[str]) -> Collected:
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         retention_ms = max(groups.readers(cx, topic).values(), default=0)
         return collection.release(cx, topic, keys, retention_ms)
 

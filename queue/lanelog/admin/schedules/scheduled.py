@@ -107,7 +107,7 @@ def cancel(
 def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: _Attempt, act: Act | None) -> bool:
     deleted = False
     try:
-        with database.transaction() as cx:
+        with database.transaction(hasty=True) as cx:
             # Locks the row in queue_scheduled; an operator also writes a new row of queue_audit.
             deleted = scheduled.cancel(cx, topic, key, message_id)
             if not deleted and attempt.deleted:
@@ -131,6 +131,6 @@ def delete_all(database: Database, topic: str) -> int:
 
 
 def _delete_some(database: Database, topic: str) -> tuple[int, int]:
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         points = scheduled.of_topic(cx, topic, BATCH)
         return len(points), scheduled.delete(cx, topic, points)

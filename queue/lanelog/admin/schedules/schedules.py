@@ -170,7 +170,7 @@ def pause(database: Database, name: str, *, by: str, reason: str, actor: Actor, 
     act = Act(verb="pause_schedule", choice=f"schedule {name}", actor=actor)
 
     def once() -> SchedulePaused:
-        with database.transaction() as cx:
+        with database.transaction(hasty=True) as cx:
             row = _locked(cx, name)
             if not row.paused_at and not dry_run:
                 schedules.pause(cx, name, row.now, actor.by, actor.reason)
@@ -194,7 +194,7 @@ def resume(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
     act = Act(verb="resume_schedule", choice=f"schedule {name}", actor=actor)
 
     def once() -> ScheduleResumed:
-        with database.transaction() as cx:
+        with database.transaction(hasty=True) as cx:
             row = _locked(cx, name)
             next_fire_at = row.next_fire_at
             if row.paused_at:
@@ -222,7 +222,7 @@ def remove(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
     attempts: list[ScheduleRow] = []
 
     def once() -> ScheduleRow:
-        with database.transaction() as cx:
+        with database.transaction(hasty=True) as cx:
             # After an attempt with an unanswered COMMIT: a missing row means that the attempt removed it.
             gone = bool(attempts) and schedules.lock(cx, name) is None
             row = attempts[0] if gone else _locked(cx, name)
