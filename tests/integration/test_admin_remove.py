@@ -96,7 +96,7 @@ def test_a_running_subscription_fails_and_settles_nothing(lanelog_client: Client
     assert inside.wait(10)
     epoch = one(raw, "SELECT lease_epoch FROM queue_partition_leases")
     with lanelog.connect(lanelog_url) as other:
-        deleted = other.admin.delete_group("t", "g", dry_run=False)
+        deleted = other.admin.delete_group("t", "g", evict=True, dry_run=False)
         assert (deleted.members, deleted.lag) == (1, 3)
         go.set()
         lost.wait(1)
@@ -291,7 +291,7 @@ def test_a_topic_that_is_being_read_is_not_deleted(lanelog_client: Client, raw: 
     lanelog_client.publish("t", "k", b"x")
     subscription = lanelog_client.subscribe("t", "g", lambda m: seen(m.offset))
     seen.wait(1)
-    with pytest.raises(ConfigurationError, match="stop the 1 members of group 'g'") as refused:
+    with pytest.raises(ConfigurationError, match="stop the 1 member of group 'g'") as refused:
         lanelog_client.admin.delete_topic("t", dry_run=False)
     assert subscription.owner in str(refused.value)
     assert stored(raw) == 1

@@ -51,7 +51,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "seek": {"topic": "merge", "group": "builders", "to": "earliest"},
     "redrive": {"topic": "merge", "group": "builders", "letters": "no such branch"},
     "delete-letters": {"topic": "merge", "group": "builders", "letters": "no such branch"},
-    "delete-group": {"topic": "merge", "group": "builders"},
+    "delete-group": {"topic": "over", "group": "builders"},
 }
 """A request for each action that has something to do in the shop."""
 PAGES = {
@@ -384,7 +384,7 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     assert admin.lane("merge", "builders", "good").watermark == 0
     act("delete-letters", id="none of them")
     act("delete-group")
-    assert admin.groups("merge") == []
+    assert admin.groups("over") == []
     done = events(caplog, "action.done", logging.WARNING)
     assert len(done) == len(events(caplog, "action.asked")) == len(ACTIONS)
     assert all("by=ann" in line and "incident 7" in line for line in done)

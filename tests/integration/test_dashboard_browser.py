@@ -54,7 +54,7 @@ ADDRESSES = (
     *(f"act/{name}?topic=merge&group=builders&key=fails" for name in ("pause", "release", "retry", "seek")),
     "act/resume?topic=merge&group=builders&key=paused",
     "act/delete-letters?topic=merge&group=builders&letters=no+such+branch",
-    "act/delete-group?topic=merge&group=builders",
+    "act/delete-group?topic=over&group=builders",
 )
 CONTRAST = """
 (() => {
@@ -210,7 +210,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             (f"{lane}good", "seek"),
             (f"{letters}builders", "redrive"),
             (f"{letters}others", "delete-letters"),
-            ("lanes?topic=merge&group=builders", "delete-group"),
+            ("lanes?topic=over&group=builders", "delete-group"),
         ):
             page.visit(address + place)
             page.follow(f"document.querySelector('a.button[href*=\"act/{name}?\"]').click()")

@@ -19,7 +19,7 @@ HOW = pytest.mark.parametrize("how", ["transaction", *thorough("return")])
 
 def deleting_group(stage: Stage, point: str) -> Call:
     """A deletion of group g that is stopped at this point."""
-    return stage.stopped(point, "admin", verb="delete_group", topic="t", group="g", dry_run=False)
+    return stage.stopped(point, "admin", verb="delete_group", topic="t", group="g", evict=True, dry_run=False)
 
 
 def assert_deleted(stage: Stage, group: str = "g") -> None:
@@ -52,7 +52,7 @@ def test_a_settlement_that_has_not_reached_its_fence_finds_no_lease_any_more(sta
     """The deletion does not wait; nothing is written for a group that is gone, and its subscription fails."""
     owner = settling(stage, how, BEFORE_THE_FENCE[how])
     assert one(stage.raw, "SELECT lease_epoch FROM queue_partition_leases") == 1
-    deleted = stage.client.admin.delete_group("t", "g", dry_run=False)
+    deleted = stage.client.admin.delete_group("t", "g", evict=True, dry_run=False)
     assert (deleted.lanes, deleted.lag, deleted.members) == (1, 1, 1)
     owner.go(BEFORE_THE_FENCE[how])
     owner.is_refused(how)
@@ -64,7 +64,7 @@ def test_a_settlement_that_has_not_reached_its_fence_finds_no_lease_any_more(sta
 def test_the_deletion_waits_for_a_settlement_behind_its_fence_and_leaves_nothing_of_it(stage: Stage, how: str) -> None:
     """The settlement stands, what it wrote goes with the group."""
     owner = settling(stage, how, BEHIND_THE_FENCE[how])
-    deleting = stage.waiting(stage.client.admin.delete_group, "t", "g", dry_run=False)
+    deleting = stage.waiting(stage.client.admin.delete_group, "t", "g", evict=True, dry_run=False)
     owner.go(BEHIND_THE_FENCE[how])
     deleting.result(20)
     assert_ended(stage, how, 1, 2)

@@ -90,7 +90,7 @@ def test_a_handler_that_takes_too_long_is_told(lanelog_client: lanelog.Client, t
 def test_a_subscription_that_fails_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
     """With the reason: its group is gone."""
     subscription = lanelog_client.subscribe("t", "g", lambda _: None)
-    lanelog_client.admin.delete_group("t", "g", dry_run=False)
+    lanelog_client.admin.delete_group("t", "g", evict=True, dry_run=False)
     (notice,) = eventually(lambda: [each for each in told if each.name == "subscription_failed"])
     assert (notice.topic, notice.group, notice.key) == ("t", "g", None)
     assert notice.error

@@ -209,7 +209,7 @@ class Simulation(RuleBasedStateMachine):
     def delete_group(self, group: str) -> None:
         """Who runs settles nothing any more, fails at its keeper's next turn, and is started anew."""
         tables = self.record.tables
-        self.admin.delete_group("jobs", group, dry_run=False)
+        self.admin.delete_group("jobs", group, evict=True, dry_run=False)
         for paused in [paused for paused in self.record.paused if paused[0] == group]:
             del self.record.paused[paused]
         floors = {key: tables.floor(key) for key in tables.heads}

@@ -160,7 +160,7 @@ def test_a_deleted_group_ends_the_job(client: Client, job: Jobs) -> None:
     assert group.paused() is None
     client.admin.pause("t", GROUP, by="me", reason="x", dry_run=False)
     assert group.paused() == "t"
-    client.admin.delete_group("t", GROUP, dry_run=False)
+    client.admin.delete_group("t", GROUP, evict=True, dry_run=False)
     with pytest.raises(LeaseLost, match="or the group was deleted"):
         group.paused()
     with pytest.raises(LeaseLost, match="or the group was deleted"):

@@ -140,8 +140,8 @@ CHANGES = (
     Verb(
         "delete_group",
         ("merge", "builders"),
-        {"dry_run": False},
-        line="delete-group merge builders --execute",
+        {"evict": True, "dry_run": False},
+        line="delete-group merge builders --evict --execute",
         writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, HEARTBEATS, AUDIT),
     ),
     Verb(

@@ -78,7 +78,7 @@ Admin.retry: topic group key offset dry_run
 Admin.release: topic group key dry_run
 Admin.open_lanes: topic
 Admin.set_open_lanes: topic lanes dry_run
-Admin.delete_group: topic group dry_run
+Admin.delete_group: topic group evict dry_run
 Admin.purge: topic before dry_run
 Admin.delete_topic: topic dry_run
 Client.schedule: name expression topic key payload timezone catch_up metadata ttl codec

@@ -779,21 +779,26 @@ class Admin:
 
     # -- deleting ------------------------------------------------------------------------------------------------------
 
-    def delete_group(self, topic: str, group: str, *, dry_run: bool) -> GroupDeleted:
+    def delete_group(self, topic: str, group: str, *, evict: bool = False, dry_run: bool) -> GroupDeleted:
         """Delete a group and its place in every lane. Collection does not wait for it any more.
 
-        Its running subscriptions become `failed`, and do not register the group again. Locks the topic row, the group
-        and its rows.
+        It refuses while a member lives: one that has not stopped, and whose lock the server holds or whose heartbeat
+        has not ended. Members that died without a lock are known by their silence alone: then it waits for a time of
+        their lease, at most a minute. Locks the topic row, the group and its rows.
 
         Args:
             topic: The topic.
             group: The group.
+            evict: True: also while members live. Their subscriptions become `failed`.
             dry_run: True: only show.
+
+        Raises:
+            ConfigurationError: A member lives, and `evict` is False; nothing was changed. Or as the class says.
         """
         from lanelog.admin.change import delete
 
         at = GroupTopic(topic=topic, group=group)
-        return delete.delete_group(self._database, at, actor=self._actor, dry_run=decided(dry_run))
+        return delete.delete_group(self._database, at, actor=self._actor, evict=evict, dry_run=decided(dry_run))
 
     def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
         """Delete old messages of a topic, even if a group has not settled them.

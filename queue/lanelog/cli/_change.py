@@ -206,10 +206,11 @@ def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) ->
 @click.command("delete-group")
 @click.argument("topic")
 @click.argument("group")
+@click.option("--evict", is_flag=True, help="Also while members of it live: their subscriptions fail.")
 @changing
-def delete_group(admin: Admin, *, topic: str, group: str, dry_run: bool) -> Answer:
-    """Delete GROUP and its place in TOPIC. Collection does not wait for it any more. Its running subscriptions fail."""
-    done = admin.delete_group(topic, group, dry_run=dry_run)
+def delete_group(admin: Admin, *, topic: str, group: str, evict: bool, dry_run: bool) -> Answer:
+    """Delete GROUP and its place in TOPIC, unless a member lives. Collection does not wait for it any more."""
+    done = admin.delete_group(topic, group, evict=evict, dry_run=dry_run)
     left = ", ".join(map(shown, done.groups_left)) or "none: nothing is collected"
     text = f"{_would('delete', 'deleted', dry_run=dry_run)} {_where(topic, group)}: {plural(done.lanes, 'lane')}, "
     text += f"{plural(done.lag, 'unsettled message')}, {plural(done.members, 'running member')}"

@@ -4,7 +4,8 @@ Owns these transactions. Never touches a dead letter topic or a schedule that it
 names those that stay.
 
 The first transaction ends the groups: topic row X → groups X → leases. It raises the topic row's epoch above every
-lease that it deletes, so that a later group of that name begins above them. From its commit on nothing can be settled
+lease that it deletes, so that a later group of that name begins above them. It refuses if a member lives, as `living`
+judges that, unless the caller evicts. From its commit on nothing can be settled
 for the deleted groups, because a settlement needs its lease. The remaining rows are deleted by exact keys in bounded
 batches. Each batch is one transaction: it locks the topic row, and checks that the group was not registered again.
 
@@ -24,6 +25,7 @@ from lanelog._checks import check_name
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
+from lanelog.admin.change import living
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.act import Act, Actor
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog.admin.change.living import Silence
 
 BATCH = 1000
 LANES_A_TRANSACTION = 100
@@ -50,19 +53,19 @@ ROUNDS = 3
 # -- a group -----------------------------------------------------------------------------------------------------------
 
 
-def delete_group(database: Database, at: GroupTopic, *, actor: Actor, dry_run: bool) -> GroupDeleted:
+def delete_group(database: Database, at: GroupTopic, *, actor: Actor, evict: bool, dry_run: bool) -> GroupDeleted:
     """See `Admin.delete_group`."""
-    act = Act(verb="delete_group", topic=at.topic, group=at.group, actor=actor)
+    act = Act(verb="delete_group", topic=at.topic, group=at.group, choice="evict" if evict else "", actor=actor)
     with passing(database, act) as tally:
-        return remove_group(database, at, tally, act, dry_run=dry_run)
+        return remove_group(database, at, tally, act, evict=evict, dry_run=dry_run)
 
 
 def remove_group(
-    database: Database, at: GroupTopic, tally: Tally, act: Act | None = None, *, dry_run: bool
+    database: Database, at: GroupTopic, tally: Tally, act: Act | None = None, *, evict: bool = False, dry_run: bool
 ) -> GroupDeleted:
     """Delete a group and count what that did. Write no event.
 
-    `act`: None for a job that deletes a group that it made itself.
+    `act`: None for a job that deletes a group that it made itself. Then nobody asks whether its members live.
     """
     check_names(at)
     topic, group = at.topic, at.group
@@ -74,9 +77,12 @@ def remove_group(
         some = read(database, _held_back, "counting", at, others, page)
         lanes, collectable = lanes + some[0], collectable + some[1]
     members = read(database, _owners.load, "reading members", at)
-    if not dry_run:
+    if dry_run:
+        if group in readers and not evict:
+            read(database, _refuse_living, "reading members", [at])
+    else:
         repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_groups)
-        repeated(database, _end, "deleting a group", database, topic, {group: lag}, act)
+        repeated(database, _end, "deleting a group", database, topic, {group: lag}, act, evict=evict)
         tally.done |= group in readers
         tally.add(messages=lag, unsettled=lag)
         _clear(database, at, list(members.rows))
@@ -94,7 +100,7 @@ def remove_group(
 
 def _try_to_delete(database: Database, nothing: Callable[[Executor], None]) -> None:
     """Refuse an account that may not do the last step, before the first step is done."""
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         nothing(cx)
 
 
@@ -141,15 +147,25 @@ def _held_back(cx: Executor, at: GroupTopic, others: Sequence[str], page: Sequen
 
 
 def _end(
-    database: Database, topic: str, lags: Mapping[str, int], act: Act | None = None, *, others: bool = True
+    database: Database,
+    topic: str,
+    lags: Mapping[str, int],
+    act: Act | None = None,
+    *,
+    others: bool = True,
+    evict: bool = False,
 ) -> None:
     """Delete the registrations and leases of these groups in one transaction.
 
     `lags`: the messages that each of them has not settled, as counted before.
 
     `others`: whether the topic may have other groups. If not, one that was registered meanwhile is refused.
+
+    `evict`: whether members may live. If not, a group with a living member is refused.
     """
-    with database.transaction() as cx:
+    ordered = [GroupTopic(topic=topic, group=group) for group in sorted(lags, key=str.encode)]
+    silence = None if evict or act is None else living.listen(database, ordered)
+    with database.transaction(hasty=True) as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)
         # A registration needs the topic row: those that are there now are all.
@@ -158,19 +174,30 @@ def _end(
             raise ConfigurationError(
                 f"group {min(late)!r} was registered for topic {topic!r} just now: nothing was changed"
             )
-        ordered = [GroupTopic(topic=topic, group=group) for group in sorted(lags, key=str.encode)]
         there = [at for at in ordered if groups.lock(cx, at) is not None]
-        epoch = 0
+        epoch, held = 0, {}
         for at in ordered:
             # No lease row can be born while the topic row is locked, so these are all.
-            keys = leases.keys_of_group(cx, at)
-            held = leases.lock_owners(cx, at, keys)
-            epoch = max([epoch, *(lease.epoch for lease in held.values())])
-            leases.delete(cx, at, keys)
+            held[at] = leases.lock_owners(cx, at, leases.keys_of_group(cx, at))
+            epoch = max([epoch, *(lease.epoch for lease in held[at].values())])
+        if silence is not None:
+            _refuse_living(cx, there, silence, whole_topic=not others)  # after the last lock: each may have waited
+        for at in ordered:
+            leases.delete(cx, at, [*held[at]])
             groups.delete(cx, at)
         partitions.raise_topic(cx, topic, 0, epoch)
         if act is not None and (there or not lags):
             act.record(cx, database, messages=sum(lags.values()))
+
+
+def _refuse_living(
+    cx: Executor, places: Sequence[GroupTopic], silence: Silence | None = None, *, whole_topic: bool = False
+) -> None:
+    """Refuse to delete a group with a living member. `silence`: None in a preview, as for `living.living`."""
+    for at in places:
+        alive = living.living(cx, at, silence)
+        if alive:
+            raise living.refusal(at, alive, whole_topic=whole_topic)
 
 
 def _clear(database: Database, at: GroupTopic, owners: Sequence[str]) -> None:
@@ -183,7 +210,7 @@ def _clear(database: Database, at: GroupTopic, owners: Sequence[str]) -> None:
 
 def _clear_some(database: Database, at: GroupTopic) -> bool:
     """Delete one batch. True: there may be more."""
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         # topic row S → delivery → offsets. A registration, which would make these rows its own, needs the topic row.
         partitions.share_topic(cx, at.topic)
         if groups.get(cx, at) is not None:
@@ -208,12 +235,8 @@ def delete_topic(database: Database, topic: str, *, actor: Actor, dry_run: bool)
     owners = {
         group: read(database, _owners.load, "reading members", GroupTopic(topic=topic, group=group)) for group in names
     }
-    for group, members in owners.items():
-        alive = sorted(owner for owner in members.rows if members.alive(owner))
-        if alive:
-            raise ConfigurationError(
-                f"topic {topic!r} is being read: stop the {len(alive)} members of group {group!r} first ({alive[0]}, …)"
-            )
+    places = [GroupTopic(topic=topic, group=group) for group in names]
+    read(database, _refuse_living, "reading members", places, whole_topic=True)
     lags = _lags(database, topic, names)
     unsettled = {group: lag for group, lag in lags.items() if lag}
     act = Act(verb="delete_topic", topic=topic, actor=actor)
@@ -282,7 +305,7 @@ def _empty(database: Database, topic: str, keys: Sequence[str]) -> tuple[int, in
 
 def _release(database: Database, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Raise the floors to the heads. Return (deleted through, floor) by key."""
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         partitions.share_topic(cx, topic)
         _nobody_reads(cx, topic)
         floors = offsets.lock_floors(cx, topic, keys)
@@ -302,7 +325,7 @@ def _nobody_reads(cx: Executor, topic: str) -> None:
 
 def _drop(database: Database, topic: str, keys: Sequence[str]) -> list[str]:
     """Delete the lanes that are empty. Return the keys of those that were published to meanwhile."""
-    with database.transaction() as cx:
+    with database.transaction(hasty=True) as cx:
         partitions.lock_topic(cx, topic)
         _nobody_reads(cx, topic)
         floors = offsets.lock_floors(cx, topic, keys)
