@@ -9,7 +9,17 @@ import pytest
 from rich.text import Text
 
 from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
-from lanelog.admin.operate.problems import Problem, Rank, command, of_group, of_lane, of_letters, worst_first
+from lanelog.admin.operate.problems import (
+    Problem,
+    Rank,
+    command,
+    of_group,
+    of_lane,
+    of_letters,
+    of_server,
+    worst_first,
+)
+from lanelog.admin.operate.writes import Unwritten
 from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told
 from support.cli import all_verbs
@@ -144,7 +154,7 @@ def test_the_worst_comes_first() -> None:
     assert stuck
     assert older
     assert worst_first([letters, nobody, stuck, older]) == [older, stuck, nobody, letters]
-    assert [rank.name for rank in Rank] == ["STUCK", "NOBODY", "PAUSED", "BEHIND", "DEAD_LETTERS"]
+    assert [rank.name for rank in Rank] == ["SERVER", "STUCK", "NOBODY", "PAUSED", "BEHIND", "DEAD_LETTERS"]
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", "it's", "$(x)", "-rf", "--execute", "ä;b", "a`b", "#"])
@@ -156,6 +166,25 @@ def test_a_command_can_be_pasted(name: str) -> None:
     params = verb.make_context("skip", words[2:]).params
     assert (params["topic"], params["group"], params["key"], params["offset"]) == (name, name, name, 7)
     assert (params["reason"], params["execute"]) == ("…", True)
+
+
+def test_a_problem_of_the_server_names_no_topic() -> None:
+    """The state and how long it has lasted; why; and where more is seen."""
+    assert of_server(Unwritten(what="no writes", detail="a lock", seconds=65.0)).lines() == [
+        "NO WRITES, for 1m05s",
+        "    a lock; nothing is said about members here",
+        "    $ lanelog doctor",
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"members": 0}, {"oldest_age": 999.0}, {"order": "archive", "members": 0, "oldest_age": 99999.0}]
+)
+def test_nothing_is_concluded_from_heartbeats_that_are_not_believed(changes: dict[str, Any]) -> None:
+    """A group has no living member, is behind, or is not archived: all of it may be untrue."""
+    assert of_group(group(**changes), None)
+    assert of_group(group(**changes), None, believed=False) == []
+    assert of_lane(lane(owner_state=OwnerState.DEAD), GROUP, None, believed=False) is None
 
 
 def test_a_problem_is_three_lines() -> None:

@@ -257,6 +257,11 @@ STAGED = [
         severity="critical",
     ),
     Staged(
+        "LanelogMembersUnknown", {"lanelog_members_known": 0},
+        "lanelog's database takes no writes, or the exporter looks at a replica, so that nothing is known of members",
+        ["lanelog", "status"], "20m",
+    ),
+    Staged(
         "LanelogNobodyConsumes",
         {"lanelog_group_lag_messages": 7, "lanelog_group_members": 0, "lanelog_group_unowned_lanes": 2,
          "lanelog_group_paused": 0},

@@ -100,6 +100,18 @@ ORIGINS = """SELECT s.incarnation = {here}, COUNT(*), MAX(s.heartbeat_at) FROM (
 WHERE s.incarnation <> '' GROUP BY s.incarnation = {here}
 """
 
+# The owners among the first thousand rows that have not left, with the state of their locks (PRIMARY).
+ACTIVE = f"""SELECT s.subscriber_name, s.heartbeat_at, s.expires_at,
+       IF(s.liveness_lock = '', NULL, IS_FREE_LOCK(s.liveness_lock)), s.server_started_at, s.incarnation, {NOW_MS}
+FROM (
+  SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at, liveness_lock, server_started_at, incarnation
+  FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
+  ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
+WHERE s.deregistered_at = 0
+"""
+# The same on tables of version 1 (PRIMARY).
+ACTIVE_1 = ACTIVE.replace("s.incarnation", "''").replace(", incarnation\n", "\n")
+
 # An owner leaves. Its row stays for a while, so that others see it go (PRIMARY).
 DEREGISTER = f"""
 UPDATE queue_subscriber_heartbeats SET deregistered_at = GREATEST({NOW_MS}, heartbeat_at + 1)
@@ -262,6 +274,15 @@ def origins(cx: Executor, *, mariadb: bool) -> Origins:
     found = {bool(here): (int(count), int(latest)) for here, count, latest in rows}
     (here, latest_here), (elsewhere, latest_elsewhere) = found.get(True, (0, 0)), found.get(False, (0, 0))
     return Origins(here, elsewhere, latest_here, latest_elsewhere)
+
+
+def active(cx: Executor, *, tables: int) -> list[HeartbeatRow]:
+    """Return the owners of all groups that have not left, of the first thousand rows. `tables`: as above."""
+    found = cx.query(ACTIVE if tables >= VERSION_WITH_INCARNATION else ACTIVE_1)
+    return [
+        HeartbeatRow(owner, beat, expires, 0, None if free is None else bool(free), Incarnation(started, identity), now)
+        for owner, beat, expires, free, started, identity, now in found
+    ]
 
 
 def wake_places(

@@ -11,7 +11,7 @@ import click
 
 from lanelog._text import age, plural, shown
 from lanelog.admin.operate.problems import oldest_first
-from lanelog.admin.operate.status import LANES
+from lanelog.admin.operate.status import LANES, members_of
 from lanelog.cli import _columns
 from lanelog.cli._output import Answer
 from lanelog.cli._pattern import topics_of
@@ -44,7 +44,7 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
         left_out += ": name a topic, or a pattern with fewer"
     summary = (
         f"{plural(found.topics, 'topic')}, {plural(len(found.groups), 'group')}, "
-        f"{plural(sum(group.members for group in found.groups), 'member')}: lag {found.lag:,}, "
+        f"{members_of(found)}: lag {found.lag:,}, "
         f"oldest {age(found.oldest_age, exact=found.oldest_age_exact)}, {plural(found.dead_letters, 'dead letter')}"
     )
     lagging = sorted((group for group in found.groups if group.lag), key=lambda group: oldest_first(group.oldest_age))

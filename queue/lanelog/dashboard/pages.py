@@ -58,19 +58,22 @@ def topics(asked: Asked) -> WebPage:
 
 def groups(asked: Asked) -> WebPage:
     """The groups of a topic, or of all topics."""
-    topic = asked.fields.get("topic")
+    topic, status = asked.fields.get("topic"), asked.status()
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
             WebCell(each.topic, link("groups", topic=each.topic)),
             WebCell(each.group, link("lanes", topic=each.topic, group=each.group)),
-            _group_state(each),
-            WebCell(f"{each.members:,}", link("members", topic=each.topic, group=each.group)),
+            _group_state(each, known=status.members_known),
+            WebCell(
+                f"{each.members:,}" if status.members_known else "unknown",
+                link("members", topic=each.topic, group=each.group),
+            ),
             f"{each.lag:,}",
             age(each.oldest_age, exact=each.oldest_age_exact),
             f"{each.lagging_lanes:,} of {each.lanes:,}",
             each.order,
         )
-        for each in asked.status().groups
+        for each in status.groups
         if topic in (None, each.topic)
     ]
     columns = ("Topic", "Group", "State", "Members", "Lag", "Oldest", "Lanes behind", "Order")
@@ -78,10 +81,10 @@ def groups(asked: Asked) -> WebPage:
     return WebPage(title=title, sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 
-def _group_state(group: GroupInfo) -> Texts:
+def _group_state(group: GroupInfo, *, known: bool) -> Texts:
     if group.paused_at is not None:
         return WebCell("paused", None, "warn")
-    if not group.members:
+    if known and not group.members:
         return WebCell("nobody consumes", None, "bad" if group.lag else "warn")
     return WebCell("behind", None, "warn") if group.lag else WebCell("caught up", None, "good")
 

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
+from lanelog.admin.operate.status import members_of
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.views import WebButton, WebCell, link
 
@@ -48,7 +49,7 @@ def headline(status: Status) -> tuple[str, str]:
     """Return the health of the log in one line, and its tone."""
     sums = (
         f"{plural(status.topics, 'topic')}, {plural(len(status.groups), 'group')}, "
-        f"{plural(sum(group.members for group in status.groups), 'member')}: {plural(status.lag, 'message')} behind, "
+        f"{members_of(status)}: {plural(status.lag, 'message')} behind, "
         f"the oldest {age(status.oldest_age, exact=status.oldest_age_exact)}, "
         f"{plural(status.dead_letters, 'dead letter')}"
     )
@@ -67,7 +68,7 @@ def cards(status: Status) -> list[StuckCard]:
 
 def _card(problem: Problem) -> StuckCard:
     topic, group, key = problem.topic, problem.group or None, problem.key
-    place = [WebCell(topic, link("groups", topic=topic))]
+    place = [WebCell(topic, link("groups", topic=topic))] if topic else []
     if group is not None:
         place.append(WebCell(group, link("lanes", topic=topic, group=group)))
     if group is not None and key is not None:
@@ -117,7 +118,7 @@ def _look(problem: Problem) -> WebCell:
     if problem.rank is Rank.DEAD_LETTERS:
         return WebCell("Dead letters, by reason", link("dead-letters", topic=topic, group=group))
     if group is None:
-        return WebCell("Groups", link("groups", topic=topic))
+        return WebCell("Groups", link("groups", topic=topic or None))
     if problem.what == "no owner":
         return WebCell("Members", link("members", topic=topic, group=group))
     if problem.key is not None:

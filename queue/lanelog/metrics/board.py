@@ -137,6 +137,11 @@ _OVER_TIME: Final = (
     Panel("Deleted rows that wait for purge", (("lanelog_database_history_list_length", "transactions"),)),
     Panel("Size of the tables", (("lanelog_table_bytes", "{{table}}"),), "bytes"),
     Panel("How long a look takes", (("lanelog_look_seconds", "seconds"),), "s"),
+    Panel(
+        "Members known",
+        (("lanelog_members_known", "known"),),
+        says="0: the server takes no writes or is a replica, and nothing is said about members.",
+    ),
     Panel("Contradictions between tables", (("lanelog_contradictions", "found"),)),
 )
 

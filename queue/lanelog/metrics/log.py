@@ -38,6 +38,9 @@ def _unowned(group: GroupFigures) -> int:
     return 0 if info.order in _JOBS else max(0, info.lanes - info.owned_lanes)
 
 
+_OF_MEMBERS: Final = {"lanelog_group_members", "lanelog_group_unowned_lanes"}
+"""Metrics that are left out while heartbeats say nothing about members."""
+
 _GROUPS: Final[tuple[Gauge[GroupFigures], ...]] = (
     Gauge("lanelog_group_lag_messages", "Messages that the group has not settled.", lambda each: each.info.lag),
     Gauge(
@@ -115,10 +118,15 @@ class LogCollector(Collector):
 
 def metrics_of(found: Figures) -> Iterator[Metric]:
     """Yield the metrics of these figures, at most 1,000 series with those of the look itself."""
-    groups = sorted(found.groups, key=_worst_first)
-    yield from families(
-        _GROUPS, groups, ("topic", "group"), lambda each: (each.info.topic, each.info.group), GROUPS_MAX
+    groups = sorted(found.groups, key=partial(_worst_first, known=found.members_known))
+    yield _one(
+        "lanelog_members_known",
+        "1: members write their heartbeats to this server; 0: it takes no writes or is a replica, and nothing is said "
+        "about members.",
+        found.members_known,
     )
+    shown = [each for each in _GROUPS if found.members_known or each.name not in _OF_MEMBERS]
+    yield from families(shown, groups, ("topic", "group"), lambda each: (each.info.topic, each.info.group), GROUPS_MAX)
     topics = [each for each in found.topics if not each.holds_dead_letters]
     topics.sort(key=lambda each: (-each.dead_letters, -found.delayed.get(each.topic, 0), each.topic))
     yield from families(_topics(found), topics, ("topic",), lambda each: (each.topic,), TOPICS_MAX)
@@ -133,9 +141,9 @@ def metrics_of(found: Figures) -> Iterator[Metric]:
     yield from _database(found.server)
 
 
-def _worst_first(group: GroupFigures) -> tuple[bool, int, float, int, str, str]:
+def _worst_first(group: GroupFigures, *, known: bool) -> tuple[bool, int, float, int, str, str]:
     info = group.info
-    nobody = info.lag > 0 and not info.members
+    nobody = known and info.lag > 0 and not info.members
     return not nobody, -group.stuck_lanes, -(info.oldest_age or 0), -info.lag, info.topic, info.group
 
 

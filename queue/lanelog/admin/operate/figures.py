@@ -78,14 +78,17 @@ class Figures:
     """Groups that were not looked at."""
     topics_not_compared: int = 0
     """Topics whose tables were not compared with each other, because that took too long."""
+    members_known: bool = True
+    """False: the server takes no writes, or is not the one that members write to: `Status.members_known`."""
 
 
 def figures(database: Database) -> Figures:
     """See `Admin.figures`."""
     seen = status.look(database, None)
+    believed = seen.unwritten is None
     return Figures(
         topics=tuple(seen.topics),
-        groups=tuple(map(_group, seen.groups, status.of_lanes(database, seen.groups))),
+        groups=tuple(map(_group, seen.groups, status.of_lanes(database, seen.groups, believed=believed))),
         delayed=read(database, scheduled.counts, "counting delayed messages"),
         contradictions=len(seen.wrong),
         held_head=None if seen.held is None else max((each.seconds for each in seen.held), default=0.0),
@@ -93,6 +96,7 @@ def figures(database: Database) -> Figures:
         topics_left_out=seen.topics_left_out,
         groups_left_out=seen.groups_left_out,
         topics_not_compared=seen.topics_not_compared,
+        members_known=believed,
     )
 
 

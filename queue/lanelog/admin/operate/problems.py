@@ -21,6 +21,7 @@ from lanelog.admin.types.topology import MessageState
 if TYPE_CHECKING:
     from lanelog._engine.contradictions import Contradiction
     from lanelog.admin.operate.held_heads import HeldHead
+    from lanelog.admin.operate.writes import Unwritten
     from lanelog.admin.types.messages import DeadLetterReason
     from lanelog.admin.types.topology import GroupInfo, LaneInfo, TopicInfo
 
@@ -45,6 +46,8 @@ OWNER_GONE: Final = "owner gone"
 class Rank(IntEnum):
     """How bad a problem is. Problems are shown in this order, and within one rank by age."""
 
+    SERVER = 0
+    """Nothing can be written, or this is not the server that is written to. Nothing is concluded about members."""
     STUCK = 1
     NOBODY = 2
     PAUSED = 3
@@ -88,10 +91,11 @@ class Problem:
 
     def lines(self) -> list[str]:
         """Return it as people read it: three lines."""
-        where = [shown(self.topic), shown(self.group)] + ([] if self.key is None else [shown(self.key)])
+        where = [] if self.rank is Rank.SERVER else [shown(self.topic), shown(self.group)]
+        where += [] if self.key is None else [shown(self.key)]
         if self.offset is not None:
             where.append(f"offset {self.offset}")
-        first = f"{self.what.upper()}  {' '.join(where)}"
+        first = "  ".join([self.what.upper(), *([" ".join(where)] if where else [])])
         if self.since is not None:
             first += f", since {self.since}"
         elif self.seconds is not None:
@@ -111,12 +115,26 @@ def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
+def of_server(why: Unwritten) -> Problem:
+    """Return the problem of a server whose heartbeats say nothing."""
+    return Problem(
+        rank=Rank.SERVER,
+        what=why.what,
+        topic="",
+        group="",
+        seconds=why.seconds,
+        detail=f"{why.detail}; nothing is said about members here",
+        command="lanelog doctor",
+    )
+
+
+def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -> list[Problem]:
     """Return what is wrong with a group as a whole.
 
     Args:
         group: The group.
         growth: Messages a second by which its lag grows. None: not known.
+        believed: Whether heartbeats say who lives. If not, nothing is concluded from them.
     """
     names = (group.topic, group.group)
 
@@ -138,7 +156,11 @@ def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
         by = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}"
         detail = f"{by}; {plural(group.lag, 'message')} waiting"
         return problem(Rank.PAUSED, "paused", detail, command("resume", *names), since=moment(group.paused_at))
-    if not group.lag or (group.order in _JOBS and (group.members or (group.oldest_age or 0) <= JOB_RESTS)):
+    if (
+        not believed
+        or not group.lag
+        or (group.order in _JOBS and (group.members or (group.oldest_age or 0) <= JOB_RESTS))
+    ):
         return []
     behind = f"{plural(group.lag, 'message')} in {plural(group.lagging_lanes, 'lane')}"
     if growth is not None and growth > 0:
@@ -161,13 +183,14 @@ def of_group(group: GroupInfo, growth: float | None) -> list[Problem]:
 # -- lanes -------------------------------------------------------------------------------------------------------------
 
 
-def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem | None:
+def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed: bool = True) -> Problem | None:
     """Return what is wrong with a lane, unless its group's problem says it.
 
     Args:
         lane: The lane.
         group: Its group.
         running: Seconds that its attempt in flight has run. None: none is in flight, or it is young.
+        believed: As for `of_group`.
     """
     if group.order in _JOBS or lane.group_paused or (not lane.lag and lane.paused_at is None):
         return None
@@ -200,7 +223,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None) -> Problem 
             command("resume", lane.topic, lane.group, options=["--key", lane.key]),
             since=moment(lane.paused_at),
         )
-    if not group.members or _may_pass(lane, group):
+    if not believed or not group.members or _may_pass(lane, group):
         return None
     if lane.owner_state is not None and not lane.owner_state.lives:
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
+from lanelog._text import plural
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.known import read
@@ -27,8 +28,10 @@ from lanelog.admin.operate.problems import (
     of_held_head,
     of_lane,
     of_letters,
+    of_server,
     worst_first,
 )
+from lanelog.admin.operate.writes import unwritten
 from lanelog.admin.read import lanes, messages, registrations, topics
 from lanelog.admin.read.ages import USUAL
 from lanelog.admin.read.registrations import GROUPS_MAX
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from lanelog._database import Database
     from lanelog._engine.contradictions import Contradiction
     from lanelog.admin.operate.held_heads import HeldHead
+    from lanelog.admin.operate.writes import Unwritten
     from lanelog.admin.types.topology import LaneInfo, TopicInfo
 
 LANES: Final = 100
@@ -79,6 +83,11 @@ class Status:
     """Dead letters that are neither redriven nor deleted."""
     problems: tuple[Problem, ...]
     """The worst first; empty: nothing is stuck."""
+    members_known: bool = True
+    """False: the server takes no writes, or is not the one that members write to.
+
+    Then `GroupInfo.members` says nothing, and no problem follows from it.
+    """
     topics_left_out: int = 0
     """Topics that were not looked at: without a choice, the first 1,000 are."""
     groups_left_out: int = 0
@@ -90,6 +99,11 @@ class Status:
     def left_out(self) -> str:
         """What was not looked at, as a sentence without its end. Empty: all was."""
         return left_out((self.topics, self.topics_left_out, "topic"), (len(self.groups), self.groups_left_out, "group"))
+
+
+def members_of(found: Status) -> str:
+    """Return how many members live, in words: `3 members`."""
+    return plural(sum(group.members for group in found.groups), "member") if found.members_known else "members unknown"
 
 
 def status(database: Database, chosen: Collection[str] | None, since: Status | None) -> Status:
@@ -114,6 +128,7 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
         topics_left_out=seen.topics_left_out,
         groups_left_out=seen.groups_left_out,
         topics_not_compared=seen.topics_not_compared,
+        members_known=seen.unwritten is None,
     )
 
 
@@ -138,6 +153,8 @@ class StatusParts:
     topics_not_compared: int = 0
     held: list[HeldHead] | None = None
     """Heads that publishers wait for. None: the account may not see them."""
+    unwritten: Unwritten | None = None
+    """Why heartbeats say nothing about members; None: they can be believed."""
 
 
 def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
@@ -166,16 +183,22 @@ def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
         found = held_heads(database)
         seen.held = found and [each for each in found if chosen is None or each.topic in chosen]
 
-    together([look_at_topics, look_at_contradictions, look_at_groups, look_at_held_heads])
+    def look_at_writes() -> None:
+        seen.unwritten = read(database, unwritten, "looking whether heartbeats are written", database)
+
+    together([look_at_topics, look_at_contradictions, look_at_groups, look_at_held_heads, look_at_writes])
     return seen
 
 
 def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str], float]) -> Iterator[Problem]:
+    if seen.unwritten is not None:
+        yield of_server(seen.unwritten)
+    believed = seen.unwritten is None
     yield from map(of_contradiction, seen.wrong)
     yield from (problem for each in seen.held or () if (problem := of_held_head(each)) is not None)
-    for look, lanes_wrong in zip(seen.groups, of_lanes(database, seen.groups), strict=True):
+    for look, lanes_wrong in zip(seen.groups, of_lanes(database, seen.groups, believed=believed), strict=True):
         group = look.info
-        yield from of_group(group, growth.get((group.topic, group.group)))
+        yield from of_group(group, growth.get((group.topic, group.group)), believed=believed)
         yield from lanes_wrong
     for topic in seen.topics:
         if topic.dead_letters and not topic.holds_dead_letters:
@@ -183,8 +206,11 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
             yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if few else None)
 
 
-def of_lanes(database: Database, looks: Sequence[GroupLook]) -> list[list[Problem]]:
-    """Return what is wrong with lanes of each group: of those `LANES` that have the oldest messages."""
+def of_lanes(database: Database, looks: Sequence[GroupLook], *, believed: bool) -> list[list[Problem]]:
+    """Return what is wrong with lanes of each group: of those `LANES` that have the oldest messages.
+
+    `believed`: whether heartbeats say who lives.
+    """
     worth = [look for look in looks if look.info.lag or look.info.paused_lanes]
     some = [
         chunk
@@ -192,12 +218,14 @@ def of_lanes(database: Database, looks: Sequence[GroupLook]) -> list[list[Proble
         for chunk in chunked(list(of_topic), GROUPS_TOGETHER)
     ]
     found: dict[tuple[str, str], list[Problem]] = {}
-    for each in together([partial(_of_lanes, database, chunk) for chunk in some]):
+    for each in together([partial(_of_lanes, database, chunk, believed=believed) for chunk in some]):
         found.update(each)
     return [found.get((look.info.topic, look.info.group), []) for look in looks]
 
 
-def _of_lanes(database: Database, looks: Sequence[GroupLook]) -> dict[tuple[str, str], list[Problem]]:
+def _of_lanes(
+    database: Database, looks: Sequence[GroupLook], *, believed: bool
+) -> dict[tuple[str, str], list[Problem]]:
     topic = looks[0].info.topic
     keys = {look.info.group: look.oldest[:LANES] for look in looks}
     paused = [look.info.group for look in looks if look.info.paused_at is not None]
@@ -205,7 +233,7 @@ def _of_lanes(database: Database, looks: Sequence[GroupLook]) -> dict[tuple[str,
     found: dict[tuple[str, str], list[Problem]] = {}
     for group in (look.info for look in looks):
         judged = (
-            of_lane(lane, group, _running(database, lane) if place < RUNNING else None)
+            of_lane(lane, group, _running(database, lane) if place < RUNNING else None, believed=believed)
             for place, lane in enumerate(seen[group.group])
         )
         found[topic, group.group] = [each for each in judged if each is not None]

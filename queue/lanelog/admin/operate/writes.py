@@ -1,0 +1,103 @@
+"""Whether heartbeats say anything: does this server take writes, and is it the one that members write to.
+
+Owns this judgement, which needs no privilege but SELECT. Changes nothing.
+
+Under a global read lock, as a backup takes it, no heartbeat can be written: all of them end, and the members live. On a
+replica, the heartbeats are as old as the replica is late, and the members' locks are on another server. Both are told
+before anything else, and nothing about members is concluded there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._database import codes, read_incarnation
+from lanelog._engine.contradictions import read_only
+from lanelog._stores import heartbeats
+from lanelog.errors import DatabaseError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog._stores.heartbeats import HeartbeatRow
+
+# The session that holds a global read lock. MySQL tells it to an account that may read the performance schema, MariaDB
+# if the plugin metadata_lock_info is installed.
+_HOLDER_MYSQL: Final = """SELECT t.PROCESSLIST_ID, t.PROCESSLIST_USER, t.PROCESSLIST_HOST
+FROM performance_schema.metadata_locks l JOIN performance_schema.threads t ON t.THREAD_ID = l.OWNER_THREAD_ID
+WHERE l.OBJECT_TYPE = 'GLOBAL' AND l.LOCK_TYPE = 'SHARED' AND l.LOCK_STATUS = 'GRANTED' LIMIT 1"""
+_HOLDER_MARIADB: Final = """SELECT p.ID, p.USER, p.HOST
+FROM information_schema.METADATA_LOCK_INFO l JOIN information_schema.PROCESSLIST p ON p.ID = l.THREAD_ID
+WHERE l.LOCK_MODE IN ('MDL_BACKUP_FTWRL1', 'MDL_BACKUP_FTWRL2') LIMIT 1"""
+
+
+@frozen(kw_only=True)
+class Unwritten:
+    """Why the heartbeats on this server say nothing about members."""
+
+    what: str
+    """In the words of the runbook: `no writes`, `read only`, `another server`."""
+    detail: str
+    seconds: float | None = None
+    """For how long. None: not known."""
+
+
+def unwritten(cx: Executor, database: Database) -> Unwritten | None:
+    """Return why heartbeats say nothing. None: they can be believed."""
+    if read_only(cx):
+        return Unwritten(
+            what="read only", detail="this server is read-only: a replica, or a primary before its failover"
+        )
+    try:
+        rows = heartbeats.active(cx, tables=database.tables_version)
+    except SchemaError:  # the tables are missing: others tell it
+        return None
+    newest = max(rows, key=lambda row: row.heartbeat_at, default=None)
+    if newest is None:
+        return None
+    if newest.incarnation.identity:
+        here = read_incarnation(cx, mariadb=database.facts().mariadb)
+        if here.identity != newest.incarnation.identity:
+            return Unwritten(
+                what="another server",
+                detail="the latest heartbeat was written on another server: this is a replica, or a copy, or the "
+                "primary since no member is there",
+                seconds=_ago(newest, newest.heartbeat_at),
+            )
+    return _held_up(cx, database, rows, newest)
+
+
+def _held_up(cx: Executor, database: Database, rows: Sequence[HeartbeatRow], newest: HeartbeatRow) -> Unwritten | None:
+    """Return that writes are held up: a member's lock is held, and nobody has written since its heartbeat ended."""
+    ends = [row.expires_at for row in rows if row.lock_free is False and row.expires_at <= row.now]
+    if not ends or newest.heartbeat_at > min(ends):
+        return None
+    return Unwritten(
+        what="no writes",
+        detail="no member has written a heartbeat since then, and sessions of members are open: the server takes no "
+        f"writes, as under FLUSH TABLES WITH READ LOCK of a backup{_holder(cx, database)}",
+        seconds=_ago(newest, newest.heartbeat_at),
+    )
+
+
+def _ago(row: HeartbeatRow, at: int) -> float:
+    return max(0, row.now - at) / 1000
+
+
+def _holder(cx: Executor, database: Database) -> str:
+    """Return who holds the read lock, if this server shows it to this account."""
+    try:
+        row = cx.one(_HOLDER_MARIADB if database.facts().mariadb else _HOLDER_MYSQL)
+    except SchemaError:
+        return ""
+    except DatabaseError as error:
+        if error.code in codes.DENIED_ANYWHERE or not error.retriable:
+            return ""
+        raise
+    if row is None:
+        return ""
+    number, user, host = row
+    return f"; connection {number} of {user}@{host} holds it"

@@ -1,0 +1,135 @@
+"""A server that takes no writes, or is not the one that members write to: that is said, and nothing about members."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+import lanelog
+from lanelog import Client
+from lanelog.admin import Rank, Status
+from lanelog.admin.operate import writes
+from lanelog.devserver import _local
+from lanelog.metrics import LogCollector
+from support.cli import Command
+from support.situations import NOW, Situations
+from support.sql import connect, one, rows
+from support.waiting import Record, eventually
+
+FAST: lanelog.SubscriptionOptions = {"lease_duration": 1.5, "lease_renewal": 0.4}
+EXPIRED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at = 0 AND expires_at < {NOW}"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group without a member is told at once, also on a server that has just started."""
+    monkeypatch.setattr("lanelog.admin.operate.problems.GRACE", 0.0)
+
+
+@pytest.fixture
+def setting(raw: Any) -> Iterator[Callable[[str, Any], None]]:
+    """Changes a setting of the server until the end of the test."""
+    before: dict[str, Any] = {}
+
+    def change(name: str, value: Any) -> None:
+        before.setdefault(name, one(raw, f"SELECT @@GLOBAL.{name}"))
+        rows(raw, f"SET GLOBAL {name} = %s", value)
+
+    yield change
+    for name, value in before.items():
+        rows(raw, f"SET GLOBAL {name} = %s", value)
+
+
+def only_server(status: Status, what: str) -> str:
+    """The problem of the server is the only one; its detail."""
+    assert [(each.rank, each.what) for each in status.problems] == [(Rank.SERVER, what)]
+    assert not status.members_known
+    return status.problems[0].detail
+
+
+def scraped(client: Client) -> str:
+    registry = CollectorRegistry()
+    registry.register(LogCollector(client.admin))
+    return generate_latest(registry).decode()
+
+
+@pytest.mark.thorough
+def test_under_a_read_lock_nobody_is_said_to_consume_nothing(
+    lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """A backup stops all heartbeats, and the members live. Once the lock is gone, they are counted as before."""
+    seen, go = Record(), threading.Event()
+
+    def handle(message: lanelog.Message) -> None:
+        seen(message.offset)
+        go.wait(30)
+
+    with lanelog_client.subscribe("t", "g", handle, **FAST), lanelog.connect(lanelog_url) as other:
+        lanelog_client.publish("t", "k", b"x")
+        seen.wait(1)
+        assert (other.admin.status().problems, other.admin.status().members_known) == ((), True)
+        assert 'lanelog_group_members{group="g",topic="t"} 1.0' in scraped(other)
+        rows(raw, "FLUSH TABLES WITH READ LOCK")
+        try:
+            eventually(lambda: one(raw, EXPIRED), what="the end of the heartbeat")
+            detail = only_server(other.admin.status(), "no writes")
+            assert "FLUSH TABLES WITH READ LOCK" in detail
+            assert "members unknown" in Command(lanelog_url)("status").stdout
+            text = scraped(other)
+            assert "lanelog_members_known 0.0" in text
+            assert "lanelog_group_members" not in text
+            assert 'lanelog_group_lag_messages{group="g",topic="t"}' in text
+        except BaseException:
+            go.set()
+            raise
+        finally:
+            rows(raw, "UNLOCK TABLES")
+        eventually(lambda: other.admin.status().members_known, what="the next heartbeat")
+        assert other.admin.status().problems == ()
+        go.set()
+
+
+@pytest.mark.thorough
+@pytest.mark.local_server
+def test_the_holder_of_a_read_lock_is_named_where_the_server_shows_it(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL does, in the performance schema, which the other tests switch off; MariaDB by a plugin alone."""
+    shows = [each for each in _local.OPTIONS["mysql"] if "performance" not in each]
+    monkeypatch.setitem(_local.OPTIONS, "mysql", (*shows, "--performance-schema=ON"))
+    server = request.getfixturevalue("private_server")
+    with lanelog.connect(server.url) as client, connect(server.url) as locker:
+        rows(locker, "FLUSH TABLES WITH READ LOCK")
+        number = locker.thread_id()
+        with client._database.autocommit() as cx:
+            said = writes._holder(cx, client._database)
+    assert said.partition(" of ")[0] == (f"; connection {number}" if server.family == "mysql" else "")
+
+
+def test_a_read_only_server_is_said_first(lanelog_client: Client, made: Situations, setting: Any) -> None:
+    """A replica's members are on its primary: no group there is said to have none."""
+    assert [each.what for each in lanelog_client.admin.status().problems] == ["nobody consumes"]
+    setting("read_only", 1)
+    only_server(lanelog_client.admin.status(), "read only")
+
+
+def test_heartbeats_of_another_server_say_nothing(lanelog_client: Client, made: Situations, raw: Any) -> None:
+    """A replica that takes writes, as late as it is: its rows name the primary. A member that comes back ends that."""
+    made.owner("there", expires=-3000, incarnation="0" * 64, liveness_lock="x")
+    assert "replica" in only_server(lanelog_client.admin.status(), "another server")
+    assert lanelog_client.admin.figures().members_known is False
+    with lanelog_client.subscribe("t", "g", Record()):
+        eventually(lambda: lanelog_client.admin.status().members_known, what="a heartbeat on this server")
+
+
+def test_a_session_that_a_proxy_keeps_is_no_read_lock(lanelog_client: Client, made: Situations, raw: Any) -> None:
+    """Others write heartbeats: the server takes writes, and the one that ended is that of its member alone."""
+    rows(raw, "SELECT GET_LOCK('kept', 0)")
+    made.owner("kept", expires=-60, liveness_lock="kept")
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET heartbeat_at = expires_at - 15000")
+    assert lanelog_client.admin.status().problems[0].what == "no writes"
+    with lanelog_client.subscribe("other", "h", Record()):
+        eventually(lambda: lanelog_client.admin.status().members_known, what="a heartbeat of another member")
+        assert [each.what for each in lanelog_client.admin.status().problems] == ["nobody consumes"]
