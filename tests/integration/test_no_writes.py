@@ -13,6 +13,7 @@ from lanelog.admin import Rank, Status
 from lanelog.admin.operate import writes
 from lanelog.devserver import _local
 from lanelog.metrics import LogCollector
+from support.accounts import account
 from support.cli import Command
 from support.situations import NOW, Situations
 from support.sql import connect, one, rows
@@ -113,6 +114,29 @@ def test_a_read_only_server_is_said_first(lanelog_client: Client, made: Situatio
     assert [each.what for each in lanelog_client.admin.status().problems] == ["nobody consumes"]
     setting("read_only", 1)
     only_server(lanelog_client.admin.status(), "read only")
+
+
+@pytest.mark.parametrize("lock", [False, True], ids=["read-only", "read lock"])
+def test_doctor_answers_where_nothing_can_be_written(
+    lanelog_client: Client, made: Situations, lanelog_url: str, raw: Any, setting: Any, lock: bool
+) -> None:
+    """Also to an account that it refuses writes: every check is there, and that of privileges says why it cannot be."""
+    checks = [each.check for each in lanelog_client.admin.doctor()]
+    with account(raw, lanelog_url, {"*": "SELECT, INSERT, UPDATE, DELETE"}) as limited:
+        if lock:
+            rows(raw, "FLUSH TABLES WITH READ LOCK")
+        else:
+            setting("read_only", 1)
+        try:
+            with lanelog.connect(limited) as client:
+                found = client.admin.doctor()
+        finally:
+            rows(raw, "UNLOCK TABLES")
+            if not lock:
+                setting("read_only", 0)
+    assert [each.check for each in found] == checks
+    (privileges,) = [each for each in found if each.check == "privileges"]
+    assert (privileges.status, "cannot be tried" in privileges.detail) == ("warning", True)
 
 
 def test_heartbeats_of_another_server_say_nothing(lanelog_client: Client, made: Situations, raw: Any) -> None:

@@ -199,7 +199,7 @@ class Database:
         self._wires.close_idle(lambda: True)
 
     def _borrow(self, wait: float | None, *, lent: bool = False, hasty: bool = False) -> Loan:
-        """Wait for a wire, and make sure that it is connected. `lent`: user code gets it. `hasty`: see `transaction`."""
+        """Wait for a wire, and make sure that it is connected. `lent`: user code gets it. `hasty`: as above."""
         if self._closed:
             raise ClosedError
         wires = self._wires

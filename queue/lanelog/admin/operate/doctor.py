@@ -1,7 +1,6 @@
 """The examination of a server: whether lanelog can work on it, and keep its promises there.
 
-Owns the checks, one function each, and their remedies. Changes nothing, except to repair. Privileges are tried by
-EXPLAIN, which needs the same privileges and executes nothing.
+Owns the checks, one function each, and their remedies. Changes nothing, except to repair.
 
 `error` means that something does not work or a promise is broken, `warning` that it is worth knowing. Both have a
 remedy. A check that the account may not make is a warning.
@@ -10,17 +9,16 @@ remedy. A check that the account may not make is a warning.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from lanelog import migrations
 from lanelog._database import NOW_MS, codes
-from lanelog._roles import ALL_TABLES, ROLES
-from lanelog.admin.operate import copies, locks, repair, server, wake
+from lanelog.admin.operate import copies, locks, repair, server, trials, wake, writes
 from lanelog.admin.types.results import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
-from lanelog.migrations.declared import declared_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,15 +46,6 @@ CLOCK = f"""SELECT {NOW_MS}, COALESCE(MAX(s.heartbeat_at), 0) FROM (
   SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
   ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s"""
 NOW = f"SELECT {NOW_MS}"
-
-# Statements that would change no row: EXPLAIN needs their privilege and executes nothing.
-TRIALS: Final = {
-    "SELECT": "EXPLAIN SELECT 1 FROM {table} WHERE 1 = 0",
-    "INSERT": "EXPLAIN INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
-    "UPDATE": "EXPLAIN UPDATE {table} SET {column} = {column} WHERE 1 = 0",
-    "DELETE": "EXPLAIN DELETE FROM {table} WHERE 1 = 0",
-}
-_COLUMN: Final = {"queue_schema": "checksum"}
 
 _NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)  # MySQL's next versions are 26.x, by the year
 _CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
@@ -104,6 +93,8 @@ def _made(check: Callable[[_Patient], Finding], patient: _Patient) -> Finding:
     name = check.__name__.strip("_").replace("_", " ")
     try:
         return check(patient)
+    except SchemaError as error:
+        return _warning(name, f"the tables differ: {_line(error)}", "see the schema")
     except DatabaseError as error:
         if error.code in codes.DENIED_ANYWHERE:
             return _warning(name, f"this account may not look: {_line(error)}", "run it with more privileges")
@@ -157,6 +148,15 @@ def _replication(patient: _Patient) -> Finding:
         )
     if patient.on("read_only"):
         return _error("replication", "the server is read-only", "connect to the primary")
+    with suppress(SchemaError):  # `_schema` tells it
+        migrations.admit(patient.database)
+    why = writes.unwritten(patient.cx, patient.database)
+    if why is not None:
+        return _error(
+            "replication",
+            why.detail,
+            "connect to the primary; if this is it, wait for the backup, or end what holds the lock, or start members",
+        )
     return _ok("replication", "a primary that takes writes")
 
 
@@ -178,7 +178,16 @@ def _schema(patient: _Patient) -> Finding:
 
 
 def _privileges(patient: _Patient) -> Finding:
-    lacking = {name: _lacking(patient.cx, role.privileges) for name, role in ROLES.items() if name != "owner"}
+    try:
+        lacking = trials.lacking(patient.database)
+    except DatabaseError as error:
+        if error.code not in trials.NO_WRITES:
+            raise
+        return _warning(
+            "privileges",
+            f"those to write cannot be tried while the server takes no writes: {_line(error)}",
+            "run it again on a server that takes writes",
+        )
     enough = [name for name, missing in lacking.items() if not missing]
     if not enough:
         needed = ", ".join(lacking["reader"])
@@ -188,28 +197,6 @@ def _privileges(patient: _Patient) -> Finding:
         return _ok("privileges", f"enough for {', '.join(enough)}")
     name, missing = first
     return _ok("privileges", f"enough for {', '.join(enough)}; {name} lacks {', '.join(missing)}")
-
-
-def _lacking(cx: Executor, privileges: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the privileges of a role that the account does not have."""
-    tables = [*declared_tables()]
-    missing: list[str] = []
-    for target, verbs in privileges.items():
-        for table in tables if target == ALL_TABLES else [target]:
-            missing += [f"{verb} on {table}" for verb in verbs if not _may(cx, verb, table)]
-    return missing
-
-
-def _may(cx: Executor, verb: str, table: str) -> bool:
-    try:
-        cx.query(TRIALS[verb].format(table=table, column=_COLUMN.get(table, "topic")))
-    except DatabaseError as error:
-        if error.code not in codes.DENIED_ANYWHERE:
-            raise
-        return False
-    except SchemaError:  # no such table: `_schema` reports it
-        return True
-    return True
 
 
 def _session_settings(patient: _Patient) -> Finding:
