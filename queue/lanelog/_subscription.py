@@ -22,7 +22,7 @@ from lanelog._ending import quiet_at_the_end
 from lanelog._engine import life
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.values import Budget
-from lanelog._engine.leasing.registration import register
+from lanelog._engine.leasing.registration import EvictedError, register
 from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import SubscriptionRules
 from lanelog._engine.working.pulling import Puller
@@ -121,12 +121,19 @@ class SubscriptionCore:
         """The owner's name in its leases: `name` and a random part."""
         return self.members[0].owner
 
-    def with_workers(self, workers: int) -> SubscriptionCore:
-        """Return it with this many handler threads, if it has a handler and was not started. Else return it itself."""
+    def with_options(self, **changes: Any) -> SubscriptionCore:
+        """Return it with other options, if it has a handler and was not started. Else return it itself."""
         if self.handler is None or self._state is not SubscriptionState.NEW:
             return self
-        config = evolve(self.config, workers=workers)
-        return SubscriptionCore(self.group, self.topics, config, self.handler, self._engine)
+        return SubscriptionCore(self.group, self.topics, evolve(self.config, **changes), self.handler, self._engine)
+
+    def start_unless_evicted(self) -> None:
+        """Start. If its group was evicted, log an ERROR and stop: the other subscriptions of the process go on."""
+        try:
+            self.start()
+        except EvictedError as error:
+            log.error("subscription.evicted", group=self.group, topics=list(self.topics), error=error)
+            self.ask_to_stop()
 
     def start(self) -> None:
         """Register the group, and start. The registration is committed when this returns. Idempotent while it runs."""

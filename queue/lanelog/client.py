@@ -174,6 +174,9 @@ class Client:
     _hurried: bool = field(default=False, init=False)  # after a second Ctrl-C, close() does not wait
     _ended: threading.Event = field(factory=threading.Event, init=False)  # set when the first close() has ended
     _closer: int = field(default=0, init=False)  # the thread of the first close()
+    _supervised: bool = field(
+        default=False, init=False
+    )  # by `lanelog worker`: it runs what it can without evicted groups
     _announcements: _Announcements = field(init=False)
     _notices: Notices = field(factory=Notices, init=False)
     _meter: Meter = field(factory=Meter, init=False)
@@ -694,7 +697,7 @@ class Client:
         """
         for subscription in list(self._subscriptions):
             if subscription.state == "new" and subscription.handler is not None:
-                subscription.start()
+                (subscription.start_unless_evicted if self._supervised else subscription.start)()
 
     def run(
         self, *, drain_timeout: Duration | None = None, health: str | None = None, workers: int | None = None
@@ -729,11 +732,13 @@ class Client:
         if not any(s.handler is not None for s in self._subscriptions):
             raise ConfigurationError("nothing to run: register a handler with @client.subscriber(topic, group) first")
         if workers is not None:
-            self._subscriptions = [each.with_workers(workers) for each in self._subscriptions]
+            self._subscriptions = [each.with_options(workers=workers) for each in self._subscriptions]
         patience = check_timeout("drain_timeout", drain_timeout)
         with ending_by_signal(self._hurry) as ending, self._probed(health):
             self.start()
             subscriptions = [s for s in self._subscriptions if s.state != "stopped"]
+            if not subscriptions and not ending.wait(0):
+                raise ConfigurationError("every group of this client was evicted: no handler is left to run")
             for subscription in subscriptions:
                 subscription.on_failure(ending.ask)
             while not ending.wait(LOOK_FOR_SIGNALS) and not self._closed:

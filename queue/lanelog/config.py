@@ -198,6 +198,7 @@ class SubscriptionConfig:
     dead_letter_suffix: str | None = field(default="_dlq", validator=_suffix)
     on_dead_letter: Callable[..., object] | None = field(default=None, validator=_hook)
     start: str | datetime = field(default="earliest", converter=_start)
+    recreate: bool = field(default=False, validator=boolean)
     retention: float = field(default=300.0, converter=seconds, validator=duration())
     history: bool = field(default=False, validator=boolean)
     history_retention: float = field(default=604800.0, converter=seconds, validator=duration(above=True))

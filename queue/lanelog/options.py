@@ -145,6 +145,9 @@ class SubscriptionOptions(TypedDict, total=False):
     of attempts made. Default: None."""
     start: Literal["earliest", "latest"] | datetime
     """Where a new group begins. A datetime must be aware. Default: `earliest`."""
+    recreate: bool
+    """Register the group again although it was evicted: deleted while it had members. It begins at `start` then.
+    Default: False, such a subscription does not start."""
     retention: Duration
     """How long messages stay at least, so that duplicates are found: 0, or at least twice `publish_timeout`. The
     longest retention of a topic's groups counts. Default: 300 s."""

@@ -73,7 +73,7 @@ class Subscription:
         """Register the group, and start. The registration is committed when this returns. Idempotent while it runs.
 
         Raises:
-            ConfigurationError: The group has another order.
+            ConfigurationError: The group has another order, or was evicted and `recreate` is False.
             ClosedError: The subscription was stopped or has failed: subscribe anew.
             SchemaError: The tables are missing, or this version cannot work on them.
             DatabaseError: The group could not be registered within `publish_timeout`.

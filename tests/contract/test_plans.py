@@ -79,6 +79,8 @@ PIECES = {
     "_stores.messages.EXPIRING_NEXT_ROW": "the same",
     "_stores.scheduled.ROW": "one row of INSERT",
     "_stores.schedules._COLUMNS": "the columns of GET, LIST and TRY_LOCK",
+    "_stores.offsets._FLOOR": "a value in BEGINNING",
+    "_stores.offsets._BEGIN": "the same",
     "_stores.offsets.FLOOR": "one row of CREATE_FLOORS",
     "_stores.flushes._COLUMNS": "the columns of FLUSH and FLUSH_FENCED",
     "_stores.flushes._SAME": "a condition in FLUSH_FENCED",

@@ -1,5 +1,6 @@
-"""Groups that live: they are not deleted, unless their members are evicted."""
+"""Groups that live: they are not deleted unless their members are evicted, and do not come back by themselves then."""
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,12 +9,15 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, DatabaseError
+from lanelog._database import Database
 from lanelog._places import GroupTopic
+from lanelog._stores import heartbeats
 from lanelog.admin.change import living
+from lanelog.migrations import VERSION
 from support.cli import Command
 from support.situations import NOW, Situations
 from support.sql import one, rows
-from support.waiting import Record, eventually
+from support.waiting import Record, accept, events, eventually
 
 FAST: lanelog.SubscriptionOptions = {"lease_duration": 1.5, "lease_renewal": 0.4}
 EXPIRED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at = 0 AND expires_at < {NOW}"
@@ -136,3 +140,68 @@ def test_a_verb_does_not_wait_for_a_table_for_ever(
         assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 1
         with client._database.transaction() as cx:
             assert cx.one("SELECT @@lock_wait_timeout = @@GLOBAL.lock_wait_timeout") == (1,)
+
+
+# -- what comes after it -----------------------------------------------------------------------------------------------
+
+
+def evicted(client: Client, *groups: str) -> None:
+    """Groups of topic t that were evicted, behind two messages that they had acked."""
+    client.publish_many("t", [("k", b"x")] * 2)
+    for group in groups:
+        seen = Record()
+        subscription = client.subscribe("t", group, seen)
+        seen.wait(2)
+        client.admin.delete_group("t", group, evict=True, dry_run=False)
+        eventually(lambda subscription=subscription: subscription.state == "failed")  # type: ignore[misc]
+        subscription.stop(10)
+
+
+def test_an_evicted_group_is_registered_again_only_on_demand(lanelog_client: Client, raw: Any) -> None:
+    """Not by a restart, and not after a day. On demand it begins anew, and then it is a group as any other."""
+    evicted(lanelog_client, "g")
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = deregistered_at - 86400000")
+    with pytest.raises(ConfigurationError, match=r"'g' of topic 't' was deleted while it had members: .*recreate=True"):
+        lanelog_client.subscribe("t", "g", accept)
+    assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 0
+    with lanelog_client.subscribe("t", "other", accept) as other:
+        eventually(lambda: [each.name for each in lanelog_client.admin.members("t", "other")] == [other.owner])
+    seen = Record()
+    with lanelog_client.subscribe("t", "g", seen, recreate=True) as again:
+        seen.wait(2)
+        eventually(lambda: [each.name for each in lanelog_client.admin.members("t", "g")] == [again.owner])
+    lanelog_client.admin.delete_group("t", "g", dry_run=False)
+    lanelog_client.subscribe("t", "g", accept).stop()
+
+
+def test_an_eviction_of_nobody_leaves_no_mark(lanelog_client: Client, made: Situations) -> None:
+    """A group whose members have stopped is registered again as any new one, however it was deleted."""
+    made.owner("gone", stopped=True)
+    lanelog_client.admin.delete_group("t", "g", evict=True, dry_run=False)
+    assert lanelog_client.subscribe("t", "g", accept).stop()
+
+
+def test_the_mark_is_kept_by_members_that_clean_up(lanelog_client: Client, database: Database, raw: Any) -> None:
+    """An evicted member that hung for long and goes on deletes what others left, and not the mark."""
+    evicted(lanelog_client, "g")
+    at = GroupTopic(topic="t", group="g")
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = 1")
+    with database.transaction() as cx:
+        heartbeats.purge_left(cx, at, "me", 60)
+        assert heartbeats.evicted(cx, at)
+        assert heartbeats.members(cx, at, tables=VERSION) == []
+
+
+def test_a_registration_says_what_it_delivers_and_what_it_passes(
+    lanelog_client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At WARNING, once for a new group, and not where a topic is empty."""
+    lanelog_client.subscribe("empty", "g", accept).stop()
+    lanelog_client.publish_many("t", [(key, b"x") for key in "aab"])
+    for group, start in (("all", "earliest"), ("none", "latest")):
+        for _ in range(2):
+            lanelog_client.subscribe("t", group, accept, start=start).stop()
+    assert events(caplog, "group.registered", logging.WARNING) == [
+        "group.registered topic=t group=all start=earliest again=3 passed=0",
+        "group.registered topic=t group=none start=latest again=0 passed=3",
+    ]

@@ -105,7 +105,7 @@ def test_a_running_subscription_fails_and_settles_nothing(lanelog_client: Client
         assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g'") == 0
         assert topic_row(raw)[1] >= epoch
         tokens = Record()
-        other.subscribe("t", "g", lambda m: tokens((m.offset, m.attempt, m.fencing_token)))
+        other.subscribe("t", "g", lambda m: tokens((m.offset, m.attempt, m.fencing_token)), recreate=True)
         found = tokens.wait(3)
     assert [(offset, attempt) for offset, attempt, _ in found] == [(1, 1), (2, 1), (3, 1)]
     assert all(token > epoch for *_, token in found)

@@ -31,7 +31,7 @@ def assert_deleted(stage: Stage, group: str = "g") -> None:
 def assert_begins_anew(stage: Stage, token: int) -> None:
     """A group of that name gets everything once more, under a token above those of the one that was deleted."""
     seen = Record()
-    stage.client.subscribe("t", "g", lambda m: seen((m.offset, m.attempt, m.fencing_token > token)))
+    stage.client.subscribe("t", "g", lambda m: seen((m.offset, m.attempt, m.fencing_token > token)), recreate=True)
     assert seen.wait(2) == [(1, 1, True), (2, 1, True)]
     stage.until_acked(2)
 

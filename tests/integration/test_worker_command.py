@@ -487,3 +487,73 @@ def test_it_gives_up_when_no_process_can_start(tmp_path: Path, fails: str, says:
     assert done.returncode == 1
     assert 10 <= done.stdout.count("tried") <= 11
     assert says in done.stderr
+
+
+TWO_GROUPS = """
+import json, os
+import lanelog
+
+client = lanelog.connect()
+
+
+def say(event):
+    os.write(1, (json.dumps({"event": event, "pid": os.getpid()}) + "\\n").encode())
+
+
+@client.subscriber("t", "g", poll_interval=0.05)
+def first(message):
+    say("first")
+
+
+@client.subscriber("t", "h", poll_interval=0.05)
+def second(message):
+    say("second")
+"""
+
+
+@pytest.mark.thorough
+def test_the_subscription_of_an_evicted_group_ends_and_the_others_go_on(
+    start: Start, lanelog_client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It says so. With --recreate, groups begin anew that were evicted before the start, and none after it."""
+    (tmp_path / "two.py").write_text(TWO_GROUPS)
+    said: list[str] = []
+
+    def told() -> int:
+        said.append(capfd.readouterr().err)
+        return "".join(said).count("subscription.evicted group=g")
+
+    def evict() -> None:
+        before = told()
+        lanelog_client.admin.delete_group("t", "g", evict=True, dry_run=False)
+        eventually(lambda: told() > before, within=30, what="the word of the process that came after it")
+
+    lanelog_client.publish_many("t", [("k", b"x")] * 2)
+    worker = start(target="two:client", cwd=tmp_path)
+    worker.program.said("first", count=2)
+    worker.program.said("second", count=2)
+    evict()
+    lanelog_client.publish("t", "k", b"x")
+    worker.program.said("second", count=3)
+    assert len(worker.program.said("first")) == 2
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
+
+    worker = start("--recreate", target="two:client", cwd=tmp_path)
+    worker.program.said("first", count=3)
+    evict()
+    assert len(worker.program.said("first")) == 3
+
+
+@pytest.mark.thorough
+def test_a_command_whose_only_group_was_evicted_ends(
+    start: Start, lanelog_client: Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody would start it again by itself; the messages are not handled twice."""
+    lanelog_client.publish("t", "k", b"{}")
+    worker = start()
+    worker.handled()
+    lanelog_client.admin.delete_group("t", "g", evict=True, dry_run=False)
+    assert worker.program.ended() == 2
+    assert "every group of this client was evicted" in capfd.readouterr().err
+    assert len(worker.handled()) == 1

@@ -205,10 +205,12 @@ class Process:
         with world.acting(self):
             for group in GROUPS if options else ():
                 if pulls:
-                    deliveries = self.client.deliveries(TOPIC, group, name=name, **options[group])
+                    deliveries = self.client.deliveries(TOPIC, group, name=name, recreate=True, **options[group])
                     self.subscriptions[group] = deliveries.subscription.start()._core
                     continue
-                subscribed = self.client.subscribe(TOPIC, group, self._handle, name=name, **options[group])
+                subscribed = self.client.subscribe(
+                    TOPIC, group, self._handle, name=name, recreate=True, **options[group]
+                )
                 self.subscriptions[group] = subscribed._core
             if options:  # before the keeper's first turn, so that no other of its turns has to vouch for them
                 for loop in self.client._engine._loops:

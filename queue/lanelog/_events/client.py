@@ -127,6 +127,14 @@ EVENTS: Final = (
         "topic key group offset attempt seconds",
     ),
     Event(
+        "group.registered",
+        "WARNING",
+        "subscription",
+        "A group begins on a topic that has messages: `again` of them it gets, whether or not a group of that name had "
+        "them before, and `passed` it leaves out, as `start` says.",
+        "topic group start again passed",
+    ),
+    Event(
         "handler.cut_off",
         "WARNING",
         "subscription",
@@ -175,6 +183,14 @@ EVENTS: Final = (
         "subscription",
         "Nothing is in work any more, what was done is committed, and all lanes are given back.",
         "topic group handled acked retried dead_lettered",
+    ),
+    Event(
+        "subscription.evicted",
+        "ERROR",
+        "subscription",
+        "The group was deleted while it had members: `lanelog worker` runs the other handlers, and this one only with "
+        "`--recreate`.",
+        "group topics error",
     ),
     Event(
         "subscription.started",

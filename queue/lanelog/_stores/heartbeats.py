@@ -124,10 +124,22 @@ UPDATE queue_subscriber_heartbeats SET deregistered_at = GREATEST({NOW_MS}, hear
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s AND heartbeat_at = %s
 """
 
-# Rows of owners that left long ago (PRIMARY, prefix).
+# The mark of a group that was deleted while members lived: a row that no owner has (PRIMARY). It has left, so members
+# count it neither as one of them nor as dead.
+MARK_EVICTED = f"""
+INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
+       deregistered_at)
+VALUES (%s, %s, '', {NOW_MS}, {NOW_MS}, {NOW_MS})
+"""
+
+# Whether a group has that mark (PRIMARY).
+EVICTED = """SELECT 1 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
+
+# Rows of owners that left long ago, without the mark (PRIMARY, prefix).
 PURGE_LEFT = f"""
 DELETE FROM queue_subscriber_heartbeats
-WHERE consumer_group = %s AND topic = %s AND subscriber_name <> %s
+WHERE consumer_group = %s AND topic = %s AND subscriber_name <> %s AND subscriber_name <> ''
       AND deregistered_at > 0 AND deregistered_at < {NOW_MS} - %s
 """
 
@@ -264,7 +276,8 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
     for group, owner, beat, expires, gone, free, started, identity, now in cx.query(query, (*groups, topic)):
         lock_free = None if free is None else bool(free)
         row = HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now)
-        found.setdefault(group, []).append(row)
+        if owner:  # else it is the mark of an eviction
+            found.setdefault(group, []).append(row)
     return found
 
 
@@ -354,6 +367,21 @@ def silent(cx: Executor, at: GroupTopic, own: str, age: float) -> list[str]:
 def purge_silent(cx: Executor, at: GroupTopic, owner: str, age: float) -> int:
     """Delete the row of such an owner. Return 1 if it was there and still silent, else 0."""
     return cx.execute(PURGE_SILENT, (*at.columns, owner, int(age * 1000)))
+
+
+def mark_evicted(cx: Executor, at: GroupTopic) -> None:
+    """Note that a group without such a mark was deleted while members lived."""
+    cx.execute(MARK_EVICTED, at.columns)
+
+
+def unmark(cx: Executor, at: GroupTopic) -> None:
+    """Take that mark away, if there is one."""
+    delete(cx, at, "")
+
+
+def evicted(cx: Executor, at: GroupTopic) -> bool:
+    """Whether a group was deleted while members lived, and not registered again since."""
+    return cx.one(EVICTED, (*at.columns, "")) is not None
 
 
 def delete(cx: Executor, at: GroupTopic, owner: str) -> None:

@@ -105,6 +105,19 @@ SELECT %s, topic, partition_key, head_offset, head_offset, {NOW_MS}
 FROM queue_partitions FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key <> ''
 """
 
+_FLOOR = "COALESCE(f.offset_acked, 0)"
+_BEGIN = f"GREATEST(COALESCE(o.offset_acked, 0), {_FLOOR})"
+# What a new group gets of the messages that are there, and what it passes (all PRIMARY).
+BEGINNING = f"""
+SELECT COALESCE(SUM(GREATEST(p.head_offset, {_BEGIN}) - {_BEGIN}), 0), COALESCE(SUM({_BEGIN} - {_FLOOR}), 0)
+FROM queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+WHERE p.topic = %s AND p.partition_key <> ''
+"""
+
 # Registration with start at an instant: the start of one lane (PRIMARY).
 START_AT = f"""
 INSERT INTO queue_offsets (consumer_group, topic, partition_key, offset_acked, marked_through, updated_at)
@@ -305,6 +318,12 @@ def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
     """Remove a lane's rows for these groups."""
     for group in sorted(groups, key=str.encode):  # for several at once a server may read the whole table, and wait
         cx.execute(PURGE, (group, topic, key))
+
+
+def beginning(cx: Executor, at: GroupTopic) -> tuple[int, int]:
+    """Return how many of the messages that are there a new group gets, and how many it passes."""
+    again, passed = cx.one(BEGINNING, (at.group, at.topic)) or (0, 0)
+    return int(again), int(passed)
 
 
 def start_at_head(cx: Executor, at: GroupTopic) -> None:

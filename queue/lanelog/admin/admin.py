@@ -789,7 +789,8 @@ class Admin:
         Args:
             topic: The topic.
             group: The group.
-            evict: True: also while members live. Their subscriptions become `failed`.
+            evict: True: also while members live. Their subscriptions become `failed`, and a subscription registers the
+                group again only with `recreate=True`. A group that had no living member is registered as any new one.
             dry_run: True: only show.
 
         Raises:

@@ -72,6 +72,11 @@ class Size(_Type):
 @click.option(
     "--max-memory", type=Size(), metavar="SIZE", help="The same when it uses so much memory, such as 512M or 2G."
 )
+@click.option(
+    "--recreate",
+    is_flag=True,
+    help="Register groups again that were evicted before this start; without it, their handlers do not run.",
+)
 @click.option("--reload", is_flag=True, help="For development: replace them when a .py file below here changes.")
 def worker(
     *,
@@ -83,6 +88,7 @@ def worker(
     drain_timeout: float | None,
     max_messages: int | None,
     max_memory: int | None,
+    recreate: bool,
     reload: bool,
 ) -> None:
     """Run the handlers of a client, until SIGTERM or Ctrl-C: MODULE:CLIENT is such as shop.jobs:client.
@@ -102,7 +108,13 @@ def worker(
     check_target(target)
     log_to_terminal()
     supervisor = Supervisor(
-        Orders(target=target, workers=workers, drain_timeout=drain_timeout, metrics=metrics is not None),
+        Orders(
+            target=target,
+            workers=workers,
+            drain_timeout=drain_timeout,
+            metrics=metrics is not None,
+            recreate=recreate,
+        ),
         processes,
         Limits(messages=max_messages, memory=max_memory),
         Changes() if reload else None,

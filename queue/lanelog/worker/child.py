@@ -57,6 +57,7 @@ def main(number: str, text: str) -> int:
         log_to_terminal()
         if orders.metrics:
             _measure(client)
+        _supervise(client, recreate=orders.recreate)
         threading.Thread(target=reporter.repeat, name="lanelog-reports", daemon=True).start()
         try:
             client.run(workers=orders.workers, drain_timeout=orders.drain_timeout)
@@ -144,6 +145,16 @@ def _later(seconds: float, work: Callable[..., object], *arguments: object) -> N
     timer = threading.Timer(seconds, work, arguments)
     timer.daemon = True
     timer.start()
+
+
+def _supervise(client: Client, *, recreate: bool) -> None:
+    """Let it run what it can without groups that were evicted, or register these again.
+
+    The supervisor would start a process again and again that one evicted group keeps from running.
+    """
+    client._supervised = True  # noqa: SLF001 - as `run`
+    if recreate:
+        client._subscriptions = [each.with_options(recreate=True) for each in client._subscriptions]  # noqa: SLF001 - as `run`
 
 
 def _measure(client: Client) -> None:

@@ -24,6 +24,8 @@ class Orders:
     drain_timeout: float | None = None
     metrics: bool = False
     """Whether it tells its metrics when it is asked, and at its end."""
+    recreate: bool = False
+    """Whether it registers groups again that were evicted."""
 
     def to_json(self) -> str:
         """Return it as one argument of a command line."""

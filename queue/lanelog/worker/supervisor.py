@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from lanelog._backoff import Backoff
 from lanelog._telemetry import get_logger
@@ -220,6 +220,7 @@ class Supervisor:
         slot.watch.see(process, self._awake.seconds)
         if process.ready and not process.asked:
             self._in_vain = 0
+            self._orders = evolve(self._orders, recreate=False)  # a group that is evicted later stays so
             slot.recycling, slot.why = False, ""
 
     def _hang_up(self, process: Process) -> None:

@@ -14,9 +14,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, heartbeats, leases, moves, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
-from lanelog.errors import ConfigurationError, SchemaError
+from lanelog._telemetry import get_logger
+from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
@@ -24,12 +25,19 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 
+log = get_logger("subscription")
+
+
+class EvictedError(ConfigurationError):
+    """The group was deleted while members lived. Nothing was changed."""
+
 
 def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, order: str | None = None) -> int:
     """Make sure that the group exists with this order. Returns when it was registered (database milliseconds).
 
     `order`: for readers that are no subscriptions, in place of the configuration's order. No subscription can join
-    their groups. Raises ConfigurationError when the group exists with another order.
+    their groups, and no eviction keeps them away. Raises ConfigurationError when the group exists with another order,
+    and EvictedError when it was deleted while members lived, unless the configuration says `recreate`.
     """
     group, topic = at.columns
     wanted = config.order.value if order is None else order
@@ -40,6 +48,12 @@ def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, 
             raise SchemaError(f"the topic row of {topic!r} vanished while group {group!r} was registered: run it again")
         found = groups.lock(cx, at)
         if found is None:
+            if order is None and not config.recreate and heartbeats.evicted(cx, at):
+                raise EvictedError(
+                    f"group {group!r} of topic {topic!r} was deleted while it had members: it is registered again only "
+                    "with recreate=True, or `lanelog worker --recreate`"
+                )
+            heartbeats.unmark(cx, at)
             _create(cx, at, config, wanted)
         elif found != wanted:
             raise ConfigurationError(
@@ -52,7 +66,26 @@ def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, 
             groups.set_dead_letter_topic(cx, at, config.dead_letter_topic(topic))
         row = groups.get(cx, at)
         assert row is not None  # noqa: S101 - it is locked by this transaction
-        return row.created_at
+    if found is None and order is None:
+        _tell(database, at, config)
+    return row.created_at
+
+
+def _tell(database: Database, at: GroupTopic, config: SubscriptionConfig) -> None:
+    """Log what a new group gets of the messages that were there, and what it passes.
+
+    After the COMMIT: the sums read all lanes, and nobody should wait for them. If its answer did not come, the
+    repetition finds the group, and this is not told.
+    """
+    try:
+        with database.autocommit() as cx:
+            again, passed = offsets.beginning(cx, at)
+    except DatabaseError:
+        return
+    if again or passed:
+        log.warning(
+            "group.registered", topic=at.topic, group=at.group, start=str(config.start), again=again, passed=passed
+        )
 
 
 def _kept(config: SubscriptionConfig) -> Kept:
