@@ -17,7 +17,7 @@ from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._stores import offsets
 from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, stored, watermark
-from support.waiting import Record, accept, eventually
+from support.waiting import Record, accept, events, eventually
 
 JOBS = 30
 

@@ -233,9 +233,7 @@ class Database:
         if wire.generation != before and wire.facts is not None:
             self._saw(wire.facts)
 
-    def _finish(
-        self, loan: Loan, wires: SharedWires, error: BaseException | None, *, lent: bool, hasty: bool
-    ) -> None:
+    def _finish(self, loan: Loan, wires: SharedWires, error: BaseException | None, *, lent: bool, hasty: bool) -> None:
         """Make a wire ready for the next one, or close it. `error`: an exception that has passed through the block.
 
         It may have come between a statement and its answer, unless it is that answer: an error of ours, where user code
