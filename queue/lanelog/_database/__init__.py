@@ -7,14 +7,13 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 * `translation` makes lanelog's errors of a driver's, and decides which are worth a repetition. `outage` does so for a
   loop, which goes on. `codes` groups the error numbers by their consequence.
 * `wire` is one connection. If it breaks, nothing of its transaction is repeated on another one. `incarnation` names one
-  life of one server: what a process remembers holds for that one alone.
-* `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
+  life of one server. `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
 * `answers` and `rows` mend PyMySQL's connection. `loans` and `locking` lose nothing when an exception interrupts them.
 * `naming` names our database in each statement on a connection of user code. `instrumentation` shows it to traces.
 * `session_settings`, `server_facts`, `row_locks`: whether the server took what we set, is supported, and locks rows.
 * `precedence` and `reserve` decide who gets no connection if there are too few. `blocking` finds who holds a lock.
-* `retries` repeats whole transactions, never statements. `packet` sends one in a single round trip.
-* `fork` makes a child forget inherited connections. `ambient` knows which of our transactions a thread has open.
+* `retries` repeats whole transactions, never statements. `packet` sends one in one round trip. `fork` makes a child
+  forget inherited connections. `ambient` knows which of our transactions a thread has open.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lanelog._database import codes, outage
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import LATEST
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor
-from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, read_incarnation, server_start, signed
+from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
 from lanelog._database.naming import named
 from lanelog._database.packet import Statement
 from lanelog._database.pool import Database
@@ -37,6 +36,5 @@ from lanelog._database.translation import code_of, comes_from_driver, translate
 __all__ = [
     "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation", "OpenTransaction",
     "ServerFacts", "Session", "Statement", "Transaction", "code_of", "codes", "comes_from_driver", "find_open", "named",
-    "open_in_this_thread", "outage", "own_transaction", "read_incarnation", "server_start", "signed", "translate",
-    "with_retries",
+    "open_in_this_thread", "outage", "own_transaction", "server_start", "signed", "translate", "with_retries",
 ]

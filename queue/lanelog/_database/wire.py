@@ -5,7 +5,6 @@ Never repeats a statement. Not for two threads at once.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -154,7 +153,7 @@ class Wire:
             return
         if self.doomed is not None:
             raise self.doomed
-        raw = self._limited()
+        raw = self._live()
         try:
             with calling:
                 raw.commit()
@@ -188,7 +187,7 @@ class Wire:
         """
         if self.doomed is not None:
             raise self.doomed
-        raw = self._limited()
+        raw = self._live()
         told: list[int] = []
         # After KILL QUERY between two statements of a packet the server waits for us, silent, and keeps its locks. So
         # the connection is dropped soon, if the driver can. The server notices that at once. If it was only slow, the
@@ -279,18 +278,6 @@ class Wire:
         else:
             self._used = time.monotonic()
 
-    def prove(self) -> None:
-        """Close the connection unless it answers the next question, and no other. Never fails."""
-        if self.raw is None:
-            return
-        number = int.from_bytes(os.urandom(7))
-        try:
-            proven = self.one(f"SELECT {number}") == (number,)
-        except LanelogError:
-            proven = False
-        if not proven:
-            self.drop()
-
     def close(self) -> None:
         """Close with a farewell to the server."""
         raw, self.raw = self.raw, None
@@ -316,7 +303,7 @@ class Wire:
 
     def _run(self, sql: str, args: Sequence[object]) -> Any:
         self._committed = False
-        raw = self._limited()
+        raw = self._live()
         began = time.monotonic()
         try:
             # User code may have set another class.
@@ -340,12 +327,8 @@ class Wire:
         return cursor
 
     def _live(self) -> Any:
+        """The connection, whose answers this thread awaits for as long as it may."""
         if self.raw is None:
             raise self.doomed or DatabaseError("the connection was closed before", code=0, retriable=True)
+        self._driver.limit(self.raw, at_most(self._driver.config.read_timeout))
         return self.raw
-
-    def _limited(self) -> Any:
-        """The connection, whose answers this thread awaits for as long as it may."""
-        raw = self._live()
-        self._driver.limit(raw, at_most(self._driver.config.read_timeout))
-        return raw

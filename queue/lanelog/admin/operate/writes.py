@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog._database import codes, read_incarnation
+from lanelog._database import codes
+from lanelog._database.incarnation import read_incarnation
 from lanelog._engine.contradictions import read_only
 from lanelog._stores import heartbeats
 from lanelog.errors import DatabaseError, SchemaError
