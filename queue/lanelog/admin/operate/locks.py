@@ -9,6 +9,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from lanelog import migrations
+from lanelog.admin.operate.trials import HURRY
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
@@ -40,6 +41,7 @@ def rows_are_locked(database: Database, cx: Executor) -> bool:
     """
     session = database.session("doctor")
     try:
+        session.execute(HURRY)
         return migrations.locks_rows(session, cx)
     finally:
         session.close()

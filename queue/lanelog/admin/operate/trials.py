@@ -24,8 +24,8 @@ TRIALS: Final = {
     "UPDATE": "EXPLAIN UPDATE {table} SET {column} = {column} WHERE 1 = 0",
     "DELETE": "EXPLAIN DELETE FROM {table} WHERE 1 = 0",
 }
-# Under a global read lock, a server lets them wait.
-_HURRY: Final = "SET SESSION lock_wait_timeout = 1"
+HURRY: Final = "SET SESSION lock_wait_timeout = 1"
+"""Under a global read lock, a server lets a trial wait."""
 NO_WRITES: Final = codes.READ_ONLY | {codes.LOCK_WAIT_TIMEOUT}
 """Error numbers of a server that takes no writes now. They say nothing about privileges."""
 _COLUMN: Final = {"queue_schema": "checksum"}
@@ -35,7 +35,7 @@ def lacking(database: Database) -> dict[str, list[str]]:
     """Return the privileges that the account lacks, by role. Raises DatabaseError, one of `NO_WRITES` among others."""
     session = database.session("doctor")  # the answer that the server is read-only ends the connection
     try:
-        session.execute(_HURRY)
+        session.execute(HURRY)
         return {name: _lacking(session, role.privileges) for name, role in ROLES.items() if name != "owner"}
     finally:
         session.close()
