@@ -42,10 +42,11 @@ test-thorough: .venv/installed database clocks browser java mysqlclient previous
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
 
-# A browser sees the same pages on both; the documentation asks no database.
+# A browser sees the same pages on both, the documentation asks no database, and web servers end alike.
 test-mysql: .venv/installed database clocks browser mysql mysqlclient previous promtool
 	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local \
-		--ignore=tests/integration/test_dashboard_browser.py --ignore=tests/integration/test_docs_built.py
+		--ignore=tests/integration/test_dashboard_browser.py --ignore=tests/integration/test_docs_built.py \
+		--ignore=tests/integration/test_web_recipes.py
 	@$(MYSQLCLIENT) --server=mysql-local
 	@$(BIN)/python -m pytest tests/chaos
 
