@@ -28,7 +28,7 @@ NAME = "lane-00001"
 """Topic, group, key, owner and id at once: whatever a placeholder is compared with, there is such a row."""
 
 VERB = re.compile(r"[\s(]*(SELECT|INSERT|UPDATE|DELETE|REPLACE)\b")
-OURS = re.compile(r"\bqueue_(?!lanelog)[a-z_]+\b")
+OURS = re.compile(r"(?<!['`])\bqueue_(?!lanelog)[a-z_]+\b")  # a name in quotes is a value
 WHOLE_ROWS = re.compile(r"\s*INSERT\b[^(]*\(([^)]*)\)\s*VALUES\s*(.*)", re.DOTALL)
 INTEGER = re.compile(
     r"(LIMIT|THEN|[-+]|`offset`\s*[<>]?=?|"

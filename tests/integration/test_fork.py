@@ -49,7 +49,9 @@ def test_a_fork_leaves_the_parent_undisturbed_and_the_child_with_connections_of_
     }
     assert forking.said("closed")[0]["closed"]
     assert forking.ended() == 0
-    assert fleet.heard("log") == []
+    said = [line["text"] for line in fleet.heard("log")]
+    assert len(said) == 10
+    assert all("group.registered topic=children" in text for text in said), said
 
 
 @DRIVER
