@@ -1,6 +1,7 @@
 """Group commit: many threads, few transactions, and nobody waits for a lane that is not his."""
 
 import ctypes
+import gc
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -326,6 +327,19 @@ def test_an_exception_at_any_point_strikes_one_publisher_only(
             break
     assert 50 < point < 999
     assert publisher._group._lines == {}
+
+
+def test_a_published_message_is_freed_at_once(publisher: Publisher) -> None:
+    """Nothing refers to itself: a process without garbage collection keeps no payload, and one with it has no work."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            publisher.publish("t", "k", b"x")
+        left = [one for one in gc.get_objects() if isinstance(one, Waiter)]
+    finally:
+        gc.enable()
+    assert left == []
 
 
 def test_ids_in_a_shared_transaction(publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor) -> None:

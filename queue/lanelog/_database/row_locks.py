@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lanelog._database.executor import Executor
+from lanelog._database.executor import SERVER_MARK, Executor
 from lanelog._database.session import Session
 from lanelog.errors import ConfigurationError
 
 _LOCKING: Final = "FOR UPDATE SKIP LOCKED"
+_SERVER: Final = f"SELECT {SERVER_MARK}"
 
 
 def prove(first: Session, second: Executor, row: str, args: Sequence[object]) -> bool:
@@ -33,6 +34,8 @@ def prove(first: Session, second: Executor, row: str, args: Sequence[object]) ->
     with first.transaction() as locking:
         if locking.one(f"{row} {_LOCKING}", args) is None or second.one(row, args) is None:
             return False
+        if locking.one(_SERVER) != second.one(_SERVER):
+            return False  # a proxy has led them to two servers
         skipped = second.one(f"{row} {_LOCKING}", args) is None
     # The COMMIT was answered, so the first session has lived until now, and so has a lock of it.
     if not skipped:

@@ -17,6 +17,10 @@ GRACE: Final = 1.0
 unknown."""
 
 
+LEFT_OVER: Final = 60.0
+"""Seconds after which a deadline that has passed is none any more: every wait within it has ended."""
+
+
 class _OfThread(threading.local):
     deadline: float | None = None
 
@@ -27,7 +31,7 @@ _own: Final = _OfThread()
 @contextmanager
 def until(deadline: float) -> Iterator[None]:
     """Let this thread wait until `deadline` (monotonic) at most, inside the block. An earlier one stays."""
-    before = _own.deadline
+    before = _live()
     _own.deadline = deadline if before is None else min(before, deadline)
     try:
         yield
@@ -37,11 +41,17 @@ def until(deadline: float) -> Iterator[None]:
 
 def deadline(seconds: float) -> float:
     """Return the deadline (monotonic) of this thread. Without one it is in so many seconds."""
-    return time.monotonic() + seconds if _own.deadline is None else _own.deadline
+    own = _live()
+    return time.monotonic() + seconds if own is None else own
 
 
 def at_most(seconds: float) -> float:
     """Return a time-out of so many seconds, or of those that are left."""
-    if _own.deadline is None:
-        return seconds
-    return min(seconds, max(0.0, _own.deadline - time.monotonic()) + GRACE)
+    own = _live()
+    return seconds if own is None else min(seconds, max(0.0, own - time.monotonic()) + GRACE)
+
+
+def _live() -> float | None:
+    """The deadline of this thread. One that has long passed is left over from a block that an interrupt has left."""
+    own = _own.deadline
+    return None if own is None or time.monotonic() > own + LEFT_OVER else own

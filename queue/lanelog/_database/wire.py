@@ -13,7 +13,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from lanelog._database import fork, packet
-from lanelog._database.driver import Driver, OwnState
+from lanelog._database.driver import LOCK_WAIT_SECONDS, Driver, OwnState
 from lanelog._database.incarnation import Incarnation, read_incarnation
 from lanelog._database.packet import Statement
 from lanelog._database.server_facts import ServerFacts
@@ -34,8 +34,9 @@ FRESH: Final = 5.0
 STALL: Final = 2.0
 """Seconds. A server that takes longer for one statement may have stood still, and others may have lost connections."""
 
-_PAUSE: Final = 5.0
-"""The longest pause, in seconds, between two answers to one packet."""
+_PAUSE: Final = LOCK_WAIT_SECONDS + 1.5
+"""The longest pause, in seconds, between two answers to one packet. MySQL says up to a second late that a lock was
+waited for too long."""
 
 
 @define(eq=False, repr=False)

@@ -7,6 +7,7 @@ created between transactions, never in one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, frozen
@@ -32,6 +33,10 @@ class _Left:
     """Another transaction has locked the head."""
     missing: set[str]
     """There is no such lane."""
+
+
+def _fits(member: Waiter) -> bool:
+    return packet.fits(member.draft, member.deadline - time.monotonic())
 
 
 @define(eq=False)
@@ -74,7 +79,7 @@ class BatchWriter:
         return busy
 
     def _attempt(self, topic: str, keys: set[str], choose: Choose, *, wait: bool, alone: Waiter | None) -> _Left:
-        if alone is not None and alone.waiting and packet.fits(self._database, alone.draft) and self._send(alone):
+        if alone is not None and alone.waiting and _fits(alone) and self._send(alone):
             return _Left(set(), set())
         return self._transact(topic, keys, choose, wait=wait)
 

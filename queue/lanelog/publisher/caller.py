@@ -7,7 +7,6 @@ caller's search for the missing lane has left.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,7 +65,7 @@ class CallerWriter:
         cx.check_texts(text for draft in drafts for text in (topic, *draft.place, draft.metadata or ""))
         keys = {draft.key for draft in drafts}
         # On another connection: the caller's snapshot may be old. And before the caller holds a lock on our tables.
-        deadline = time.monotonic() + self._database.config.publish_timeout
+        deadline = self._database.deadline()
         self._lanes.ensure(topic, keys, deadline=deadline)
         try:
             receipts = self._write(cx, topic, drafts, deadline)

@@ -100,7 +100,9 @@ class ForeignExecutor:
 
     def undo(self, exc: DatabaseError) -> DatabaseError:
         """Undo the writes since `begin`, so that the caller may go on. Return the error to raise."""
-        if exc.code not in codes.TRANSACTION_GONE - {codes.LOCK_WAIT_TIMEOUT}:
+        if exc.code is None and self.undo_interrupted():
+            return exc  # it may be an interrupt that the driver takes for an error of its own, as a TimeoutError
+        if exc.code is not None and exc.code not in codes.TRANSACTION_GONE - {codes.LOCK_WAIT_TIMEOUT}:
             try:
                 self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
             except DatabaseError:
@@ -118,12 +120,12 @@ class ForeignExecutor:
         with suppress(DatabaseError):
             self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
 
-    def undo_interrupted(self) -> None:
+    def undo_interrupted(self) -> bool:
         """Undo the writes since `begin`, after an exception that may have come between a statement and its answer.
 
         The driver might then take one answer for another. So it first answers a question that was never asked. If it
         does not, or if the savepoint is released already, the connection is closed, which rolls the caller's
-        transaction back.
+        transaction back. Then it returns False.
         """
         undone = False
         try:
@@ -138,6 +140,7 @@ class ForeignExecutor:
             if not undone:
                 with suppress(Exception):
                     self._connection.close()
+        return undone
 
     def finish(self) -> None:
         """Release the savepoint. The writes stay in the caller's transaction."""

@@ -88,8 +88,10 @@ class GroupCommit:
             member.gone = True
             if line is not None:
                 self._change(line, draft.topic, lambda: line.withdraw(member))
-        if not member.done:
-            raise self._expired(member)  # after `withdraw`: no transaction can take the message from then on
+        expired = None if member.done else self._expired(member)  # now no transaction can take the message any more
+        member.claimer = None  # one that leads itself would keep its payload by a circle of references
+        if expired is not None:
+            raise expired
         if member.error is not None:
             raise self._failure(member, member.error) from member.error
         assert member.receipt is not None  # noqa: S101 - for the type checker: it is done

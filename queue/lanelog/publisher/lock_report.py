@@ -33,8 +33,8 @@ class _Question:
 
     answer: str | None = None
     """None: it has not come yet."""
-    at: float = 0.0
-    """When it came (monotonic)."""
+    at: float = field(factory=time.monotonic)
+    """When it came (monotonic), or the question was asked."""
 
 
 @define(eq=False)
@@ -89,12 +89,16 @@ class Locked:
     def _known(self, asked: tuple[str, frozenset[str]]) -> _Question | None:
         """The question about these lanes whose answer another thread may take."""
         question = self._questions.get(asked)
-        old = question is None or (question.answer is not None and time.monotonic() - question.at >= _FRESH)
-        return None if old else question
+        return question if question is not None and _counts(question) else None
 
     def _asking(self) -> int:
         """How many questions have no answer yet."""
-        return sum(each.answer is None for each in self._questions.values())
+        return sum(each.answer is None and _counts(each) for each in self._questions.values())
+
+
+def _counts(question: _Question) -> bool:
+    """Whether its answer is fresh, or may still come: an interrupt may have ended the thread that asked."""
+    return time.monotonic() - question.at < (2 * _ASKED_FOR if question.answer is None else _FRESH)
 
 
 def lanes(topic: str, keys: Collection[str]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from lanelog._database import LATEST, Database, codes
+from lanelog._database.time_left import GRACE
 from lanelog._stores import messages, partitions
 from lanelog.errors import DatabaseError
 from lanelog.publisher.draft import Draft
@@ -20,17 +21,14 @@ _LARGEST: Final = 16 * 1024
 """The most bytes of such a message. For a longer one, the round trips are a small part of the cost."""
 
 
-def fits(database: Database, draft: Draft) -> bool:
+def fits(draft: Draft, left: float) -> bool:
     """Whether a message may be published that way. Its id must be new, and it must be short and without a delay.
 
-    A caller hears of an unknown outcome after publish_timeout. By then no packet may be on its way any more: the
-    caller's own repetition would not know of it.
+    `left`: the seconds until its publish_timeout. Then a caller hears of an unknown outcome. By then no packet may be
+    on its way any more: the caller's own repetition would not know of it.
     """
     return (
-        not draft.looked_up
-        and not draft.timing.scheduled
-        and draft.wire_bytes <= _LARGEST
-        and database.config.publish_timeout >= LATEST
+        not draft.looked_up and not draft.timing.scheduled and draft.wire_bytes <= _LARGEST and left + GRACE >= LATEST
     )
 
 
