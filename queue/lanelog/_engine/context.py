@@ -103,13 +103,13 @@ class EngineContext:
             yield
         except Exception as error:
             borne = outage.patience(error, member.config.lease_duration)
+            if borne and (not session.connected or borne == outage.WITHOUT_END) and (member, loop) in self._faults:
+                self._faults[member, loop].since = None  # nothing lasts over an outage
             if session.connected and borne == outage.WITHOUT_END:
                 self._deferred.setdefault(loop, error)
             elif session.connected or not borne:
                 self._fault(member, loop, error, borne)
             else:
-                if (member, loop) in self._faults:
-                    self._faults[member, loop].since = None  # the next connection may find another server
                 raise
         else:
             self._faults.pop((member, loop), None)

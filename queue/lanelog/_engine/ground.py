@@ -107,10 +107,11 @@ class Ground:
         """Note where a connection leads. If it leads back to a server that others led away from, log that."""
         if line.connected_at <= self._met_at:
             return
+        met = line.incarnation  # it may ask the server, which must not happen under the lock
         with self._changed:
             if line.connected_at <= self._met_at:
                 return
-            before, self._met, self._met_at = self._met, line.incarnation, line.connected_at
+            before, self._met, self._met_at = self._met, met, line.connected_at
             if before is None or before.identity == self._met.identity:
                 return
             back = self._left is not None and self._left.identity == self._met.identity

@@ -13,6 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from lanelog._database import codes
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, leases, moves, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
@@ -48,12 +49,14 @@ def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, 
             raise SchemaError(f"the topic row of {topic!r} vanished while group {group!r} was registered: run it again")
         found = groups.lock(cx, at)
         if found is None:
-            if order is None and not config.recreate and heartbeats.evicted(cx, at):
+            evicted = _evicted(cx, at)
+            if evicted and order is None and not config.recreate:
                 raise EvictedError(
                     f"group {group!r} of topic {topic!r} was deleted while it had members: it is registered again only "
                     "with recreate=True, or `lanelog worker --recreate`"
                 )
-            heartbeats.unmark(cx, at)
+            if evicted:
+                heartbeats.unmark(cx, at)
             _create(cx, at, config, wanted)
         elif found != wanted:
             raise ConfigurationError(
@@ -69,6 +72,16 @@ def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, 
     if found is None and order is None:
         _tell(database, at, config)
     return row.created_at
+
+
+def _evicted(cx: Executor, at: GroupTopic) -> bool:
+    """Whether the group was evicted. An account that may not read heartbeats goes without the mark."""
+    try:
+        return heartbeats.evicted(cx, at)
+    except DatabaseError as error:
+        if error.code not in codes.DENIED:
+            raise
+        return False
 
 
 def _tell(database: Database, at: GroupTopic, config: SubscriptionConfig) -> None:
