@@ -112,18 +112,19 @@ def stored(raw: Any) -> int:
 
 
 @pytest.mark.thorough
-def test_many_long_keys_fit_into_small_packets(private_server: DevServer) -> None:
-    """Three thousand lanes with the longest keys, and the smallest max_allowed_packet that is in use: one mebibyte."""
+@pytest.mark.parametrize(("name", "key"), [("t", 251), ("🦭" * 250, 20)], ids=["keys", "names"])
+def test_many_long_names_fit_into_small_packets(private_server: DevServer, name: str, key: int) -> None:
+    """Three thousand lanes with the longest keys, or topic and group, and the smallest packets that are in use."""
     with connect(private_server.url) as raw:
         rows(raw, f"SET GLOBAL max_allowed_packet = {1 << 20}")
-    keys = [f"{number:04}{'🦭' * 251}" for number in range(3000)]
+    keys = [f"{number:04}{'🦭' * key}" for number in range(3000)]
     with lanelog.connect(private_server.url) as client:
         client.migrate()
-        client.publish_many("t", [(key, b"x") for key in keys])
-        subscription = client.subscribe("t", "g", accept)
+        client.publish_many(name, [(key, b"x") for key in keys])
+        subscription = client.subscribe(name, name, accept)
         eventually(lambda: subscription.stats().acked == len(keys) or subscription.state == "failed", within=60)
         assert subscription.state == "running"
-        client.admin.seek("t", "g", to="earliest", dry_run=True)
+        client.admin.seek(name, name, to="earliest", dry_run=True)
 
 
 ISOLATION = {b"READ COMMITTED, READ WRITE": b"REPEATABLE READ,READ WRITE"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from lanelog._places import LaneId
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -44,14 +46,16 @@ def exactly(points: Sequence[object]) -> str:
     return " UNION ALL ".join(["SELECT %s AS k, %s AS o"] * len(points))
 
 
-def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]]:
+def chunked(values: Sequence[T], size: int = MAX_POINTS, *, beside: str = "") -> Iterator[Sequence[T]]:
     """Slices of at most `size` values and MAX_CHARACTERS. An empty sequence has none. A long value has its own.
 
-    The values are texts, tuples of texts and other values, or rows with the texts `key` and, perhaps, `last_error`.
+    `beside`: what each row repeats beside its value.
+
+    The values are texts, tuples of texts and other values, lanes, or rows with a text `key` and, perhaps, `last_error`.
     """
     start, total = 0, 0
     for at, value in enumerate(values):
-        characters = _characters(value)
+        characters = _characters(value) + len(beside)
         if at > start and (total + characters > MAX_CHARACTERS or at - start == size):
             yield values[start:at]
             start, total = at, 0
@@ -63,6 +67,8 @@ def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]
 def _characters(value: object) -> int:
     if isinstance(value, str):
         return len(value)
+    if isinstance(value, LaneId):
+        value = value.columns
     if isinstance(value, tuple):
         return sum(len(part) for part in value if isinstance(part, str))
     return len(getattr(value, "key", "")) + len(getattr(value, "last_error", None) or "")

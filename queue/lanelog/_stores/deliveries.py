@@ -190,7 +190,7 @@ def upsert(cx: Executor, at: GroupTopic, rows: Sequence[DeliveryWrite]) -> None:
     """Write rows in primary-key order."""
     group, topic = at.columns
     ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
-    for chunk in chunked(ordered):
+    for chunk in chunked(ordered, beside=group + topic):
         args: list[object] = []
         for row in chunk:
             first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
@@ -247,7 +247,7 @@ def is_letter_settled(cx: Executor, dead_topic: str, key: str, offset: int) -> b
 
 def settle_letters(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> None:
     """Settle dead letters. `by` names the call. Raises DatabaseError 1062 if one of them is settled already."""
-    for chunk in chunked(points):
+    for chunk in chunked(points, beside=dead_topic + by):
         args = [value for key, offset in chunk for value in (dead_topic, key, offset, offset, by)]
         cx.execute(SETTLE_LETTERS.format(rows=",".join([_LETTER] * len(chunk))), args)
 

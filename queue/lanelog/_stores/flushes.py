@@ -62,7 +62,7 @@ def flush(cx: Executor, at: GroupTopic, rows: Sequence[OffsetsWrite]) -> None:
     """Write rows in primary-key order."""
     group, topic = at.columns
     values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
-    for chunk in chunked(sorted(rows, key=lambda row: row.key.encode())):
+    for chunk in chunked(sorted(rows, key=lambda row: row.key.encode()), beside=group + topic):
         args = [value for row in chunk for value in (group, topic, *row)]
         cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
 

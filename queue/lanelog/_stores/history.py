@@ -111,7 +111,7 @@ def upsert(cx: Executor, at: GroupTopic, owner: str, rows: Sequence[HistoryWrite
     """Write rows in primary-key order. `now`: the monotonic clock, to which `first` and `finished` are compared."""
     group, topic = at.columns
     ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
-    for chunk in chunked(ordered, ROWS):
+    for chunk in chunked(ordered, ROWS, beside=group + topic + owner):
         args: list[object] = []
         for row in chunk:
             first_ms = 0 if row.first is None else max(0, int((now - row.first) * 1000))

@@ -314,7 +314,7 @@ def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders:
 def create(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], epoch: int) -> None:
     """Insert lease rows for lanes that have none. A row that appeared meanwhile keeps its owner."""
     values = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-    for chunk in chunked(sorted(keys, key=str.encode)):
+    for chunk in chunked(sorted(keys, key=str.encode), beside=at.group + at.topic + owner):
         args = [value for key in chunk for value in (*at.columns, key, owner, epoch)]
         cx.execute(CREATE.format(rows=",".join([values] * len(chunk))), args)
 

@@ -218,7 +218,7 @@ def raise_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]
 
 def _write(cx: Executor, sql: str, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
     row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-    for chunk in chunked(sorted(watermarks, key=str.encode)):
+    for chunk in chunked(sorted(watermarks, key=str.encode), beside=at.group + at.topic):
         args = [value for key in chunk for value in (*at.columns, key, watermarks[key], watermarks[key])]
         cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
 
@@ -251,7 +251,7 @@ def acked_locked(cx: Executor, lane: LaneId) -> int:
 
 def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
     """Insert the floors that are absent."""
-    for chunk in chunked(sorted(keys)):
+    for chunk in chunked(sorted(keys), beside=topic):
         args = [value for key in chunk for value in (topic, key, begin, begin)]
         cx.execute(CREATE_FLOORS + ",".join([FLOOR] * len(chunk)), args)
 

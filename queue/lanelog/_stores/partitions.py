@@ -275,7 +275,7 @@ def set_open_lanes(cx: Executor, topic: str, count: int) -> None:
 
 def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
     """Insert the heads that are absent."""
-    for chunk in chunked(sorted(keys)):
+    for chunk in chunked(sorted(keys), beside=topic):
         args = [value for key in chunk for value in (topic, key, begin)]
         cx.execute(CREATE_HEADS + ",".join([HEAD] * len(chunk)), args)
 
