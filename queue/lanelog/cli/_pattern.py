@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _WILD: Final = re.compile(r"[*?\[]")
 GROUPS_MAX: Final = 1000
-"""FoundGroups that are looked at, the first ones by topic and name."""
+"""The most groups to read, the first by topic and name."""
 GROUPS_BOUNDED: Final = 9_999
-"""The same where a bound must hold for all. `Admin.groups` lists at most one more."""
+"""The same limit when a bound is checked. `Admin.groups` lists at most one more."""
 TOPICS_MAX: Final = 9_999
 """Topics that are looked at. `Admin.topic_names` lists at most one more."""
 
