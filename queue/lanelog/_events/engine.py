@@ -80,8 +80,8 @@ EVENTS: Final = (
         "WARNING",
         "janitor",
         "Drained lanes are not purged as fast as they come: a pass over them takes longer than a minute and than "
-        "`lane_idle_purge`, and the tables grow. Run `lanelog maintain` beside it, or publish under fewer keys. Told "
-        "once until a pass is in time.",
+        "`lane_idle_purge`, and the tables grow. Run `lanelog maintain` beside it, or publish under fewer keys. Logged "
+        "once until a pass is in time again.",
         "topic seconds purged",
     ),
     Event(
@@ -161,8 +161,8 @@ EVENTS: Final = (
         "tables.of_another_server",
         "WARNING",
         "keeper",
-        "Told at a client's first subscription: another server wrote the heartbeats. So the tables are a copy, or the "
-        "primary has changed and no member has come yet. In a copy, this process works on the copied messages.",
+        "Another server wrote the heartbeats: the tables are a copy, or the primary has changed and has no member yet. "
+        "In a copy, this process works on the copied messages. Logged at a client's first subscription.",
         "database heartbeats latest",
     ),
     Event(
@@ -170,7 +170,7 @@ EVENTS: Final = (
         "WARNING",
         "logging",
         "The application's logging configuration has disabled these loggers, and what they say is lost, dead letters "
-        "too: tell it not to. Told once in a process.",
+        "too. Set `disable_existing_loggers=False`. Logged once per process.",
         "loggers remedy",
     ),
     Event("loop.callback_failed", "ERROR", "loop", "A loop's end could not be told.", "loop callback error exc_info"),

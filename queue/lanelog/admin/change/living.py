@@ -75,8 +75,8 @@ def listen(database: Database, places: Sequence[GroupTopic]) -> Silence:
     if needed > LONGEST:
         at, owner = min(unsure, key=lambda each: each[1])
         raise ConfigurationError(
-            f"whether member {owner!r} of group {at.group!r} of topic {at.topic!r} lives cannot be told: it has no "
-            f"lock, and a lease of {needed:.0f} s. See that its process has ended, {EVICT}"
+            f"member {owner!r} of group {at.group!r} of topic {at.topic!r} may be alive: it has no lock, and its lease "
+            f"lasts {needed:.0f} s. Make sure that its process has ended, {EVICT}"
         )
     since = last = _write(database)
     while last - since < needed:
