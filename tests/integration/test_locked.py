@@ -159,7 +159,7 @@ def look(admin: Admin, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(problems, "HELD", 1.0)
     (found,) = eventually(lambda: [each for each in admin.status().problems if each.what == "head locked"])
     assert (found.topic, found.key, found.rank) == ("t", "k", Rank.STUCK)
-    assert f"connection {number} (root@" in found.detail
+    assert f"Connection {number} (root@" in found.detail
     assert f"KILL {number}" in found.detail
     assert found.seconds is not None
     assert 1 <= found.seconds < 15

@@ -9,11 +9,13 @@ import pytest
 from rich.text import Text
 
 from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
+from lanelog.admin.operate.held_heads import HeldHead
 from lanelog.admin.operate.problems import (
     Problem,
     Rank,
     command,
     of_group,
+    of_held_head,
     of_lane,
     of_letters,
     of_server,
@@ -231,6 +233,43 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
     assert lines[2] == "    $ lanelog release merge builders k0"  # which releases all lanes of their owner
     assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
     assert plain(told([], most=100)) == ["nothing is stuck"]
+
+
+def held(key: str, connection: int) -> Problem:
+    found = of_held_head(
+        HeldHead(topic="merge", key=key, connection=connection, account="app@h", seconds=9.0, waiting=1)
+    )
+    assert found
+    return found
+
+
+def test_each_connection_that_holds_heads_is_an_entry_of_its_own() -> None:
+    """To end one of them frees only its own lanes. The lanes that one connection holds are one entry."""
+    by = (
+        "Connection {0} (app@h) has an open transaction that has locked this key. Publishes of the key wait for it and "
+        "time out. Commit it, roll it back, or `KILL {0}`; then look again:"
+    )
+    assert plain(told([held("a", 12), held("b", 15), held("c", 12)], most=100)) == [
+        "HEAD LOCKED  merge - 2 lanes, the oldest for 9s",
+        f"    lanes a, c; the first: {by.format(12)}",
+        "    $ lanelog status merge",
+        "",
+        "HEAD LOCKED  merge - b, for 9s",
+        f"    {by.format(15)}",
+        "    $ lanelog status merge",
+        "",
+    ]
+
+
+def test_a_held_row_of_a_topic_is_not_taken_for_a_key() -> None:
+    """No key is meant, and what waits is not a publish of a key that is there."""
+    problem = held("", 12)
+    assert problem.key is None
+    assert problem.detail == (
+        "Connection 12 (app@h) has an open transaction that has locked the topic's own row. The first publish under a "
+        "key, members that take lanes and administration may wait for it. Commit it, roll it back, or `KILL 12`; then "
+        "look again:"
+    )
 
 
 def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:

@@ -232,7 +232,7 @@ def test_the_runbook_has_everything_that_status_says() -> None:
     """Each kind of problem once, with verbs that exist."""
     rows = table("`status` says", "It means", "What mends it")
     code = "".join(Path(each.__file__).read_text() for each in (problems, writes))
-    said = re.findall(r'(?:what=|Rank\.[A-Z]+,\s*|(?:FAILING|OWNER_GONE): Final = )"([a-z ]+)"', code)
+    said = re.findall(r'(?:what=|Rank\.[A-Z]+,\s*|(?:FAILING|OWNER_GONE|HEAD_LOCKED): Final = )"([a-z ]+)"', code)
     assert {row[0].strip("`").lower() for row in rows} == {*said}
     assert len(rows) == len({*said}) > 1
     assert {verb for row in rows for verb in re.findall(r"`lanelog ([a-z-]+)", row[2])} <= {*all_verbs()}

@@ -1,6 +1,6 @@
 """Problems as people read them: what, where, since when, and the command that mends it.
 
-Lanes that fail alike are one entry.
+Lanes that fail alike are one entry, and so are lanes that one connection holds.
 
 Owns these lines and their colours. Judges nothing (`admin.operate.problems` does).
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from lanelog._text import age, plural, shown
-from lanelog.admin.operate.problems import OWNER_GONE, Rank, command
+from lanelog.admin.operate.problems import HEAD_LOCKED, OWNER_GONE, Rank, command
 from lanelog.cli._output import Line
 from lanelog.cli._table import Tone
 
@@ -43,7 +43,9 @@ def told(problems: Sequence[Problem], *, most: int) -> list[Line]:
 def _alike(problems: Iterable[Problem]) -> list[list[Problem]]:
     found: dict[object, list[Problem]] = {}
     for place, each in enumerate(problems):
-        same = (each.what, each.topic, each.group, _VARIES.sub("#", each.cause or each.detail))
+        cause = each.cause or each.detail
+        # The number of a connection is what its lanes have in common.
+        same = (each.what, each.topic, each.group, cause if each.what == HEAD_LOCKED else _VARIES.sub("#", cause))
         found.setdefault(place if each.key is None else same, []).append(each)
     return list(found.values())
 

@@ -41,6 +41,8 @@ FAILING: Final = "failing"
 """The state of a lane whose first message failed and waits for its next attempt."""
 OWNER_GONE: Final = "owner gone"
 """The state of a lane whose owner gives no sign of life. To release one lane of such an owner releases all."""
+HEAD_LOCKED: Final = "head locked"
+"""The state of a lane whose head a transaction has locked. To end that connection frees all lanes that it holds."""
 
 
 class Rank(IntEnum):
@@ -272,18 +274,25 @@ def of_held_head(held: HeldHead) -> Problem | None:
     """Return the problem of a lane whose head a transaction has locked, unless that is young."""
     if held.seconds < HELD:
         return None
-    by = f"connection {held.connection}" + (f" ({held.account})" if held.account else "")
+    by = f"Connection {held.connection}" + (f" ({held.account})" if held.account else "")
+    if held.key:
+        locked = "this key. Publishes of the key wait for it and time out"
+    else:
+        locked = (
+            "the topic's own row. The first publish under a key, members that take lanes and administration may wait "
+            "for it"
+        )
     return Problem(
         rank=Rank.STUCK,
-        what="head locked",
+        what=HEAD_LOCKED,
         topic=held.topic,
         group="",
         key=held.key or None,
         seconds=held.seconds,
-        detail=f"the transaction of {by} has locked it, and publishes of this key wait for that and time out; "
-        f"commit or roll it back there, or end it by KILL {held.connection}; what else the server shows:",
+        detail=f"{by} has an open transaction that has locked {locked}. Commit it, roll it back, or "
+        f"`KILL {held.connection}`; then look again:",
         cause=by,
-        command="lanelog doctor",
+        command=command("status", held.topic),
     )
 
 
