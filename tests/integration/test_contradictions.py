@@ -15,6 +15,7 @@ from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog.admin import Finding
 from lanelog.admin.operate import status
+from lanelog.dashboard.stuck import headline
 from support.cli import Command
 from support.janitors import Janitors
 from support.sql import delivery_rows, one, rows, watermark
@@ -502,9 +503,12 @@ def test_a_lane_that_somebody_holds_is_repaired_when_it_is_free(
 
 
 def test_status_compares_tables_for_a_bounded_time_and_says_how_many_topics_are_left(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+    lanelog_client: Client, raw: Any, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`status` and a scrape count the topics that they did not compare; a topic that is named is compared alone."""
+    """`status` and a scrape count the topics that they did not compare; a topic that is named is compared alone.
+
+    What was not compared may be wrong: neither the command line nor the dashboard says that all is well.
+    """
     for topic in ("s", "t"):
         lanelog_client.publish(topic, "a", b"x")
     rows(raw, f"UPDATE queue_partitions SET head_offset = 0 WHERE {LANE}")
@@ -514,3 +518,10 @@ def test_status_compares_tables_for_a_bounded_time_and_says_how_many_topics_are_
     monkeypatch.setattr(status, "COMPARING", -1.0)
     assert (admin.status().topics_not_compared, admin.figures().topics_not_compared) == (2, 2)
     assert admin.status(["t"]).topics_not_compared == 1
+
+    assert admin.status().left_out == "the tables of 2 topics were not compared"
+    told = command("status", "--max-lag", "5")  # a bound on lag does not depend on it
+    assert told.stdout.splitlines()[-1] == "nothing is stuck in what was looked at"
+    assert told.stderr == "the tables of 2 topics were not compared: name a topic, or a pattern with fewer\n"
+    line, tone = headline(admin.status())
+    assert (line.split(".")[0], tone) == ("Nothing is stuck in what was looked at", "warn")

@@ -28,15 +28,19 @@ _NAMED: Final = 3
 _TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
 
 
-def told(problems: Sequence[Problem], *, most: int) -> list[Line]:
+def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> list[Line]:
     """Return the lines of all problems, in order.
 
     Problems of one group that are alike stand where the first of them is.
 
-    `most`: the number of lanes of a group that were looked at. If all are alike, there may be more.
+    Args:
+        problems: The worst first.
+        most: The number of lanes of a group that were looked at. If all are alike, there may be more.
+        complete: Whether all was looked at.
     """
     if not problems:
-        return [Text("nothing is stuck", style=Tone.GOOD)]
+        good = Text("nothing is stuck", style=Tone.GOOD)
+        return [good if complete else Text("nothing is stuck in what was looked at", style=Tone.WARN)]
     return [line for alike in _alike(problems) for line in (*_lines(alike, most), "")]
 
 

@@ -42,6 +42,9 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     left_out = "; ".join(filter(None, (names.left_out, found.left_out)))
     if left_out:
         left_out += ": name a topic, or a pattern with fewer"
+    bounded = max_lag is not None or max_age is not None
+    # Whether a bound holds depends on all groups, and on nothing else that was left out.
+    unproven = bounded and bool(names.left_out or found.groups_left_out)
     summary = (
         f"{plural(found.topics, 'topic')}, {plural(len(found.groups), 'group')}, "
         f"{members_of(found)}: lag {found.lag:,}, "
@@ -51,10 +54,10 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     measured = [(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age) for each in found.groups]
     return Answer(
         data=found,
-        before=[summary, "", *told(found.problems, most=LANES)],
+        before=[summary, "", *told(found.problems, most=LANES, complete=not left_out)],
         table=Table(_columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
-        alarms=alarms(measured, max_lag, max_age, left_out=left_out),
-        left_out=left_out if max_lag is None and max_age is None else "",
+        alarms=alarms(measured, max_lag, max_age, left_out=left_out if unproven else ""),
+        left_out="" if unproven else left_out,
     )
 
 

@@ -56,7 +56,9 @@ def headline(status: Status) -> tuple[str, str]:
     if status.left_out:
         sums += f"; {status.left_out}"
     if not status.problems:
-        return f"Nothing is stuck. {sums}.", "warn" if status.left_out else "good"
+        if status.left_out:
+            return f"Nothing is stuck in what was looked at. {sums}.", "warn"
+        return f"Nothing is stuck. {sums}.", "good"
     worst = status.problems[0].rank
     return f"{plural(len(status.problems), 'problem')}. {sums}.", "bad" if worst <= Rank.NOBODY else "warn"
 

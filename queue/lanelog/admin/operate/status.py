@@ -82,7 +82,7 @@ class Status:
     dead_letters: int
     """Dead letters that are neither redriven nor deleted."""
     problems: tuple[Problem, ...]
-    """The worst first; empty: nothing is stuck."""
+    """The worst first; empty: nothing is stuck in what was looked at, see `left_out`."""
     members_known: bool = True
     """False: the server takes no writes, or is not the one that members write to.
 
@@ -97,8 +97,13 @@ class Status:
 
     @property
     def left_out(self) -> str:
-        """What was not looked at, as a sentence without its end. Empty: all was."""
-        return left_out((self.topics, self.topics_left_out, "topic"), (len(self.groups), self.groups_left_out, "group"))
+        """What was not looked at or not compared, as a sentence without its end. Empty: all was."""
+        looked = left_out(
+            (self.topics, self.topics_left_out, "topic"), (len(self.groups), self.groups_left_out, "group")
+        )
+        rest = self.topics_not_compared
+        compared = f"the tables of {plural(rest, 'topic')} were not compared" if rest else ""
+        return "; ".join(filter(None, (looked, compared)))
 
 
 def members_of(found: Status) -> str:
