@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import lanelog
-from lanelog.admin.read import owners, tail
+from lanelog.admin.operate import status
+from lanelog.admin.read import owners, tail, topics
+from lanelog.admin.read.ages import Breadth
 from lanelog.cli import _verbs
 from support.cli import Command
 from support.refusing import refused
@@ -146,6 +148,35 @@ def test_a_bound_covers_groups_beyond_the_page_or_says_that_it_does_not(
     told = "only 1,000 of 1,002 groups were looked at: name a topic, or a pattern with fewer\n"
     assert command("status").stderr == told
     assert command("status", "--max-lag", "1", status=1).stderr == told
+
+
+def test_a_bound_of_status_does_not_depend_on_topics_that_were_left_out(
+    command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All groups were checked. That there are more topics is said, and is no alarm."""
+    for topic in ("s", "t"):
+        lanelog_client.subscribe(topic, "g", accept).stop()
+        lanelog_client.publish(topic, "k", b"x")
+    monkeypatch.setattr(status, "TOPICS", 1)
+    told = "only 1 of 2 topics were looked at: name a topic, or a pattern with fewer\n"
+    assert command("status", "--max-lag", "1").stderr == told
+    assert command("status", "--max-lag", "0", status=1).stderr == told + "lag 1 > 0 on s g and 1 more\n"
+
+
+def test_a_bound_of_the_age_is_not_kept_where_older_messages_may_be(
+    command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where too many lanes lag, the age is a lower bound: beyond it nobody knows, so the exit status is 1."""
+    lanelog_client.subscribe("t", "g", accept).stop()
+    lanelog_client.publish_many("t", [(key, b"x") for key in "abc"])
+    few = Breadth(exact=0, candidates=2)
+    monkeypatch.setattr(topics, "groups", partial(topics.groups, breadth=few))
+    monkeypatch.setattr(status, "USUAL", few)
+    for verb in ("lag", "groups", "status"):
+        told = command(verb, "--max-age", "3600", status=1).stderr
+        assert told == "the oldest age of t g is a lower bound: too many lanes lag to know it exactly\n"
+        assert command(verb, "--max-lag", "3").stderr == ""
+        assert "> 0s on t g\n" in command(verb, "--max-age", "0", status=1).stderr
 
 
 @pytest.mark.thorough

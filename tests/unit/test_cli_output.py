@@ -13,7 +13,7 @@ from lanelog.admin import OwnerState, SoughtLane
 from lanelog.cli._cells import count, name, text
 from lanelog.cli._output import ago, block, payload, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import INTERRUPTED, Verbs, alarms, instant
+from lanelog.cli._verbs import INTERRUPTED, Measured, Verbs, alarms, instant
 from lanelog.errors import ConfigurationError
 
 
@@ -106,12 +106,16 @@ def test_a_time_needs_its_offset_from_utc() -> None:
 
 def test_alarms_are_one_line() -> None:
     """The worst is named, the others are counted; what is within its bound is silent."""
-    measured = [("merge a", 5, 1.0), ("merge b", 9, None), ("merge c", 7, 70.0)]
+    measured = [Measured("merge a", 5, 1.0), Measured("merge b", 9, None), Measured("merge c", 7, 70.0)]
     assert alarms(measured, 4, None) == ("lag 9 > 4 on merge b and 2 more",)
     assert alarms(measured, 9, 60.0) == ("oldest 1m10s > 60s on merge c",)
     assert alarms(measured, 8, 0.5) == ("lag 9 > 8 on merge b; oldest 1m10s > 0.5s on merge c and 1 more",)
     assert alarms(measured, 9, 70.0) == ()
     assert alarms(measured, None, None) == ()
+    older = "the oldest age of merge b is a lower bound: too many lanes lag to know it exactly"
+    unsure = [each._replace(exact=each.name == "merge a") for each in measured]
+    assert alarms(unsure, None, 60.0) == (f"oldest 1m10s > 60s on merge c; {older}",)
+    assert alarms(unsure, 9, None) == ()
 
 
 def test_a_command_that_ctrl_c_breaks_off_ends_without_a_word() -> None:

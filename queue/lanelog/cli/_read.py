@@ -15,7 +15,7 @@ from lanelog.cli import _columns, _totals
 from lanelog.cli._output import Answer
 from lanelog.cli._pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import alarms, bounding_letters, limit_option, monitored, reading
+from lanelog.cli._verbs import Measured, alarms, bounding_letters, limit_option, measured, monitored, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,13 +53,9 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
         table=Table(_columns.GROUPS, found, admin.now()),
         total=_totals.lag(found),
         nothing=_totals.no_groups(topic),
-        alarms=alarms(_measured(found), max_lag, max_age, left_out=named.left_out),
+        alarms=alarms(measured(found), max_lag, max_age, left_out=named.left_out),
         left_out="" if bounded else named.left_out,
     )
-
-
-def _measured(found: Sequence[GroupInfo]) -> list[tuple[str, int, float | None]]:
-    return [(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age) for each in found]
 
 
 @click.command()
@@ -115,7 +111,7 @@ def lanes(
             judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="lag", limit=1))
         if max_age is not None:
             judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="age", limit=1))
-    measured = [(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in judged.values()]
+    places = [Measured(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in judged.values()]
     where = _totals.where(topic, group)
     return Answer(
         data=found,
@@ -123,7 +119,7 @@ def lanes(
         table=Table(_columns.LANES, found, admin.now()),
         total=_totals.lag_of_lanes(found, limit),
         nothing=f"{where}: no lane; nothing is published to this topic yet, or all of it is collected",
-        alarms=alarms(measured, max_lag, max_age),
+        alarms=alarms(places, max_lag, max_age),
     )
 
 
@@ -165,7 +161,7 @@ def lag(
         total=_totals.lag(found),
         nothing=_totals.no_groups(topic),
         alarms=alarms(
-            _measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters, left_out=left_out
+            measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters, left_out=left_out
         ),
         left_out="" if bounded else left_out,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from lanelog._text import age, plural, shown
+from lanelog._text import age, plural
 from lanelog.admin.operate.problems import oldest_first
 from lanelog.admin.operate.status import LANES, members_of
 from lanelog.cli import _columns
@@ -17,7 +17,7 @@ from lanelog.cli._output import Answer
 from lanelog.cli._pattern import topics_of
 from lanelog.cli._problem_lines import told
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import alarms, monitored, reading
+from lanelog.cli._verbs import alarms, measured, monitored, reading
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Status
@@ -51,12 +51,11 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
         f"oldest {age(found.oldest_age, exact=found.oldest_age_exact)}, {plural(found.dead_letters, 'dead letter')}"
     )
     lagging = sorted((group for group in found.groups if group.lag), key=lambda group: oldest_first(group.oldest_age))
-    measured = [(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age) for each in found.groups]
     return Answer(
         data=found,
         before=[summary, "", *told(found.problems, most=LANES, complete=not left_out)],
         table=Table(_columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
-        alarms=alarms(measured, max_lag, max_age, left_out=left_out if unproven else ""),
+        alarms=alarms(measured(found.groups), max_lag, max_age, left_out=left_out if unproven else ""),
         left_out="" if unproven else left_out,
     )
 

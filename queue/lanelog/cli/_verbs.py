@@ -9,19 +9,22 @@ from __future__ import annotations
 import functools
 import getpass
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import import_module
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from lanelog._text import age
+from lanelog._text import age, shown
 from lanelog.cli._names import give_types
 from lanelog.cli._output import Answer, print_answer
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog_command import early
+
+if TYPE_CHECKING:
+    from lanelog.admin import GroupInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -246,8 +249,27 @@ def monitored(function: F) -> F:
     )(function)
 
 
+class Measured(NamedTuple):
+    """A place with the numbers that bounds are about."""
+
+    name: str
+    lag: int
+    oldest: float | None
+    """Seconds since its oldest unsettled message was written. None: nothing is unsettled."""
+    exact: bool = True
+    """False: there may be an older one."""
+
+
+def measured(groups: Iterable[GroupInfo]) -> list[Measured]:
+    """Return what bounds are about, of groups."""
+    return [
+        Measured(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age, each.oldest_age_exact)
+        for each in groups
+    ]
+
+
 def alarms(
-    what: Sequence[tuple[str, int, float | None]],
+    what: Sequence[Measured],
     max_lag: int | None,
     max_age: float | None,
     *,
@@ -258,17 +280,21 @@ def alarms(
     """Return one line at most: which bound is exceeded and by how much, the worst first.
 
     Args:
-        what: Name, lag and age of the oldest message of each place.
+        what: The places.
         max_lag: The bound of the lag. None: no bound.
         max_age: The bound of the age, in seconds. None: no bound.
         dying: The names of places with more than `max_dead_letters`.
         max_dead_letters: The bound of dead letters. None: no bound.
         left_out: Says that some places were not looked at: nobody knows whether a bound holds for those.
     """
-    late = [(name, lag) for name, lag, _ in what if max_lag is not None and lag > max_lag]
+    late = [(each.name, each.lag) for each in what if max_lag is not None and each.lag > max_lag]
     old = [
-        (name, oldest) for name, _, oldest in what if max_age is not None and oldest is not None and oldest > max_age
+        (each.name, each.oldest)
+        for each in what
+        if max_age is not None and each.oldest is not None and each.oldest > max_age
     ]
+    exceeded = {name for name, _ in old}
+    unknown = [each.name for each in what if max_age is not None and not each.exact and each.name not in exceeded]
     parts = []
     if late:
         name, lag = max(late, key=lambda each: each[1])
@@ -276,6 +302,10 @@ def alarms(
     if old:
         name, oldest = max(old, key=lambda each: each[1])
         parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
+    if unknown:
+        parts.append(
+            f"the oldest age of {unknown[0]}{_more(unknown)} is a lower bound: too many lanes lag to know it exactly"
+        )
     if dying:
         parts.append(f"dead letters > {max_dead_letters} on {dying[0]}{_more(dying)}")
     if left_out and any(bound is not None for bound in (max_lag, max_age, max_dead_letters)):
