@@ -123,18 +123,24 @@ def test_a_member_whose_lease_is_long_is_judged_by_an_operator(lanelog_client: C
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("lock", ["LOCK TABLES queue_groups READ", "FLUSH TABLES WITH READ LOCK"])
 def test_a_verb_does_not_wait_for_a_table_for_ever(
-    lanelog_client: Client, lanelog_url: str, made: Situations, raw: Any, open_raw: Callable[..., Any]
+    lanelog_client: Client, lanelog_url: str, made: Situations, raw: Any, open_raw: Callable[..., Any], lock: str
 ) -> None:
-    """It gives up within seconds and is not done later. The connection is then as patient as before."""
+    """It gives up after `publish_timeout`, says what to look for, and is not done later.
+
+    The connection is then as patient as before.
+    """
     lanelog_client.publish("t", "k", b"x")
     with lanelog.connect(lanelog_url, publish_timeout=1, pool_size=2) as client:
         client.admin.delete_group("t", "g", dry_run=True)
         locker = open_raw(autocommit=True)
-        rows(locker, "LOCK TABLES queue_groups READ")
+        rows(locker, lock)
         try:
-            with pytest.raises(DatabaseError, match="error 1205"):
+            with pytest.raises(DatabaseError, match="error 1205") as caught:
                 client.admin.delete_group("t", "g", dry_run=False)
+            assert str(caught.value).count("FLUSH TABLES WITH READ LOCK") == 1
+            assert "LOCK TABLES, ALTER TABLE" in str(caught.value)
         finally:
             rows(locker, "UNLOCK TABLES")
         assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 1

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from attrs import define, field
 
-from lanelog._database import fork
+from lanelog._database import codes, fork
 from lanelog._database.blocking import LockHolder, holder
 from lanelog._database.driver import Driver
 from lanelog._database.executor import Executor
@@ -38,6 +38,11 @@ _PURPOSE = "publishing"
 # For a metadata lock or a global read lock, a server waits for a day. What an operator asked for must not be done then.
 _HASTY = "SET SESSION lock_wait_timeout = 5"
 _PATIENT = "SET SESSION lock_wait_timeout = DEFAULT"
+# The error has one number for all of these, and names none.
+_HELD_UP = (
+    "another session holds a lock on these rows, on a table (LOCK TABLES, ALTER TABLE) or on the whole server "
+    "(FLUSH TABLES WITH READ LOCK, as a backup takes it): end it there, or try again after it"
+)
 
 # The level holds only for the transaction that the second statement begins.
 _SNAPSHOT = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION READ ONLY")
@@ -75,24 +80,29 @@ class Database:
         After a deadlock or a lock time-out nothing is committed: an error that the block swallows is raised again.
         `locks`: whether it may lock rows. Then ConfigurationError refuses a session that would keep them for hours.
         `hasty`: a statement, or COMMIT, that waits for a table or a global read lock fails after five seconds with a
-        retriable error.
+        retriable error that says what to look for.
         """
-        with self._borrow(wait, lent=guarded, hasty=hasty) as loan:
-            wire = loan.wire
-            if guarded:
-                wire.refuse_packets()
-                wire.ensure()
-            if locks:
-                wire.check_locks()
-            transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
-            if hasty:
-                wire.execute(_HASTY)
-            loan.pooled.begin()
-            if guarded:
-                transaction.guard()
-            yield transaction
-            transaction.verify()
-            loan.pooled.commit()
+        try:
+            with self._borrow(wait, lent=guarded, hasty=hasty) as loan:
+                wire = loan.wire
+                if guarded:
+                    wire.refuse_packets()
+                    wire.ensure()
+                if locks:
+                    wire.check_locks()
+                transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
+                if hasty:
+                    wire.execute(_HASTY)
+                loan.pooled.begin()
+                if guarded:
+                    transaction.guard()
+                yield transaction
+                transaction.verify()
+                loan.pooled.commit()
+        except DatabaseError as exc:
+            if hasty and exc.code == codes.LOCK_WAIT_TIMEOUT:
+                exc.args = (f"{exc}: {_HELD_UP}",)
+            raise
 
     def commit_at_once(self, statements: Sequence[Statement], *, noted: str) -> int | None:
         """Run a transaction in one round trip. Return what its last statement told by LAST_INSERT_ID(expr).
