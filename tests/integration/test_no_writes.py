@@ -26,7 +26,7 @@ EXPIRED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group without a member is told at once, also on a server that has just started."""
-    monkeypatch.setattr("lanelog.admin.operate.problems.GRACE", 0.0)
+    monkeypatch.setattr("lanelog.admin.operate.problems.GRACE", -1.0)
 
 
 @pytest.fixture
@@ -141,11 +141,19 @@ def test_doctor_answers_where_nothing_can_be_written(
 
 def test_heartbeats_of_another_server_say_nothing(lanelog_client: Client, made: Situations, raw: Any) -> None:
     """A replica that takes writes, as late as it is: its rows name the primary. A member that comes back ends that."""
-    made.owner("there", expires=-3000, incarnation="0" * 64, liveness_lock="x")
+    made.owner("there", expires=-50, incarnation="0" * 64, liveness_lock="x")
     assert "replica" in only_server(lanelog_client.admin.status(), "another server")
     assert lanelog_client.admin.figures().members_known is False
     with lanelog_client.subscribe("t", "g", Record()):
         eventually(lambda: lanelog_client.admin.status().members_known, what="a heartbeat on this server")
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["died", "stopped"])
+def test_a_new_primary_without_workers_has_no_members(lanelog_client: Client, made: Situations, stopped: bool) -> None:
+    """Nobody consumes there, and its figures let the alerts fire. So the old primary's heartbeats count for a minute."""
+    made.owner("there", expires=3600 if stopped else -70, stopped=stopped, incarnation="0" * 64, liveness_lock="x")
+    assert [each.what for each in lanelog_client.admin.status().problems] == ["nobody consumes"]
+    assert 'lanelog_group_members{group="g",topic="t"} 0.0' in scraped(lanelog_client)
 
 
 def test_a_session_that_a_proxy_keeps_is_no_read_lock(lanelog_client: Client, made: Situations, raw: Any) -> None:

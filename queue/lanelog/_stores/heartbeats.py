@@ -93,21 +93,26 @@ ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token, s.incarn
 WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
 """
 
-# Whether this server wrote the first thousand heartbeats, how many of them, and the latest (PRIMARY).
-ORIGINS = """SELECT s.incarnation = {here}, COUNT(*), MAX(s.heartbeat_at) FROM (
-  SELECT incarnation, heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
+# Whether this server wrote the first thousand heartbeats, how many of them, the latest, and when the last one ends of
+# those that have not left; the clock (PRIMARY).
+ORIGINS = f"""SELECT s.incarnation = {{here}}, COUNT(*), MAX(s.heartbeat_at),
+       MAX(IF(s.deregistered_at IN (0, s.heartbeat_at), s.expires_at, 0)), {NOW_MS}
+FROM (
+  SELECT incarnation, heartbeat_at, expires_at, deregistered_at
+  FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
   ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
-WHERE s.incarnation <> '' GROUP BY s.incarnation = {here}
+WHERE s.incarnation <> '' GROUP BY s.incarnation = {{here}}
 """
 
-# The owners among the first thousand rows that have not left, with the state of their locks (PRIMARY).
-ACTIVE = f"""SELECT s.subscriber_name, s.heartbeat_at, s.expires_at,
+# The owners among the first thousand rows that have not left, with the state of their locks (PRIMARY). The row with an
+# empty name is the mark of an eviction.
+ACTIVE = f"""SELECT s.subscriber_name, s.heartbeat_at, s.expires_at, s.deregistered_at,
        IF(s.liveness_lock = '', NULL, IS_FREE_LOCK(s.liveness_lock)), s.server_started_at, s.incarnation, {NOW_MS}
 FROM (
   SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at, liveness_lock, server_started_at, incarnation
   FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
   ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
-WHERE s.deregistered_at = 0
+WHERE s.deregistered_at IN (0, s.heartbeat_at) AND s.subscriber_name <> ''
 """
 # The same on tables of version 1 (PRIMARY).
 ACTIVE_1 = ACTIVE.replace("s.incarnation", "''").replace(", incarnation\n", "\n")
@@ -192,6 +197,10 @@ class Origins:
     elsewhere: int = 0
     latest_here: int = 0
     latest_elsewhere: int = 0
+    ends_elsewhere: int = 0
+    """When the last heartbeat of another server ends, of members that have not left. 0: all have."""
+    now: int = 0
+    """This server's clock."""
 
     @property
     def copied(self) -> bool:
@@ -284,17 +293,20 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
 def origins(cx: Executor, *, mariadb: bool) -> Origins:
     """Return which server wrote the heartbeats. Only on tables of version 2 or newer."""
     rows = cx.query(ORIGINS.format(here=Incarnation.identity_in_sql(mariadb=mariadb)))
-    found = {bool(here): (int(count), int(latest)) for here, count, latest in rows}
-    (here, latest_here), (elsewhere, latest_elsewhere) = found.get(True, (0, 0)), found.get(False, (0, 0))
-    return Origins(here, elsewhere, latest_here, latest_elsewhere)
+    found = {bool(here): tuple(map(int, numbers)) for here, *numbers in rows}
+    here, latest_here, *_ = found.get(True, (0, 0))
+    elsewhere, latest_elsewhere, ends_elsewhere, now = found.get(False, (0, 0, 0, 0))
+    return Origins(here, elsewhere, latest_here, latest_elsewhere, ends_elsewhere, now)
 
 
 def active(cx: Executor, *, tables: int) -> list[HeartbeatRow]:
     """Return the owners of all groups that have not left, of the first thousand rows. `tables`: as above."""
     found = cx.query(ACTIVE if tables >= VERSION_WITH_INCARNATION else ACTIVE_1)
     return [
-        HeartbeatRow(owner, beat, expires, 0, None if free is None else bool(free), Incarnation(started, identity), now)
-        for owner, beat, expires, free, started, identity, now in found
+        HeartbeatRow(
+            owner, beat, expires, gone, None if free is None else bool(free), Incarnation(started, identity), now
+        )
+        for owner, beat, expires, gone, free, started, identity, now in found
     ]
 
 

@@ -5,6 +5,9 @@ Owns this judgement, which needs no privilege but SELECT. Changes nothing.
 Under a global read lock, as a backup takes it, no heartbeat can be written: all of them end, and the members live. On a
 replica, the heartbeats are as old as the replica is late, and the members' locks are on another server. Both are told
 before anything else, and nothing about members is concluded there.
+
+A new primary whose workers have all died looks like a replica at first. So heartbeats that another server wrote say
+nothing only until they have ended for a minute. Then nobody lives, wherever they were written.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._database import codes
-from lanelog._database.incarnation import read_incarnation
 from lanelog._engine.contradictions import read_only
 from lanelog._stores import heartbeats
 from lanelog.errors import DatabaseError, SchemaError
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog._stores.heartbeats import HeartbeatRow
+
+ENDED: Final = 60.0
+"""Seconds since the last heartbeat of another server ended, after which no member lives there."""
 
 # The session that holds a global read lock. MySQL tells it to an account that may read the performance schema, MariaDB
 # if the plugin metadata_lock_info is installed.
@@ -48,6 +53,11 @@ class Unwritten:
 
 def unwritten(cx: Executor, database: Database) -> Unwritten | None:
     """Return why heartbeats say nothing. None: they can be believed."""
+    return refused(cx, database) or _elsewhere(cx, database)
+
+
+def refused(cx: Executor, database: Database) -> Unwritten | None:
+    """Return why this server takes no writes. None: it seems to take them."""
     if read_only(cx):
         return Unwritten(
             what="read only", detail="this server is read-only: a replica, or a primary before its failover"
@@ -56,36 +66,44 @@ def unwritten(cx: Executor, database: Database) -> Unwritten | None:
         rows = heartbeats.active(cx, tables=database.tables_version)
     except SchemaError:  # the tables are missing: others tell it
         return None
-    newest = max(rows, key=lambda row: row.heartbeat_at, default=None)
-    if newest is None:
+    return _held_up(cx, database, rows)
+
+
+def _elsewhere(cx: Executor, database: Database) -> Unwritten | None:
+    """Return that members write to another server, as long as one of them may live there."""
+    if database.tables_version < heartbeats.VERSION_WITH_INCARNATION:
         return None
-    if newest.incarnation.identity:
-        here = read_incarnation(cx, mariadb=database.facts().mariadb)
-        if here.identity != newest.incarnation.identity:
-            return Unwritten(
-                what="another server",
-                detail="the latest heartbeat was written on another server: this is a replica, or a copy, or the "
-                "primary since no member is there",
-                seconds=_ago(newest, newest.heartbeat_at),
-            )
-    return _held_up(cx, database, rows, newest)
+    try:
+        found = heartbeats.origins(cx, mariadb=database.facts().mariadb)
+    except SchemaError:
+        return None
+    # The server takes writes. On a replica, newer heartbeats come in. On a new primary, members would be here by now.
+    if not found.copied or found.now - found.ends_elsewhere > ENDED * 1000:
+        return None
+    return Unwritten(
+        what="another server",
+        detail="the latest heartbeat was written on another server: this is a replica, or a copy, or the primary since "
+        "no member is there",
+        seconds=_ago(found.now, found.latest_elsewhere),
+    )
 
 
-def _held_up(cx: Executor, database: Database, rows: Sequence[HeartbeatRow], newest: HeartbeatRow) -> Unwritten | None:
+def _held_up(cx: Executor, database: Database, rows: Sequence[HeartbeatRow]) -> Unwritten | None:
     """Return that writes are held up: a member's lock is held, and nobody has written since its heartbeat ended."""
     ends = [row.expires_at for row in rows if row.lock_free is False and row.expires_at <= row.now]
-    if not ends or newest.heartbeat_at > min(ends):
+    newest = max(rows, key=lambda row: row.heartbeat_at, default=None)
+    if newest is None or not ends or newest.heartbeat_at > min(ends):
         return None
     return Unwritten(
         what="no writes",
         detail="no member has written a heartbeat since then, and sessions of members are open: the server takes no "
         f"writes, as under FLUSH TABLES WITH READ LOCK of a backup{_holder(cx, database)}",
-        seconds=_ago(newest, newest.heartbeat_at),
+        seconds=_ago(newest.now, newest.heartbeat_at),
     )
 
 
-def _ago(row: HeartbeatRow, at: int) -> float:
-    return max(0, row.now - at) / 1000
+def _ago(now: int, at: int) -> float:
+    return max(0, now - at) / 1000
 
 
 def _holder(cx: Executor, database: Database) -> str:
