@@ -14,6 +14,7 @@ from lanelog._hints.host import own_host
 from lanelog.admin import Finding
 from lanelog.devserver import DevServer
 from support.cli import TABLES
+from support.situations import Situations
 from support.sql import connect as sql_connection
 from support.sql import rows
 from support.waiting import accept, events, eventually
@@ -43,6 +44,7 @@ def finding(client: Client, check: str) -> Finding:
 
 
 origin = partial(finding, check="origin")
+replication = partial(finding, check="replication")
 hints = partial(finding, check="hints")
 triggers = partial(finding, check="triggers")
 
@@ -75,6 +77,9 @@ def test_a_copy_is_named_until_it_has_a_member_of_its_own(
     assert origin(lanelog_client).status == "ok"
     found = origin(copy)
     assert (found.status, found.detail[:32]) == ("warning", "another server wrote 1 heartbeat")
+    assert "if the primary has changed, start members here; if this is a copy, " in found.remedy
+    assert replication(copy).status == "ok"
+    assert copy.admin.status().problems[0].what == "another server"
     with copy.subscribe("t", "g", accept):
         eventually(lambda: events(caplog, "tables.of_another_server"))
         eventually(lambda: origin(copy).status == "ok")
@@ -82,6 +87,24 @@ def test_a_copy_is_named_until_it_has_a_member_of_its_own(
     with lanelog.connect(private_server.url) as second, second.subscribe("t", "g", accept):
         eventually(lambda: second.health().ready)
     assert len(events(caplog, "tables.of_another_server")) == 1
+
+
+@pytest.mark.parametrize("aside", [False, True], ids=["stopped", "aside"])
+def test_doctor_and_status_agree_on_who_wrote_last(
+    lanelog_client: Client, made: Situations, raw: Any, aside: bool
+) -> None:
+    """A member here that has stopped, or lives and stands aside, is newer than a dead one of the old primary."""
+    made.owner("there", expires=-5, incarnation="0" * 64)
+    with lanelog_client.subscribe("t", "g", accept) as subscription:
+        eventually(lambda: lanelog_client.health().ready)
+    if aside:
+        rows(
+            raw,
+            "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at WHERE subscriber_name = %s",
+            subscription.owner,
+        )
+    assert (origin(lanelog_client).status, replication(lanelog_client).status) == ("ok", "ok")
+    assert lanelog_client.admin.status().members_known
 
 
 def test_a_trigger_that_an_online_rebuild_left_is_named(lanelog_client: Client, raw: Any) -> None:

@@ -150,10 +150,19 @@ def test_heartbeats_of_another_server_say_nothing(lanelog_client: Client, made: 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["died", "stopped"])
 def test_a_new_primary_without_workers_has_no_members(lanelog_client: Client, made: Situations, stopped: bool) -> None:
-    """Nobody consumes there, and its figures let the alerts fire. So the old primary's heartbeats count for a minute."""
+    """Nobody consumes there, and its figures let the alerts fire: the old primary's heartbeats count for a minute."""
     made.owner("there", expires=3600 if stopped else -70, stopped=stopped, incarnation="0" * 64, liveness_lock="x")
     assert [each.what for each in lanelog_client.admin.status().problems] == ["nobody consumes"]
     assert 'lanelog_group_members{group="g",topic="t"} 0.0' in scraped(lanelog_client)
+
+
+def test_a_member_that_stands_aside_shows_a_read_lock_too(lanelog_client: Client, made: Situations, raw: Any) -> None:
+    """It lives, and can write no heartbeat."""
+    rows(raw, "SELECT GET_LOCK('aside', 0)")
+    made.owner("aside", expires=-60, liveness_lock="aside")
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET heartbeat_at = expires_at - 15000")
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at")
+    only_server(lanelog_client.admin.status(), "no writes")
 
 
 def test_a_session_that_a_proxy_keeps_is_no_read_lock(lanelog_client: Client, made: Situations, raw: Any) -> None:

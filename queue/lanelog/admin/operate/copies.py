@@ -55,7 +55,7 @@ def origin(patient: Patient) -> Finding:
         "origin",
         f"another server wrote {plural(found.elsewhere, 'heartbeat')}, the latest at {latest}: the tables are a copy, "
         "or the primary has changed and no member is here yet",
-        "if it is a copy, its messages are those of the original: what subscribes here handles them again",
+        "if the primary has changed, start members here; if this is a copy, they handle the original's messages again",
     )
 
 

@@ -150,12 +150,12 @@ def _replication(patient: _Patient) -> Finding:
         return _error("replication", "the server is read-only", "connect to the primary")
     with suppress(SchemaError):  # `_schema` tells it
         migrations.admit(patient.database)
-    why = writes.unwritten(patient.cx, patient.database)
+    why = writes.refused(patient.cx, patient.database)  # which server wrote the heartbeats: `copies.origin` tells it
     if why is not None:
         return _error(
             "replication",
             why.detail,
-            "connect to the primary; if this is it, wait for the backup, or end what holds the lock, or start members",
+            "connect to the primary; if this is it, wait for the backup, or end what holds the lock",
         )
     return _ok("replication", "a primary that takes writes")
 
