@@ -180,11 +180,31 @@ def test_an_evicted_group_is_registered_again_only_on_demand(lanelog_client: Cli
     lanelog_client.subscribe("t", "g", accept).stop()
 
 
-def test_an_eviction_of_nobody_leaves_no_mark(lanelog_client: Client, made: Situations) -> None:
-    """A group whose members have stopped is registered again as any new one, however it was deleted."""
-    made.owner("gone", stopped=True)
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "cannot be told"])
+def test_an_eviction_of_nobody_leaves_no_mark(lanelog_client: Client, made: Situations, stopped: bool) -> None:
+    """A group is registered again as any new one if its members have stopped, or nothing proves that one lives."""
+    made.owner("gone", expires=-0.5, stopped=stopped)
     lanelog_client.admin.delete_group("t", "g", evict=True, dry_run=False)
     assert lanelog_client.subscribe("t", "g", accept).stop()
+
+
+@pytest.mark.parametrize("left", ["g", "other"])
+def test_a_mark_ends_with_its_topic(lanelog_client: Client, left: str) -> None:
+    """What is subscribed to a topic of the same name later was never evicted from it. Other topics keep their marks."""
+    evicted(lanelog_client, "g")
+    with lanelog_client.subscribe("kept", "g", Record()) as kept:
+        eventually(lambda: lanelog_client.admin.members("kept", "g"))
+        lanelog_client.admin.delete_group("kept", "g", evict=True, dry_run=False)
+        eventually(lambda: kept.state == "failed")
+    if left == "other":
+        lanelog_client.subscribe("t", "other", accept).stop()
+    lanelog_client.admin.delete_topic("t", dry_run=False)
+    seen = Record()
+    lanelog_client.publish("t", "k", b"new")
+    with lanelog_client.subscribe("t", "g", seen):
+        seen.wait(1)
+    with pytest.raises(ConfigurationError, match="recreate=True"):
+        lanelog_client.subscribe("kept", "g", accept)
 
 
 def test_the_mark_is_kept_by_members_that_clean_up(lanelog_client: Client, database: Database, raw: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, Incarnation, codes
+from lanelog._places import GroupTopic
 from lanelog._stores._points import placeholders
 from lanelog.errors import DatabaseError
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
 
 # Write one owner's heartbeat (PRIMARY).
 BEAT = f"""
@@ -96,16 +96,14 @@ WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
 # Whether this server wrote the first thousand heartbeats, how many of them, the latest, and when the last one ends of
 # those that have not left; the clock (PRIMARY).
 ORIGINS = f"""SELECT s.incarnation = {{here}}, COUNT(*), MAX(s.heartbeat_at),
-       MAX(IF(s.deregistered_at IN (0, s.heartbeat_at), s.expires_at, 0)), {NOW_MS}
-FROM (
+       MAX(IF(s.deregistered_at IN (0, s.heartbeat_at), s.expires_at, 0)), {NOW_MS} FROM (
   SELECT incarnation, heartbeat_at, expires_at, deregistered_at
   FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
   ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
 WHERE s.incarnation <> '' GROUP BY s.incarnation = {{here}}
 """
 
-# The owners among the first thousand rows that have not left, with the state of their locks (PRIMARY). The row with an
-# empty name is the mark of an eviction.
+# The owners among the first thousand rows that have not left, with their locks; no marks of evictions (PRIMARY).
 ACTIVE = f"""SELECT s.subscriber_name, s.heartbeat_at, s.expires_at, s.deregistered_at,
        IF(s.liveness_lock = '', NULL, IS_FREE_LOCK(s.liveness_lock)), s.server_started_at, s.incarnation, {NOW_MS}
 FROM (
@@ -141,6 +139,10 @@ VALUES (%s, %s, '', {NOW_MS}, {NOW_MS}, {NOW_MS})
 EVICTED = """SELECT 1 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
+# The groups of a topic that have that mark (PRIMARY). It reads the keys of all subscribers.
+MARKED = """SELECT consumer_group FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
+WHERE consumer_group > '' AND topic = %s AND subscriber_name = ''"""
+
 # Rows of owners that left long ago, without the mark (PRIMARY, prefix).
 PURGE_LEFT = f"""
 DELETE FROM queue_subscriber_heartbeats
@@ -172,7 +174,6 @@ SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) F
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
-
 VERSION_WITH_INCARNATION = 2
 VERSION_WITH_WAKE_PLACE = 4
 
@@ -197,10 +198,10 @@ class Origins:
     elsewhere: int = 0
     latest_here: int = 0
     latest_elsewhere: int = 0
-    ends_elsewhere: int = 0
-    """When the last heartbeat of another server ends, of members that have not left. 0: all have."""
-    now: int = 0
-    """This server's clock."""
+    ends_elsewhere: int = (
+        0  # the end of the last heartbeat of another server by a member that has not left; 0: all have
+    )
+    now: int = 0  # by this server's clock
 
     @property
     def copied(self) -> bool:
@@ -303,10 +304,8 @@ def active(cx: Executor, *, tables: int) -> list[HeartbeatRow]:
     """Return the owners of all groups that have not left, of the first thousand rows. `tables`: as above."""
     found = cx.query(ACTIVE if tables >= VERSION_WITH_INCARNATION else ACTIVE_1)
     return [
-        HeartbeatRow(
-            owner, beat, expires, gone, None if free is None else bool(free), Incarnation(started, identity), now
-        )
-        for owner, beat, expires, gone, free, started, identity, now in found
+        HeartbeatRow(owner, at, end, gone, None if free is None else bool(free), Incarnation(started, identity), now)
+        for owner, at, end, gone, free, started, identity, now in found
     ]
 
 
@@ -347,13 +346,7 @@ def deregister_dead(cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int)
 
 
 def still_silent(
-    cx: Executor,
-    at: GroupTopic,
-    owner: str,
-    heartbeat_at: int,
-    *,
-    needs_free: bool,
-    may_be_held: bool,
+    cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int, *, needs_free: bool, may_be_held: bool
 ) -> bool:
     """Whether an owner that is judged dead has given no sign of life since `heartbeat_at`. A missing row is silence.
 
@@ -394,6 +387,11 @@ def unmark(cx: Executor, at: GroupTopic) -> None:
 def evicted(cx: Executor, at: GroupTopic) -> bool:
     """Whether a group was deleted while members lived, and not registered again since."""
     return cx.one(EVICTED, (*at.columns, "")) is not None
+
+
+def marked(cx: Executor, topic: str) -> list[GroupTopic]:
+    """Return the groups of a topic that were evicted, and not registered again since."""
+    return [GroupTopic(topic=topic, group=group) for (group,) in cx.query(MARKED, (topic,))]
 
 
 def delete(cx: Executor, at: GroupTopic, owner: str) -> None:

@@ -6,9 +6,10 @@ names those that stay.
 The first transaction ends the groups: topic row X → groups X → leases. It raises the topic row's epoch above every
 lease that it deletes, so that a later group of that name begins above them. It refuses if a member lives, as `living`
 judges that, unless the caller evicts: then it leaves a mark, without which members that are restarted would register
-the group again. From its commit on nothing can be settled
-for the deleted groups, because a settlement needs its lease. The remaining rows are deleted by exact keys in bounded
-batches. Each batch is one transaction: it locks the topic row, and checks that the group was not registered again.
+the group again. A member that cannot be judged leaves none. The end of a whole topic takes all its marks away. From its
+commit on nothing can be settled for the deleted groups, because a settlement needs its lease. The remaining rows are
+deleted by exact keys in bounded batches. Each batch is one transaction: it locks the topic row, and checks that the
+group was not registered again.
 
 For a topic, the scheduled messages follow, then the messages (see `purge_messages`), then lane after lane: topic row X
 → floors X → heads X → delivery → offsets. The topic row stays; it keeps the highest offset and epoch.
@@ -27,7 +28,6 @@ from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.change import living
-from lanelog.admin.change.living import Silence
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.act import Act, Actor
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog.admin.change.living import Silence
 
 BATCH = 1000
 LANES_A_TRANSACTION = 100
@@ -186,13 +187,18 @@ def _end(
         for at in ordered:
             leases.delete(cx, at, [*held[at]])
             groups.delete(cx, at)
-        for at in there:
-            heartbeats.unmark(cx, at)  # of an eviction before it was registered by an older version
-            if evict and living.living(cx, at, Silence()):
-                heartbeats.mark_evicted(cx, at)
+        _mark(cx, there if others else heartbeats.marked(cx, topic), evict=evict)
         partitions.raise_topic(cx, topic, 0, epoch)
         if act is not None and (there or not lags):
             act.record(cx, database, messages=sum(lags.values()))
+
+
+def _mark(cx: Executor, places: Iterable[GroupTopic], *, evict: bool) -> None:
+    """Take the marks of these groups away, and mark those anew that are evicted while members live."""
+    for at in places:
+        heartbeats.unmark(cx, at)
+        if evict and living.living(cx, at, None):
+            heartbeats.mark_evicted(cx, at)
 
 
 def _refuse_living(

@@ -97,7 +97,7 @@ def _write(database: Database) -> float:
 def living(cx: Executor, at: GroupTopic, silence: Silence | None) -> list[str]:
     """Return the living members of a group, in order.
 
-    `silence`: None to count members as dead of which it cannot be told, in a preview.
+    `silence`: None to count members as dead of which it cannot be told, in a preview and for the mark of an eviction.
     """
     return sorted(
         row.owner
