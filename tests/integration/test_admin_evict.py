@@ -119,6 +119,9 @@ def test_a_member_whose_lease_is_long_is_judged_by_an_operator(lanelog_client: C
     rows(made.raw, f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = {NOW} - 4000000, expires_at = {NOW} - 1000")
     with pytest.raises(ConfigurationError, match=r"member 'mute' .* may be alive: .* its lease lasts 3999 s"):
         lanelog_client.admin.delete_group("t", "g", dry_run=False)
+    # Deleting a topic evicts nobody: its refusal names the way that there is.
+    with pytest.raises(ConfigurationError, match=r"or delete the group first and evict them \(delete-group --evict"):
+        lanelog_client.admin.delete_topic("t", dry_run=False)
     lanelog_client.admin.delete_group("t", "g", evict=True, dry_run=False)
 
 

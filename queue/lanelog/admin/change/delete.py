@@ -166,7 +166,7 @@ def _end(
     `evict`: whether members may live. If not, a group with a living member is refused.
     """
     ordered = [GroupTopic(topic=topic, group=group) for group in sorted(lags, key=str.encode)]
-    silence = None if evict or act is None else living.listen(database, ordered)
+    silence = None if evict or act is None else living.listen(database, ordered, whole_topic=not others)
     with database.transaction(hasty=True) as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise no_topic(topic)

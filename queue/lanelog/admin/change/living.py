@@ -38,6 +38,8 @@ PAUSE: Final = 0.5
 LONGEST: Final = 60.0
 """Seconds for which silence is waited for at most. A member with a longer lease is judged by an operator."""
 EVICT: Final = "or evict them (--evict, evict=True)"
+EVICT_FIRST: Final = "or delete the group first and evict them (delete-group --evict, evict=True)"
+"""The same advice where a topic is deleted, which evicts nobody."""
 
 _NOWHERE: Final = GroupTopic(topic="", group="")
 
@@ -62,8 +64,10 @@ class Silence:
         return True
 
 
-def listen(database: Database, places: Sequence[GroupTopic]) -> Silence:
+def listen(database: Database, places: Sequence[GroupTopic], *, whole_topic: bool = False) -> Silence:
     """Wait until the members that have no lock would have written a heartbeat. Without such members, do not wait.
+
+    `whole_topic`: the groups are deleted with their topic.
 
     Raises DatabaseError if the server takes no writes, and ConfigurationError if it would take too long.
     """
@@ -76,7 +80,7 @@ def listen(database: Database, places: Sequence[GroupTopic]) -> Silence:
         at, owner = min(unsure, key=lambda each: each[1])
         raise ConfigurationError(
             f"member {owner!r} of group {at.group!r} of topic {at.topic!r} may be alive: it has no lock, and its lease "
-            f"lasts {needed:.0f} s. Make sure that its process has ended, {EVICT}"
+            f"lasts {needed:.0f} s. Make sure that its process has ended, {EVICT_FIRST if whole_topic else EVICT}"
         )
     since = last = _write(database)
     while last - since < needed:
