@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import lanelog
 from lanelog import Client, ConfigurationError, DatabaseError
 from lanelog._database import Database
 from lanelog._places import GroupTopic
-from lanelog._stores import heartbeats
+from lanelog._stores import heartbeats, leases
 from lanelog.admin.change import living
 from lanelog.migrations import VERSION
 from support.cli import Command
@@ -110,6 +111,36 @@ def test_silence_counts_only_while_writes_go_through(
     monkeypatch.setattr(living, "_write", lambda _database: times.pop(0))
     silence = living.listen(lanelog_client._database, [GroupTopic(topic="t", group="g")])
     assert (silence._until, times) == (10.5, [])
+
+
+@pytest.mark.parametrize(("page", "deleted"), [(1.2, True), (2.5, False)], ids=["many lanes", "a stall"])
+def test_silence_counts_for_as_long_as_leases_are_locked(
+    lanelog_url: str, made: Situations, raw: Any, monkeypatch: pytest.MonkeyPatch, page: float, deleted: bool
+) -> None:
+    """That takes longer than a stall for many lanes, page after page. A page that takes so long is one."""
+    keys = ", ".join(f"('g', 't', 'k{number:04}', '', 1, 1)" for number in range(2500))
+    columns = "consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at"
+    rows(raw, f"INSERT INTO queue_partition_leases ({columns}) VALUES {keys}")
+    made.owner("dead", expires=-0.5)
+    clock, lock = [0.0], leases.lock_owners
+
+    def now() -> float:
+        clock[0] += 0.3
+        return clock[0]
+
+    def slow(cx: Any, at: GroupTopic, keys: list[str]) -> dict[str, leases.Held]:
+        clock[0] += page * len(keys) / 1000
+        return lock(cx, at, keys)
+
+    monkeypatch.setattr(living, "time", SimpleNamespace(monotonic=now))
+    monkeypatch.setattr(leases, "lock_owners", slow)
+    with lanelog.connect(lanelog_url, publish_timeout=1) as client:
+        if deleted:
+            client.admin.delete_group("t", "g", dry_run=False)
+        else:
+            with pytest.raises(DatabaseError, match="made the deletion wait"):
+                client.admin.delete_group("t", "g", dry_run=False)
+    assert one(raw, "SELECT COUNT(*) FROM queue_partition_leases") == (0 if deleted else 2500)
 
 
 def test_a_member_whose_lease_is_long_is_judged_by_an_operator(lanelog_client: Client, made: Situations) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, SERVER_MARK
-from lanelog._stores._points import chunked, exactly, pairs, placeholders
+from lanelog._stores._points import MAX_POINTS, chunked, exactly, pairs, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -161,10 +161,9 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
 MAX_EPOCH = """SELECT COALESCE(MAX(lease_epoch), 0) FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s"""
 
-# Lanes for which a group has a lease row (PRIMARY, prefix).
-KEYS_OF_GROUP = (
-    "SELECT partition_key FROM queue_partition_leases FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"
-)
+# Some of the keys of a group's leases, in order (PRIMARY, prefix).
+KEYS_OF_GROUP = f"""SELECT partition_key FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key > %s ORDER BY partition_key LIMIT {MAX_POINTS}"""
 
 # Delete rows by exact key (PRIMARY, one lookup a key).
 DELETE = """
@@ -388,9 +387,9 @@ def delete_group(cx: Executor, at: GroupTopic) -> None:
     cx.execute(DELETE_GROUP, at.columns)
 
 
-def keys_of_group(cx: Executor, at: GroupTopic) -> list[str]:
-    """Return the keys of the lanes for which a group has a lease row."""
-    return [key for (key,) in cx.query(KEYS_OF_GROUP, at.columns)]
+def keys_of_group(cx: Executor, at: GroupTopic, after: str = "") -> list[str]:
+    """Return the next keys behind `after` of lanes for which a group has a lease row. Empty: there is none."""
+    return [key for (key,) in cx.query(KEYS_OF_GROUP, (*at.columns, after))]
 
 
 def delete(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> None:

@@ -180,7 +180,7 @@ def _end(
         epoch, held = 0, {}
         for at in ordered:
             # No lease row can be born while the topic row is locked, so these are all.
-            held[at] = leases.lock_owners(cx, at, leases.keys_of_group(cx, at))
+            held[at] = _lock_leases(cx, at, silence)
             epoch = max([epoch, *(lease.epoch for lease in held[at].values())])
         if silence is not None:
             _refuse_living(cx, there, silence, whole_topic=not others)  # after the last lock: each may have waited
@@ -191,6 +191,21 @@ def _end(
         partitions.raise_topic(cx, topic, 0, epoch)
         if act is not None and (there or not lags):
             act.record(cx, database, messages=sum(lags.values()))
+
+
+def _lock_leases(cx: Executor, at: GroupTopic, silence: Silence | None) -> dict[str, leases.Held]:
+    """Lock the leases of a group, and return them by key.
+
+    That takes long for many lanes. Each page shows that members could write meanwhile: their heartbeats need no lease.
+    """
+    held: dict[str, leases.Held] = {}
+    after = ""
+    while keys := leases.keys_of_group(cx, at, after):
+        held |= leases.lock_owners(cx, at, keys)
+        after = keys[-1]
+        if silence is not None:
+            silence.went_on()
+    return held
 
 
 def _mark(cx: Executor, places: Iterable[GroupTopic], *, evict: bool) -> None:

@@ -51,7 +51,13 @@ class Silence:
     _heartbeats: Mapping[tuple[GroupTopic, str], int] = field(factory=dict)
     """The last heartbeats of those that wrote none for their own lease, while writes went through."""
     _until: float = float("-inf")
-    """When (monotonic) the last such write went through."""
+    """When (monotonic) the last such write went through, before which none took long."""
+
+    def went_on(self) -> None:
+        """Note that a statement has just gone through that a read lock would have held up."""
+        now = time.monotonic()
+        if now - self._until <= STALL:
+            self._until = now
 
     def proves(self, at: GroupTopic, row: HeartbeatRow) -> bool:
         """Return whether this owner is dead. Raises DatabaseError, retriable, if that is too long ago to say."""
