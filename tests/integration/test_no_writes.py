@@ -166,11 +166,11 @@ def test_a_member_that_stands_aside_shows_a_read_lock_too(lanelog_client: Client
 
 
 def test_a_session_that_a_proxy_keeps_is_no_read_lock(lanelog_client: Client, made: Situations, raw: Any) -> None:
-    """Others write heartbeats: the server takes writes, and the one that ended is that of its member alone."""
+    """While nobody writes, both may be. Others' heartbeats show that the server takes writes."""
     rows(raw, "SELECT GET_LOCK('kept', 0)")
     made.owner("kept", expires=-60, liveness_lock="kept")
     rows(raw, "UPDATE queue_subscriber_heartbeats SET heartbeat_at = expires_at - 15000")
-    assert lanelog_client.admin.status().problems[0].what == "no writes"
+    assert "or a proxy keeps a dead process's session" in only_server(lanelog_client.admin.status(), "no writes")
     with lanelog_client.subscribe("other", "h", Record()):
         eventually(lambda: lanelog_client.admin.status().members_known, what="a heartbeat of another member")
         assert [each.what for each in lanelog_client.admin.status().problems] == ["nobody consumes"]

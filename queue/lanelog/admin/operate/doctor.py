@@ -155,7 +155,7 @@ def _replication(patient: _Patient) -> Finding:
         return _error(
             "replication",
             why.detail,
-            "connect to the primary; if this is it, wait for the backup, or end what holds the lock",
+            "connect to the primary; if this is it, wait for the backup, or end what holds the lock or a dead session",
         )
     return _ok("replication", "a primary that takes writes")
 

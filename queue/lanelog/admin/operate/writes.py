@@ -89,15 +89,15 @@ def _elsewhere(cx: Executor, database: Database) -> Unwritten | None:
 
 
 def _held_up(cx: Executor, database: Database, rows: Sequence[HeartbeatRow]) -> Unwritten | None:
-    """Return that writes are held up: a member's lock is held, and nobody has written since its heartbeat ended."""
+    """Return that writes seem held up: a member's lock is held, and nobody has written since its heartbeat ended."""
     ends = [row.expires_at for row in rows if row.lock_free is False and row.expires_at <= row.now]
     newest = max(rows, key=lambda row: row.heartbeat_at, default=None)
     if newest is None or not ends or newest.heartbeat_at > min(ends):
         return None
     return Unwritten(
         what="no writes",
-        detail="no member has written a heartbeat since then, and sessions of members are open: the server takes no "
-        f"writes, as under FLUSH TABLES WITH READ LOCK of a backup{_holder(cx, database)}",
+        detail="no heartbeat has been written since then, though members' sessions are open: either the server takes "
+        f"no writes (FLUSH TABLES WITH READ LOCK{_holder(cx, database)}), or a proxy keeps a dead process's session",
         seconds=_ago(newest.now, newest.heartbeat_at),
     )
 
