@@ -253,11 +253,15 @@ def test_the_mark_is_kept_by_members_that_clean_up(lanelog_client: Client, datab
 
 
 def test_a_registration_says_what_it_delivers_and_what_it_passes(
-    lanelog_client: Client, caplog: pytest.LogCaptureFixture
+    lanelog_client: Client, caplog: pytest.LogCaptureFixture, raw: Any
 ) -> None:
-    """At WARNING, once for a new group, and not where a topic is empty."""
+    """At WARNING, once for a new group, and not where a topic is empty, or began just now."""
     lanelog_client.subscribe("empty", "g", accept).stop()
+    lanelog_client.publish("young", "k", b"x")
+    rows(raw, "UPDATE queue_partitions SET created_at = created_at + 600000 WHERE topic = 'young'")
+    lanelog_client.subscribe("young", "g", accept).stop()
     lanelog_client.publish_many("t", [(key, b"x") for key in "aab"])
+    rows(raw, "UPDATE queue_partitions SET created_at = created_at - 61000 WHERE topic = 't'")
     for group, start in (("all", "earliest"), ("none", "latest")):
         for _ in range(2):
             lanelog_client.subscribe("t", group, accept, start=start).stop()

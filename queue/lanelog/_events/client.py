@@ -130,8 +130,8 @@ EVENTS: Final = (
         "group.registered",
         "WARNING",
         "subscription",
-        "A group begins on a topic that has messages: `again` of them it gets, whether or not a group of that name had "
-        "them before, and `passed` it leaves out, as `start` says.",
+        "A group begins on a topic that has had messages for a minute: `again` of them it gets, whether or not a group "
+        "of that name had them before, and `passed` it leaves out, as `start` says.",
         "topic group start again passed",
     ),
     Event(

@@ -118,6 +118,9 @@ WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
 ENSURE_TOPIC = f"""INSERT INTO queue_partitions (topic, partition_key, created_at) VALUES (%s, '', {NOW_MS})
 ON DUPLICATE KEY UPDATE topic = topic"""
 
+# Whether a topic is older than so many milliseconds (PRIMARY).
+OLDER = f"""SELECT created_at < {NOW_MS} - %s FROM queue_partitions WHERE topic = %s AND partition_key = ''"""
+
 # The topic row, share-locked: the topic's groups stay as they are, and no lane is purged (PRIMARY).
 SHARE_TOPIC = """SELECT max_epoch, holds_dead_letters FROM queue_partitions
 WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"""
@@ -336,6 +339,12 @@ def page(cx: Executor, topic: str, after: str, limit: int) -> list[tuple[str, in
 def ensure_topic(cx: Executor, topic: str) -> None:
     """Make sure that the topic row exists, on a connection on which every statement commits."""
     cx.execute(ENSURE_TOPIC, (topic,))
+
+
+def is_older(cx: Executor, topic: str, seconds: float) -> bool:
+    """Whether a topic was there so long ago."""
+    row = cx.one(OLDER, (int(seconds * 1000), topic))
+    return row is not None and bool(row[0])
 
 
 def share_topic(cx: Executor, topic: str) -> TopicRow | None:

@@ -11,7 +11,7 @@ COMMIT that was not answered is repeated, and finds the group.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lanelog._database import codes
 from lanelog._places import GroupTopic
@@ -33,6 +33,10 @@ class EvictedError(ConfigurationError):
     """The group was deleted while members lived. Nothing was changed."""
 
 
+JUST_NOW: Final = 60.0
+"""Seconds for which a topic is new: who tries lanelog publishes, and then registers the first group."""
+
+
 def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, order: str | None = None) -> int:
     """Make sure that the group exists with this order. Returns when it was registered (database milliseconds).
 
@@ -44,6 +48,7 @@ def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, 
     wanted = config.order.value if order is None else order
     with database.autocommit() as cx:
         partitions.ensure_topic(cx, topic)
+    evicted = False
     with database.transaction() as cx:
         if partitions.lock_topic(cx, topic) is None:
             raise SchemaError(f"the topic row of {topic!r} vanished while group {group!r} was registered: run it again")
@@ -70,7 +75,7 @@ def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, 
         row = groups.get(cx, at)
         assert row is not None  # noqa: S101 - it is locked by this transaction
     if found is None and order is None:
-        _tell(database, at, config)
+        _tell(database, at, config, evicted=evicted)
     return row.created_at
 
 
@@ -84,14 +89,18 @@ def _evicted(cx: Executor, at: GroupTopic) -> bool:
         return False
 
 
-def _tell(database: Database, at: GroupTopic, config: SubscriptionConfig) -> None:
+def _tell(database: Database, at: GroupTopic, config: SubscriptionConfig, *, evicted: bool) -> None:
     """Log what a new group gets of the messages that were there, and what it passes.
+
+    Not for a topic that began just now: nobody has handled its messages before, unless a group was `evicted`.
 
     After the COMMIT: the sums read all lanes, and nobody should wait for them. If its answer did not come, the
     repetition finds the group, and this is not told.
     """
     try:
         with database.autocommit() as cx:
+            if not (evicted or partitions.is_older(cx, at.topic, JUST_NOW)):
+                return
             again, passed = offsets.beginning(cx, at)
     except DatabaseError:
         return
