@@ -53,15 +53,8 @@ def chunked(values: Sequence[T], size: int = MAX_POINTS, *, beside: str = "") ->
 
     The values are texts, tuples of texts and other values, lanes, or rows with a text `key` and, perhaps, `last_error`.
     """
-    start, total = 0, 0
-    for at, value in enumerate(values):
-        characters = _characters(value) + len(beside)
-        if at > start and (total + characters > MAX_CHARACTERS or at - start == size):
-            yield values[start:at]
-            start, total = at, 0
-        total += characters
-    if start < len(values):
-        yield values[start:]
+    sizes = [_characters(value) + len(beside) for value in values]
+    return fitting(values, sizes, MAX_CHARACTERS, most=size)
 
 
 def _characters(value: object) -> int:
@@ -74,11 +67,14 @@ def _characters(value: object) -> int:
     return len(getattr(value, "key", "")) + len(getattr(value, "last_error", None) or "")
 
 
-def fitting(rows: Sequence[T], sizes: Sequence[int], limit: int) -> Iterator[Sequence[T]]:
-    """Cut rows into parts of at most `limit` bytes and MAX_POINTS rows. A row above `limit` is a part of its own."""
+def fitting(rows: Sequence[T], sizes: Sequence[int], limit: int, *, most: int = MAX_POINTS) -> Iterator[Sequence[T]]:
+    """Cut rows into parts of at most `most` rows, whose sizes are at most `limit` together.
+
+    A row above `limit` is a part of its own.
+    """
     start, total = 0, 0
     for at, size in enumerate(sizes):
-        if at > start and (total + size > limit or at - start == MAX_POINTS):
+        if at > start and (total + size > limit or at - start == most):
             yield rows[start:at]
             start, total = at, 0
         total += size

@@ -109,7 +109,7 @@ bombard(CONFIG["seconds"])
 before = [len(offsets) for offsets in published]
 reached = time.monotonic() + 20
 while time.monotonic() < reached and any(len(now) <= then for now, then in zip(published, before, strict=True)):
-    time.sleep(0.01)
+    time.sleep(0.01)  # the publishing threads share nothing with this one but lists: an event might be interrupted
 going_on = [len(now) > then for now, then in zip(published, before, strict=True)]
 over.set()
 for thread in threads:
