@@ -1,10 +1,14 @@
 """Which loop may ask a server for a connection that has too few, and what the others are told."""
 
+import logging
+from types import SimpleNamespace
+
 import pytest
 
-from lanelog._database import codes
+from lanelog._database import codes, precedence
 from lanelog._database.precedence import ORDER, Worth
 from lanelog.errors import DatabaseError
+from support.waiting import events
 
 
 def too_many(code: int) -> DatabaseError:
@@ -49,3 +53,21 @@ def test_who_gives_way_says_whose_limit_it_was(code: int) -> None:
     assert given_up.code == code
     assert "keeper comes first" in str(given_up)
     assert ORDER.index("keeper") < ORDER.index("janitor")
+
+
+def test_who_gives_way_to_a_publisher_again_and_again_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refusals of a publisher every 5.2 s: the loops that never ask because of them lack a connection all the same."""
+    now = [0.0]
+    monkeypatch.setattr(precedence, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    worth = Worth()
+    for began in (0.0, 5.2, 10.4):
+        now[0] = began
+        refuse(worth, "publishing", times=1)
+        for _ in range(2):
+            now[0] += 2.0
+            for loop in ("janitor", "scheduler"):
+                worth.gave_way(loop, worth.lacking(loop))
+    (said,) = events(caplog, "connections.missing", logging.ERROR)
+    assert "without=[publishing,janitor,scheduler]" in said

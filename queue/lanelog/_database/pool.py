@@ -134,7 +134,10 @@ class Database:
 
     @contextmanager
     def autocommit(self, *, wait: float | None = None) -> Iterator[Executor]:
-        """An Executor on a pooled connection that commits every statement by itself."""
+        """An Executor on a pooled connection that commits every statement by itself.
+
+        `wait`: seconds until a connection is free (default: publish_timeout). 0.0: the caller can do without.
+        """
         with self._borrow(wait) as loan:
             yield _Autocommit(loan.pooled)
 
@@ -217,7 +220,7 @@ class Database:
         loan = wires.loan(lambda loan, error: self._finish(loan, wires, error, lent=lent, hasty=hasty))
         try:
             self._take(loan, at_most(self.config.publish_timeout if wait is None else wait))
-            self._ensure_fresh(loan.wire)
+            self._ensure_fresh(loan.wire, spare=wait == 0.0)
         except BaseException:
             loan.give_back()
             raise
@@ -233,12 +236,14 @@ class Database:
                 retriable=True,
             )
 
-    def _ensure_fresh(self, wire: Wire) -> None:
+    def _ensure_fresh(self, wire: Wire, *, spare: bool) -> None:
+        """`spare`: the caller can do without, so no loop gives its connection up for that."""
         before = wire.generation
         try:
             wire.ensure_fresh()
         except LanelogError as exc:
-            self._worth.refused(_PURPOSE, exc)
+            if not spare:
+                self._worth.refused(_PURPOSE, exc)
             raise
         self._worth.connected(_PURPOSE)
         if wire.generation != before and wire.facts is not None:

@@ -164,8 +164,8 @@ class Worth:
     def _forget_old(self, now: float) -> None:
         self._refused = {each: refusal for each, refusal in self._refused.items() if now - refusal.at <= RECENT}
         self._gone = {each: at for each, at in self._gone.items() if now - at <= RECENT}
-        if not self._refused:
-            self._since, self._said, self._without = None, self._said and bool(self._gone), ()
+        if not self._refused and not self._gone:
+            self._since, self._said, self._without = None, False, ()
 
 
 def _name(purpose: str) -> str:
