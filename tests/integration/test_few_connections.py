@@ -18,13 +18,13 @@ from lanelog.admin.read.ages import Breadth
 from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError
 from support.accounts import account
-from support.sql import connect, one, rows
+from support.sql import connect, one, rows, running
 from support.traffic import shares
 from support.waiting import Record, events, eventually, never
 
 
 def purposes(raw: Any, user: str) -> int:
-    return int(one(raw, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = %s", user))
+    return sum(each.user == user for each in running(raw))
 
 
 @pytest.mark.thorough
@@ -93,9 +93,10 @@ def test_status_does_with_the_connections_there_are(lanelog_url: str, raw: Any, 
 
 def end_all(raw: Any, user: str) -> None:
     """End all connections of an account, as a restart of the server does."""
-    for (number,) in rows(raw, "SELECT id FROM information_schema.processlist WHERE user = %s", user):
+    for each in running(raw):
         with suppress(pymysql.err.OperationalError):  # it may have ended meanwhile
-            rows(raw, f"KILL {number}")
+            if each.user == user:
+                rows(raw, f"KILL {each.number}")
 
 
 def free_for(raw: Any, user: str, most: int) -> None:

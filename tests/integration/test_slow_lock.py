@@ -1,5 +1,6 @@
 """Somebody holds one row of one lane for long: an operator's transaction, a backup, a debugger."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from lanelog import Client
 from lanelog._database.wire import Wire
 from lanelog.errors import DatabaseError
 from support.publishing import give_up_soon
-from support.sql import owners, rows, watermark
+from support.sql import owners, rows, running, watermark
 from support.waiting import Record, eventually
 
 KEYS = [f"k{number}" for number in range(6)]
@@ -79,11 +80,8 @@ def test_one_topic_that_somebody_has_locked_starves_no_other(lanelog_client: Cli
     holder = open_raw()
     rows(holder, "SELECT * FROM queue_partitions WHERE topic = 't1' AND partition_key = '' FOR UPDATE")
     rows(raw, "DELETE FROM queue_partition_leases WHERE topic = 't1'")  # to be born again, under a share lock of that
-    waiting = (
-        "SELECT COUNT(*) FROM information_schema.processlist"
-        " WHERE info LIKE 'SELECT max_epoch%FROM queue_partitions%SHARE MODE%'"
-    )
-    eventually(lambda: rows(raw, waiting)[0][0], what="the keeper's wait")
+    waiting = re.compile("SELECT max_epoch.*FROM queue_partitions.*SHARE MODE", re.DOTALL)
+    eventually(lambda: any(waiting.match(each.sql) for each in running(raw)), what="the keeper's wait")
     lanelog_client.subscribe("t2", "g", second)
     lanelog_client.publish_many("t2", [("a", b"1"), ("b", b"1")])
     second.wait(2)

@@ -9,7 +9,7 @@ from lanelog import Client, Message
 from support.elapsed import trust_heartbeats_at_once
 from support.processes import Fleet
 from support.settling import create_effects, effects
-from support.sql import owners, rows, watermark
+from support.sql import owners, rows, running, sessions, watermark
 from support.traffic import shares
 from support.waiting import Record, eventually
 
@@ -93,22 +93,10 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_flush_blocks_nobody_for_lo
 
 def waits_for_a_lock(raw: Any) -> bool:
     """Whether some other session is in the middle of writing queue_offsets."""
-    return bool(
-        rows(
-            raw,
-            "SELECT 1 FROM information_schema.processlist"
-            " WHERE info LIKE '%INSERT INTO queue_offsets%' AND id <> CONNECTION_ID()",
-        )
-    )
+    return any("INSERT INTO queue_offsets" in each.sql for each in running(raw))
 
 
 def holds_locks(raw: Any) -> bool:
     """Whether some other session has a transaction open in which it has locked rows."""
-    return bool(
-        rows(
-            raw,
-            "SELECT 1 FROM information_schema.innodb_trx AS t JOIN information_schema.processlist AS p"
-            " ON p.id = t.trx_mysql_thread_id WHERE t.trx_rows_locked > 0 AND p.db = DATABASE()"
-            " AND p.id <> CONNECTION_ID()",
-        )
-    )
+    holding = rows(raw, "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_rows_locked > 0")
+    return not {number for (number,) in holding}.isdisjoint(sessions(raw))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pymysql
+from attrs import frozen
 
 from lanelog.config import ConnectConfig
 
@@ -28,14 +29,37 @@ def one(raw: Any, sql: str, *args: object) -> Any:
     return found[0][0] if found else None
 
 
-def sessions(raw: Any) -> list[int]:
-    """The numbers of the other sessions that use this connection's database.
+@frozen
+class Running:
+    """Another session, as SHOW PROCESSLIST has it."""
+
+    number: int
+    user: str
+    database: str | None
+    state: str
+    sql: str
+    """The statement under way, or the last one."""
+
+
+def running(raw: Any) -> list[Running]:
+    """All other sessions of the server.
 
     MySQL's information_schema.processlist fails with error 3854 while a statement is under way that has a character of
     four bytes.
     """
-    own, database = rows(raw, "SELECT CONNECTION_ID(), DATABASE()")[0]
-    return [number for number, _, _, where, *_ in rows(raw, "SHOW PROCESSLIST") if where == database and number != own]
+    own = one(raw, "SELECT CONNECTION_ID()")
+    found = rows(raw, "SHOW FULL PROCESSLIST")
+    return [
+        Running(number, user, database, state or "", sql or "")
+        for number, user, _, database, _, _, state, sql, *_ in found
+        if number != own
+    ]
+
+
+def sessions(raw: Any) -> list[int]:
+    """The numbers of the other sessions that use this connection's database."""
+    database = one(raw, "SELECT DATABASE()")
+    return [each.number for each in running(raw) if each.database == database]
 
 
 def stored(raw: Any, topic: str = "t") -> int:

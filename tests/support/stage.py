@@ -23,7 +23,7 @@ from lanelog.config import SubscriptionConfig
 from support.pauses import Point
 from support.processes import Fleet, Line, Program
 from support.situations import Situations
-from support.sql import one, owners, rows, watermark
+from support.sql import owners, rows, sessions, watermark
 from support.waiting import eventually
 
 REFRESHED = 0.15  # seconds: InnoDB renews its list of transactions only if nobody has read it for a tenth of a second
@@ -269,13 +269,8 @@ class Stage:
 def blocked(raw: Any) -> int:
     """How many transactions on this database wait for a lock at this moment."""
     threading.Event().wait(REFRESHED)
-    return int(
-        one(
-            raw,
-            "SELECT COUNT(*) FROM information_schema.innodb_trx AS t JOIN information_schema.processlist AS p"
-            " ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
-        )
-    )
+    waiting = rows(raw, "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
+    return len({number for (number,) in waiting}.intersection(sessions(raw)))
 
 
 def wait_until_blocked(raw: Any, count: int = 1) -> None:
