@@ -11,7 +11,7 @@ import pytest
 
 import lanelog
 from lanelog.admin.operate import status
-from lanelog.admin.read import owners, tail, topics
+from lanelog.admin.read import lanes, owners, tail, topics
 from lanelog.admin.read.ages import Breadth
 from lanelog.cli import _verbs
 from support.cli import Command
@@ -197,6 +197,33 @@ def test_a_bound_covers_lanes_beyond_the_limit(command: Command, lanelog_client:
     line = command("lanes", "merge", "builders", "--limit", "1", "--max-lag", "1", status=1)
     assert "old" in line.stdout
     assert line.stderr == "lag 2 > 1 on merge young\n"
+
+
+def test_a_bound_of_the_age_covers_lanes_that_were_not_compared(
+    command: Command, lanelog_client: lanelog.Client, made: Situations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`lanes` compares those in which nothing was settled for longest; an older message may be in another lane.
+
+    The age of the group has it. Where that is a lower bound, too, nobody knows, so the exit status is 1.
+    """
+    made.place("first", 1)
+    lanelog_client.publish_many("t", [(key, b"x") for key in "abc"])
+    for key in "abc":
+        made.place(key, 0, updated_at=1_000_000 + ord(key))
+    made.written("c", 1, ago=900)  # in the lane that has made progress last
+    few = Breadth(candidates=2)
+    monkeypatch.setattr(lanes, "lanes", partial(lanes.lanes, breadth=few))
+    monkeypatch.setattr(topics, "groups", partial(topics.groups, breadth=few))
+    bounded = partial(command, "lanes", "t", "g", "--limit", "1", "--max-age")
+    assert bounded("1800").stderr == ""
+    told = bounded("600", status=1).stderr
+    assert told.startswith("oldest 15m")
+    assert told.endswith(" > 600s on t g\n")
+
+    monkeypatch.setattr(topics, "groups", partial(topics.groups, breadth=Breadth(exact=0, candidates=2)))
+    told = "the oldest age of t g is a lower bound: too many lanes lag to know it exactly\n"
+    assert bounded("1800", status=1).stderr == told
+    assert command("lanes", "t", "g", "--max-age", "1800").stderr == ""  # all of them are listed
 
 
 def test_a_monitor_bounds_dead_letters(command: Command, lanelog_client: lanelog.Client) -> None:

@@ -105,13 +105,17 @@ def lanes(
     others take the lane, or what is wrong with it.
     """
     found = admin.lanes(topic, group, order_by=order_by, limit=limit)
+    cut = len(found) >= limit  # the worst lane may be beyond it
     judged = {each.key: each for each in found}
-    if len(found) >= limit:  # the worst lane may be beyond it
-        if max_lag is not None:
-            judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="lag", limit=1))
-        if max_age is not None:
-            judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="age", limit=1))
+    if cut and max_lag is not None:
+        judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="lag", limit=1))
+    if cut and max_age is not None:
+        judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="age", limit=1))
     places = [Measured(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in judged.values()]
+    if cut and max_age is not None and not any((each.oldest or 0) > max_age for each in places):
+        # To find the lane with the oldest message, not all lanes are compared. The age of the group is exact, or says
+        # that it is not.
+        places += [each._replace(lag=0) for each in measured(admin.lag(topic, group))]
     where = _totals.where(topic, group)
     return Answer(
         data=found,
