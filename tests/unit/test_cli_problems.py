@@ -2,6 +2,7 @@
 
 import shlex
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ from lanelog.admin.operate.problems import (
     Problem,
     Rank,
     command,
+    lanes_may_be_wrong,
     of_group,
     of_held_head,
     of_lane,
@@ -132,6 +134,42 @@ def test_lanes_of_a_group_without_members_are_no_problems_of_their_own() -> None
     """One line for the group says it."""
     gone = lane(owner_state=OwnerState.DEAD, state=MessageState.RETRYABLE, attempts=2)
     assert of_lane(gone, group(members=0), None) is None
+
+
+def test_a_group_whose_lanes_are_not_looked_at_has_no_lane_in_which_something_is_wrong() -> None:
+    """Whatever its lanes are like, as far as their sums in the group allow it."""
+    lanes: tuple[dict[str, Any], ...] = (
+        {},
+        FREE,
+        FAILING,
+        {"owner_state": OwnerState.DEAD},
+        {"owner_state": OwnerState.MISSING, "owner_silent": None},
+        {"state": MessageState.PROCESSING, "attempts": 1},
+        {"paused_at": WHEN},
+        {"paused_at": WHEN, "lag": 0},
+    )
+    found = 0
+    for believed, order, paused_at, members, exact, oldest, lag, state in product(
+        (True, False), ("strict", "archive"), (None, WHEN), (0, 2), (True, False), (30.0, 31.0), (0, 3), lanes
+    ):
+        owner = state.get("owner_state", OwnerState.ALIVE)
+        of = group(
+            order=order, paused_at=paused_at, members=members, lag=lag, oldest_age=oldest, oldest_age_exact=exact,
+            stale_lanes=int(owner is not None and not owner.lives), paused_lanes=int("paused_at" in state),
+        )  # fmt: skip
+        for age in (30.0, oldest if exact else 99.0):
+            one = lane(**{"lag": lag, "oldest_age": age, "group_paused": paused_at is not None, **state})
+            if of_lane(one, of, 61.0, believed=believed) is not None:
+                assert lanes_may_be_wrong(of, believed=believed), (one, of)
+                found += 1
+    assert found > 100
+
+
+def test_lanes_of_a_group_that_moves_are_not_looked_at() -> None:
+    """Nor those of a group of which one line says it all: it is paused, or nobody consumes."""
+    assert lanes_may_be_wrong(GROUP)
+    for changes in ({"oldest_age": 30.0}, {"lag": 0, "oldest_age": None}, {"members": 0}, {"paused_at": WHEN}):
+        assert not lanes_may_be_wrong(group(**changes)), changes
 
 
 def test_dead_letters_by_reason() -> None:

@@ -244,6 +244,20 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
     return None
 
 
+def lanes_may_be_wrong(group: GroupInfo, *, believed: bool = True) -> bool:
+    """Return whether `of_lane` may find something in a lane of the group: if not, no lane need be looked at.
+
+    A lane is never older than its group. Where the group's age is a lower bound, it says nothing about its lanes.
+    """
+    if group.order in _JOBS or group.paused_at is not None:
+        return False
+    if group.paused_lanes:
+        return True
+    if not believed or not group.members or not group.lag:
+        return False
+    return group.stale_lanes > 0 or not group.oldest_age_exact or (group.oldest_age or 0) > GRACE
+
+
 def _may_pass(lane: LaneInfo, group: GroupInfo) -> bool:
     """Return whether the lane's state is so young that it is likely to pass by itself, as when a worker restarts."""
     if lane.owner_state is not None and not lane.owner_state.lives:

@@ -23,6 +23,7 @@ from lanelog.admin.operate.held_heads import held_heads
 from lanelog.admin.operate.problems import (
     SLOW,
     Problem,
+    lanes_may_be_wrong,
     of_contradiction,
     of_group,
     of_held_head,
@@ -216,7 +217,7 @@ def of_lanes(database: Database, looks: Sequence[GroupLook], *, believed: bool) 
 
     `believed`: whether heartbeats say who lives.
     """
-    worth = [look for look in looks if look.info.lag or look.info.paused_lanes]
+    worth = [look for look in looks if lanes_may_be_wrong(look.info, believed=believed)]
     some = [
         chunk
         for _, of_topic in groupby(worth, key=lambda look: look.info.topic)
