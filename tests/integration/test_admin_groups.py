@@ -10,7 +10,7 @@ from attrs import evolve
 from lanelog import Client, DatabaseError
 from lanelog._stores import lane_columns
 from lanelog.admin import Admin, OwnerState
-from lanelog.admin.read import group_lanes, topics
+from lanelog.admin.read import group_lanes, group_sums, topics
 from lanelog.admin.read.ages import Breadth
 from support.refusing import refused
 from support.situations import HOUR, Situations, around, fill
@@ -146,17 +146,17 @@ def test_what_is_collected_meanwhile_makes_no_group_young(
     for offset in range(1, 6):
         made.written("k", offset, ago=3600)
     made.place("k", 0)
-    sums_of = topics._sums_of
+    load = group_sums.load
 
     def collected(*given: Any) -> Any:
-        sums = sums_of(*given)
+        sums = load(*given)
         for group in ("g", ""):
             made.place("k", 2, group=group)
         for offset in (1, 2):
             made.lose("k", offset)
         return sums
 
-    monkeypatch.setattr(topics, "_sums_of", collected)
+    monkeypatch.setattr(group_sums, "load", collected)
     (group,) = admin.groups("t")
     assert around(group.oldest_age, 3600)
 
@@ -295,3 +295,28 @@ def test_a_topic_that_was_emptied_and_left_is_not_listed(lanelog_client: Client,
     assert admin.topic("t").lanes == 0
     Situations(raw).register()
     assert [topic.topic for topic in admin.topics()] == ["t"]
+
+
+def test_topics_beyond_the_limit_are_counted(
+    lanelog_client: Client, raw: Any, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said of a topic does not depend on the limit, and each topic is listed or counted.
+
+    A deleted topic is neither. A topic is there by a lane, by a group, or by the dead letters that it held. These may
+    be in a topic behind the limit.
+    """
+    for topic in ("a", "b", "b1", "b_dlq", "d", "e"):
+        fill(lanelog_client, "k", 2, topic)
+    Situations(raw, "g").register()
+    for topic in ("c", "f", "g"):
+        rows(raw, "INSERT INTO queue_partitions (topic, partition_key, created_at) VALUES (%s, '', 1)", topic)
+    rows(raw, "UPDATE queue_partitions SET holds_dead_letters = 1 WHERE topic = 'b_dlq' AND partition_key = ''")
+    rows(raw, "DELETE FROM queue_partitions WHERE topic = 'd' AND partition_key = ''")  # the row was lost
+    every = admin.topics()
+    assert [each.topic for each in every] == ["a", "b", "b1", "b_dlq", "d", "e", "g"]
+    assert every[1].dead_letters == 2
+    for page in (1, 2, 1000):
+        monkeypatch.setattr(topics, "PAGE", page)
+        for limit in range(1, len(every) + 2):
+            found = topics.topics_and_rest(lanelog_client._database, limit)
+            assert found == (every[:limit], len(every[limit:])), (page, limit)

@@ -15,9 +15,11 @@ import pytest
 import lanelog
 from lanelog import Client
 from lanelog._hints import sender
+from lanelog.admin.operate import status as looking
 from lanelog.devserver import DevServer, start
 from lanelog.publisher import Publisher
 from support.proxy import proxy_to
+from support.situations import Situations
 from support.sql import audit, one, rows, watermark
 from support.sql import connect as past_the_library
 from support.waiting import accept, eventually
@@ -269,3 +271,26 @@ def test_a_backlog_over_a_hundred_lanes_costs_a_twenty_fifth_of_a_statement_a_me
     assert sent["commit"] <= messages / 100, sent
     assert sent["questions"] <= messages / 25 + 30 * seconds, sent
     assert trips <= messages / 25 + 30 * seconds, (trips, sent)
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_status_of_topics_in_which_no_lane_can_be_wrong_is_nine_statements_a_topic(
+    client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads, places, exceptions, owners, leases, the oldest message and its commit, and a share of a snapshot.
+
+    Lanes are looked into one by one only where one may be stuck: a paused one, or one with members and old messages.
+    """
+    topics = 40
+    for number in range(topics):
+        client.publish(f"t{number}", "k", b"x")
+        Situations(raw, f"t{number}").register(created_at=0)
+    monkeypatch.setattr(looking, "COMPARING", -1.0)  # how many topics are compared depends on time
+    client.admin.status()  # its connections are open now
+    with counting(raw) as sent:
+        found = client.admin.status()
+    assert len(found.groups) == topics
+    assert found.lag == topics
+    assert sent["questions"] <= topics * 9 + 60, sent

@@ -1,27 +1,27 @@
 """Topics, groups and members, with sums over their lanes.
 
-Owns these queries. Lists no lanes and no messages. The sums of a few groups come from one snapshot, so that they
-fit each other: it is held for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message
-is looked for right behind that snapshot.
+Owns these queries. Lists no lanes and no messages. The sums of a group come from one snapshot, so that they fit each
+other: it is held for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is looked
+for behind that snapshot.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
-from lanelog._stores._points import GROUPS_TOGETHER, chunked, placeholders
+from lanelog._stores._points import chunked, placeholders
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_topic, read, repeated
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.lookup.together import together
-from lanelog.admin.read import ages, lane_totals
+from lanelog.admin.read import ages, group_sums
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.read.registrations import GROUPS_MAX, Registration, registrations
 from lanelog.admin.types.topology import GroupInfo, MemberInfo, TopicInfo
@@ -30,11 +30,14 @@ from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog.admin.read.group_sums import GroupSums
     from lanelog.admin.read.lane_totals import GroupFacts
-    from lanelog.admin.read.owners import Owners
+
+PAGE: Final = 1000
+"""Topics, at least, whose lanes are added up by one statement. Others are only counted, by their names."""
 
 _SUMMED = """p.topic, SUM(p.partition_key <> ''), COALESCE(SUM(IF(p.partition_key = '', 0, p.head_offset)), 0),
        COALESCE(SUM(f.offset_acked), 0), COALESCE(SUM(LEAST(f.marked_through, p.head_offset)), 0),
@@ -44,8 +47,13 @@ LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
 """
 
-# Lanes of each topic added up, with their floors, in order of the topics' names (both PRIMARY).
-TOPICS = f"SELECT {_SUMMED} WHERE p.topic > '' GROUP BY p.topic ORDER BY p.topic"
+# Lanes of the next topics behind a name added up, with their floors (both PRIMARY).
+TOPICS = f"SELECT {_SUMMED} WHERE p.topic > %s GROUP BY p.topic ORDER BY p.topic LIMIT %s"
+
+# Topics behind a name that have a lane (PRIMARY).
+WITH_LANES = """
+SELECT DISTINCT topic FROM queue_partitions FORCE INDEX (PRIMARY) WHERE topic > %s AND partition_key > ''
+"""
 
 # The same for one topic (both PRIMARY).
 TOPIC = f"SELECT {_SUMMED} WHERE p.topic = %s GROUP BY p.topic"
@@ -94,16 +102,38 @@ def topics_and_rest(database: Database, limit: int) -> tuple[list[TopicInfo], in
 
     def look() -> tuple[list[TopicInfo], int]:
         with database.snapshot() as cx:
-            found = [_row(row) for row in cx.query(TOPICS)]
             reading = readers(cx)
-            flags = [(each.topic, each.holds_dead_letters) for each in found]
-            there = [each for each in found if each.there or each.topic in reading]
+            found = _first(cx, limit, reading)
+            flags = names(cx)
+            there = [each for each in found.values() if each.topic in reading or each.there]
             shown = there[:limit]
             letters = dead_letter_topics([each.topic for each in shown], flags)
-            complete = _complete(cx, shown, reading, letters, {each.topic: each for each in found})
-            return complete, len(there) - len(shown)
+            for name in set(chain.from_iterable(letters.values())) - set(found):
+                found[name] = _one(cx, name)
+            rest = _behind(cx, shown[-1].topic, reading, flags) if len(there) > limit else 0
+            return _complete(cx, shown, reading, letters, found), rest
 
     return repeated(database, look, "listing topics")
+
+
+def _first(cx: Executor, limit: int, reading: Collection[str]) -> dict[str, _Sums]:
+    """Return the sums of the first topics: all, or so many that more than `limit` of them are shown."""
+    found: dict[str, _Sums] = {}
+    last, there, page = "", 0, max(PAGE, limit + 1)
+    while there <= limit:
+        rows = [_row(row) for row in cx.query(TOPICS, (last, page))]
+        found.update((each.topic, each) for each in rows)
+        if len(rows) < page:
+            break
+        last = rows[-1].topic
+        there += sum(each.there or each.topic in reading for each in rows)
+    return found
+
+
+def _behind(cx: Executor, last: str, reading: Collection[str], flags: Sequence[tuple[str, bool]]) -> int:
+    """Return how many topics behind a name would be shown."""
+    there = {name for (name,) in cx.query(WITH_LANES, (last,))}
+    return len(there.union(name for name, holds in flags if name > last and (holds or name in reading)))
 
 
 def topic(database: Database, name: str) -> TopicInfo:
@@ -114,11 +144,7 @@ def topic(database: Database, name: str) -> TopicInfo:
         with database.snapshot() as cx:
             known_topic(cx, name)
             letters = dead_letter_topics([name], names(cx, name))
-            found = {}
-            for each in (name, *letters[name]):
-                row = cx.one(TOPIC, (each,))
-                assert row is not None  # noqa: S101 - the snapshot has its topic row
-                found[each] = _row(row)
+            found = {each: _one(cx, each) for each in (name, *letters[name])}
             return _complete(cx, [found[name]], readers(cx, name), letters, found)[0]
 
     return repeated(database, look, "reading a topic")
@@ -150,7 +176,7 @@ def look_at_groups(
 ) -> list[GroupLook]:
     """Return what `groups` does, and the lanes that were looked into for it.
 
-    A few groups of a topic are read in one snapshot. Several snapshots are read at the same time.
+    Several snapshots are read at the same time.
     """
     optional("topic", topic)
     optional("group", group)
@@ -163,18 +189,14 @@ def look_at_groups(
             return registrations(cx, topic, group, limit), uptime
 
     rows, uptime = repeated(database, look, "listing groups")
-    some = [
-        chunk
-        for name, registered in groupby(rows, key=lambda row: row.topic)
-        for chunk in chunked([GroupTopic(topic=name, group=row.group) for row in registered], GROUPS_TOGETHER)
-    ]
-    sums = dict(chain.from_iterable(together([partial(_sums_of, database, each, breadth) for each in some])))
+    places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
+    some = group_sums.parts(places)
+    sums = group_sums.load(database, some, breadth.candidates)
     ages_of = dict(
         chain.from_iterable(
             together([partial(_ages_of, database, {at: sums[at].facts for at in each}, breadth) for each in some])
         )
     )
-    places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
     exact = _exact([sums[at].facts.lanes.lagging for at in places], breadth)
     oldest = together(
         [
@@ -248,6 +270,12 @@ def dead_letter_topics(topics: Sequence[str], names: Sequence[tuple[str, bool]])
     return {topic: tuple(sorted(letters)) for topic, letters in found.items()}
 
 
+def _one(cx: Executor, topic: str) -> _Sums:
+    row = cx.one(TOPIC, (topic,))
+    assert row is not None  # noqa: S101 - the snapshot has its topic row
+    return _row(row)
+
+
 def _row(row: tuple[Any, ...]) -> _Sums:
     name, *numbers, holds, newest = row
     lanes, head, floor, deleted = map(int, numbers)  # the server adds up to DECIMAL
@@ -285,34 +313,6 @@ def _complete(
         )
         for each in shown
     ]
-
-
-@frozen(kw_only=True)
-class _GroupSums:
-    """The lanes of a group, added up, and its owners, from one snapshot."""
-
-    facts: GroupFacts
-    owners: Owners
-    lanes: dict[str, int]
-    """How many are in the name of each owner."""
-
-
-def _sums_of(
-    database: Database, places: Sequence[GroupTopic], breadth: ages.Breadth
-) -> list[tuple[GroupTopic, _GroupSums]]:
-    """Return the sums of some groups of one topic."""
-    topic, groups = places[0].topic, [at.group for at in places]
-
-    def look() -> list[tuple[GroupTopic, _GroupSums]]:
-        with database.snapshot() as cx:
-            facts = lane_totals.totals(cx, topic, groups, breadth.candidates)
-            owners = _owners.load_each(cx, topic, groups)
-            lanes = leases.counts_of(cx, topic, groups)
-        return [
-            (at, _GroupSums(facts=facts[at.group], owners=owners[at.group], lanes=lanes[at.group])) for at in places
-        ]
-
-    return repeated(database, look, "reading groups")
 
 
 def _ages_of(
@@ -360,7 +360,7 @@ def _oldest_of(
 
 def _group(
     row: Registration,
-    sums: _GroupSums,
+    sums: GroupSums,
     oldest: tuple[str, ...],
     oldest_age: float | None,
     uptime: float,

@@ -1,0 +1,91 @@
+"""The lanes of groups added up, and the owners of their lanes. What is said of one group comes from one snapshot.
+
+Owns how many groups and topics share a snapshot. Looks at no message. Several snapshots are read at the same time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._stores import leases
+from lanelog._stores._points import GROUPS_TOGETHER, chunked
+from lanelog.admin.lookup.known import repeated
+from lanelog.admin.lookup.together import AT_ONCE, together
+from lanelog.admin.read import lane_totals
+from lanelog.admin.read import owners as _owners
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lanelog._database import Database
+    from lanelog._places import GroupTopic
+    from lanelog.admin.read.lane_totals import GroupFacts
+    from lanelog.admin.read.owners import Owners
+
+SHARING: Final = 10
+"""Parts, at most, that share a snapshot: to begin and end one costs half as much as to read a topic with few lanes."""
+LONG: Final = 5000
+"""Lanes after which a snapshot is given back: while it is open, the server keeps all rows that others delete."""
+_SHARES: Final = 4
+"""Shares of each connection, so that none has to wait long for the last one."""
+
+
+@frozen(kw_only=True)
+class GroupSums:
+    """The lanes of a group, added up, and its owners, from one snapshot."""
+
+    facts: GroupFacts
+    owners: Owners
+    lanes: dict[str, int]
+    """How many are in the name of each owner."""
+
+
+def parts(places: Sequence[GroupTopic]) -> list[list[GroupTopic]]:
+    """Cut groups, in order of their topics, into parts of a few groups of one topic."""
+    return [
+        list(chunk)
+        for _, of_topic in groupby(places, key=lambda at: at.topic)
+        for chunk in chunked(list(of_topic), GROUPS_TOGETHER)
+    ]
+
+
+def load(database: Database, some: Sequence[Sequence[GroupTopic]], candidates: int) -> dict[GroupTopic, GroupSums]:
+    """Return the sums of each group of these parts. Of its lanes, `candidates` are named: see `lane_totals.totals`."""
+    size = min(SHARING, 1 + len(some) // (AT_ONCE * _SHARES))
+    shares = [some[start : start + size] for start in range(0, len(some), size)]
+    return dict(chain.from_iterable(together([partial(_share, database, share, candidates) for share in shares])))
+
+
+def _share(
+    database: Database, some: Sequence[Sequence[GroupTopic]], candidates: int
+) -> list[tuple[GroupTopic, GroupSums]]:
+    found: list[tuple[GroupTopic, GroupSums]] = []
+    while some:
+        read, some = repeated(database, _snapshot, "reading groups", database, some, candidates)
+        found += read
+    return found
+
+
+def _snapshot(
+    database: Database, some: Sequence[Sequence[GroupTopic]], candidates: int
+) -> tuple[list[tuple[GroupTopic, GroupSums]], Sequence[Sequence[GroupTopic]]]:
+    """Return the sums of the first of these parts, and the parts that are left for another snapshot."""
+    found: list[tuple[GroupTopic, GroupSums]] = []
+    done = lanes = 0
+    with database.snapshot() as cx:
+        for places in some:
+            topic, groups = places[0].topic, [at.group for at in places]
+            facts = lane_totals.totals(cx, topic, groups, candidates)
+            owners = _owners.load_each(cx, topic, groups)
+            counts = leases.counts_of(cx, topic, groups)
+            for at in places:
+                found.append((at, GroupSums(facts=facts[at.group], owners=owners[at.group], lanes=counts[at.group])))
+                lanes += facts[at.group].lanes.count
+            done += 1
+            if lanes >= LONG:
+                break
+    return found, some[done:]
