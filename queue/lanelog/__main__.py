@@ -1,4 +1,8 @@
-"""`python -m lanelog`: the command line. Python imports the package before this module."""
+"""`python -m lanelog`: the command line.
+
+Python imports the package before this module, so process 1 loses a SIGTERM meanwhile: `python -m lanelog_command` does
+not.
+"""
 
 from lanelog_command import main
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,10 @@ def entry() -> str:
 class Container:
     """A command as process 1, or as any other process, and what it writes to standard error."""
 
-    def __init__(self, url: str, *arguments: str, first: bool, program: str) -> None:
+    def __init__(self, url: str, *arguments: str, first: bool, program: Sequence[str]) -> None:
         self.said = Record()
         self._popen = subprocess.Popen(
-            [*(UNSHARE if first else []), sys.executable, "-X", "importtime", "-c", program, *arguments],
+            [*(UNSHARE if first else []), sys.executable, "-X", "importtime", *program, *arguments],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -103,8 +103,9 @@ def start() -> Iterator[Start]:
         pytest.skip("this machine lets nobody make a process 1")
     running: list[Container] = []
 
-    def begin(url: str, *arguments: str, first: bool = True, program: str = "") -> Container:
-        running.append(Container(url, *arguments, first=first, program=program or entry()))
+    def begin(url: str, *arguments: str, first: bool = True, program: str = "", module: str = "") -> Container:
+        what = ["-m", module] if module else ["-c", program or entry()]
+        running.append(Container(url, *arguments, first=first, program=what))
         return running[-1]
 
     yield begin
@@ -124,6 +125,15 @@ def test_a_worker_that_is_still_imported_ends_at_sigterm(
     assert worker.ended() == 0
     logged = [line for line in worker.said.items if "lanelog.supervisor" in line and not line.startswith("import")]
     assert [line.split("lanelog.supervisor ")[1].split()[0] for line in logged] == ["signal.received"]
+
+
+@pytest.mark.thorough
+def test_a_module_that_process_1_runs_ends_at_sigterm(start: Start, lanelog_url: str, lanelog_client: Client) -> None:
+    """`python -m lanelog_command`, in an image without the command: its handler, too, comes before the package."""
+    worker = start(lanelog_url, "worker", "jobs:client", module="lanelog_command")
+    worker.imported("lanelog.errors")
+    worker.terminate()
+    assert worker.ended() == 0
 
 
 @pytest.mark.thorough
