@@ -16,7 +16,7 @@ from lanelog.admin.read.ages import Breadth
 from lanelog.cli import _verbs
 from support.cli import Command
 from support.refusing import refused
-from support.situations import Situations
+from support.situations import Situations, fill
 from support.sql import rows
 from support.waiting import accept, eventually
 
@@ -161,6 +161,42 @@ def test_a_bound_of_status_does_not_depend_on_topics_that_were_left_out(
     told = "only 1 of 2 topics were looked at: name a topic, or a pattern with fewer\n"
     assert command("status", "--max-lag", "1").stderr == told
     assert command("status", "--max-lag", "0", status=1).stderr == told + "lag 1 > 0 on s g and 1 more\n"
+
+
+def test_status_finds_a_paused_lane_in_which_nothing_lags(
+    lanelog_client: lanelog.Client, made: Situations, command: Command
+) -> None:
+    """Beside lanes that lag, also where the group has no member and nothing else can be wrong with a lane."""
+    lanelog_client.publish_many("t", [(key, b"x") for key in "ab"])
+    made.place("b", 1, paused_at=1000, paused_by="ops", pause_reason="a change")
+    problems = lanelog_client.admin.status().problems
+    assert [(each.what, each.key) for each in problems if each.what == "paused"] == [("paused", "b")]
+    assert "PAUSED  t g b" in command("status").stdout
+
+
+def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
+    lanelog_client: lanelog.Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those with the most dead letters; of another topic it tells their number, and the command that reads them.
+
+    A topic with too many to read takes nobody's turn.
+    """
+    for topic, count in (("few", 1), ("many", 3), ("some", 2)):
+        lanelog_client.subscribe(topic, "g", accept).stop()
+        fill(lanelog_client, "k", count, f"{topic}_dlq")
+        rows(
+            raw,
+            "UPDATE queue_messages SET failed_group = 'g', last_error = 'boom', original_topic = %s WHERE topic = %s",
+            topic,
+            f"{topic}_dlq",
+        )
+    rows(raw, "UPDATE queue_partitions SET holds_dead_letters = 1 WHERE topic LIKE '%%dlq' AND partition_key = ''")
+    monkeypatch.setattr(status, "LETTERS", 2)
+    monkeypatch.setattr(status, "EXPLAINED", 1)
+    found = {each.topic: each for each in lanelog_client.admin.status().problems}
+    assert {topic: each.reason for topic, each in found.items()} == {"few": None, "many": None, "some": "boom"}
+    assert found["few"].detail == "1 dead letter; why:"
+    assert found["few"].command == "lanelog dlq list few --reasons"
 
 
 def test_a_bound_of_the_age_is_not_kept_where_older_messages_may_be(

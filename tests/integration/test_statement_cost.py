@@ -294,3 +294,28 @@ def test_a_status_of_topics_in_which_no_lane_can_be_wrong_is_nine_statements_a_t
     assert len(found.groups) == topics
     assert found.lag == topics
     assert sent["questions"] <= topics * 9 + 60, sent
+
+
+def test_a_lane_that_is_stuck_costs_a_status_nine_statements_more(
+    client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of its own in which head, place, lease, exceptions, owner and first message are read.
+
+    Lanes in which nothing lags are not read.
+    """
+    topics = 40
+    for number in range(topics):
+        made = Situations(raw, f"t{number}")
+        client.publish_many(f"t{number}", [("k", b"x"), ("idle", b"x")])
+        made.register(created_at=0)
+        made.place("idle", 1)
+        made.owner("living")
+        made.lease("k", "living", 1)
+        made.row("k", 1, retry_count=1, first_attempt_at=1000, last_error="boom")
+        made.written("k", 1, ago=600)
+    monkeypatch.setattr(looking, "COMPARING", -1.0)
+    client.admin.status()
+    with counting(raw) as sent:
+        found = client.admin.status()
+    assert Counter(each.what for each in found.problems) == {"failing": topics, "behind": topics}
+    assert sent["questions"] <= topics * 18 + 60, sent

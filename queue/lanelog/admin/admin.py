@@ -108,7 +108,8 @@ class Admin:
         """Find what is wrong, the worst first, each with a command that mends it or shows more.
 
         The cost is bounded, however large the backlog is. Of each lagging group, the 100 lanes with the oldest messages
-        are looked at. At most 1,000 topics and 1,000 groups are; the answer counts those that were left out.
+        are looked at. At most 1,000 topics and 1,000 groups are; the answer counts those that were left out. Dead
+        letters are read for their reasons in 100 topics; of others, their number is told.
 
         A state that may pass by itself is no problem at first. A failing lane, and a lane or group without a living
         member, become one after 30 seconds. A running attempt and a backlog become one after 60 seconds, an archive or

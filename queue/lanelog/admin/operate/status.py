@@ -56,6 +56,8 @@ RUNNING: Final = 20
 """Lanes of each group whose attempt in flight is looked at. Each costs a statement."""
 LETTERS: Final = 10_000
 """Dead letters of one topic that are read for their reasons. If there are more, none is read."""
+EXPLAINED: Final = 100
+"""Topics whose dead letters are read for their reasons: of those with so few, the ones with the most."""
 CONTRADICTIONS: Final = 20
 """Contradictions between tables that are shown."""
 TOPICS: Final = 1000
@@ -206,10 +208,12 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
         group = look.info
         yield from of_group(group, growth.get((group.topic, group.group)), believed=believed)
         yield from lanes_wrong
-    for topic in seen.topics:
-        if topic.dead_letters and not topic.holds_dead_letters:
-            few = topic.dead_letters <= LETTERS
-            yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if few else None)
+    dying = [topic for topic in seen.topics if topic.dead_letters and not topic.holds_dead_letters]
+    few = sorted((topic for topic in dying if topic.dead_letters <= LETTERS), key=lambda topic: -topic.dead_letters)
+    explained = {topic.topic for topic in few[:EXPLAINED]}
+    for topic in dying:
+        known = topic.topic in explained
+        yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if known else None)
 
 
 def of_lanes(database: Database, looks: Sequence[GroupLook], *, believed: bool) -> list[list[Problem]]:
@@ -235,7 +239,9 @@ def _of_lanes(
     topic = looks[0].info.topic
     keys = {look.info.group: look.oldest[:LANES] for look in looks}
     paused = [look.info.group for look in looks if look.info.paused_at is not None]
-    seen = lanes.of_groups(database, topic, keys, LANES, paused)
+    # Fewer keys than LANES are all lanes that lag. In others, nothing but a pause can be wrong.
+    most = LANES if any(look.info.paused_lanes for look in looks) else 0
+    seen = lanes.of_groups(database, topic, keys, paused, most=most)
     found: dict[tuple[str, str], list[Problem]] = {}
     for group in (look.info for look in looks):
         judged = (

@@ -102,16 +102,16 @@ def lanes(
 
 
 def of_groups(
-    database: Database, topic: str, chosen: Mapping[str, Sequence[str]], limit: int, paused: Collection[str]
+    database: Database, topic: str, chosen: Mapping[str, Sequence[str]], paused: Collection[str], *, most: int = 0
 ) -> dict[str, list[LaneInfo]]:
-    """Return `limit` lanes of each of a few groups: those of the keys chosen for it first, then others.
+    """Return the lanes of the keys that are chosen for each of a few groups.
 
-    A lane that is gone is left out. `paused`: the groups that are.
+    A lane that is gone is left out. `paused`: the groups that are. `most`: fill the lanes of each group up to so many.
     """
 
     def look() -> dict[str, list[LaneInfo]]:
         with database.snapshot() as cx:
-            return _lanes(cx, topic, ages.filled(cx, topic, chosen, limit), paused)
+            return _lanes(cx, topic, ages.filled(cx, topic, chosen, most) if most else chosen, paused)
 
     return repeated(database, look, "reading lanes")
 
