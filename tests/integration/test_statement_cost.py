@@ -276,7 +276,7 @@ def test_a_backlog_over_a_hundred_lanes_costs_a_twenty_fifth_of_a_statement_a_me
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_status_of_topics_in_which_no_lane_can_be_wrong_is_nine_statements_a_topic(
+def test_a_status_of_topics_in_which_no_lane_can_be_wrong_is_eight_statements_a_topic(
     client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heads, places, exceptions, owners, leases, the oldest message and its commit, and a share of a snapshot.
@@ -288,15 +288,15 @@ def test_a_status_of_topics_in_which_no_lane_can_be_wrong_is_nine_statements_a_t
         client.publish(f"t{number}", "k", b"x")
         Situations(raw, f"t{number}").register(created_at=0)
     monkeypatch.setattr(looking, "COMPARING", -1.0)  # how many topics are compared depends on time
-    client.admin.status()  # its connections are open now
+    client.admin.status()  # most of its connections are open now
     with counting(raw) as sent:
         found = client.admin.status()
     assert len(found.groups) == topics
     assert found.lag == topics
-    assert sent["questions"] <= topics * 9 + 60, sent
+    assert sent["questions"] <= topics * 8 + 100, sent
 
 
-def test_a_lane_that_is_stuck_costs_a_status_nine_statements_more(
+def test_a_lane_that_is_stuck_costs_a_status_ten_statements_more(
     client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot of its own in which head, place, lease, exceptions, owner and first message are read.
@@ -318,4 +318,4 @@ def test_a_lane_that_is_stuck_costs_a_status_nine_statements_more(
     with counting(raw) as sent:
         found = client.admin.status()
     assert Counter(each.what for each in found.problems) == {"failing": topics, "behind": topics}
-    assert sent["questions"] <= topics * 18 + 60, sent
+    assert sent["questions"] <= topics * (8 + 10) + 100, sent
