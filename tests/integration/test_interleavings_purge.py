@@ -14,7 +14,7 @@ from support.waiting import Record
 
 HEAD, EPOCH = 3, 7
 FIRST_LOCK, FLOORS = "after partitions.TRY_LOCK_TOPIC", "after offsets.TRY_LOCK_FLOORS"
-HEAD_LOCK, LEASE_LOCK = "after partitions.TRY_LOCK_HEAD", "after leases.LOCK_LANE"
+HEAD_LOCK, LEASE_LOCK = "after partitions.TRY_LOCK_HEAD", "after lease_removal.LOCK_LANE"
 LAST = "before COMMIT following offsets.PURGE"
 BIRTH = "before COMMIT following partitions.CREATE_HEADS"
 
@@ -102,7 +102,7 @@ def test_publish_many_and_a_caller_meet_the_same_purge(stage: Stage) -> None:
             return client.publish("t", "k", b"{}", connection=connection).offset
 
     stage.client.publish("t", "other", b"{}")
-    purge = purging(stage, "after leases.PURGE")
+    purge = purging(stage, "after lease_removal.PURGE")
     calling = stage.waiting(caller, stage.client)
     many = stage.aside(stage.client.publish_many, "t", [("k", b"{}"), ("other", b"{}")])
     wait_until_blocked(stage.raw, 2)

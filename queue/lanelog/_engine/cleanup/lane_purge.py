@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._open_lanes import is_open, lane_keys
-from lanelog._stores import deliveries, groups, leases, offsets, partitions
+from lanelog._stores import deliveries, groups, lease_removal, offsets, partitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ class Purge:
         readers = list(groups.readers(cx, topic))
         if not readers:
             return False
-        epoch = leases.lock_lane(cx, topic, key, readers)
+        epoch = lease_removal.lock_lane(cx, topic, key, readers)
         if epoch is None or deliveries.count_lane(cx, topic, key, readers):
             return False
         rows = offsets.lock_lane(cx, topic, key, readers)
@@ -67,6 +67,6 @@ class Purge:
             return False
         partitions.raise_topic(cx, topic, head, epoch)
         partitions.purge(cx, topic, key)
-        leases.purge(cx, topic, key, readers)
+        lease_removal.purge(cx, topic, key, readers)
         offsets.purge(cx, topic, key, ["", *readers])
         return True

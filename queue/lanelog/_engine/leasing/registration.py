@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from lanelog._database import codes
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, heartbeats, leases, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, heartbeats, lease_removal, moves, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
 from lanelog._telemetry import get_logger
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
@@ -120,10 +120,10 @@ def _kept(config: SubscriptionConfig) -> Kept:
 
 def _create(cx: Executor, at: GroupTopic, config: SubscriptionConfig, order: str) -> None:
     # An earlier group of that name may have left rows. They are deleted, and their epochs are not used again.
-    epoch = leases.max_epoch(cx, at)
+    epoch = lease_removal.max_epoch(cx, at)
     if epoch:
         partitions.raise_topic(cx, at.topic, 0, epoch)
-        leases.delete_group(cx, at)
+        lease_removal.delete_group(cx, at)
     # A DELETE that finds nothing would still lock the gap up to the next row, which belongs to another group.
     if deliveries.any_of_group(cx, at):
         deliveries.delete_group(cx, at)

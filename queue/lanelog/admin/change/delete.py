@@ -25,7 +25,17 @@ from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, heartbeats, leases, offsets, partitions, scheduled, schedules
+from lanelog._stores import (
+    deliveries,
+    groups,
+    heartbeats,
+    lease_removal,
+    leases,
+    offsets,
+    partitions,
+    scheduled,
+    schedules,
+)
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.change import living
 from lanelog.admin.change.purge_messages import delete_released, may_delete
@@ -185,7 +195,7 @@ def _end(
         if silence is not None:
             _refuse_living(cx, there, silence, whole_topic=not others)  # after the last lock: each may have waited
         for at in ordered:
-            leases.delete(cx, at, [*held[at]])
+            lease_removal.delete(cx, at, [*held[at]])
             groups.delete(cx, at)
         _mark(cx, there if others else heartbeats.marked(cx, topic), evict=evict)
         partitions.raise_topic(cx, topic, 0, epoch)
@@ -200,7 +210,7 @@ def _lock_leases(cx: Executor, at: GroupTopic, silence: Silence | None) -> dict[
     """
     held: dict[str, leases.Held] = {}
     after = ""
-    while keys := leases.keys_of_group(cx, at, after):
+    while keys := lease_removal.keys_of_group(cx, at, after):
         held |= leases.lock_owners(cx, at, keys)
         after = keys[-1]
         if silence is not None:
