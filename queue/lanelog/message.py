@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from functools import lru_cache
 from json.encoder import encode_basestring as _quoted
 from types import MappingProxyType
@@ -27,6 +27,8 @@ METADATA_MAX_BYTES = 65_535
 """The most bytes of metadata as JSON. Metadata is for headers; data belongs into the payload."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS = (datetime(MAXYEAR, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+"""The latest time that is shown. Every time zone has it."""
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -382,8 +384,12 @@ def _texts(found: object) -> Mapping[str, str]:
 
 
 def utc_from_ms(milliseconds: int) -> datetime:
-    """Return the aware UTC datetime of epoch milliseconds, without rounding."""
-    return _EPOCH + timedelta(milliseconds=milliseconds)
+    """Return the aware UTC datetime of epoch milliseconds, without rounding.
+
+    A time after the year 9998 is shown as that year's end: lanelog writes none, but a damaged row may have one, and
+    what reads many rows must not fail by it.
+    """
+    return _EPOCH + timedelta(milliseconds=min(milliseconds, _LATEST_MS))
 
 
 def _reason(reason: object) -> str:

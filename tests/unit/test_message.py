@@ -268,3 +268,10 @@ def test_a_publish_through_middleware_is_freed_without_the_garbage_collector() -
         assert freed() is None
     finally:
         gc.enable()
+
+
+def test_a_time_after_all_calendars_is_shown_as_their_end() -> None:
+    """A damaged row fails nobody who reads it; each time zone has the time that is shown."""
+    end = datetime(9999, 1, 1, tzinfo=UTC)
+    assert [utc_from_ms(ms) for ms in (2**63, 2**64 - 1)] == [end, end]
+    assert utc_from_ms(1_000) == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
