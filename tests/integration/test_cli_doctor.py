@@ -9,7 +9,7 @@ import pytest
 
 import lanelog
 from lanelog.admin import Finding
-from lanelog.admin.operate import doctor, locks
+from lanelog.admin.operate import clock, doctor, locks
 from lanelog.migrations import VERSION
 from support.accounts import PASSWORD, account
 from support.cli import Command, everything
@@ -180,13 +180,13 @@ def test_a_clock_that_went_back_is_an_error(lanelog_client: lanelog.Client, raw:
     )
     found = finding(lanelog_client, "clock")
     assert found.status == "error"
-    assert "behind a heartbeat that it dated itself" in found.detail
+    assert "behind a heartbeat that it dated itself, of member o of group g of topic t" in found.detail
 
 
 def test_a_clock_that_is_off_is_a_warning(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's and the server's differ: which of them is ahead, and by how much."""
-    real = doctor.time.time
-    monkeypatch.setattr(doctor.time, "time", lambda: real() - 3600)
+    real = clock.time.time
+    monkeypatch.setattr(clock.time, "time", lambda: real() - 3600)
     found = finding(lanelog_client, "clock")
     assert found.status == "warning"
     assert "s ahead of this machine's" in found.detail

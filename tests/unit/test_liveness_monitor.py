@@ -293,3 +293,15 @@ def test_a_free_lock_is_a_suspicion_until_it_is_taken_again() -> None:
     assert look.watch.second_look_due
     look(100.7, heartbeat())
     assert not look.watch.second_look_due
+
+
+@pytest.mark.parametrize(("written", "ends"), [(DB, 2**64 - 1), (2**64 - 1, 2**64 - 1), (0, 2**64 - 1)])
+def test_a_heartbeat_that_no_lease_explains_counts_for_a_lease_of_ours(written: int, ends: int) -> None:
+    """Another program wrote it: its owner is dead after our own duration, or after two if its lock is held."""
+    free = heartbeat(heartbeat_at=written, expires_at=ends, lock_free=None)
+    held = heartbeat(heartbeat_at=written, expires_at=ends)
+    for row, durations in ((free, 1), (held, 2)):
+        looks = Looks()
+        assert looks(LEASE, row).live == ("me", "other")
+        assert dead(looks(LEASE * (1 + durations) - 1, row)) == []
+        assert dead(looks(LEASE * (1 + durations), row)) == ["other"]

@@ -93,16 +93,6 @@ ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token, s.incarn
 WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
 """
 
-# Whether this server wrote the first thousand heartbeats, how many of them, the latest, and when the last one ends of
-# those that have not left; the clock (PRIMARY).
-ORIGINS = f"""SELECT s.incarnation = {{here}}, COUNT(*), MAX(s.heartbeat_at),
-       MAX(IF(s.deregistered_at IN (0, s.heartbeat_at), s.expires_at, 0)), {NOW_MS} FROM (
-  SELECT incarnation, heartbeat_at, expires_at, deregistered_at
-  FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
-  ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
-WHERE s.incarnation <> '' GROUP BY s.incarnation = {{here}}
-"""
-
 # The owners among the first thousand rows that have not left, with their locks; no marks of evictions (PRIMARY).
 ACTIVE = f"""SELECT s.subscriber_name, s.heartbeat_at, s.expires_at, s.deregistered_at,
        IF(s.liveness_lock = '', NULL, IS_FREE_LOCK(s.liveness_lock)), s.server_started_at, s.incarnation, {NOW_MS}
@@ -115,15 +105,18 @@ WHERE s.deregistered_at IN (0, s.heartbeat_at) AND s.subscriber_name <> ''
 # The same on tables of version 1 (PRIMARY).
 ACTIVE_1 = ACTIVE.replace("s.incarnation", "''").replace(", incarnation\n", "\n")
 
+# Later than the heartbeat, or, if nothing is later, another time.
+_LEFT = f"GREATEST({NOW_MS}, IF(heartbeat_at < {2**63}, heartbeat_at + 1, 0))"
+
 # An owner leaves. Its row stays for a while, so that others see it go (PRIMARY).
 DEREGISTER = f"""
-UPDATE queue_subscriber_heartbeats SET deregistered_at = GREATEST({NOW_MS}, heartbeat_at + 1)
+UPDATE queue_subscriber_heartbeats SET deregistered_at = {_LEFT}
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
 # The same for a dead owner, unless it has written a heartbeat since (PRIMARY).
 DEREGISTER_DEAD = f"""
-UPDATE queue_subscriber_heartbeats SET deregistered_at = GREATEST({NOW_MS}, heartbeat_at + 1)
+UPDATE queue_subscriber_heartbeats SET deregistered_at = {_LEFT}
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s AND heartbeat_at = %s
 """
 
@@ -188,25 +181,6 @@ class WakePlace:
 
 
 NOWHERE = WakePlace()
-
-
-@frozen
-class Origins:
-    """Which server wrote the heartbeats: this one, or others. Times in milliseconds, each by its server's clock."""
-
-    here: int = 0
-    elsewhere: int = 0
-    latest_here: int = 0
-    latest_elsewhere: int = 0
-    ends_elsewhere: int = (
-        0  # the end of the last heartbeat of another server by a member that has not left; 0: all have
-    )
-    now: int = 0  # by this server's clock
-
-    @property
-    def copied(self) -> bool:
-        """Whether the tables are a copy of another server's, or the primary has changed and no member is here yet."""
-        return self.latest_elsewhere > self.latest_here
 
 
 @frozen
@@ -289,15 +263,6 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
         if owner:  # else it is the mark of an eviction
             found.setdefault(group, []).append(row)
     return found
-
-
-def origins(cx: Executor, *, mariadb: bool) -> Origins:
-    """Return which server wrote the heartbeats. Only on tables of version 2 or newer."""
-    rows = cx.query(ORIGINS.format(here=Incarnation.identity_in_sql(mariadb=mariadb)))
-    found = {bool(here): tuple(map(int, numbers)) for here, *numbers in rows}
-    here, latest_here, *_ = found.get(True, (0, 0))
-    elsewhere, latest_elsewhere, ends_elsewhere, now = found.get(False, (0, 0, 0, 0))
-    return Origins(here, elsewhere, latest_here, latest_elsewhere, ends_elsewhere, now)
 
 
 def active(cx: Executor, *, tables: int) -> list[HeartbeatRow]:

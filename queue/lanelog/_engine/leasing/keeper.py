@@ -26,7 +26,7 @@ from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.row_locks import RowLocks
 from lanelog._hints.allowance import Allowance
-from lanelog._stores import heartbeats
+from lanelog._stores import heartbeats, origins
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 from lanelog.message import utc_from_ms
@@ -216,17 +216,17 @@ class Keeper:
         if database.tables_version < heartbeats.VERSION_WITH_INCARNATION:
             return
         try:
-            origins = heartbeats.origins(self.session, mariadb=database.facts().mariadb)
+            found = origins.load(self.session, mariadb=database.facts().mariadb)
         except DatabaseError as error:
             if error.code not in codes.DENIED:
                 raise
             return  # who may not read heartbeats works all the same
-        if origins.copied:
+        if found.copied:
             log.warning(
                 "tables.of_another_server",
                 database=database.config.database,
-                heartbeats=origins.elsewhere,
-                latest=utc_from_ms(origins.latest_elsewhere).isoformat(),
+                heartbeats=found.elsewhere,
+                latest=utc_from_ms(found.latest_elsewhere).isoformat(),
             )
 
     def _take_lock(self) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._backoff import OF_LOOPS
+from lanelog._checks import MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,7 +104,7 @@ class LivenessMonitor:
 
     An owner is dead by expiry when its heartbeat ran out by the database's clock. After a clock was set back, a
     heartbeat may end later than its own duration allows. Such a heartbeat counts as expired when it has not changed for
-    that duration.
+    that duration. A row of another program may say that it never ends: then our own duration counts.
 
     Both need `steady_since`: our own session must have answered without a stall for so long that all owners had time to
     come back after an event that hit all of them.
@@ -181,15 +182,15 @@ class LivenessMonitor:
         if lock_free is not False:
             return Proof.EXPIRY
         silent = now - max(sight.since, steady_since)
-        return Proof.SILENCE if silent >= VETO_DURATIONS * _duration(row) else None
+        return Proof.SILENCE if silent >= VETO_DURATIONS * self._duration(row) else None
 
-    @staticmethod
-    def _expired(row: HeartbeatRow, sight: _Sight, now: float) -> bool:
+    def _expired(self, row: HeartbeatRow, sight: _Sight, now: float) -> bool:
         if row.expires_at < row.now:
             return True
-        from_the_future = row.expires_at > row.now + _duration(row) * 1000
-        return from_the_future and now - sight.since >= _duration(row)
+        from_the_future = row.expires_at > row.now + self._duration(row) * 1000
+        return from_the_future and now - sight.since >= self._duration(row)
 
-
-def _duration(row: HeartbeatRow) -> float:
-    return (row.expires_at - row.heartbeat_at) / 1000
+    def _duration(self, row: HeartbeatRow) -> float:
+        """The row's lease, or ours if no lease lasts so long: another program may have written the row."""
+        own = (row.expires_at - row.heartbeat_at) / 1000
+        return own if 0 < own <= MAX_SECONDS else self.lease_duration

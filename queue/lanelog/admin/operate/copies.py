@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lanelog._stores import heartbeats
+from lanelog._stores import heartbeats, origins
 from lanelog._stores._points import placeholders
 from lanelog._text import plural, shown
 from lanelog.admin.types.results import Finding
@@ -44,7 +44,7 @@ def origin(patient: Patient) -> Finding:
     if database.tables_version < heartbeats.VERSION_WITH_INCARNATION:
         return _ok("origin", "the tables do not tell which server wrote them")
     try:
-        found = heartbeats.origins(patient.cx, mariadb=database.facts().mariadb)
+        found = origins.load(patient.cx, mariadb=database.facts().mariadb)
     except SchemaError as error:
         return _warning("origin", f"the heartbeats cannot be read: {error}", "see the schema")
     if not found.copied:

@@ -8,15 +8,14 @@ remedy. A check that the account may not make is a warning.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from lanelog import migrations
-from lanelog._database import NOW_MS, codes
-from lanelog.admin.operate import copies, locks, repair, server, trials, wake, writes
+from lanelog._database import codes
+from lanelog.admin.operate import clock, copies, locks, repair, server, trials, wake, writes
 from lanelog.admin.types.results import Finding
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 
@@ -41,14 +40,7 @@ _GLOBAL: Final = (
     "wsrep_on",
 )
 
-# The server's clock, and the latest sign of life of a thousand subscribers (PRIMARY).
-CLOCK = f"""SELECT {NOW_MS}, COALESCE(MAX(s.heartbeat_at), 0) FROM (
-  SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
-  ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s"""
-NOW = f"SELECT {NOW_MS}"
-
 _NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)  # MySQL's next versions are 26.x, by the year
-_CLOCK_OFF, _CLOCK_BACK = 60.0, 5.0  # seconds
 _CONTRADICTIONS, _SHOWN = 1000, 5  # the most to look for, and the most to name
 _HEX_AND_ROOM = 2, 65_536  # packet bytes: two for each byte of payload, which travels as hex, and the statement
 
@@ -252,31 +244,6 @@ def _durability(patient: _Patient) -> Finding:
     return _ok("durability", "what is committed is on disk")
 
 
-def _clock(patient: _Patient) -> Finding:
-    before = time.time()
-    try:
-        row = patient.cx.one(CLOCK)
-    except SchemaError:
-        row = (*(patient.cx.one(NOW) or ()), 0)
-    assert row is not None  # noqa: S101 - an aggregate always has a row
-    there, heartbeat = (int(each) / 1000 for each in row)
-    if heartbeat > there + _CLOCK_BACK:
-        return _error(
-            "clock",
-            f"the server's clock is {heartbeat - there:.0f} s behind a heartbeat that it dated itself: it went back",
-            "let NTP slew the clock instead of stepping it, on every server that may become the primary",
-        )
-    off = there - (before + time.time()) / 2
-    if abs(off) > _CLOCK_OFF:
-        return _warning(
-            "clock",
-            f"the server's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this machine's: ages and "
-            "leases are right, times of `seek` and `purge` are the server's",
-            "run NTP on both",
-        )
-    return _ok("clock", f"within {_CLOCK_OFF:.0f} s of this machine's")
-
-
 def _oldest_transaction(patient: _Patient) -> Finding:
     found = server.oldest_transaction(patient.cx)
     if found is None:
@@ -366,7 +333,7 @@ _CHECKS: Final[tuple[Callable[[_Patient], Finding], ...]] = (
     _isolation,
     _packet_size,
     _durability,
-    _clock,
+    clock.clock,
     _oldest_transaction,
     _session_locks,
     _row_locks,

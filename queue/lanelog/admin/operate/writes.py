@@ -18,7 +18,7 @@ from attrs import frozen
 
 from lanelog._database import codes
 from lanelog._engine.contradictions import read_only
-from lanelog._stores import heartbeats
+from lanelog._stores import heartbeats, origins
 from lanelog.errors import DatabaseError, SchemaError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _elsewhere(cx: Executor, database: Database) -> Unwritten | None:
     if database.tables_version < heartbeats.VERSION_WITH_INCARNATION:
         return None
     try:
-        found = heartbeats.origins(cx, mariadb=database.facts().mariadb)
+        found = origins.load(cx, mariadb=database.facts().mariadb)
     except SchemaError:
         return None
     # The server takes writes. On a replica, newer heartbeats come in. On a new primary, members would be here by now.
