@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lanelog._engine.member.member import Member
     from lanelog.health import ConnectionHealth
@@ -45,6 +45,18 @@ def released(member: Member, keys: Sequence[str]) -> None:
     """Lanes were released."""
     if keys:
         keeper_log.info("lanes.released", **_lanes(member, keys))
+
+
+def epochs_replaced(member: Member, epochs: Mapping[str, int]) -> None:
+    """Lanes were taken whose fencing tokens were beyond counting. `epochs`: these tokens, by key."""
+    keeper_log.warning(
+        "lanes.epochs_replaced",
+        topic=member.topic,
+        group=member.group,
+        lanes=len(epochs),
+        keys=list(epochs)[:KEYS],
+        epoch=max(epochs.values()),
+    )
 
 
 def stood_aside(lacking: Sequence[ConnectionHealth]) -> None:

@@ -121,6 +121,14 @@ EVENTS: Final = (
         "topic group lanes keys held",
     ),
     Event(
+        "lanes.epochs_replaced",
+        "WARNING",
+        "keeper",
+        "Lanes had a `lease_epoch` that lanelog never writes (2^63 - 1 or more), and got another one: find out which "
+        "program or restore wrote it. `keys` names the first of them.",
+        "topic group lanes keys epoch",
+    ),
+    Event(
         "lanes.released",
         "INFO",
         "keeper",
@@ -164,6 +172,14 @@ EVENTS: Final = (
         "Another server wrote the heartbeats: the tables are a copy, or the primary has changed and has no member yet. "
         "In a copy, this process works on the copied messages. Logged at a client's first subscription.",
         "database heartbeats latest",
+    ),
+    Event(
+        "topic.epoch_replaced",
+        "WARNING",
+        "keeper",
+        "The topic's row had a `max_epoch` that lanelog never writes (2^63 - 1 or more), and got another one: find out "
+        "which program or restore wrote it.",
+        "topic epoch",
     ),
     Event(
         "loggers.disabled",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, SERVER_MARK
+from lanelog._stores._epochs import LAST, NEXT_EPOCH
 from lanelog._stores._points import chunked, pairs, placeholders
 
 if TYPE_CHECKING:
@@ -89,14 +90,14 @@ WHERE consumer_group IN ({groups}) AND topic = %s GROUP BY consumer_group, lease
 
 # Lock some candidates, without those that another transaction has locked (PRIMARY).
 LOCK_CANDIDATES = """
-SELECT partition_key, leased_by FROM queue_partition_leases FORCE INDEX (PRIMARY)
+SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
 """
 
 # Take locked candidates over (PRIMARY).
 TAKE = f"""
 UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
-SET leased_by = %s, lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
+SET leased_by = %s, lease_epoch = {NEXT_EPOCH}, leased_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by IN ({{owners}})
 """
 
@@ -118,23 +119,23 @@ LOCK_ONE = f"{HELD} FOR UPDATE"
 CLAIM = f"""
 INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
 VALUES (%s, %s, %s, %s, %s, {NOW_MS})
-ON DUPLICATE KEY UPDATE leased_by = VALUES(leased_by), lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
+ON DUPLICATE KEY UPDATE leased_by = VALUES(leased_by), lease_epoch = {NEXT_EPOCH}, leased_at = VALUES(leased_at)
 """
 
 # Give lanes back (PRIMARY). The epoch rises, so that the old owner writes nothing any more.
 RELEASE = f"""
 UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
-SET leased_by = '', lease_epoch = lease_epoch + 1, leased_at = {NOW_MS}
+SET leased_by = '', lease_epoch = {NEXT_EPOCH}, leased_at = {NOW_MS}
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}}) AND leased_by = %s
       AND (partition_key, lease_epoch) IN ({{lanes}})
 """
 
 # Take lanes from their owners and leave them without one, under a new epoch (PRIMARY). Missing rows are inserted as
 # CREATE does.
-TAKE_AWAY = """
+TAKE_AWAY = f"""
 INSERT INTO queue_partition_leases (consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at)
-VALUES {rows}
-ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = lease_epoch + 1, leased_at = VALUES(leased_at)
+VALUES {{rows}}
+ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = {NEXT_EPOCH}, leased_at = VALUES(leased_at)
 """
 
 # The owners of these lanes, locked for a change (PRIMARY).
@@ -176,6 +177,15 @@ class LeasesDigest:
             count += 1
             checksum ^= int.from_bytes(sha256(f"{lane.epoch}/{lane.key}".encode()).digest()[:8], "big")
         return cls(count, checksum)
+
+
+@frozen
+class TakenLeases:
+    """The leases that one transaction has taken."""
+
+    lanes: int
+    absurd: dict[str, int]
+    """Lanes whose epoch was beyond counting, each with that epoch. They have another one now, see `_epochs`."""
 
 
 @frozen
@@ -264,17 +274,18 @@ def counts_of(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, dict
     return found
 
 
-def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders: Iterable[str]) -> int:
-    """In a transaction: take those of `keys` that belong to one of `holders` and are not locked. Return how many."""
+def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders: Iterable[str]) -> TakenLeases:
+    """In a transaction: take those of `keys` that belong to one of `holders` and are not locked."""
     allowed = set(holders)
-    taken = 0
+    taken, absurd = 0, {}
     for chunk in chunked(sorted(keys, key=str.encode)):
         rows = cx.query(LOCK_CANDIDATES.format(keys=placeholders(chunk)), (*at.columns, *chunk))
-        mine = [key for key, holder in rows if holder in allowed]
+        mine = {key: epoch for key, holder, epoch in rows if holder in allowed}
         if mine:
-            sql = TAKE.format(keys=placeholders(mine), owners=placeholders(list(allowed)))
+            sql = TAKE.format(keys=placeholders(list(mine)), owners=placeholders(list(allowed)))
             taken += cx.execute(sql, (owner, *at.columns, *mine, *allowed))
-    return taken
+            absurd.update({key: epoch for key, epoch in mine.items() if epoch >= LAST})
+    return TakenLeases(taken, absurd)
 
 
 def create(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], epoch: int) -> None:

@@ -14,6 +14,7 @@ from attrs import frozen
 
 from lanelog import _open_lanes
 from lanelog._database import NOW_MS, Statement
+from lanelog._stores._epochs import LAST, counted
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
@@ -122,20 +123,20 @@ ON DUPLICATE KEY UPDATE topic = topic"""
 OLDER = f"""SELECT created_at < {NOW_MS} - %s FROM queue_partitions WHERE topic = %s AND partition_key = ''"""
 
 # The topic row, share-locked: the topic's groups stay as they are, and no lane is purged (PRIMARY).
-SHARE_TOPIC = """SELECT max_epoch, holds_dead_letters FROM queue_partitions
+SHARE_TOPIC = f"""SELECT max_epoch, holds_dead_letters, {NOW_MS} FROM queue_partitions
 WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"""
 
 # The topic row, locked for a change (PRIMARY).
-LOCK_TOPIC = """SELECT max_epoch, holds_dead_letters FROM queue_partitions
+LOCK_TOPIC = f"""SELECT max_epoch, holds_dead_letters, {NOW_MS} FROM queue_partitions
 WHERE topic = %s AND partition_key = '' FOR UPDATE"""
 
 # The same without waiting, for the purge of a lane (PRIMARY).
-TRY_LOCK_TOPIC = """SELECT max_epoch, holds_dead_letters FROM queue_partitions
+TRY_LOCK_TOPIC = f"""SELECT max_epoch, holds_dead_letters, {NOW_MS} FROM queue_partitions
 WHERE topic = %s AND partition_key = '' FOR UPDATE SKIP LOCKED"""
 
 # Note the highest offset and epoch of purged lanes and deleted groups in the topic row (PRIMARY).
-RAISE_TOPIC = """UPDATE queue_partitions
-SET head_offset = GREATEST(head_offset, %s), max_epoch = GREATEST(max_epoch, %s)
+RAISE_TOPIC = f"""UPDATE queue_partitions
+SET head_offset = GREATEST(head_offset, %s), max_epoch = GREATEST({counted("max_epoch")}, {counted("%s")})
 WHERE topic = %s AND partition_key = ''"""
 
 # Mark a dead letter topic, before its first dead letter (PRIMARY).
@@ -189,6 +190,8 @@ class TopicRow:
     retired_epoch: int
     """The highest epoch that left with a purged lane or a deleted group."""
     holds_dead_letters: bool
+    absurd_epoch: int | None = None
+    """The epoch that the row has, if that is beyond counting. Then `retired_epoch` is the clock, see `_epochs`."""
 
     @property
     def first_epoch(self) -> int:
@@ -364,7 +367,7 @@ def try_lock_topic(cx: Executor, topic: str) -> TopicRow | None:
 
 def raise_topic(cx: Executor, topic: str, offset: int, epoch: int) -> None:
     """Note an offset and an epoch that must never be used again."""
-    cx.execute(RAISE_TOPIC, (offset, epoch, topic))
+    cx.execute(RAISE_TOPIC, (offset, epoch, epoch, topic))
 
 
 def mark_dead_letters(cx: Executor, topic: str) -> None:
@@ -388,5 +391,8 @@ def purge(cx: Executor, topic: str, key: str) -> None:
     cx.execute(PURGE, (topic, key))
 
 
-def _topic(row: tuple[int, int] | None) -> TopicRow | None:
-    return None if row is None else TopicRow(row[0], bool(row[1]))
+def _topic(row: tuple[int, int, int] | None) -> TopicRow | None:
+    if row is None:
+        return None
+    epoch, letters, now = row
+    return TopicRow(epoch, bool(letters)) if epoch < LAST else TopicRow(now, bool(letters), epoch)

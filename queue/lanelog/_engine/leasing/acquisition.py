@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from lanelog._engine import life
 from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
 from lanelog._open_lanes import PREFIX
@@ -81,7 +82,10 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
         return Taken()
     with session.transaction() as cx:
         holders = ["", *(each.owner for each in dead if _still_silent(cx, member, each))]
-        taken = leases.take(cx, at, member.owner, candidates, holders)
+        took = leases.take(cx, at, member.owner, candidates, holders)
+    taken = took.lanes
+    if took.absurd:
+        life.epochs_replaced(member, took.absurd)
     if taken and len(holders) > 1:
         member.counters.taken_over += taken
         log.warning("lanes.taken_over", topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
@@ -105,6 +109,10 @@ def _create(session: Session, member: Member, missing: int, kind: Kind, *, among
         if topic_row is None or registered != member.registered_at or not still_there:
             return Taken()
         leases.create(cx, at, member.owner, list(still_there), topic_row.first_epoch)
+    if topic_row.absurd_epoch is not None:
+        # The new rows have the clock as their epoch. Dies before this: the next new lanes find the row as it was.
+        partitions.raise_topic(session, at.topic, 0, 0)
+        log.warning("topic.epoch_replaced", topic=at.topic, epoch=topic_row.absurd_epoch)
     return Taken(len(still_there), tuple(still_there))
 
 

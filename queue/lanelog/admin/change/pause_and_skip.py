@@ -303,7 +303,7 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
         owner = held.owner if held is not None else ""
         known = owners.load(cx, at)
         if held is not None and owner and not dry_run:
-            lease_takeover.take_away(cx, at, [key], held.epoch + 1)
+            lease_takeover.take_away(cx, at, [key], held.epoch)
             void = interrupt.interrupt(cx, at, {key: held})
             offsets.unmark(cx, at, void)
             if known.gone(owner) and not leases.holds(cx, at, owner):

@@ -7,13 +7,14 @@ never destroys or redelivers anything before it has shown what it would do.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from lanelog._engine.lane.error_text import summary
+from lanelog._stores import _epochs as epochs
 from lanelog._text import age, moment, plural, shown
 from lanelog.admin.read.owners import GRACE
 from lanelog.admin.types.topology import MessageState
@@ -238,9 +239,25 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
         detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
         return problem(Rank.STUCK, "slow", detail, command("release", *place))
+    return _of_lease(lane, group, problem)
+
+
+def _of_lease(lane: LaneInfo, group: GroupInfo, problem: Callable[[Rank, str, str, str], Problem]) -> Problem | None:
+    """Return what is wrong with a lane's lease, if nothing else is wrong with the lane. `problem` makes it."""
+    members = command("members", lane.topic, lane.group)
+    if lane.lease_epoch >= epochs.LAST:
+        if lane.owner is None:
+            then, mend = "the next owner of this version replaces it; who they are:", members
+        else:
+            then, mend = "to replace it:", command("release", lane.topic, lane.group, lane.key)
+        detail = (
+            f"its lease_epoch is {lane.lease_epoch}, which lanelog never writes; members of the version before this "
+            f"one stand still by it, with all their lanes; {then}"
+        )
+        return problem(Rank.STUCK, "absurd epoch", detail, mend)
     if lane.owner is None:
         detail = f"{plural(group.members, 'member')}, and none has taken the lane; what they say of themselves:"
-        return problem(Rank.STUCK, "no owner", detail, command("members", lane.topic, lane.group))
+        return problem(Rank.STUCK, "no owner", detail, members)
     return None
 
 

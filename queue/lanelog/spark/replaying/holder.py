@@ -110,7 +110,9 @@ class Holder:
                     raise self._at_work(topic, held.owner)
                 log.warning("replay.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
             leases.take(cx, self._at(topic), self.owner, [LEASE], [held.owner])
-            return held.epoch + 1
+            taken = leases.lock_one(cx, self._at(topic).lane(LEASE))
+            assert taken is not None  # noqa: S101 - it is locked
+            return taken.epoch
 
     def leave(self) -> None:
         """Give the topics back. Tasks of this run that still run publish nothing more.

@@ -1,0 +1,28 @@
+"""Fencing tokens in SQL: the one after another, also after a number to which nothing can be added.
+
+Tokens are counted: each change of owner adds one. The columns hold more than that will ever reach. A greater number was
+written by another program, or is what a damaged disk or a restore has left. `+ 1` to the greatest of all is an error of
+the statement, which is about many lanes, and so stops all of them.
+
+So what is beyond counting is replaced by the clock, in milliseconds. No lane changes its owner once a millisecond, so
+the clock is above every token that was counted: none is used again. Tokens are compared for equality alone, so it does
+no harm that the number falls. A second replacement in the same lane comes later, and is higher.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lanelog._database import NOW_MS
+
+LAST: Final = 2**63 - 1
+"""From here on, a token is beyond counting. What lanelog writes fits into a signed number of 64 bits, as Spark has."""
+
+
+def counted(epoch: str) -> str:
+    """An expression, with the clock in its place if it is beyond counting."""
+    return f"IF({epoch} < {LAST}, {epoch}, {NOW_MS})"
+
+
+NEXT_EPOCH: Final = f"{counted('lease_epoch')} + 1"
+"""The next token of a lease row."""

@@ -1,0 +1,186 @@
+"""Numbers that lanelog never writes, as another program, a damaged disk or a restore may leave them in one row."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lanelog
+from lanelog import Client
+from lanelog._database import NOW_MS
+from lanelog.admin import Admin
+from support.sql import one, owners, rows
+from support.waiting import Record, events, eventually
+
+GREATEST = 2**64 - 1
+LAST = 2**63 - 1
+QUICK = {"lease_duration": 2.0, "lease_renewal": 0.4}
+KEYS = ("a", "bad", "c")
+EPOCH = "SELECT lease_epoch FROM queue_partition_leases WHERE partition_key = 'bad'"
+SET_EPOCH = "UPDATE queue_partition_leases SET lease_epoch = %s WHERE partition_key = 'bad'"
+MAX_EPOCH = "SELECT max_epoch FROM queue_partitions WHERE partition_key = ''"
+GHOST = (
+    "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at)"
+    f" VALUES ('g', 't', 'ghost:1', COALESCE(%s, {NOW_MS}), COALESCE(%s, {NOW_MS}))"
+)
+"""A member that no process is. None: now."""
+SET_MAX_EPOCH = "UPDATE queue_partitions SET max_epoch = %s WHERE partition_key = ''"
+
+
+class Group:
+    """Members of one group, and what they have handled."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.seen = Record()
+
+    def join(self, client: Client | None = None) -> Any:
+        """Another member."""
+        return (client or self.client).subscribe(
+            "t", "g", lambda message: self.seen((message.key, message.payload)), **QUICK
+        )
+
+    def handles(self, payload: bytes, *keys: str) -> None:
+        """Each key's message is handled."""
+        self.client.publish_many("t", [(key, payload) for key in keys])
+        self.seen.until(lambda items: {(key, payload) for key in keys} <= set(items))
+
+
+@pytest.fixture
+def group(lanelog_client: Client) -> Group:
+    """A group without members."""
+    return Group(lanelog_client)
+
+
+@pytest.fixture
+def other(lanelog_url: str) -> Iterator[Client]:
+    """Another process, as the server sees it."""
+    with lanelog.connect(lanelog_url) as client:
+        yield client
+
+
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("epoch", [LAST, GREATEST])
+def test_an_epoch_to_which_nothing_can_be_added_stops_no_lane(
+    group: Group, raw: Any, caplog: pytest.LogCaptureFixture, epoch: int
+) -> None:
+    """The lane is free: it is taken with all others, under an epoch that it never had, and a WARNING names it."""
+    first = group.join()
+    group.handles(b"1", *KEYS)
+    assert first.stop(10)
+    rows(raw, SET_EPOCH, epoch)
+    second = group.join()
+    group.handles(b"2", *KEYS)
+    assert events(caplog, "lanes.epochs_replaced") == [
+        f"lanes.epochs_replaced topic=t group=g lanes=1 keys=[bad] epoch={epoch}"
+    ]
+    new = one(raw, EPOCH)
+    assert 1_000_000_000_000 < new < LAST  # the clock, which is above what was counted
+    assert second.stop(10)
+    assert one(raw, EPOCH) == new + 1
+
+
+@pytest.mark.thorough
+def test_an_owner_whose_epoch_was_made_absurd_goes_on_and_hands_over(group: Group, raw: Any, other: Client) -> None:
+    """Its read-back finds another epoch, and loads the lane again. Who leaves gives all lanes back to the other one."""
+    first = group.join()
+    group.handles(b"1", *KEYS)
+    rows(raw, SET_EPOCH, GREATEST)
+    group.handles(b"2", *KEYS)
+    second = group.join(other)
+    assert first.stop(10)
+    group.handles(b"3", *KEYS)
+    eventually(lambda: set(owners(raw, "g", "t").values()) == {second.owner})
+    assert one(raw, EPOCH) < LAST
+
+
+@pytest.mark.parametrize("verb", ["seek", "release"])
+def test_administration_takes_a_lane_with_an_absurd_epoch_away(group: Group, admin: Admin, raw: Any, verb: str) -> None:
+    """The owner is fenced as ever: it has lost the lane, and takes it again under a new epoch."""
+    group.join()
+    group.handles(b"1", *KEYS)
+    rows(raw, SET_EPOCH, GREATEST)
+    if verb == "seek":
+        admin.seek("t", "g", key="bad", to="latest", dry_run=False)
+    else:
+        admin.release("t", "g", "bad", dry_run=False)
+    assert one(raw, EPOCH) < LAST
+    group.handles(b"2", *KEYS)
+
+
+@pytest.mark.usefixtures("logged")
+def test_a_topic_row_with_an_absurd_epoch_stops_no_lane(
+    group: Group, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """New lanes get an epoch that no purged lane had; the row gets another number, once, and a WARNING says so."""
+    group.join()
+    group.handles(b"1", *KEYS)
+    rows(raw, SET_MAX_EPOCH, GREATEST)
+    group.handles(b"2", *KEYS, "new")
+    eventually(lambda: one(raw, MAX_EPOCH) < LAST)
+    group.handles(b"3", *KEYS, "new", "newer")
+    assert events(caplog, "topic.epoch_replaced") == [f"topic.epoch_replaced topic=t epoch={GREATEST}"]
+
+
+def test_a_deleted_group_leaves_no_absurd_epoch_behind(group: Group, admin: Admin, raw: Any) -> None:
+    """The topic row remembers what the lane never had. A group of that name, and new lanes, begin above it."""
+    first = group.join()
+    group.handles(b"1", *KEYS)
+    assert first.stop(10)
+    rows(raw, SET_EPOCH, GREATEST)
+    admin.delete_group("t", "g", dry_run=False)
+    retired = one(raw, MAX_EPOCH)
+    assert 1_000_000_000_000 < retired < LAST
+    group.join()
+    group.handles(b"2", *KEYS, "new")
+    assert one(raw, EPOCH) == retired + 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("written", "ends"), [(None, GREATEST), (GREATEST, GREATEST), (GREATEST, None)])
+def test_a_member_that_never_expires_holds_its_lanes_for_one_lease(
+    group: Group, admin: Admin, raw: Any, written: int | None, ends: int | None
+) -> None:
+    """Others go on meanwhile, take its lanes then, and note that it has left. `doctor` says that the clock went back.
+
+    It counts in no fair share any more: one member has all lanes.
+    """
+    first = group.join()
+    group.handles(b"1", *KEYS)
+    assert first.stop(10)
+    rows(raw, GHOST, written, ends)
+    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'ghost:1' WHERE partition_key = 'bad'")
+    (clock,) = (each for each in admin.doctor() if each.check == "clock")
+    assert clock.status == "error"
+    assert "of member ghost:1 of group g of topic t: it went back, or another program wrote that row" in clock.detail
+    second = group.join()
+    group.handles(b"2", *KEYS)
+    eventually(lambda: set(owners(raw, "g", "t").values()) == {second.owner})
+    left = "SELECT deregistered_at FROM queue_subscriber_heartbeats WHERE subscriber_name = 'ghost:1'"
+    eventually(lambda: one(raw, left))
+    group.handles(b"3", *KEYS, "new")
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("queue_partitions", "created_at"),
+        ("queue_offsets", "paused_at"),
+        ("queue_groups", "paused_at"),
+        ("queue_messages", "created_at"),
+        ("queue_messages", "expires_at"),
+    ],
+)
+def test_a_time_beyond_all_calendars_fails_no_command(
+    group: Group, admin: Admin, raw: Any, table: str, column: str
+) -> None:
+    """It is shown as the end of the year 9998, and `status` goes on to name what is wrong elsewhere."""
+    member = group.join()
+    group.handles(b"1", *KEYS)
+    assert member.stop(10)
+    group.client.publish_many("t", [(key, b"2") for key in KEYS])
+    rows(raw, f"UPDATE {table} SET {column} = %s WHERE topic = 't'", GREATEST)
+    assert admin.status().topics == 1
+    assert {lane.key for lane in admin.lanes("t", "g")} == set(KEYS)
+    assert admin.messages("t", "bad")
+    assert admin.topics()[0].topic == "t"
