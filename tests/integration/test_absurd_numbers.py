@@ -24,6 +24,9 @@ GHOST = (
     f" VALUES ('g', 't', 'ghost:1', COALESCE(%s, {NOW_MS}), COALESCE(%s, {NOW_MS}))"
 )
 """A member that no process is. None: now."""
+HEAD = "SELECT head_offset FROM queue_partitions WHERE partition_key = %s"
+SET_HEAD = "UPDATE queue_partitions SET head_offset = %s WHERE partition_key = %s"
+SET_FLOOR = "UPDATE queue_offsets SET offset_acked = %s WHERE consumer_group = '' AND partition_key = 'bad'"
 SET_MAX_EPOCH = "UPDATE queue_partitions SET max_epoch = %s WHERE partition_key = ''"
 
 
@@ -134,6 +137,68 @@ def test_a_deleted_group_leaves_no_absurd_epoch_behind(group: Group, admin: Admi
     group.join()
     group.handles(b"2", *KEYS, "new")
     assert one(raw, EPOCH) == retired + 1
+
+
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("running", [pytest.param(True, marks=pytest.mark.thorough), False], ids=["running", "loaded"])
+def test_a_head_to_which_nothing_can_be_added_goes_back_to_the_log(
+    group: Group, raw: Any, caplog: pytest.LogCaptureFixture, running: bool
+) -> None:
+    """Its lane goes on behind its last message. The others go on meanwhile, and no offset counts as a hole."""
+    first = group.join()
+    group.handles(b"1", *KEYS)
+    if not running:
+        assert first.stop(10)
+    rows(raw, SET_HEAD, GREATEST, "bad")
+    if not running:
+        group.join()
+    group.handles(b"2", "a", "c")
+    eventually(lambda: one(raw, HEAD, "bad") == 1)
+    group.handles(b"3", *KEYS)
+    assert one(raw, HEAD, "bad") == 2
+    assert events(caplog, "lane.mended") == [
+        f"lane.mended topic=t key=bad group='' problem='too great a number for the head' offset={GREATEST} head=1"
+    ]
+    assert events(caplog, "log.hole_found") == []
+
+
+def test_a_floor_to_which_nothing_can_be_added_releases_nothing(group: Group, raw: Any) -> None:
+    """The head stays where the log ends, so that the lane takes messages. What is stored is delivered."""
+    first = group.join()
+    group.handles(b"1", *KEYS)
+    assert first.stop(10)
+    group.client.publish("t", "bad", b"2")
+    rows(raw, SET_FLOOR, GREATEST)
+    group.join()
+    group.seen.until(lambda items: ("bad", b"2") in items)
+    group.handles(b"3", *KEYS)
+    assert one(raw, HEAD, "bad") == 3
+
+
+@pytest.mark.parametrize("table", ["heads", "floors"])
+def test_status_names_such_a_lane_and_the_doctor_repairs_it(group: Group, admin: Admin, raw: Any, table: str) -> None:
+    """Nobody consumes: publishes of the key are refused until then, and of the others they are not."""
+    group.client.publish_many("t", [(key, b"1") for key in KEYS])
+    rows(raw, SET_HEAD, GREATEST, "bad")
+    if table == "floors":  # as the version before has repaired a floor
+        rows(raw, SET_FLOOR, GREATEST)
+    (named,) = admin.status().problems
+    assert (named.what, named.key, named.command) == ("contradiction", "bad", "lanelog doctor")
+    with pytest.raises(lanelog.DatabaseError):
+        group.client.publish("t", "bad", b"2")
+    group.client.publish("t", "a", b"2")
+    assert [each.status for each in admin.doctor(repair=True) if each.check == "contradictions"] == ["ok"]
+    assert group.client.publish("t", "bad", b"3").offset == 2
+    assert admin.status().problems == ()
+
+
+def test_a_topic_row_with_an_absurd_offset_stops_no_new_lane(group: Group, raw: Any) -> None:
+    """A new lane begins at the clock, which is above what any purged lane had given out."""
+    group.join()
+    group.handles(b"1", *KEYS)
+    rows(raw, SET_HEAD, GREATEST, "")
+    group.handles(b"2", *KEYS, "new")
+    assert 1_000_000_000_000 < one(raw, HEAD, "new") < LAST
 
 
 @pytest.mark.thorough

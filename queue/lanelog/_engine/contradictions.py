@@ -2,7 +2,7 @@
 
 They come from tables that were restored one by one, and from replicas that apply commits in another order. A watermark,
 floor or settled row above the head would swallow the messages that are published up to it. A head below the log refuses
-every publish.
+every publish, and so does one that is too great to count on, as another program or a damaged disk may leave it.
 
 Owns the judgement (`judge`) and the repair (`mend`). Never looks for such lanes by itself. Its callers look without
 locks, so they only have a suspicion: a lane that is purged and born again between two reads looks the same. So `mend`
@@ -25,6 +25,7 @@ from attrs import field, frozen
 from lanelog._database import codes
 from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
+from lanelog._stores._counted import BEYOND_COUNTING
 from lanelog._stores.lane_rows import LaneRows
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
@@ -98,9 +99,11 @@ def judge(lane: LaneRows) -> Judgement | None:
     """Judge a lane. None: nothing is wrong, or there is no lane."""
     if lane.head is None and lane.floor is None and lane.last is None:
         return None
-    head = max(lane.head or 0, lane.floor or 0, lane.last or 0)
+    head = max(_counted(lane.head) or 0, _counted(lane.floor) or 0, lane.last or 0)
     # When the floor is missing, the new one must not release a stored message.
-    floor = lane.floor if lane.floor is not None else head if lane.first is None else lane.first - 1
+    floor = _counted(lane.floor)
+    if floor is None:
+        floor = head if lane.first is None else lane.first - 1
     problem, offset = _wrong_with_head(lane)
     judgement = Judgement(
         head=head,
@@ -123,11 +126,18 @@ def _wrong_with_head(lane: LaneRows) -> tuple[str, int]:
         return "no head", max(lane.floor or 0, lane.last or 0)
     if lane.last is not None and lane.last > lane.head:
         return "messages above the head", lane.last
+    if lane.head >= BEYOND_COUNTING and (lane.last or 0) < BEYOND_COUNTING:
+        return "too great a number for the head", lane.head
     if lane.floor is None:
         return "no floor", lane.head
     if lane.floor > lane.head:
         return "floor above the head", lane.floor
     return "", 0
+
+
+def _counted(offset: int | None) -> int | None:
+    """An offset, or None if it is beyond counting: it says nothing of what was given out or released."""
+    return None if offset is None or offset >= BEYOND_COUNTING else offset
 
 
 def examine(cx: Executor, topic: str, key: str) -> list[Contradiction]:
@@ -191,6 +201,8 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
             return []
     if floor is None:
         offsets.create_floors(cx, topic, [key], judgement.floor)
+    elif floor >= BEYOND_COUNTING:
+        offsets.rewind(cx, LaneId(topic=topic, group="", key=key), judgement.floor)
     if head is None:
         partitions.create_heads(cx, topic, [key], judgement.head)
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from lanelog._stores._counted import BEYOND_COUNTING
 from lanelog._stores._points import BEYOND, chunked, placeholders
 
 if TYPE_CHECKING:
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-# Lanes that hold messages above their head, or have no floor: one look at the end of each lane (all PRIMARY). The order
-# names every column of the key: otherwise MySQL sorts all messages of a lane.
-LANES = """
+# Lanes that hold messages above their head, or have no floor, or a head beyond counting: one look at the end of each
+# lane (all PRIMARY). The order names every column of the key: otherwise MySQL sorts all messages of a lane.
+LANES = f"""
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
-WHERE p.topic = %s AND p.partition_key <> '' AND (f.offset_acked IS NULL OR p.head_offset < (
+WHERE p.topic = %s AND p.partition_key <> '' AND (f.offset_acked IS NULL
+      OR p.head_offset >= {BEYOND_COUNTING} OR p.head_offset < (
       SELECT m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY)
       WHERE m.topic = p.topic AND m.partition_key = p.partition_key
       ORDER BY m.topic DESC, m.partition_key DESC, m.`offset` DESC LIMIT 1)) LIMIT %s
@@ -149,11 +151,14 @@ def _found(
 
 
 def ends(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, bool]]:
-    """Return the heads of these lanes, and whether messages lie above them. A purged lane is absent."""
+    """Return the heads of these lanes, and whether each must be wrong. A purged lane is absent.
+
+    A head is wrong if messages lie above it, or if it is beyond counting.
+    """
     found: dict[str, tuple[int, bool]] = {}
     for chunk in chunked(keys):
         for key, head, behind in cx.query(ENDS.format(keys=placeholders(chunk)), (topic, *chunk)):
-            found[key] = (int(head), bool(behind))
+            found[key] = (int(head), bool(behind) or head >= BEYOND_COUNTING)
     return found
 
 

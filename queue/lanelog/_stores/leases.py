@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS, SERVER_MARK
-from lanelog._stores._epochs import LAST, NEXT_EPOCH
+from lanelog._stores._counted import BEYOND_COUNTING, NEXT_EPOCH
 from lanelog._stores._points import chunked, pairs, placeholders
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class TakenLeases:
 
     lanes: int
     absurd: dict[str, int]
-    """Lanes whose epoch was beyond counting, each with that epoch. They have another one now, see `_epochs`."""
+    """Lanes whose epoch was beyond counting, each with that epoch. They have another one now, see `_counted`."""
 
 
 @frozen
@@ -284,7 +284,7 @@ def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders:
         if mine:
             sql = TAKE.format(keys=placeholders(list(mine)), owners=placeholders(list(allowed)))
             taken += cx.execute(sql, (owner, *at.columns, *mine, *allowed))
-            absurd.update({key: epoch for key, epoch in mine.items() if epoch >= LAST})
+            absurd.update({key: epoch for key, epoch in mine.items() if epoch >= BEYOND_COUNTING})
     return TakenLeases(taken, absurd)
 
 

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from lanelog import _open_lanes
 from lanelog._database import NOW_MS, Statement
-from lanelog._stores._epochs import LAST, counted
+from lanelog._stores._counted import BEYOND_COUNTING, counted
 from lanelog._stores._points import chunked, placeholders
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ TOPIC_EXISTS = "SELECT 1 FROM queue_partitions WHERE topic = %s AND partition_ke
 CREATE_TOPIC = f"INSERT IGNORE INTO queue_partitions (topic, partition_key, created_at) VALUES (%s, '', {NOW_MS})"
 
 # Share-lock the topic row against the purge of a lane, and read where new lanes begin (PRIMARY).
-HOLD_TOPIC = "SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"
+HOLD_TOPIC = f"""SELECT {counted("head_offset")} FROM queue_partitions
+WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"""
 
 # The number of a topic's open lanes (PRIMARY).
 OPEN_LANES = "SELECT open_lanes FROM queue_partitions WHERE topic = %s AND partition_key = ''"
@@ -136,7 +137,8 @@ WHERE topic = %s AND partition_key = '' FOR UPDATE SKIP LOCKED"""
 
 # Note the highest offset and epoch of purged lanes and deleted groups in the topic row (PRIMARY).
 RAISE_TOPIC = f"""UPDATE queue_partitions
-SET head_offset = GREATEST(head_offset, %s), max_epoch = GREATEST({counted("max_epoch")}, {counted("%s")})
+SET head_offset = GREATEST({counted("head_offset")}, {counted("%s")}),
+    max_epoch = GREATEST({counted("max_epoch")}, {counted("%s")})
 WHERE topic = %s AND partition_key = ''"""
 
 # Mark a dead letter topic, before its first dead letter (PRIMARY).
@@ -191,7 +193,7 @@ class TopicRow:
     """The highest epoch that left with a purged lane or a deleted group."""
     holds_dead_letters: bool
     absurd_epoch: int | None = None
-    """The epoch that the row has, if that is beyond counting. Then `retired_epoch` is the clock, see `_epochs`."""
+    """The epoch that the row has, if that is beyond counting. Then `retired_epoch` is the clock, see `_counted`."""
 
     @property
     def first_epoch(self) -> int:
@@ -367,7 +369,7 @@ def try_lock_topic(cx: Executor, topic: str) -> TopicRow | None:
 
 def raise_topic(cx: Executor, topic: str, offset: int, epoch: int) -> None:
     """Note an offset and an epoch that must never be used again."""
-    cx.execute(RAISE_TOPIC, (offset, epoch, epoch, topic))
+    cx.execute(RAISE_TOPIC, (offset, offset, epoch, epoch, topic))
 
 
 def mark_dead_letters(cx: Executor, topic: str) -> None:
@@ -395,4 +397,4 @@ def _topic(row: tuple[int, int, int] | None) -> TopicRow | None:
     if row is None:
         return None
     epoch, letters, now = row
-    return TopicRow(epoch, bool(letters)) if epoch < LAST else TopicRow(now, bool(letters), epoch)
+    return TopicRow(epoch, bool(letters)) if epoch < BEYOND_COUNTING else TopicRow(now, bool(letters), epoch)

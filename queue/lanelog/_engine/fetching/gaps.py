@@ -12,6 +12,7 @@ from attrs import define
 
 from lanelog._database import codes
 from lanelog._stores import fetches, leases, offsets, partitions
+from lanelog._stores._counted import BEYOND_COUNTING
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
@@ -102,6 +103,9 @@ class Gaps:
         if head < offset:
             self._ahead(member, lane, offset, head)
             member.fetching.lower_head(lane, head)
+            return
+        if head >= BEYOND_COUNTING:  # nothing was given out up to there: the load mends it
+            member.disown_lane(lane.term, "its head is too great a number")
             return
         floor = offsets.load(self.session, at, [key]).get(("", key))
         self.still_ours()

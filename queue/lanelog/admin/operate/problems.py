@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._engine.lane.error_text import summary
-from lanelog._stores import _epochs as epochs
+from lanelog._stores import _counted as counted
 from lanelog._text import age, moment, plural, shown
 from lanelog.admin.read.owners import GRACE
 from lanelog.admin.types.topology import MessageState
@@ -245,7 +245,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
 def _of_lease(lane: LaneInfo, group: GroupInfo, problem: Callable[[Rank, str, str, str], Problem]) -> Problem | None:
     """Return what is wrong with a lane's lease, if nothing else is wrong with the lane. `problem` makes it."""
     members = command("members", lane.topic, lane.group)
-    if lane.lease_epoch >= epochs.LAST:
+    if lane.lease_epoch >= counted.BEYOND_COUNTING:
         if lane.owner is None:
             then, mend = "the next owner of this version replaces it; who they are:", members
         else:

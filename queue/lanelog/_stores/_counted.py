@@ -1,0 +1,29 @@
+"""Numbers that are counted: fencing tokens and offsets. What takes the place of one to which nothing can be added.
+
+The columns hold more than counting will ever reach. A greater number was written by another program, or is what a
+damaged disk or a restore has left. `+ 1` to the greatest of all is an error of the statement. A statement is about many
+lanes, so the error stops all of them.
+
+So what is beyond counting is replaced by the clock, in milliseconds. No lane changes its owner or gets a message once a
+millisecond for ever, so the clock is above every number that was counted: none is used again. Tokens are compared for
+equality alone, so it does no harm that the number falls. A second replacement in the same lane comes later, and is
+higher.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lanelog._database import NOW_MS
+
+BEYOND_COUNTING: Final = 2**63 - 1
+"""From here on, a number is beyond counting. What lanelog writes fits into a signed number of 64 bits, as Spark has."""
+
+
+def counted(number: str) -> str:
+    """An expression, with the clock in its place if it is beyond counting."""
+    return f"IF({number} < {BEYOND_COUNTING}, {number}, {NOW_MS})"
+
+
+NEXT_EPOCH: Final = f"{counted('lease_epoch')} + 1"
+"""The next token of a lease row."""
