@@ -67,6 +67,7 @@ PIECES = {
     "_stores._redriven.CAP": "a name in METADATA",
     "_stores._redriven.ID": "a column of both REDRIVE",
     "_stores._redriven.METADATA": "the same",
+    "_stores.deliveries._DUE": "a value in LOAD",
     "_stores.deliveries._ROW": "one row of UPSERT",
     "_stores.deliveries._LETTER": "one row of SETTLE_LETTERS",
     "_stores.history._ROW": "one row of UPSERT",

@@ -249,3 +249,33 @@ def test_a_time_beyond_all_calendars_fails_no_command(
     assert {lane.key for lane in admin.lanes("t", "g")} == set(KEYS)
     assert admin.messages("t", "bad")
     assert admin.topics()[0].topic == "t"
+
+
+@pytest.mark.parametrize("time", [2**63, GREATEST])
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("queue_delivery_state", "invisible_until"),
+        ("queue_delivery_state", "last_attempt_at"),
+        ("queue_delivery_state", "first_attempt_at"),
+        ("queue_offsets", "marked_at"),
+        ("queue_messages", "expires_at"),
+        ("queue_messages", "created_at"),
+    ],
+)
+def test_a_time_beyond_all_calendars_stops_no_lane(
+    lanelog_client: Client, group: Group, raw: Any, table: str, column: str, time: int
+) -> None:
+    """Nothing of the group fails. The message whose row has it is delivered: it is due, and has not expired."""
+
+    def fail(_message: lanelog.Message) -> None:
+        raise lanelog.Retry(3600)
+
+    failing = lanelog_client.subscribe("t", "g", fail, **QUICK)
+    lanelog_client.publish_many("t", [(key, b"1") for key in KEYS])
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_delivery_state") == len(KEYS))
+    assert failing.stop(10)
+    rows(raw, "UPDATE queue_delivery_state SET invisible_until = 1")
+    rows(raw, f"UPDATE {table} SET {column} = %s WHERE partition_key = 'bad'", time)
+    group.join()
+    group.seen.until(lambda items: {(key, b"1") for key in KEYS} <= set(items))

@@ -19,10 +19,18 @@ from lanelog._database import NOW_MS
 BEYOND_COUNTING: Final = 2**63 - 1
 """From here on, a number is beyond counting. What lanelog writes fits into a signed number of 64 bits, as Spark has."""
 
+FAR: Final = 2**62
+"""The latest time, in milliseconds, with which the servers calculate: `signed`."""
+
 
 def counted(number: str) -> str:
     """An expression, with the clock in its place if it is beyond counting."""
     return f"IF({number} < {BEYOND_COUNTING}, {number}, {NOW_MS})"
+
+
+def signed(time: str) -> str:
+    """A time as a signed number, from which another can be taken away. After some million years all times are alike."""
+    return f"CAST(LEAST({time}, {FAR}) AS SIGNED)"
 
 
 NEXT_EPOCH: Final = f"{counted('lease_epoch')} + 1"

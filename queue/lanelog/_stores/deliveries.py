@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._counted import BEYOND_COUNTING, signed
 from lanelog._stores._points import chunked, exactly, pairs, placeholders
 
 if TYPE_CHECKING:
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._places import GroupTopic, LaneId
 
+# When a row's message is due: at once, if the row says a time that lanelog never writes.
+_DUE = f"IF(invisible_until < {BEYOND_COUNTING}, invisible_until, 0)"
+
 # All rows of some lanes of one group (PRIMARY, prefix of three columns).
 # A row from the future was written by a clock that was ahead. It waits no longer than its writer asked for.
 LOAD = f"""
 SELECT partition_key, message_offset, through_offset, acked,
-       CAST(invisible_until AS SIGNED) - CAST(GREATEST({NOW_MS}, last_attempt_at) AS SIGNED), retry_count,
+       {signed(_DUE)} - {signed(f"GREATEST({NOW_MS}, last_attempt_at)")}, retry_count,
        postponed, crashed, alone, lease_epoch,
-       IF(first_attempt_at = 0, NULL, CAST({NOW_MS} AS SIGNED) - CAST(first_attempt_at AS SIGNED)), last_error, released
+       IF(first_attempt_at = 0, NULL, CAST({NOW_MS} AS SIGNED) - {signed("first_attempt_at")}), last_error, released
 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key IN ({{keys}})
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._counted import signed
 from lanelog._stores._points import chunked, pairs
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _COLUMNS = f"""`offset`, id,
  IF(payload_bytes <= %s AND target_group IN ('', %s), payload, NULL) AS payload, metadata, published_at,
  IF(payload_bytes <= %s AND target_group = '' AND original_topic = '' AND expires_at = 0, NULL, JSON_ARRAY(
-  payload_bytes, IF(expires_at = 0, NULL, CAST(expires_at AS SIGNED) - CAST({NOW_MS} AS SIGNED)), target_group,
+  payload_bytes, IF(expires_at = 0, NULL, {signed("expires_at")} - CAST({NOW_MS} AS SIGNED)), target_group,
   original_topic, original_offset, failed_group, failed_at, failure_count, HEX(last_error))) AS more"""
 
 # The next rows of some lanes (PRIMARY, a range a lane). A SELECT for each lane, joined by UNION ALL, costs more, and

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
+from lanelog._stores._counted import signed
 from lanelog._stores._points import chunked, exactly
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ ON DUPLICATE KEY UPDATE id = VALUES(id), outcome = VALUES(outcome), attempts = V
 
 # The oldest rows of a group with their age, oldest first (by_finished).
 OLDEST = f"""
-SELECT partition_key, message_offset, CAST({NOW_MS} AS SIGNED) - CAST(finished_at AS SIGNED)
+SELECT partition_key, message_offset, CAST({NOW_MS} AS SIGNED) - {signed("finished_at")}
 FROM queue_history FORCE INDEX (by_finished)
 WHERE consumer_group = %s AND topic = %s ORDER BY finished_at LIMIT %s
 """

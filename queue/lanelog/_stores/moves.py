@@ -9,6 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
+from lanelog._stores._counted import signed
 from lanelog._stores._points import chunked, exactly, pairs, placeholders
 from lanelog._stores._redriven import ID, METADATA
 
@@ -47,11 +48,11 @@ WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})
 """
 
 # The ages of messages at exact places (PRIMARY).
-AGES = f"""SELECT partition_key, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
+AGES = f"""SELECT partition_key, CAST({NOW_MS} AS SIGNED) - {signed("created_at")}
 FROM queue_messages FORCE INDEX (PRIMARY) WHERE topic = %s AND (partition_key, `offset`) IN ({{points}})"""
 
 # The age of the oldest message of a lane above its floor. UNION ALL joins many lanes (PRIMARY).
-OLDEST = f"""(SELECT partition_key, CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED)
+OLDEST = f"""(SELECT partition_key, CAST({NOW_MS} AS SIGNED) - {signed("created_at")}
  FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1)"""
 
@@ -63,7 +64,7 @@ OLD_ENOUGH = f"""(SELECT %s, COALESCE(MAX(`offset`), 0) FROM queue_messages FORC
 # The dead letters of a lane within a range of offsets: source topic, group and age. UNION ALL joins many lanes
 # (PRIMARY, bounded range).
 LETTERS = f"""(SELECT partition_key, `offset`, original_topic, failed_group,
- CAST({NOW_MS} AS SIGNED) - CAST(created_at AS SIGNED) AS age_ms
+ CAST({NOW_MS} AS SIGNED) - {signed("created_at")} AS age_ms
  FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s)"""
 

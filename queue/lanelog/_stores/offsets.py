@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
+from lanelog._stores._counted import signed
 from lanelog._stores._offset_rows import FloorRow, LanePlace, OffsetsRow
 from lanelog._stores._pause import RUNS, Pause
 from lanelog._stores._points import chunked, exactly, placeholders
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # Watermarks, marks and floors of some lanes for one group and the floor group '' (PRIMARY).
 LOAD = f"""
 SELECT consumer_group, partition_key, offset_acked, marked_through, marked_epoch,
-       CAST({NOW_MS} AS SIGNED) - CAST(marked_at AS SIGNED), paused_at
+       CAST({NOW_MS} AS SIGNED) - {signed("marked_at")}, paused_at
 FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ('', %s) AND topic = %s AND partition_key IN ({{keys}})
 """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
 
 # Milliseconds until the next fire. Negative: it is overdue. No row: no schedule runs (by_next).
-NEXT_DUE = f"""SELECT CAST(next_fire_at AS SIGNED) - {NOW_MS} FROM queue_schedules FORCE INDEX (by_next)
+NEXT_DUE = f"""SELECT {signed("next_fire_at")} - {NOW_MS} FROM queue_schedules FORCE INDEX (by_next)
 WHERE paused_at = 0 ORDER BY next_fire_at LIMIT 1"""
 
 # The due schedules, the most overdue first, without a lock (by_next).

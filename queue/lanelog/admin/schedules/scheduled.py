@@ -17,6 +17,7 @@ from attrs import define
 from lanelog._checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._stores import messages, scheduled
+from lanelog._stores._counted import signed
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.act import Act
 from lanelog.admin.lookup.arguments import limit_of, optional
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
 
+_DELIVER_AT = signed("deliver_at")
 _COLUMNS = (
     "topic, partition_key, id, payload_bytes, metadata, published_at, deliver_at, ttl_ms, "
-    f"CAST(deliver_at AS SIGNED) - CAST({NOW_MS} AS SIGNED)"
+    f"{_DELIVER_AT} - CAST({NOW_MS} AS SIGNED)"
 )
 
 # A topic's messages by key and id (PRIMARY, prefix).
