@@ -19,6 +19,10 @@ CREATE TABLE IF NOT EXISTS queue_schedules (
   pause_reason   VARCHAR(1024)   NOT NULL DEFAULT '' COMMENT 'why it was paused',
   created_at     BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when it was first declared, epoch milliseconds UTC',
   updated_at     BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'when it was declared last, epoch milliseconds UTC',
+  next_local     VARCHAR(128)    NOT NULL DEFAULT '' COMMENT 'next_fire_at as the clock on the wall shows it, RFC 9557; empty or another moment: not noted, as before version 6',
+  fired_local    VARCHAR(128)    NOT NULL DEFAULT '' COMMENT 'the latest wall-clock time a message was published for: none at or before it is published again',
+  fired_again    VARCHAR(128)    NOT NULL DEFAULT '' COMMENT 'the latest of those that were the second of two equal times',
+  tzdata         VARCHAR(16)     NOT NULL DEFAULT '' COMMENT 'version of the time zone data that next_local was planned with; empty: not known',
   PRIMARY KEY (name)
     COMMENT 'declare, fire and steer one schedule',
   KEY by_next (paused_at, next_fire_at)

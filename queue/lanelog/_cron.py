@@ -23,7 +23,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from cronsim import CronSim, CronSimError
 
 from lanelog.errors import ConfigurationError
@@ -54,7 +54,17 @@ class Cron:
     timezone: str
     _minutes: str = field(repr=False)  # the five fields without the seconds
     _seconds: tuple[int, ...] = field(repr=False)
-    _zone: tzinfo = field(repr=False)
+    zone: tzinfo = field(repr=False)
+
+    @property
+    def follows_the_clock(self) -> bool:
+        """Whether it fires twice for a time that comes twice. Otherwise it fires once on each of its days."""
+        return any(part.startswith("*") for part in self._minutes.split()[:2])
+
+    def names(self, local: datetime) -> bool:
+        """Whether its fields match a time on the clock, without a zone. The end of a gap may not be such a time."""
+        at = local.replace(tzinfo=UTC)
+        return next(evolve(self, zone=UTC).times(at - _SECOND), None) == at
 
     def times(self, after: datetime) -> Iterator[datetime]:
         """Yield the times later than `after` (aware), in order and in the expression's zone.
@@ -63,7 +73,7 @@ class Cron:
         """
         last = after.astimezone(UTC)
         try:
-            minutes = CronSim(self._minutes, (last.replace(second=0, microsecond=0) - _SECOND).astimezone(self._zone))
+            minutes = CronSim(self._minutes, (last.replace(second=0, microsecond=0) - _SECOND).astimezone(self.zone))
             for minute in minutes:
                 begin = minute.astimezone(UTC)
                 for second in self._seconds:
@@ -71,7 +81,7 @@ class Cron:
                     # In the hour that comes twice, cronsim gives the times of the first hour once more.
                     if at > last:
                         last = at
-                        yield at.astimezone(self._zone)
+                        yield at.astimezone(self.zone)
         except OverflowError:  # the end of the calendar
             return
 
@@ -88,7 +98,7 @@ class Cron:
 
     def last(self, after_ms: int, until_ms: int) -> int | None:
         """Return the last time of `between`, without going through all of them. None: there is none."""
-        first_seconds = Cron(self.expression, self.timezone, self._minutes, self._seconds[:1], self._zone)
+        first_seconds = Cron(self.expression, self.timezone, self._minutes, self._seconds[:1], self.zone)
         reach = _MINUTE_MS
         while True:
             begin = max(after_ms, until_ms - reach)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -18,14 +19,17 @@ from lanelog._engine.context import EngineContext
 from lanelog._engine.scheduling import recurring
 from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._engine.scheduling.scheduler import Scheduler
+from lanelog.migrations import check
 from lanelog.publisher import Publisher
 from support.commits import every_commit_unanswered_once
+from support.old_tables import set_back
 from support.sql import one, rows
 from support.waiting import events, eventually
 
 NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 MINUTE = 60_000
 YEARLY = "0 0 1 1 *"
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.fixture
@@ -99,7 +103,7 @@ def named(name: str, first: int, count: int) -> list[str]:
 def test_a_schedule_publishes_one_message_at_its_time(
     admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], published: list[str]
 ) -> None:
-    """Not before; with an id of name and time, its metadata, its expiry, and the next time noted."""
+    """Not before; with an id of name and wall-clock time, its metadata, its expiry, and the next time noted."""
     info = declared(admin_only, metadata={"by": "ann"}, payload={"n": 1}, ttl=90.0, timezone="Europe/Berlin")
     assert (info.fired, info.last_fire_at, info.expression, info.payload) == (0, None, "* * * * *", b'{"n":1}')
     assert timedelta(0) < info.next_fire_at - info.created_at <= timedelta(minutes=1)
@@ -112,7 +116,7 @@ def test_a_schedule_publishes_one_message_at_its_time(
     assert published == ["t"]
     (message,) = admin_only.admin.messages("t", "k")
     text = f"{datetime.fromtimestamp(first / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    assert message.id == f"s@{text}"
+    assert message.id == f"s@{datetime.fromtimestamp(first / 1000, BERLIN):%Y-%m-%dT%H:%M:%S}"
     assert message.payload == b'{"n":1}'
     given = {"by": "ann", "content-type": "application/json"}
     assert message.metadata == {**given, "lanelog.schedule": "s", "lanelog.fire_time": text}
@@ -120,6 +124,12 @@ def test_a_schedule_publishes_one_message_at_its_time(
     (info,) = admin_only.admin.schedules()
     assert (info.fired, info.last_fire_at) == (1, datetime.fromtimestamp(first / 1000, UTC))
     assert info.next_fire_at == info.last_fire_at + timedelta(minutes=1)
+
+
+def wall_clock(raw: Any) -> tuple[str, ...]:
+    """The wall-clock times of the schedule: the next one, and the last one fired."""
+    (row,) = rows(raw, "SELECT next_local, fired_local FROM queue_schedules")
+    return tuple(row)
 
 
 def test_what_was_published_is_not_published_again(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
@@ -134,6 +144,43 @@ def test_what_was_published_is_not_published_again(admin_only: Client, raw: Any,
     assert one(raw, "SELECT next_fire_at FROM queue_schedules") == first + MINUTE
     assert ids(raw) == named("s", first, 1)
     assert one(raw, "SELECT head_offset FROM queue_partitions WHERE partition_key = 'k'") == 1
+
+
+def test_what_the_version_before_published_is_not_published_again(
+    admin_only: Client, raw: Any, fired: Callable[[], int]
+) -> None:
+    """It noted moments alone, and made the id of the moment. The row tells; if it lost its memory, that id does."""
+    declared(admin_only, timezone="Europe/Berlin")
+    first = late_by(raw, 0)
+    (old_id,) = named("s", first, 1)
+    admin_only.publish("t", "k", b"x", id=old_id)
+    rows(raw, "UPDATE queue_schedules SET last_fire_at = %s, next_local = '', tzdata = ''", first)
+    assert fired() == 0
+    assert one(raw, "SELECT next_fire_at FROM queue_schedules") == first + MINUTE
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = %s, last_fire_at = 0", first)
+    assert fired() == 0
+    assert ids(raw) == [old_id]
+
+
+def test_the_version_before_may_fire_in_between(
+    admin_only: Client, raw: Any, database: Database, session: Session, fired: Callable[[], int]
+) -> None:
+    """It moves the moments on, and leaves the wall-clock times behind: they count no more, and nothing is lost."""
+    check(database)
+    declared(admin_only, timezone="Europe/Berlin")
+    first = late_by(raw, 0)
+    stop_the_clock(session, first)
+    assert fired() == 1
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = %s, last_fire_at = %s", first + 2 * MINUTE, first + MINUTE)
+    assert "" not in wall_clock(raw)
+    for number, count in ((1, 0), (2, 1), (3, 1)):
+        stop_the_clock(session, first + number * MINUTE)
+        assert fired() == count
+    begin = datetime.fromtimestamp(first / 1000, BERLIN)
+    assert ids(raw) == [f"s@{begin + timedelta(minutes=number):%Y-%m-%dT%H:%M:%S}" for number in (0, 2, 3)]
+    assert wall_clock(raw) == tuple(
+        f"{begin + timedelta(minutes=number):%Y-%m-%dT%H:%M:%S}+01:00[Europe/Berlin]" for number in (4, 3)
+    )
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
@@ -477,7 +524,7 @@ def test_what_is_fired_across_a_change_of_the_clock_is_what_the_preview_shows(
         for seconds, count in ((-0.5, 0), (0.2, 1)):
             stop_the_clock(session, int((moment.timestamp() + seconds) * 1000))
             assert fired() == count
-    assert ids(raw) == [f"s@{each.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" for each in shown]
+    assert ids(raw) == [f"s@{each:%Y-%m-%dT%H:%M:%S}" + "[fold=1]" * each.fold for each in shown]
 
 
 def test_maintain_fires_what_is_due(admin_only: Client, raw: Any) -> None:
@@ -578,3 +625,29 @@ def test_maintenance_goes_on_with_schedules_after_a_clock_went_back(admin_only: 
     rows(raw, "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s", 60 * MINUTE)
     admin_only.admin.maintain()
     assert one(raw, "SELECT next_fire_at FROM queue_schedules") in (first, first + MINUTE)
+
+
+# -- tables of the version before --------------------------------------------------------------------------------------
+
+
+def test_on_tables_of_the_version_before_schedules_work_without_the_new_columns(
+    lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Declared, listed, paused, resumed, fired once and corrected by a process that found them so."""
+    set_back(raw, 5)
+    monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
+    with lanelog.connect(lanelog_url) as client:
+        client.ping()
+        declared(client, timezone="Europe/Berlin")
+        client.admin.pause_schedule("s")
+        assert client.admin.resume_schedule("s").changed
+        first = late_by(raw, 0)
+        assert client.admin.maintain().fired >= 1
+        assert ids(raw)[0] == f"s@{datetime.fromtimestamp(first / 1000, BERLIN):%Y-%m-%dT%H:%M:%S}"
+        rows(raw, "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s", 60 * MINUTE)
+        client.admin.maintain()
+        (info,) = client.admin.schedules()
+        assert info.next_fire_at is not None
+        assert info.next_fire_at - info.updated_at < timedelta(minutes=5)
+        assert len(ids(raw)) == len(set(ids(raw)))
+        assert client.admin.remove_schedule("s").fired >= 1

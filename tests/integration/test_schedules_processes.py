@@ -1,16 +1,23 @@
-"""Recurring messages by several processes: wrong clocks, and processes that are killed before and after COMMIT."""
+"""Recurring messages by several processes: wrong clocks, other time zone data, kills before and after COMMIT."""
 
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import define, field
 
 import lanelog
 from lanelog import Client
-from support.processes import Fleet
+from support.processes import Fleet, Program
 from support.sql import one, rows
 from support.stage import Stage
 from support.ticking import consecutive, every_second, fire_times
 from support.waiting import eventually
+from support.zones import tzdata
 
 NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 SECONDS = 15
@@ -27,8 +34,8 @@ def test_five_processes_with_clocks_an_hour_apart_publish_once_a_second(fleet: F
     ("point", "left"),
     [
         ("after schedules.TRY_LOCK", 0),
-        ("before COMMIT following schedules.ADVANCE", 0),
-        ("after COMMIT following schedules.ADVANCE", 1),
+        ("before COMMIT following schedules.ADVANCE_WALL", 0),
+        ("after COMMIT following schedules.ADVANCE_WALL", 1),
     ],
 )
 def test_a_process_killed_at_the_commit_loses_and_doubles_nothing(
@@ -90,3 +97,82 @@ def test_a_client_that_schedules_fires_by_itself_and_one_that_subscribes_too(
     assert sorted(handled)[: count + 2] == [
         f"tick@{each:%Y-%m-%dT%H:%M:%SZ}" for each in fire_times(lanelog_client)[: count + 2]
     ]
+
+
+# -- other time zone data ----------------------------------------------------------------------------------------------
+
+ZONE = "Europe/Berlin"
+HOUR = 3600
+NOON = "0 12 * * *"
+
+
+@define
+class Firing:
+    """A process that fires what is due when it is told how late it is."""
+
+    program: Program
+    _told: "count[int]" = field(factory=lambda: count(1))
+
+    @classmethod
+    def start(cls, fleet: Fleet, name: str, environment: Mapping[str, str]) -> "Firing":
+        program = fleet.start(name, "scheduling_at.py", environment=dict(environment))
+        program.said("ready")
+        return cls(program)
+
+    def tell(self, **words: object) -> None:
+        """Tell it what to do; it is done afterwards."""
+        self.program.tell(json.dumps(words))
+        self.program.said("done", count=next(self._told))
+
+
+@pytest.fixture
+def old_data(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process whose Berlin is an hour ahead of UTC, always."""
+    return {"PYTHONTZPATH": tzdata(tmp_path / "old", "2026a", ZONE, HOUR)}
+
+
+@pytest.fixture
+def new_data(tmp_path: Path) -> dict[str, str]:
+    """The same after the country has moved to two hours."""
+    return {"PYTHONTZPATH": tzdata(tmp_path / "new", "2026b", ZONE, 2 * HOUR)}
+
+
+def message_ids(client: Client) -> list[str]:
+    return [message.id for message in client.admin.messages("t", "k")]
+
+
+def declared_by(process: Firing, raw: Any, expression: str = NOON, catch_up: str = "latest") -> int:
+    """Declare; the moment of the first time."""
+    process.tell(declare=expression, timezone=ZONE, catch_up=catch_up)
+    return int(one(raw, "SELECT next_fire_at FROM queue_schedules"))
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+def test_two_processes_with_different_time_zone_data_publish_once_a_day(
+    fleet: Fleet,
+    lanelog_client: Client,
+    raw: Any,
+    old_data: dict[str, str],
+    new_data: dict[str, str],
+    catch_up: str,
+    restarted: bool,
+) -> None:
+    """Five noons are five messages, named by the wall clock, whoever is first; no word of a clock that went back."""
+    old, new = Firing.start(fleet, "old", old_data), Firing.start(fleet, "new", new_data)
+    first = declared_by(old, raw, catch_up=catch_up)
+    for day in range(5):
+        for number, minutes in enumerate((-90, -60, -59, -30, 0, 1, 30, 60)):
+            for process in (old, new) if (day + number) % 2 else (new, old):
+                if restarted:
+                    process.tell(start=True)
+                process.tell(turn=first + day * 24 * HOUR * 1000 + minutes * 60_000)
+    day = datetime.fromtimestamp(first / 1000, UTC)
+    assert message_ids(lanelog_client) == [f"s@{day + timedelta(days=each):%Y-%m-%dT12:00:00}" for each in range(5)]
+    assert one(raw, "SELECT fired FROM queue_schedules") == 5
+    assert not fleet.logged("schedule.clock_went_back")
+    assert not fleet.logged("schedule.missed")
+    for line in fleet.logged("schedule.tzdata_differs"):
+        other = {"old": "planned_with=2026b tzdata=2026a", "new": "planned_with=2026a tzdata=2026b"}[line.process]
+        assert other in line["text"]
+    assert fleet.logged("schedule.tzdata_differs")

@@ -19,11 +19,11 @@ PAGE = 1000
 
 
 def fire_times(client: Client) -> list[datetime]:
-    """What the ids in the lane say, in its order."""
+    """What the messages in the lane say, in its order."""
     if not any(topic.topic == "t" and topic.lanes for topic in client.admin.topics()):
         return []
     found = client.admin.messages("t", "k", limit=PAGE)
-    return [datetime.fromisoformat(message.id.partition("@")[2]) for message in found]
+    return [datetime.fromisoformat(message.metadata["lanelog.fire_time"]) for message in found]
 
 
 def consecutive(times: list[datetime]) -> bool:

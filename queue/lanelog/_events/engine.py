@@ -229,6 +229,14 @@ EVENTS: Final = (
         "schedule topic key since catch_up published",
     ),
     Event(
+        "schedule.tzdata_differs",
+        "WARNING",
+        "scheduler",
+        "A schedule's next time was planned by a process with other time zone data, `planned_with`; this one has "
+        "`tzdata`. Nothing is published twice. Give all processes the same version.",
+        "schedule topic key timezone next_fire_at planned_with tzdata",
+    ),
+    Event(
         "scheduling.denied",
         "WARNING",
         "scheduler",

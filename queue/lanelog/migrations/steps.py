@@ -50,6 +50,11 @@ STEPS: Final = (
         columns={"queue_subscriber_heartbeats": ("wake_host", "wake_address", "wake_token")},
     ),
     Step(version=5, oldest_code=1, tables=("queue_audit",)),
+    Step(
+        version=6,
+        oldest_code=1,
+        columns={"queue_schedules": ("next_local", "fired_local", "fired_again", "tzdata")},
+    ),
 )
 """In order, without gaps, from 1 on."""
 

@@ -111,6 +111,7 @@ def audit(topic: str) -> int:
 
 def fire() -> int:
     """Fire what is due, once; how many messages that were."""
+    client.ping()  # as before any loop starts: which columns there are is known
     session = client._database.session("firing")
     firing = RecurringSchedules(client._database, client._publisher.ensure_lanes, lambda _topic: None)
     try:

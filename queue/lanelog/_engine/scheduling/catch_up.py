@@ -14,7 +14,9 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
+
+from lanelog._engine.scheduling.occurrences import Fired, Occurrence, occurrence, reached
 
 if TYPE_CHECKING:
     from lanelog._cron import Cron
@@ -36,31 +38,43 @@ class CatchUp(StrEnum):
 
 @frozen(kw_only=True)
 class DueTimes:
-    """The times of a schedule to publish now, in epoch milliseconds."""
+    """The occurrences of a schedule to publish now."""
 
-    times: Sequence[int]
-    """The times to publish a message for, in order."""
-    next_at: int
-    """The earliest time after them. It may be due already, when `most` has cut `times` short."""
+    times: Sequence[Occurrence]
+    """Those to publish a message for, in order."""
+    next: Occurrence
+    """The earliest one after them. It may be due already, when `most` has cut `times` short."""
+    fired: Fired
+    """What is fired after them."""
     missed: bool
     """Whether the due times were missed."""
 
 
-def dues(cron: Cron, catch_up: str, *, first_ms: int, since_ms: int, last_ms: int, now_ms: int, most: int) -> DueTimes:
+def dues(
+    cron: Cron, catch_up: str, *, first: Occurrence, since_ms: int, fired: Fired, now_ms: int, most: int
+) -> DueTimes:
     """Plan a schedule that is due: at most `most` times at once.
 
-    `first_ms`: the earliest time that was not fired. `since_ms`: when the expression was declared; `first_ms` may be
-    older, and come from the expression before. `last_ms`: the latest time that was fired. No time up to there is fired
-    again.
+    `first`: the earliest one that was not fired, as it was planned, perhaps by a process with other time zone data. It
+    is late by the moment that it was planned for. `since_ms`: when the expression was declared; `first` may be older,
+    and come from the expression before. `fired`: none of these is fired again.
     """
-    then = max(first_ms, since_ms)
-    grace = min(MOST_GRACE_MS, max(LEAST_GRACE_MS, cron.after(then) - first_ms))
-    missed = now_ms - first_ms > grace
+    start = reached(cron, first)
+    then = max(start, since_ms)
+    grace = min(MOST_GRACE_MS, max(LEAST_GRACE_MS, cron.after(then) - start))
+    missed = now_ms - first.at > grace
+    first = evolve(first, at=min(first.at, start))  # before those that follow it, and not after now
     if missed and catch_up != CatchUp.ALL:
-        latest = cron.last(then, now_ms) or first_ms
-        times = [latest] if catch_up == CatchUp.LATEST else []
-        next_at = cron.after(now_ms)
+        latest = cron.last(then, now_ms)
+        found = [first if latest is None else occurrence(cron, latest)] if catch_up == CatchUp.LATEST else []
+        begin = max(then, now_ms)
     else:
-        times = [first_ms, *islice(cron.between(then, now_ms), most - 1)]
-        next_at = cron.after(max(then, times[-1]))
-    return DueTimes(times=[at for at in times if at > last_ms], next_at=next_at, missed=missed)
+        rest = [occurrence(cron, at) for at in islice(cron.between(then, now_ms), most - 1)]
+        found = [first, *rest]
+        begin = rest[-1].at if rest else then
+    times = []
+    for each in found:
+        if not fired.has(cron, each):
+            times.append(each)
+            fired = fired.with_one(each)
+    return DueTimes(times=times, next=fired.following(cron, begin), fired=fired, missed=missed)

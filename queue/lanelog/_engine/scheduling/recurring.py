@@ -8,8 +8,9 @@ a locked schedule or lane is left for a later turn, and holds up no other.
 
 A crash before the COMMIT: nothing was fired, and the next look of any process fires it. A crash after it, or an
 unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name and
-time, would still show it. A sleep in the middle: the server ends the silent session and rolls back. Two at once: one
-skips the other's locked row, and finds a later next time after the COMMIT.
+wall-clock time, would still show it. A sleep in the middle: the server ends the silent session and rolls back. Two at
+once: one skips the other's locked row, and finds a later next time after the COMMIT. Two with different time zone data:
+whoever finds the row due fires the occurrence that it names, and neither fires it again.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
-from lanelog import _cron
 from lanelog._database import codes
 from lanelog._engine import contradictions
+from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import DueTimes, dues
+from lanelog._engine.scheduling.occurrences import Occurrence
+from lanelog._engine.scheduling.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, wall
 from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
-from lanelog._stores.schedules import Due, ScheduleRow, ToCome
+from lanelog._stores.schedules import Due, ScheduleRow
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
@@ -43,19 +46,15 @@ BYTES_A_TRANSACTION: Final = 8 * 1024 * 1024
 FAULTY_WAIT: Final = 60.0
 """Seconds until this process tries a schedule again that failed for a reason of its own."""
 
-CLOCK_BACK_MS: Final = 5_000
-"""When the clock went back by no more than this, the schedules wait for it. The clocks of two servers, of which one
-takes over from the other, may differ by so much."""
-
 SCHEDULE: Final = "lanelog.schedule"
 FIRE_TIME: Final = "lanelog.fire_time"
-"""The metadata of a message that a schedule has published: the schedule's name, and the time it stands for."""
+"""The metadata of a message that a schedule has published: the schedule's name, and the moment it was fired for."""
 
 log = get_logger("scheduler")
 
 
 def fire_time(ms: int) -> str:
-    """The form of a time in ids and metadata: `2026-11-21T10:05:00Z`."""
+    """The form of a moment in metadata, and in the ids of schedules in UTC: `2026-11-21T10:05:00Z`."""
     return utc_from_ms(ms).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -64,11 +63,21 @@ def metadata_of(name: str, ms: int, given: str | None) -> str | None:
     return encode_metadata({**decode_metadata(given), SCHEDULE: name, FIRE_TIME: fire_time(ms)})
 
 
+def message_ids(row: ScheduleRow, one: Occurrence) -> tuple[str, ...]:
+    """The id of the message for one occurrence, and other ids that it may have in the log.
+
+    Versions before tables of version 6 made the id of the moment, in every zone.
+    """
+    of_moment = f"{row.name}@{fire_time(one.at)}"
+    return (of_moment,) if row.timezone == "UTC" else (f"{row.name}@{one}", of_moment)
+
+
 @frozen
 class _Fire:
     """A schedule with the times to publish now."""
 
     row: ScheduleRow
+    plan: PlannedRow
     dues: DueTimes
 
 
@@ -78,6 +87,7 @@ class _Outcome:
 
     published: dict[str, int] = field(factory=lambda: defaultdict(int))  # messages by topic
     missed: list[_Fire] = field(factory=list)
+    differing: list[_Fire] = field(factory=list)  # schedules that were planned with other time zone data
     advanced: int = 0  # schedules that were moved to their next time
     behind: bool = False  # whether the next time of such a schedule is due, too
     cut: bool = False  # whether schedules were left, because the transaction was full
@@ -107,6 +117,7 @@ class RecurringSchedules:
     fired: int = 0  # messages published since this object was made
     held: bool = False  # whether the last call met due schedules that are not faulty: try again soon
     _faulty: dict[str, float] = field(factory=dict)  # name -> when it is tried again (monotonic)
+    _differing: set[tuple[str, str]] = field(factory=set)  # zones and versions of their data that were logged
 
     def fire_due(self, session: Session, topics: Sequence[str] | None = None) -> bool:
         """Fire a bounded number of due schedules, of these topics or of all. The session must be in no transaction.
@@ -144,24 +155,59 @@ class RecurringSchedules:
         They would be silent until the clock is there again. Messages that were published for future times are in the
         log under their ids. They are published again only if they have been collected by then. Two at once: the row's
         lock decides. A crash before the COMMIT: the next look does it.
+
+        A next time that was planned with other time zone data is planned anew, too. No occurrence that was fired comes
+        again, whatever moment this process expects it at.
         """
-        for row in schedules.to_come(session):
-            if _is_ahead(row) and (topics is None or row.topic in topics):
+        for row in schedules.to_come(session, tables=self.database.tables_version):
+            if (topics is None or row.topic in topics) and correction(row, cron_of(row)) is not None:
                 self._set_back(session, row.name)
 
-    @staticmethod
-    def _set_back(session: Session, name: str) -> None:
+    def _set_back(self, session: Session, name: str) -> None:
+        tables = self.database.tables_version
+        corrected = []
         with session.transaction() as cx:
-            rows = [row for row in schedules.try_lock(cx, [name]) if not row.paused_at and _is_ahead(row)]
-            for row in rows:
-                schedules.set_back(cx, name, _cron.parse(row.expression, row.timezone).after(row.now), row.now)
-        for row in rows:
+            for row in schedules.try_lock(cx, [name], tables=tables):
+                found = None if row.paused_at else correction(row, cron_of(row))
+                if found is None:
+                    continue
+                planned = found.next
+                # Where only the data differs, no noted time is forgotten: not even one in the seconds that a clock may
+                # be behind.
+                schedules.set_back(cx, name, planned.at, row.now if found.clock else row.now + CLOCK_BACK_MS)
+                schedules.note_next(
+                    cx,
+                    name,
+                    next_local=planned.row_form(row.timezone),
+                    tzdata=zone_data.version(row.timezone),
+                    tables=tables,
+                )
+                corrected.append((row, found))
+        for row, found in corrected:
+            if found.clock:
+                log.warning(
+                    "schedule.clock_went_back",
+                    schedule=name,
+                    topic=row.topic,
+                    key=row.key,
+                    next_fire_at=fire_time(row.next_fire_at),
+                )
+            else:
+                self._log_difference(row, plan(row, cron_of(row)).tzdata)
+
+    def _log_difference(self, row: ScheduleRow, planned_with: str) -> None:
+        """Log that the next time of a schedule was planned with other data. Once for each zone and version."""
+        if (row.timezone, planned_with) not in self._differing:
+            self._differing.add((row.timezone, planned_with))
             log.warning(
-                "schedule.clock_went_back",
-                schedule=name,
+                "schedule.tzdata_differs",
+                schedule=row.name,
                 topic=row.topic,
                 key=row.key,
+                timezone=row.timezone,
                 next_fire_at=fire_time(row.next_fire_at),
+                planned_with=planned_with or zone_data.UNKNOWN,
+                tzdata=zone_data.version(row.timezone) or zone_data.UNKNOWN,
             )
 
     def _fire(self, session: Session, names: Sequence[str], turn: _Turn) -> None:
@@ -176,11 +222,10 @@ class RecurringSchedules:
                 self.ensure_lanes(topic, sorted(outcome.missing[topic]))
             turn.todo.append(outcome.homeless)
 
-    @staticmethod
-    def _mended(session: Session, name: str, error: LanelogError) -> bool:
+    def _mended(self, session: Session, name: str, error: LanelogError) -> bool:
         """Whether the error was a duplicate offset, and the lane was checked and mended. Ids were looked up before."""
         taken = isinstance(error, DatabaseError) and error.code == codes.DUPLICATE
-        row = schedules.get(session, name) if taken else None
+        row = schedules.get(session, name, tables=self.database.tables_version) if taken else None
         return row is not None and contradictions.mend(session, row.topic, row.key) is not None
 
     def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
@@ -210,6 +255,8 @@ class RecurringSchedules:
             if count:
                 self.fired += count
                 self.published(topic)
+        for fire in outcome.differing:
+            self._log_difference(fire.row, fire.plan.tzdata)
         for fire in outcome.missed:
             log.warning(
                 "schedule.missed",
@@ -226,24 +273,25 @@ class RecurringSchedules:
         """Lock the schedules, and plan those that are still due."""
         planned: list[_Fire] = []
         left, size = MESSAGES_A_TRANSACTION, BYTES_A_TRANSACTION
-        for row in schedules.try_lock(cx, names):
+        for row in schedules.try_lock(cx, names, tables=self.database.tables_version):
             if row.paused_at or row.next_fire_at > row.now:
                 continue  # another process was faster
             if planned and (left <= 0 or size <= 0):
                 outcome.cut = True
                 break
+            read = plan(row, cron_of(row))
             found = dues(
-                _cron.parse(row.expression, row.timezone),
+                read.cron,
                 row.catch_up,
-                first_ms=row.next_fire_at,
+                first=read.next,
                 since_ms=min(row.expression_at, row.now),
-                last_ms=_last(row),
+                fired=read.fired,
                 now_ms=row.now,
                 most=max(1, min(left, size // max(1, len(row.payload)))),
             )
             left -= len(found.times)
             size -= len(found.times) * len(row.payload)
-            planned.append(_Fire(row, found))
+            planned.append(_Fire(row, read, found))
         return planned
 
     def _publish(self, cx: Executor, topic: str, fires: Sequence[_Fire], outcome: _Outcome) -> None:
@@ -255,19 +303,21 @@ class RecurringSchedules:
         outcome.missing[topic] |= absent - busy
         outcome.homeless += [fire.row.name for fire in fires if fire.row.key in absent - busy]
         fires = [fire for fire in fires if fire.row.key not in absent]
-        wanted = sorted((at, fire.row.name, fire.row) for fire in fires for at in fire.dues.times)
-        ids = {(name, at): f"{name}@{fire_time(at)}" for at, name, _ in wanted}
-        points = [(row.key, ids[name, at]) for at, name, row in wanted]
+        wanted = sorted(
+            ((one, fire.row) for fire in fires for one in fire.dues.times), key=lambda each: (each[0].at, each[1].name)
+        )
+        points = [(row.key, message_id) for one, row in wanted for message_id in message_ids(row, one)]
         stored = messages.find_ids(cx, topic, points) if points else {}
         moves: dict[str, int] = defaultdict(int)
         rows = []
-        for at, name, row in wanted:
-            if (row.key, ids[name, at]) in stored:
+        for one, row in wanted:
+            ids = message_ids(row, one)
+            if any((row.key, message_id) in stored for message_id in ids):
                 continue
             moves[row.key] += 1
-            metadata = metadata_of(name, at, row.metadata)
+            metadata = metadata_of(row.name, one.at, row.metadata)
             offset = heads[row.key] + moves[row.key]
-            rows.append(NewMessage(row.key, offset, ids[name, at], row.payload, metadata, row.ttl_ms))
+            rows.append(NewMessage(row.key, offset, ids[0], row.payload, metadata, row.ttl_ms))
         if rows:
             if partitions.advance(cx, topic, moves) != len(moves):
                 raise DatabaseError("a lane vanished while its head was locked", retriable=True)
@@ -278,24 +328,21 @@ class RecurringSchedules:
             schedules.advance(
                 cx,
                 fire.row.name,
-                next_fire_at=fire.dues.next_at,
-                last_fire_at=times[-1] if times else _last(fire.row),
+                next_fire_at=fire.dues.next.at,
+                last_fire_at=times[-1].at if times else _last(fire.row),
                 fired=len(times),
+                wall=wall(fire.plan.cron, fire.dues.next, fire.dues.fired),
+                tables=self.database.tables_version,
             )
-            outcome.behind |= fire.dues.next_at <= fire.row.now
+            outcome.behind |= fire.dues.next.at <= fire.row.now
         outcome.advanced += len(fires)
         outcome.missed += [fire for fire in fires if fire.dues.missed]
+        outcome.differing += [fire for fire in fires if fire.plan.differs]
 
 
 def _last(row: ScheduleRow) -> int:
     """The latest time that was fired. A time in the future, from a clock that was set back, does not count."""
     return row.last_fire_at if row.last_fire_at <= row.now + CLOCK_BACK_MS else min(row.next_fire_at, row.now) - 1
-
-
-def _is_ahead(row: ScheduleRow | ToCome) -> bool:
-    """Whether a schedule waits longer than until its next time by the present clock."""
-    late = row.now + CLOCK_BACK_MS
-    return row.next_fire_at > late and row.next_fire_at > _cron.parse(row.expression, row.timezone).after(late)
 
 
 def _chunks(found: Sequence[Due]) -> Iterator[list[str]]:

@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING
 from lanelog import _cron
 from lanelog._checks import Duration, check_integer, check_name
 from lanelog._database import NOW_MS
+from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import CatchUp
-from lanelog._engine.scheduling.recurring import fire_time, metadata_of
+from lanelog._engine.scheduling.occurrences import occurrence
+from lanelog._engine.scheduling.planned import cron_of, plan
+from lanelog._engine.scheduling.recurring import metadata_of
 from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow
@@ -91,7 +94,7 @@ def _declare(
         topic,
         outgoing.key,
         outgoing.payload,
-        message_id=f"{name}@{fire_time(0)}",
+        message_id=f"{name}@{occurrence(cron, 0)}[fold=1]",  # the longest form
         metadata=outgoing.metadata,
         codec=database.config.codec if outgoing.codec is None else outgoing.codec,
         max_payload_bytes=database.config.max_payload_bytes,
@@ -109,6 +112,7 @@ def _declare(
 
     def once(cx: Executor) -> ScheduleRow:
         now = _now(cx)
+        following = occurrence(cron, cron.after(now))
         row = ScheduleRow(
             name=name,
             expression=cron.expression,
@@ -119,11 +123,13 @@ def _declare(
             metadata=draft.metadata,
             ttl_ms=timing.ttl_ms,
             catch_up=str(CatchUp(catch_up)),
-            next_fire_at=cron.after(now),
+            next_fire_at=following.at,
+            next_local=following.row_form(timezone),
+            tzdata=zone_data.version(timezone),
             expression_at=now,
         )
-        schedules.declare(cx, row)
-        return schedules.get(cx, name) or row  # it may have been removed meanwhile
+        schedules.declare(cx, row, tables=database.tables_version)
+        return schedules.get(cx, name, tables=database.tables_version) or row  # it may have been removed meanwhile
 
     return _info(read(database, once, "declaring a schedule"))
 
@@ -137,7 +143,10 @@ def check_schedule_name(name: object) -> str:
 
 def list_schedules(database: Database, limit: int) -> list[ScheduleInfo]:
     """See `Admin.schedules`."""
-    return [_info(row) for row in read(database, schedules.by_name, "listing schedules", limit_of(limit))]
+    return [
+        _info(row)
+        for row in read(database, schedules.by_name, "listing schedules", limit_of(limit), database.tables_version)
+    ]
 
 
 def preview(
@@ -171,7 +180,7 @@ def pause(database: Database, name: str, *, by: str, reason: str, actor: Actor, 
 
     def once() -> SchedulePaused:
         with database.transaction(hasty=True) as cx:
-            row = _locked(cx, name)
+            row = _locked(cx, database, name)
             if not row.paused_at and not dry_run:
                 schedules.pause(cx, name, row.now, actor.by, actor.reason)
                 act.record(cx, database, topic=row.topic, key=row.key)
@@ -195,12 +204,21 @@ def resume(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
 
     def once() -> ScheduleResumed:
         with database.transaction(hasty=True) as cx:
-            row = _locked(cx, name)
+            row = _locked(cx, database, name)
             next_fire_at = row.next_fire_at
             if row.paused_at:
-                next_fire_at = _cron.parse(row.expression, row.timezone).after(row.now)
+                found = plan(row, cron_of(row))
+                following = found.fired.following(found.cron, row.now)
+                next_fire_at = following.at
                 if not dry_run:
                     schedules.resume(cx, name, next_fire_at)
+                    schedules.note_next(
+                        cx,
+                        name,
+                        next_local=following.row_form(row.timezone),
+                        tzdata=zone_data.version(row.timezone),
+                        tables=database.tables_version,
+                    )
                     act.record(cx, database, topic=row.topic, key=row.key)
         return ScheduleResumed(
             name=name,
@@ -224,8 +242,8 @@ def remove(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
     def once() -> ScheduleRow:
         with database.transaction(hasty=True) as cx:
             # After an attempt with an unanswered COMMIT: a missing row means that the attempt removed it.
-            gone = bool(attempts) and schedules.lock(cx, name) is None
-            row = attempts[0] if gone else _locked(cx, name)
+            gone = bool(attempts) and schedules.lock(cx, name, tables=database.tables_version) is None
+            row = attempts[0] if gone else _locked(cx, database, name)
             attempts.append(row)
             if not dry_run and not gone:
                 schedules.remove(cx, name)
@@ -236,8 +254,8 @@ def remove(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
     return ScheduleRemoved(name=name, topic=row.topic, key=row.key, fired=row.fired, dry_run=dry_run)
 
 
-def _locked(cx: Executor, name: str) -> ScheduleRow:
-    row = schedules.lock(cx, name)
+def _locked(cx: Executor, database: Database, name: str) -> ScheduleRow:
+    row = schedules.lock(cx, name, tables=database.tables_version)
     if row is None:
         meant = hint(name, schedules.names(cx))
         raise ConfigurationError(f"no schedule {name!r}: {meant}; `lanelog schedule list` lists those there are")
