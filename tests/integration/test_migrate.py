@@ -289,6 +289,10 @@ def test_migrate_adds_what_later_versions_brought(old: Database) -> None:
         "added column queue_subscriber_heartbeats.wake_host",
         "added column queue_subscriber_heartbeats.wake_address",
         "added column queue_subscriber_heartbeats.wake_token",
+        "added column queue_schedules.next_local",
+        "added column queue_schedules.fired_local",
+        "added column queue_schedules.fired_again",
+        "added column queue_schedules.tzdata",
         f"recorded version {VERSION}, after 1",
     ]
     assert (check(old), old.tables_version) == (VERSION, VERSION)

@@ -4,6 +4,7 @@ The old ones run its wheel, built from the history of the repository.
 """
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import lanelog
 from lanelog.migrations import VERSION
 from lanelog.migrations.steps import added
 from support.accounts import account
+from support.firing import Firing
 from support.old_tables import set_back
 from support.previous import Previous
 from support.processes import Fleet, Program
@@ -171,3 +173,30 @@ def test_old_workers_have_open_lanes_beside_new_ones(
             return found >= {(receipt.key, receipt.offset) for receipt in sent}
 
         old_fleet.journal.until(handled, within=60, what="every message")
+
+
+@pytest.mark.parametrize("migrated", ["before any starts", "never"])
+def test_old_and_new_fire_a_schedule_once_where_clocks_are_set_back(
+    old_url: str, old_raw: Any, old_fleet: Fleet, previous: Previous, migrated: str
+) -> None:
+    """In turns, and with restarts: each half hour of that night has one message, at its moment. No clock went back."""
+    with lanelog.connect(old_url) as client:
+        if migrated == "before any starts":
+            assert client.migrate()
+        old = Firing.start(old_fleet, "old", previous.environment)
+        new = Firing.start(old_fleet, "new", {})
+        old.tell(declare="*/30 * * * *", timezone="Europe/Berlin", catch_up="all")
+        first = datetime(2027, 10, 30, 23, tzinfo=UTC)
+        begin = int(first.timestamp() * 1000)
+        rows(old_raw, "UPDATE queue_schedules SET next_fire_at = %s, expression_at = 1", begin)
+        for number in range(16):
+            for process in (old, new) if number % 3 else (new, old):
+                if number % 2:
+                    process.tell(start=True)
+                process.tell(turn=begin + number * 15 * 60_000)
+        messages = client.admin.messages("t", "k")
+    assert {message.id.endswith("Z") for message in messages} == {True, False}  # each has fired some, under its ids
+    found = [message.metadata["lanelog.fire_time"] for message in messages]
+    assert found == [f"{first + timedelta(minutes=30 * number):%Y-%m-%dT%H:%M:%SZ}" for number in range(8)]
+    assert not old_fleet.logged("schedule.clock_went_back")
+    assert not old_fleet.logged("schedule.tzdata_differs")

@@ -1,18 +1,15 @@
 """Recurring messages by several processes: wrong clocks, other time zone data, kills before and after COMMIT."""
 
-import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import define, field
 
 import lanelog
 from lanelog import Client
-from support.processes import Fleet, Program
+from support.firing import Firing
+from support.processes import Fleet
 from support.sql import one, rows
 from support.stage import Stage
 from support.ticking import consecutive, every_second, fire_times
@@ -104,25 +101,6 @@ def test_a_client_that_schedules_fires_by_itself_and_one_that_subscribes_too(
 ZONE = "Europe/Berlin"
 HOUR = 3600
 NOON = "0 12 * * *"
-
-
-@define
-class Firing:
-    """A process that fires what is due when it is told how late it is."""
-
-    program: Program
-    _told: "count[int]" = field(factory=lambda: count(1))
-
-    @classmethod
-    def start(cls, fleet: Fleet, name: str, environment: Mapping[str, str]) -> "Firing":
-        program = fleet.start(name, "scheduling_at.py", environment=dict(environment))
-        program.said("ready")
-        return cls(program)
-
-    def tell(self, **words: object) -> None:
-        """Tell it what to do; it is done afterwards."""
-        self.program.tell(json.dumps(words))
-        self.program.said("done", count=next(self._told))
 
 
 @pytest.fixture
