@@ -32,6 +32,9 @@ A fault that explains too much hides bugs. So each kind explains only what it ca
   not there is lost, and one that was not settled there comes again. Nothing else is excused, see `lives`.
 * `astray`: as `cut`. `restarts`: as `server`. `vanish`: as `kill`; that the server keeps the sessions makes it longer,
   see `bounds`.
+* `shortage`: as `connections`, until there are connections again. Whoever lacks one cannot renew its lease.
+* `queries`, `interrupt`, `fork`: nothing. An error that publishers are told of during the first is excused, see
+  `refusals`.
 * `freeze`, `step`, `revoke`: nothing, and no lease that runs out meanwhile explains anything: a lock that is held
   vetoes that. No lane moves.
 * `snapshot`, `clock`, `copy`: nothing. An old snapshot makes scans slow; clocks are never asked for anything but logs.
@@ -81,6 +84,7 @@ OVERLAPPING: Final = frozenset({"stop", "connections", "server", "cut", "half-cl
     "restore",
     "restarts",
     "astray",
+    "shortage",
 }
 """Faults after which an owner that lives may be taken for dead while its handler runs."""
 

@@ -12,7 +12,7 @@ from math import inf
 from typing import Final
 
 from chaos.account import FENCING, History, Run
-from chaos.history import Fault, Lane, Loss
+from chaos.history import Fault, Lane
 from chaos.lives import real
 
 MOVES_WITHIN: Final = 5.0
@@ -21,23 +21,29 @@ MOVES_WITHIN: Final = 5.0
 REPLACED_WITHIN: Final = 3.0
 """Seconds after a lease in which somebody else has the lanes of a host that vanished."""
 
+ENOUGH_WITHIN: Final = 9.0
+"""Seconds in which everything moves again that a lack of connections had stopped."""
+
+HANDLED: Final = 1.5
+"""Seconds before a shortage in which a process that takes part begins messages of each group."""
+
 BEFORE, AT_ONCE = 3.0, 1.0
 """Of what was published so shortly before a failover, nine tenths have begun at once: else the machine is too busy."""
 
 STAYING: Final = frozenset({"freeze", "step", "revoke"})
 """The owners live, and their sessions: no lane moves."""
 
-CHANGING: Final = frozenset({"kill", "vanish", "stop", "term", "grow", "shrink"})
+CHANGING: Final = frozenset({"kill", "vanish", "stop", "term", "grow", "shrink", "shortage"})
 """Lanes get other owners after these."""
 
 ANEW: Final = frozenset({"server", "restarts", "promote", "restore"})
 """Another server, or the same one started again, grants locks after these."""
 
-IDLE: Final = frozenset({"clock", "slow", "expiry", "snapshot", "copy"})
+IDLE: Final = frozenset({"clock", "slow", "expiry", "snapshot", "copy", "interrupt", "fork"})
 """Nothing has to be waited for because of these."""
 
-Late = tuple[str, Lane, Run | None, int, str, str]
-"""Group, lane, the run if there is one, the offset, the id and what is wrong."""
+Late = tuple[str, Lane, Run | None, int | None, str, str]
+"""Group, lane, the run if there is one, the offset if it is known, the id and what is wrong."""
 
 
 def moved(history: History) -> Iterator[Late]:
@@ -68,7 +74,7 @@ def late(history: History) -> Iterator[Late]:
         ):
             continue
         until = _next(history, loss.opened)
-        if not _keeps_up(history, loss):
+        if not _keeps_up(history, loss.died, loss.opened):
             continue
         for (topic, key, name), publish in history.acknowledged.items():
             if not loss.opened < publish.at <= until - MOVES_WITHIN or publish.offset is None:
@@ -106,6 +112,51 @@ def vanished(history: History) -> Iterator[Late]:
                 yield group, lane, runs[at], begin.offset, begin.id, detail
 
 
+def starved(history: History) -> Iterator[Late]:
+    """There are connections again, and a lane stands still in which something is to be done."""
+    for fault in history.faults:
+        if fault.kind != "shortage":
+            continue
+        until = _next(history, fault.end)
+        if not _keeps_up(history, fault.start, fault.end) or any(
+            other is not fault and other.kind in CHANGING | ANEW and _near(history, other, fault.end)
+            for other in history.faults
+        ):
+            continue
+        for (topic, key, name), publish in history.acknowledged.items():
+            if publish.offset is None:
+                continue
+            for group in sorted(history.groups):
+                first = history.first_run(group, (topic, key), publish.offset, name)
+                if first is None:
+                    continue  # skipped, or it is missing at the end
+                moved = _moved_until(history, group, (topic, key), first.at)
+                due = max(fault.end, publish.at, moved) + ENOUGH_WITHIN
+                if first.at > due <= until and not _steered(history, group, (topic, key), fault.start, due):
+                    detail = f"{first}: published at {publish.at:.3f}, there were connections from {fault.end:.3f}"
+                    yield group, (topic, key), first, publish.offset, name, detail
+
+
+def idle(history: History) -> Iterator[Late]:
+    """There are connections again, and a process that handled messages before does not come back."""
+    for fault in history.faults:
+        within = fault.end + ENOUGH_WITHIN
+        if fault.kind != "shortage" or _next(history, fault.end) < within or _slow(history, fault.start, within):
+            continue
+        before, after = (
+            {
+                (run.begin.group, run.begin.process): run
+                for run in history.runs.values()
+                if since <= run.at < until and (run.died is None or run.died > within)
+            }
+            for since, until in ((fault.start - HANDLED, fault.start), (fault.end, within))
+        )
+        for group, process in sorted(before.keys() - after.keys()) if len(after) > 1 else ():
+            begin = before[group, process].begin
+            detail = f"{process} had begun nothing {ENOUGH_WITHIN:g} s after there were connections at {fault.end:.3f}"
+            yield group, (begin.topic, begin.key), None, None, "", detail
+
+
 def _moved_until(history: History, group: str, lane: Lane, before: float) -> float:
     """When the last run of a lane was over that began before a time: one that does its lost tail again is moving."""
     runs = history.whole.get((group, (lane[0], real(lane[1]))), [])
@@ -113,16 +164,16 @@ def _moved_until(history: History, group: str, lane: Lane, before: float) -> flo
     return runs[at - 1].over if at and runs[at - 1].over < inf else 0.0
 
 
-def _keeps_up(history: History, loss: Loss) -> bool:
-    """Whether the machine was quick enough before the loss, and after it, to be measured by seconds."""
-    if _slow(history, loss.opened, loss.opened + MOVES_WITHIN):
+def _keeps_up(history: History, died: float, opened: float) -> bool:
+    """Whether the machine was quick enough before an outage, and after it, to be measured by seconds."""
+    if _slow(history, opened, opened + MOVES_WITHIN):
         return False
     waits = [
         run.at - publish.at
         for (_, lane), runs in history.lanes.items()
         for run in runs
-        if (publish := history.acknowledged.get((*lane, run.begin.id))) and run.at < loss.died
-        if loss.died - BEFORE < publish.at
+        if (publish := history.acknowledged.get((*lane, run.begin.id))) and run.at < died
+        if died - BEFORE < publish.at
     ]
     return bool(waits) and sorted(waits)[int(len(waits) * 0.9)] < AT_ONCE
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from attrs import frozen
 
-from chaos import bounds
+from chaos import bounds, refusals
 from chaos.account import LEASE, OVERLAPPING, REASONS, SETTLING, TURN, History, Run
 from chaos.history import Event, Lane
 from chaos.lives import MARK, is_lost, real
@@ -39,6 +39,7 @@ Kind = Literal[
     "begun-while-paused",
     "moved",
     "late",
+    "refused",
 ]
 
 
@@ -365,8 +366,9 @@ def operators(history: History) -> Iterator[Anomaly]:
 
 
 def bounded(history: History) -> Iterator[Anomaly]:
-    """moved, late: what the times say, see `bounds`."""
-    for kind, rule in (("moved", bounds.moved), ("late", bounds.late), ("late", bounds.vanished)):
+    """moved, late, refused: what the times say, see `bounds` and `refusals`."""
+    late = (bounds.late, bounds.vanished, bounds.starved, bounds.idle)
+    for kind, rule in (("moved", bounds.moved), ("refused", refusals.refused), *(("late", rule) for rule in late)):
         for group, lane, _, offset, name, detail in rule(history):
             yield _of(kind, lane, detail, group=group, offset=offset, id=name)  # type: ignore[arg-type]
 

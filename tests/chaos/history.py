@@ -38,7 +38,10 @@ class Place:
 
 @frozen(kw_only=True)
 class Publish:
-    """A publisher is about to send a message (`attempted`), or knows what became of it; None: no offset is known."""
+    """A publisher is about to send a message (`attempted`), or knows what became of it; None: no offset is known.
+
+    `error` is what the library told, if it failed: '' also where the publisher itself changed its mind.
+    """
 
     at: float
     outcome: Literal["attempted", "acknowledged", "unknown", "rolled-back"]
@@ -46,6 +49,7 @@ class Publish:
     key: str
     id: str
     offset: int | None = None
+    error: str = ""
 
 
 @frozen(kw_only=True)
@@ -129,6 +133,10 @@ FaultKind = Literal[
     "step",
     "revoke",
     "vanish",
+    "shortage",
+    "queries",
+    "interrupt",
+    "fork",
     "copy",
     "astray",
     "clock",

@@ -10,9 +10,10 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 from urllib.parse import urlsplit
@@ -27,11 +28,17 @@ from chaos.pair import Pair
 from chaos.proxy import Proxy
 from chaos.schedule import SERVERS, Planned
 from chaos.server_faults import ServerFaults
+from chaos.sessions import kill_running, kill_some
 from lanelog.devserver import DevServer
-from support.sql import sessions
 
-SHARE: Final = 0.5
-"""The chance of each session to be killed by a `connections` fault."""
+INTERRUPTS, FORKS = 60, 12
+"""Signals of one fault."""
+
+LOOKS: Final = 20
+"""How often a `queries` fault looks for statements between two signals to its publisher."""
+
+SIGNALLED: Final = 1.5
+"""Seconds over which they come."""
 
 REFUSED: Final = b"\xff"
 """What the server's first packet begins with, instead of a greeting."""
@@ -68,6 +75,8 @@ class Nemesis:
     connect: Connect
     publishers: tuple[str, ...]
     """Those behind the proxy."""
+    publishing: Sequence[subprocess.Popen[bytes]]
+    """All of them, by their numbers."""
     say: Callable[[str], None]
     servers: ServerFaults | None = None
     """What servers can do; None: the run has none of its own."""
@@ -141,6 +150,22 @@ class Nemesis:
     def _shrink(self, _: Planned) -> str:
         return self.fleet.remove()
 
+    def _interrupt(self, planned: Planned) -> str:
+        """Raise exceptions in the main thread of a publisher, wherever it is in a publish."""
+        return self._signal(planned, signal.SIGUSR1, INTERRUPTS)
+
+    def _fork(self, planned: Planned) -> str:
+        """Let a publisher fork while its threads publish."""
+        return self._signal(planned, signal.SIGUSR2, FORKS)
+
+    def _signal(self, planned: Planned, number: signal.Signals, times: int) -> str:
+        dice = random.Random(planned.seed)
+        publisher = dice.randrange(len(self.publishing))
+        for _ in range(times):
+            self.publishing[publisher].send_signal(number)
+            self._never.wait(dice.uniform(0.0, 2 * SIGNALLED / times))
+        return f"p{publisher}"
+
     # -- the network -----------------------------------------------------------------------------------------------
 
     def _cut(self, _: Planned) -> None:
@@ -163,7 +188,18 @@ class Nemesis:
 
     def _connections(self, planned: Planned) -> None:
         with self._session() as connection:
-            _kill_sessions(connection, random.Random(planned.seed))
+            kill_some(connection, random.Random(planned.seed))
+
+    def _queries(self, planned: Planned) -> None:
+        """Kill statements of whatever transactions there are, and no session, while a publisher hurries."""
+        dice, until = random.Random(planned.seed), time.monotonic() + planned.hold
+        publisher = dice.choice(self.publishing)
+        with self._session() as connection:
+            while time.monotonic() < until:
+                publisher.send_signal(signal.SIGHUP)
+                for _ in range(LOOKS):
+                    kill_running(connection, dice)
+                    self._never.wait(0.005)
 
     def _exhaustion(self, planned: Planned) -> None:
         """Take every connection the server has left; then kill some of the library's and take these as well."""
@@ -173,7 +209,7 @@ class Nemesis:
                 cursor.execute(LIMIT)  # again each time: a restarted server has forgotten it
             self._take_connections(stack)
             start = time.monotonic()
-            _kill_sessions(control, random.Random(planned.seed))
+            kill_some(control, random.Random(planned.seed))
             while time.monotonic() < start + planned.hold:
                 self._take_connections(stack)
                 self._never.wait(0.02)
@@ -258,13 +294,3 @@ class Nemesis:
         except pymysql.err.MySQLError:
             return False
         return True
-
-
-def _kill_sessions(connection: pymysql.Connection, dice: random.Random) -> None:
-    with connection.cursor() as cursor:
-        for session in sorted(sessions(connection)):
-            if dice.random() < SHARE:
-                try:
-                    cursor.execute(f"KILL CONNECTION {session}")
-                except pymysql.err.OperationalError:
-                    continue  # it had just ended

@@ -29,10 +29,16 @@ from chaos.history import Begin, Event, Fault, Hinted, Publish
 from chaos.plot import timeline
 from lanelog.devserver import DevServer
 
-FROM_ITS_END: Final = frozenset({"server", "stall", "exhaustion", "disk", "promote", "restore", "restarts", "freeze"})
+FROM_ITS_END: Final = frozenset({"server", "stall", "exhaustion", "disk", "promote", "restore", "restarts"}) | {
+    "freeze",
+    "shortage",
+}
 """Nothing can move before these are over: recovery counts from then."""
 
-HARMLESS: Final = frozenset({"snapshot", "clock", "grow", "slow", "expiry", "step", "revoke", "copy"})
+HARMLESS: Final = frozenset({"snapshot", "clock", "grow", "slow", "expiry", "step", "revoke", "copy"}) | {
+    "interrupt",
+    "fork",
+}
 """Nothing stands still because of these: there is nothing to recover from."""
 
 SHOWN: Final = 50

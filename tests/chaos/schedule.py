@@ -35,9 +35,14 @@ WEIGHTS: Final[dict[FaultKind, int]] = {
     "step": 1,
     "revoke": 1,
     "vanish": 1,
+    "shortage": 1,
+    "queries": 1,
+    "interrupt": 1,
+    "fork": 1,
 }
-SERVERS: Final = frozenset({"promote", "restore", "restarts", "freeze", "step", "revoke", "vanish"})
-"""Those that need servers of the run's own: a private address, a binary log, an account that may lose a right."""
+SERVERS: Final = frozenset({"promote", "restore", "restarts", "freeze", "step", "revoke", "vanish", "shortage"})
+"""Those that need servers of the run's own: a private address, a binary log, an account that may lose a right
+or its connections."""
 
 FEWEST, MOST = 3, 6
 """Workers at any time."""
@@ -58,9 +63,14 @@ HOLDS: Final[dict[FaultKind, tuple[float, float]]] = {
     "restore": (2.0, 5.0),
     "restarts": (0.0, 0.3),
     "step": (3.0, 6.0),
+    "shortage": (7.0, 9.0),
+    "queries": (1.0, 2.0),
 }
 WATCHED: Final = 6.0
 """Seconds without another fault after one of which everything has to move again within five."""
+
+RETURNING: Final = 10.0
+"""Seconds without another fault after connections were short: who waits for one asks every few seconds."""
 
 COSTS: Final[dict[FaultKind, float]] = {
     "promote": 9.0 + WATCHED,
@@ -68,6 +78,9 @@ COSTS: Final[dict[FaultKind, float]] = {
     "restarts": 3.0,
     "freeze": WATCHED,
     "step": WATCHED,
+    "shortage": RETURNING,
+    "interrupt": 1.5,
+    "fork": 1.5,
 }
 """Seconds that a fault takes beside its hold."""
 

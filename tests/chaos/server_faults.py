@@ -1,4 +1,4 @@
-"""The faults of a chaos run that are the server's: it is replaced, set back, stands still, has another time.
+"""The faults of a chaos run that are the server's: it is replaced, set back, stands still, has another time or no room.
 
 Owns how each is done, and what is read from a server before anybody may write to it; it never judges what follows.
 The nemesis calls it, one fault after the other.
@@ -17,13 +17,15 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from chaos.database import survived
+from chaos import database
 from chaos.fleet import Fleet
 from chaos.history import Event, Fault, Loss
-from chaos.node import Node
+from chaos.node import PATIENCE, Node
 from chaos.pair import Pair, remove
 from chaos.proxy import Proxy, ports
-from chaos.schedule import WATCHED, Planned
+from chaos.schedule import RETURNING, WATCHED, Planned
+from chaos.sessions import kill_account
+from support.sql import rows
 
 TOGETHER: Final = 0.5
 """The chance that primary and replica were started in the same second."""
@@ -32,6 +34,16 @@ REVOKE: Final = "REVOKE INSERT, UPDATE, DELETE ON {database}.queue_subscriber_he
 GRANT: Final = "GRANT INSERT, UPDATE, DELETE ON {database}.queue_subscriber_heartbeats TO '{user}'@'%'"
 
 HOUR: Final = 3600
+
+SHORTAGES: Final = (
+    ("ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS {few}", "ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS 0"),
+    ("ALTER USER '{user}'@'%' ACCOUNT LOCK", "ALTER USER '{user}'@'%' ACCOUNT UNLOCK"),
+    ("SET GLOBAL max_connections = {few}", "SET GLOBAL max_connections = {before}"),
+)
+"""How connections become few, and how there are enough again."""
+
+FEW: Final = 10, 24
+"""Connections that are left: some processes have all that they need, and others have not."""
 
 
 @define(eq=False)
@@ -94,7 +106,7 @@ class ServerFaults:
 
     def _seen(self, kept: list[Event], node: Node) -> None:
         """What the server has before anybody can reach it; from here on it is another one for everybody."""
-        kept.extend(survived(node.url))
+        kept.extend(database.survived(node.url))
         self.went_back()
 
     def _lost(self, kind: str, held: float, died: float, opened: float, kept: list[Event]) -> list[Event]:
@@ -148,6 +160,26 @@ class ServerFaults:
         finally:
             self.pair.primary.tell(GRANT.format(**names))
         return [Fault(kind="revoke", start=start, end=time.monotonic())]
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _shortage(self, planned: Planned) -> list[Event]:
+        """Everybody loses all connections, and there are fewer than are needed, or none."""
+        dice = random.Random(planned.seed)
+        lowered, raised = dice.choice(SHORTAGES)
+        (before,) = self.pair.primary.ask("SELECT @@GLOBAL.max_connections")[0]
+        names = {"user": self.user, "few": dice.randint(*FEW), "before": before}
+        start = time.monotonic()
+        with database.connect(self.pair.primary.url, PATIENCE) as control:  # kept: another one may be refused by now
+            rows(control, lowered.format(**names))
+            try:
+                kill_account(control, self.user)
+                self._never.wait(planned.hold)
+            finally:
+                rows(control, raised.format(**names))
+        fault = Fault(kind="shortage", start=start, end=time.monotonic())
+        self._never.wait(RETURNING)
+        return [fault]
 
     # -- a worker's machine ----------------------------------------------------------------------------------------
 

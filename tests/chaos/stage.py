@@ -156,7 +156,8 @@ def stage(
         fleet = Fleet(work, directory)
         began = time.monotonic()
         faults = ServerFaults(server, fleet, proxy, ACCOUNT, ("p0",)) if isinstance(server, Pair) else None
-        nemesis = Nemesis(fleet, server, proxy, found.disk, found.connect, ("p0",), lambda _: None, faults)
+        publishers: list[subprocess.Popen[bytes]] = []
+        nemesis = Nemesis(fleet, server, proxy, found.disk, found.connect, ("p0",), publishers, lambda _: None, faults)
         played = Stage(
             server=server,
             directory=directory,
@@ -166,6 +167,7 @@ def stage(
             console=console,
             began=began,
             impossible=impossible,
+            publishers=publishers,
         )
         nemesis.say = played.say
         stack.callback(fleet.kill_all)

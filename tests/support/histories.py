@@ -45,6 +45,7 @@ LANE: Final[dict[str, Any]] = {"topic": "jobs", "key": "k"}
 WORDS: Final[dict[str, dict[str, Any]]] = {
     "unknown": {"outcome": "unknown"},
     "rolled-back": {"outcome": "rolled-back"},
+    "told": {"outcome": "rolled-back", "error": "no"},
     "raised": {"outcome": "raised"},
     "unfinished": {"outcome": None},
     "settled": {"settled": True},
@@ -99,13 +100,15 @@ def _events(head: str, *words: str) -> list[Event]:
     return [Steer(verb=what, start=at, end=at + 0.1, **{"group": "g", "certain": True, **LANE, **options})]  # type: ignore[arg-type]
 
 
-def sent(number: int, *, at: float = 0.0, outcome: str = "acknowledged", name: str = "") -> list[Event]:
+def sent(
+    number: int, *, at: float = 0.0, outcome: str = "acknowledged", name: str = "", error: str = ""
+) -> list[Event]:
     """A message of this offset, and what became of its publish."""
     place: dict[str, Any] = {**LANE, "id": name or f"m{number}"}
     offset = number if outcome == "acknowledged" else None
     return [
         Publish(at=at, outcome="attempted", **place),
-        Publish(at=at + 0.1, outcome=outcome, offset=offset, **place),  # type: ignore[arg-type]
+        Publish(at=at + 0.1, outcome=outcome, offset=offset, error=error, **place),  # type: ignore[arg-type]
     ]
 
 

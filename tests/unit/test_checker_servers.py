@@ -61,6 +61,18 @@ late: nothing moves after a failover
   sent 1; sent 2 at=29; sent 3 at=34.2; 1@0.2; 2@29.2; promote@31-33 head=2 watermark=2; 3@41
 late: a restart before a failover is no excuse by itself
   sent 1; sent 2 at=33; sent 3 at=38.2; 1@0.2; 2@33.2; restarts@24-27 all; promote@35-37 head=2 watermark=2; 3@45
+late: there are connections again, and a lane stands still
+  sent 1; sent 2 at=20; sent 3 at=20.5; 1@1; 2@20.2; shortage@21-28 all; 3@38
+duplicate: killed statements, interrupts and forks of publishers are no excuse
+  sent 1; 1@1; queries@1.6-3 all; interrupt@1.6-3 all; fork@1.6-3 all; 1@3 attempt=2
+late: a process does not come back when there are connections again
+  sent 1 2 3 4 5; 1@19.6; 2@20.2 p2; shortage@21-28 all; 3@29; 1@29 group=h; 2@30 group=h p2
+refused: others are told of an interrupt
+  sent 1 at=20 told; interrupt@20-21; slow@19-21 all
+refused: long after there were connections again
+  sent 1 at=44 told; shortage@21-28 all
+ghost-ack: settled without connections, under an epoch that others have taken
+  sent 1; 1@1-9 settled; shortage@2-10 all; 1@8-8.5 p2
 """
 
 GOOD = """
@@ -107,6 +119,14 @@ a host vanished, a restart gave its lease anew, and a failover came before the l
   promote@35-37 head=2 watermark=2; 3@45; drained
 a server that stands still, and everybody goes on
   sent 1 2; 1@30; freeze@31-42 all; 2@42.5; drained
+there are connections again, and the lane moves
+  sent 1; sent 2 at=20; sent 3 at=20.5; 1@1; 2@20.2; shortage@21-28 all; 3@36; drained
+there are connections again, but the next fault came before the lane had to move
+  sent 1; sent 2 at=20; sent 3 at=20.5; 1@1; 2@20.2; shortage@21-28 all; server@35-36 all; 3@40; drained
+there was no connection to publish with, or its locks were still held
+  sent 1 at=24 told; sent 2 at=40 told; shortage@21-28 all
+its owner was without connections, and was taken for dead
+  sent 1; 1@20-27; shortage@21-28 all; 1@26.5 p2 attempt=2; drained
 """
 
 
