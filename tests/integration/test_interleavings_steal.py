@@ -175,3 +175,27 @@ def test_a_settlement_that_meets_a_steal_waits_for_it_and_is_decided_by_it(stage
     assert_settled_once(stage, how, settled_by)
     if dies:
         assert zombie.started() == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("how", "point"), [*BEFORE_THE_FENCE.items(), AT_THE_FENCE[0], ("return", BEHIND_THE_FENCE["return"])]
+)
+def test_an_owner_that_stands_aside_keeps_a_lane_until_its_settlement_is_written(
+    stage: Stage, turns: Turns, how: str, point: str
+) -> None:
+    """It lacks connections: the heir takes idle lanes at once, and this one after the commit. Nothing is repeated."""
+    seen = Record()
+    owner = settling(stage, how, point, "free", name="zombie")
+    owner.do("stand_aside")
+    heir = inherit(stage.client, seen)
+    eventually(lambda: stage.owners()["free"] == "heir", what="the lane that nothing is done in")
+    turns.pass_by([heir])
+    turns.pass_by([heir])
+    assert stage.owners()["k"] == "zombie"
+    owner.go(point)
+    wait_for_the_steal(stage)
+    stage.client.publish("t", "k", "{}")
+    stage.until_acked(3)
+    assert of_lane_k(seen) == [(3, 1)]
+    assert_settled_once(stage, how, "zombie")

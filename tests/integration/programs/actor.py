@@ -26,6 +26,7 @@ from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.registration import register
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
+from lanelog._engine.shortage import Shortage
 from lanelog._engine.vitals import Bounds
 from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
@@ -156,6 +157,16 @@ def lose_authority() -> None:
             member._state.authority_until = 0.0
 
 
+def stand_aside() -> None:
+    """As one whose fetcher has been refused a connection for longer than it bears."""
+
+    def judge(shortage: Shortage, _now: float, _keeper: object) -> bool:
+        changed, shortage.aside = not shortage.aside, True
+        return changed
+
+    Shortage.judge = judge  # type: ignore[method-assign]
+
+
 def dying() -> list[str]:
     return list(client.health().dying)
 
@@ -204,6 +215,7 @@ STEPS = {
     "subscribe": subscribe,
     "let_pass": let_pass,
     "lose_authority": lose_authority,
+    "stand_aside": stand_aside,
     "dying": dying,
     "stop": stop,
 }
