@@ -5,6 +5,7 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import attrs
 import click
@@ -286,6 +287,25 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.is_file(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_every_drawing_is_described_follows_the_theme_and_stands_on_a_page() -> None:
+    """Each has a title, a description, text as text and the one style, at most 8 KiB, and loads nothing."""
+    drawings = sorted((ROOT / "docs/drawings").glob("*.svg"))
+    assert len(drawings) >= 4
+    svg = "{http://www.w3.org/2000/svg}"
+    for path in drawings:
+        root = ET.fromstring(path.read_text())  # noqa: S314 - the drawings are ours
+        described = [root.find(f"{svg}{name}") for name in ("title", "desc")]
+        assert all(each is not None and each.text for each in described), path
+        assert root.get("aria-labelledby") == "title desc", path
+        assert len(root.findall(f"{svg}text")) > 5, path
+        assert path.stat().st_size <= 8192, path
+        assert not re.search(r"href|url\(|@import", path.read_text()), path
+        assert re.search(rf"!\[[^\]]{{20,}}\]\([./]*drawings/{path.name}\)", TEXT), path
+    (style,) = {re.findall(r"<style>.*</style>", path.read_text(), re.DOTALL)[0] for path in drawings}
+    assert "prefers-color-scheme: dark" in style
+    assert not re.search("[│┌└├─▶▼]", TEXT)  # nothing is drawn with characters
 
 
 def test_the_versions_are_the_ones_that_the_code_accepts() -> None:
