@@ -59,14 +59,18 @@ def _restore_sentence(_app: Any, _what: str, name: str, _object: Any, _options: 
 
 # What a program makes by itself. It gets everything else from the library.
 _MADE_BY_USERS = {
+    "Access",
     "AnalyzeOptions",
     "Codec",
+    "InstrumentBounds",
     "Outgoing",
     "Postpone",
     "Reject",
     "Retry",
     "RetryPolicy",
     "SubscriptionConfig",
+    "Tracing",
+    "WebPace",
 }
 
 

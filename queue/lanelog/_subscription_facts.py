@@ -36,18 +36,31 @@ class SubscriptionStats:
 
     state: SubscriptionState
     lanes: int
+    """Lanes that this process owns."""
     running: int
+    """Messages that a handler or a puller has."""
     waiting: int
+    """Messages that wait for their next attempt."""
     prefetched: int
+    """Messages in memory, running ones included."""
     prefetched_bytes: int
+    """Bytes of their payloads."""
     handled: int
+    """Attempts whose outcome was decided."""
     acked: int
+    """Attempts that ended with an ack."""
     retried: int
+    """Attempts that failed, where another one follows."""
     postponed: int
+    """Attempts that ended with `postpone` or `Postpone`."""
     dead_lettered: int
+    """Messages that became dead letters, expired ones included."""
     timed_out: int
+    """Attempts that reached `visibility_timeout`. They count as `retried` or `dead_lettered`, too."""
     refused: int
+    """Settlements that came too late: the lane was lost, or the attempt had timed out."""
     hints: int
+    """Hints from other processes."""
 
 
 def stats(state: SubscriptionState, members: Sequence[Member]) -> SubscriptionStats:

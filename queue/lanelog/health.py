@@ -91,13 +91,17 @@ class Health:
     """
 
     loops: tuple[LoopHealth, ...]
+    """The background loops. Empty before the first subscription starts."""
     heartbeats: tuple[HeartbeatHealth, ...]
+    """One for each topic and group that runs."""
     database: DatabaseHealth
+    """Whether the database answers."""
     connections: tuple[ConnectionHealth, ...]
     """The connections for lack of which it handles nothing. Empty: it has them, or has lacked them only briefly."""
     tables: int
     """The version of the tables. 0: it was not read yet."""
     subscriptions: tuple[SubscriptionHealth, ...]
+    """The subscriptions of this client that have not been stopped."""
 
     @property
     def live(self) -> bool:

@@ -93,12 +93,19 @@ class Counters:
     """What happened since the start. They change under the member's lock, or in the one thread that counts them."""
 
     handled: int = 0
+    """Attempts whose outcome was decided."""
     acked: int = 0
+    """Attempts that ended with an ack."""
     retried: int = 0
+    """Attempts that failed, where another one follows."""
     postponed: int = 0
+    """Attempts that ended with `postpone` or `Postpone`."""
     dead_lettered: int = 0
+    """Messages that became dead letters, expired ones included."""
     timed_out: int = 0
+    """Attempts that reached `visibility_timeout`. They count as `retried` or `dead_lettered`, too."""
     refused: int = 0
+    """Settlements that came too late: the lane was lost, or the attempt had timed out."""
     expired: int = 0
     """Messages whose time was over before a handler began. Those with a dead letter count as `dead_lettered`, too."""
     taken_over: int = 0
@@ -124,6 +131,7 @@ class GroupMeasures:
     counters: Counters
     """Since the client was made, over all its subscriptions."""
     lanes: int
+    """Lanes that this process owns."""
     running: int
     """Messages in handlers, or in the user's hands."""
     waiting: int
@@ -136,6 +144,7 @@ class LoopMeasures:
 
     name: str
     turns: int
+    """How often it has run since the client was made."""
     age: float | None
     """Seconds since its last turn began. None: it has not turned yet."""
 
@@ -145,10 +154,13 @@ class Measures:
     """A client at one moment."""
 
     groups: tuple[GroupMeasures, ...]
+    """One for each topic and group that this client has subscribed."""
     loops: tuple[LoopMeasures, ...]
+    """The background loops. Empty before the first subscription starts."""
     prefetched: int
     """Messages in memory, those that handlers work on included."""
     prefetched_bytes: int
+    """Bytes of their payloads."""
     hints: int
     """Hints that reached subscriptions which still run."""
     hints_sent: int

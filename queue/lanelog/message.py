@@ -152,16 +152,16 @@ class Publication:
 
 @frozen
 class Receipt:
-    """What `publish` returns: the message's offset and id, whether that id was there before, and the key of its lane.
-
-    `offset` 0: the message, or the first message with that id, waits until it is due, and is not in the log yet. `key`
-    is the given key or, for a message without a key, its open lane's.
-    """
+    """What `publish` returns for a message."""
 
     offset: int
+    """Its offset in its lane. 0: it, or the first message with its id, waits until it is due, and has no offset yet."""
     id: str
+    """The id that the publisher gave, or one that lanelog made."""
     duplicate: bool
+    """Whether a message with this id was there before. Nothing was stored then; `offset` is the first one's."""
     key: str = field(default="", eq=False)
+    """The key of its lane: the given one, or the open lane's of a message without a key."""
 
 
 @frozen(kw_only=True)
@@ -171,19 +171,17 @@ class DeadLetter:
     original_topic: str
     original_offset: int
     group: str
+    """The group that gave it up."""
     failed_at: datetime
+    """When, by the database's clock. An aware datetime in UTC."""
     failure_count: int
+    """The attempts that were made, crashes and time-outs included. 0: its `ttl` ended before the first one."""
     last_error: str
 
 
 @define(eq=False, repr=False)
 class Message:
     """One delivery of a message to a handler or a puller.
-
-    `key` is the key that the message was published under. A message without a key has its open lane's, such as
-    `open~007`. `attempt` counts from 1. `fencing_token` is the epoch of the lane's lease, which grows with every owner:
-    a system that the handler writes to can refuse a smaller token. `dead_letter` is None for a message that is no dead
-    letter.
 
     Example::
 
@@ -196,15 +194,21 @@ class Message:
 
     topic: str
     key: str
+    """The key that it was published under. A message without a key has its open lane's, such as `open~007`."""
     offset: int
+    """Its number in its lane. The first one is 1, and there are no gaps."""
     id: str
+    """The id that the publisher gave, or one that lanelog made. The same at every delivery."""
     payload: bytes = field(repr=False)
     _metadata_json: str | bytes | None = field(repr=False)
     _published_at_ms: int
     attempt: int
+    """The number of this attempt, from 1. A crash and a time-out count, too."""
     group: str
     fencing_token: int
+    """The epoch of the lane's lease. It grows with every owner: what a handler writes to can refuse a smaller one."""
     dead_letter: DeadLetter | None
+    """Where it comes from, if it is a dead letter. Otherwise None."""
     _delivery: DeliveryHandle
     _metadata: Mapping[str, str] | None = field(default=None, init=False, repr=False)
 

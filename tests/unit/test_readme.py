@@ -1,8 +1,10 @@
 """What README and docs/ say, against the code: options, tables, files, commands, names, tests. Others execute it."""
 
 import ast
+import pkgutil
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -264,6 +266,37 @@ def test_every_error_is_named() -> None:
         if isinstance(kind := getattr(lanelog, name), type) and issubclass(kind, lanelog.LanelogError)
     }
     assert named == real
+
+
+def test_the_reference_shows_every_field() -> None:
+    """Of each value there that only the library makes, and of each class of its module that such a field names.
+
+    A class that users make has the signature of its constructor: `docs/conf.py`.
+    """
+    values = {"message", "health", "measures", "notices", "_subscription_facts"}
+    page = (ROOT / "docs/reference/python-api.md").read_text()
+    made = re.findall(r"_MADE_BY_USERS = \{(.*?)\}", (ROOT / "docs/conf.py").read_text(), re.DOTALL)[0]
+    shown = dict(re.findall(r"^\.\. autoclass:: ([\w.]+)\n((?:   :.*\n)*)", page, re.MULTILINE))
+    kinds = {name: pkgutil.resolve_name(re.sub(r"\.(?=[A-Z])", ":", name)) for name in shown}
+    assert {"Message", "Receipt", "DeadLetter", "SubscriptionStats", "Health", "Measures"} <= {
+        kind.__name__ for kind in kinds.values()
+    }
+    missing = []
+    for name, kind in kinds.items():
+        if (
+            not attrs.has(kind)
+            or kind.__module__.removeprefix("lanelog.") not in values
+            or f'"{kind.__name__}"' in made
+        ):
+            continue
+        module = vars(sys.modules[kind.__module__])
+        public = [each for each in attrs.fields(kind) if not each.name.startswith("_")]
+        listed = re.findall(r":members: (.*)", shown[name])
+        everything = ":members:\n" in shown[name] and ":undoc-members:" in shown[name]
+        missing += [f"{name}.{each.name}" for each in public if not everything and each.name not in str(listed)]
+        parts = [module.get(word) for each in public for word in re.findall(r"\w+", str(each.type))]
+        missing += [part.__name__ for part in parts if attrs.has(part) and part not in kinds.values()]
+    assert missing == []
 
 
 def test_every_attribute_of_lanelog_exists() -> None:
