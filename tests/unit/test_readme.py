@@ -1,11 +1,13 @@
 """What README and docs/ say, against the code: options, tables, files, commands, names, tests. Others execute it."""
 
 import ast
+import itertools
 import pkgutil
 import re
 import shlex
 import sys
 import tomllib
+from enum import Enum
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -179,6 +181,53 @@ def test_the_options_of_connect_are_listed_with_their_defaults() -> None:
     assert {row[0].strip("`") for row in table("Option", "Default", "Meaning")} <= known  # of both tables
     (parameters,) = re.findall(r"URL parameters: (.*)\.$", TEXT, re.MULTILINE)
     assert parameters == ", ".join(f"`{name}`" for name in _connect._PARAMETERS)
+
+
+def spoken(default: object) -> set[str]:
+    """The forms in which a sentence may say a default."""
+    if isinstance(default, Enum):
+        return {f"`{default.value}`", default.name}
+    if isinstance(default, float):
+        return {f"{default:,.10g} s", f"{default / 86_400:.10g} days"}
+    if type(default) is int:
+        return {f"{default:,}", f"{default / 2**20:.10g} MiB"}
+    return {str(default), f"`{default}`", *(() if default else ("none",))}
+
+
+@pytest.mark.parametrize("kind", [lanelog.ConnectOptions, lanelog.SubscriptionOptions])
+def test_editors_show_the_defaults_of_the_code(kind: type) -> None:
+    """The sentence below each option ends with its default; three have more words than a value."""
+    real = defaults(ConnectConfig if kind is lanelog.ConnectOptions else lanelog.SubscriptionConfig)
+    (body,) = (
+        node.body
+        for node in ast.parse((PACKAGE / "options.py").read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+    )
+    sentences = {
+        option.target.id: str(text.value.value)
+        for option, text in itertools.pairwise(body)
+        if isinstance(option, ast.AnnAssign)
+        and isinstance(option.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
+    assert [*sentences] == [*kind.__annotations__]
+    said = {option: " ".join(text.split("Default:")[1].split()) for option, text in sentences.items()}
+    assert said.pop("name", "host and process id.") == "host and process id."
+    assert said.pop("driver", "`pymysql`.").endswith(f"`{defaults(ConnectConfig)['driver']}`.")
+    attempts = lanelog.RetryPolicy().max_attempts
+    assert said.pop("retry", f"{attempts} attempts").startswith(f"{attempts} attempts")
+    for option, text in said.items():
+        assert any(re.match(rf"{re.escape(each)}(?![\w,.]\w)", text) for each in spoken(real[option])), option
+
+
+def test_defaults_in_sentences_are_those_of_the_code() -> None:
+    """An option with a value in brackets behind it, `retention` (300 s), on any page."""
+    real = {**defaults(lanelog.SubscriptionConfig), **defaults(ConnectConfig)}
+    found = re.findall(r"`(\w+)` \((\d[\d.,]*(?: (?:s|MiB|days))?)", TEXT)
+    said = [(option, value) for option, value in found if option in real]
+    assert len(said) >= 10
+    assert [each for each in said if each[1] not in spoken(real[each[0]])] == []
 
 
 def test_the_table_of_stores_names_what_is_there() -> None:
