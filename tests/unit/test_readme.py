@@ -371,6 +371,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("folder", ["tutorial", "howto", "operations", "spark", "reference", "explanation"])
+def test_an_index_says_what_each_of_its_pages_is_for(folder: str) -> None:
+    """One row for each page of the folder, in the order of the menu."""
+    text = (ROOT / "docs" / folder / "index.md").read_text()
+    rows = re.findall(r"^\| \[.+\]\(([\w-]+)\.md\) \| .{20,} \|$", text, re.MULTILINE)
+    (menu,) = re.findall(r"^```\{toctree\}\n(?::.*\n)*\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL)
+    assert rows == menu.splitlines()
+    assert {*rows, "index"} == {path.stem for path in (ROOT / "docs" / folder).glob("*.md")}
+
+
 def test_every_drawing_is_described_follows_the_theme_and_stands_on_a_page() -> None:
     """Each has a title, a description, text as text and the one style, at most 8 KiB, and loads nothing."""
     drawings = sorted((ROOT / "docs/drawings").glob("*.svg"))
