@@ -348,6 +348,18 @@ def test_the_reference_shows_every_field() -> None:
     assert missing == []
 
 
+def test_the_packages_of_the_compatibility_page_are_those_of_the_project() -> None:
+    """Each extra for users with its requirements, and the versions of Python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {f"`{name}`": needs for name, needs in project["optional-dependencies"].items()}
+    wanted = {"always": project["dependencies"], **extras}
+    shown = {extra: re.findall(r"`([^`]+)`", needs) for extra, needs in table("Extra", "Requires")}
+    assert shown == {extra: needs for extra, needs in wanted.items() if extra not in {"`dev`", "`docs`"}}
+    page = (ROOT / "docs/reference/compatibility.md").read_text()
+    declared = re.findall(r"Python :: (3\.\d+)", str(project["classifiers"]))
+    assert f"CPython {', '.join(declared[:-1])} and {declared[-1]}" in page
+
+
 def test_every_attribute_of_lanelog_exists() -> None:
     """`lanelog.X` in text and examples is public."""
     for name in re.findall(r"\blanelog\.([A-Z]\w+|connect)\b", TEXT):
