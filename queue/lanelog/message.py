@@ -388,11 +388,8 @@ def _texts(found: object) -> Mapping[str, str]:
 
 
 def utc_from_ms(milliseconds: int) -> datetime:
-    """Return the aware UTC datetime of epoch milliseconds, without rounding.
-
-    A time after the year 9998 is shown as that year's end: lanelog writes none, but a damaged row may have one, and
-    what reads many rows must not fail by it.
-    """
+    """Return the aware UTC datetime of epoch milliseconds, without rounding. After the year 9998: that year's end."""
+    # lanelog writes no such time, but a damaged row may have one, and what reads many rows must not fail by it.
     return _EPOCH + timedelta(milliseconds=min(milliseconds, _LATEST_MS))
 
 
