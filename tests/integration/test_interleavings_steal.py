@@ -42,7 +42,7 @@ def dying_owner(stage: Stage, how: str, point: str) -> Actor:
     zombie = settling(stage, how, point, "free", name="zombie")
     zombie.pause(HANG).paused(HANG)
     zombie.do("lose_authority")
-    rows(stage.raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at - 1")
+    rows(stage.raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at + 1")
     return zombie
 
 
