@@ -75,7 +75,7 @@ class Database:
         """A transaction on a pooled connection: COMMIT at the end of the block, ROLLBACK if it raises.
 
         `wait`: seconds until a connection is free (default: publish_timeout), then DatabaseError. `guarded`: for blocks
-        that give `raw` to user code, see `Transaction.verify`. Our statements then name their database, and afterwards
+        that give `raw` to user code, see `Transaction.reclaim`. Our statements then name their database, and afterwards
         the connection is as new, or closed. If COMMIT loses the connection, the DatabaseError has `outcome_unknown`.
         After a deadlock or a lock time-out nothing is committed: an error that the block swallows is raised again.
         `locks`: whether it may lock rows. Then ConfigurationError refuses a session that would keep them for hours.
@@ -85,20 +85,17 @@ class Database:
         try:
             with self._borrow(wait, lent=guarded, hasty=hasty) as loan:
                 wire = loan.wire
-                if guarded:
-                    wire.refuse_packets()
-                    wire.ensure()
                 if locks:
                     wire.check_locks()
                 transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
                 if hasty:
                     wire.execute(_HASTY)
-                loan.pooled.begin()
+                loan.pooled.begin(proven=locks)  # without locks nothing is written
                 if guarded:
-                    transaction.guard()
+                    wire.lend()
                 yield transaction
-                transaction.verify()
                 loan.pooled.commit()
+                transaction.unproven = wire.proof.unproven
         except DatabaseError as exc:
             if hasty and exc.code == codes.LOCK_WAIT_TIMEOUT:
                 exc.args = (f"{exc}: {_HELD_UP}",)
@@ -332,7 +329,7 @@ class _Autocommit:
         return self._committed(lambda wire: wire.one(sql, args))
 
     def _committed(self, run: Callable[[Wire], T]) -> T:
-        self._pooled.begin()
+        self._pooled.begin(proven=False)
         try:
             found = run(self._pooled.dbapi_connection)
             self._pooled.commit()
