@@ -1,6 +1,7 @@
 """Statements on a connection that belongs to the caller: any DB-API connection with `%s` parameters.
 
-Never commits. Rolls back to its own savepoint only, and closes its own cursors only. It closes the connection itself in
+Never commits. Rolls back to its own savepoint only, or what is left where that is gone with the caller's transaction.
+Closes its own cursors only. It closes the connection itself in
 one case: an interrupt came between a statement and its answer, and half of a publish could be committed there.
 """
 
@@ -105,8 +106,11 @@ class ForeignExecutor:
         if exc.code is not None and exc.code not in codes.TRANSACTION_GONE - {codes.LOCK_WAIT_TIMEOUT}:
             try:
                 self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
-            except DatabaseError:
-                pass
+            except DatabaseError as gone:
+                if gone.code == codes.NO_SUCH_SAVEPOINT:
+                    # The caller's transaction ended unseen. What is open now has nothing but a part of this publish.
+                    with suppress(DatabaseError):
+                        self.execute("ROLLBACK")
             else:
                 return exc
         return TransactionGone(
