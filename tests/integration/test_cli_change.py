@@ -43,7 +43,7 @@ TOLD = [
         "seek merge builders --key good --to 4",
         "set 1 lane of builders on merge to 4: 0 settled messages again, 0 unsettled ones passed over",
     ),
-    ("skip merge builders good 4 --reason x", "offset 4 of builders on merge, lane good, which was pending after 0"),
+    ("skip merge builders good 4 --why x", "offset 4 of builders on merge, lane good, which was pending after 0"),
     ("delete-group merge builders", "builders on merge: 2 lanes, 1 unsettled message, 0 running members"),
     ("delete-topic merge", "merge: 2 lanes, "),
     ("purge merge --before-offset 9", " in "),
@@ -91,7 +91,7 @@ def test_pause_and_resume_act_at_once(command: Command, shop: lanelog.Client, ra
     assert shown.stdout == "would pause builders on merge: 1 message waiting\n"
     assert shown.stderr == "nothing was changed: leave --dry-run out to do it\n"
     assert everything(raw) == before
-    assert command("pause", "merge", "builders", "--by", "ann", "--reason", "deploy").stdout.startswith("paused ")
+    assert command("pause", "merge", "builders", "--by", "ann", "--why", "deploy").stdout.startswith("paused ")
     assert "is paused already, since 2" in command("pause", "merge", "builders").stdout
     assert rows(raw, "SELECT paused_by, pause_reason FROM queue_groups") == [("ann", "deploy")]
     assert command.table("groups")[1][0][9] == "all"

@@ -299,11 +299,11 @@ def test_status_says_what_is_stuck_and_what_mends_it(
     assert "FAILING  merge builders fails offset 1, for " in text
     assert r"attempt 1 failed: no \x1b[31mbranch; the next in 9m" in text
     (line,) = (line.strip() for line in text.splitlines() if line.startswith("    $ "))
-    assert line == "$ lanelog skip merge builders fails 1 --reason '…'"
+    assert line == "$ lanelog skip merge builders fails 1 --why '…'"
     (problem,) = command.json("status")["problems"]
     assert (problem["key"], problem["offset"], problem["what"]) == ("fails", 1, "failing")
     assert "would skip offset 1" in command(*shlex.split(line.removeprefix("$ lanelog "))).stdout
-    assert "skipped offset 1" in command("skip", "merge", "builders", "fails", "1", "--reason", "…", "--execute").stdout
+    assert "skipped offset 1" in command("skip", "merge", "builders", "fails", "1", "--why", "…", "--execute").stdout
     eventually(lambda: "FAILING" not in command("status").stdout or "offset 2" in command("status").stdout)
 
 
@@ -331,7 +331,7 @@ def test_status_of_pauses_dead_letters_and_missing_members(
     lanelog_client.publish("mail", "m", b"1")
     with lanelog_client.subscribe("mail", "post", lambda _message: None):
         eventually(lambda: lanelog_client.admin.groups("mail")[0].lag == 0)
-    command("pause", "mail", "post", "--by", "ann", "--reason", "deploy")
+    command("pause", "mail", "post", "--by", "ann", "--why", "deploy")
     assert [each["what"] for each in command.json("status")["problems"]] == ["paused", "dead letters"]
     later()
     found = command.json("status")["problems"]

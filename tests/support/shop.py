@@ -127,7 +127,7 @@ CHANGES = (
         "skip",
         ("merge", "builders", "good", 2),
         {"reason": "x", "dry_run": False},
-        line="skip merge builders good 2 --reason x --execute",
+        line="skip merge builders good 2 --why x --execute",
         writes=(LEASES, STATE, OFFSETS, AUDIT),
     ),
     Verb(

@@ -70,7 +70,7 @@ def reason(text: str, count: int) -> DeadLetterReason:
 DELETE = "lanelog delete-group merge builders"
 RESUME = "lanelog resume merge builders"
 RELEASE = "lanelog release merge builders 'repo 1'"
-SKIP = "lanelog skip merge builders 'repo 1' 7 --reason '…'"
+SKIP = "lanelog skip merge builders 'repo 1' 7 --why '…'"
 FAILING = {"state": MessageState.RETRYABLE, "attempts": 2, "last_error": "no", "next_attempt_in": 3.0}
 FREE = {"owner": None, "owner_state": None}
 
@@ -203,7 +203,7 @@ def test_the_worst_comes_first() -> None:
 @pytest.mark.parametrize("name", ["plain", "two words", "it's", "$(x)", "-rf", "--execute", "ä;b", "a`b", "#"])
 def test_a_command_can_be_pasted(name: str) -> None:
     """A shell and click take it apart into the names it was made of, whatever they are."""
-    words = shlex.split(command("skip", name, name, name, "7", options=["--reason", "…", "--execute"]))
+    words = shlex.split(command("skip", name, name, name, "7", options=["--why", "…", "--execute"]))
     assert words[:2] == ["lanelog", "skip"]
     verb = all_verbs()["skip"]
     params = verb.make_context("skip", words[2:]).params

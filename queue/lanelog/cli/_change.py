@@ -15,7 +15,7 @@ import click
 
 from lanelog._text import moment, plural, shown
 from lanelog.cli._output import Answer
-from lanelog.cli._verbs import changing, instant, login, steering
+from lanelog.cli._verbs import changing, instant, login, steering, words
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
 @click.argument("topic")
 @click.argument("group")
 @click.option("--key", help="Only this lane.")
-@click.option("--reason", default="", help="Shown wherever the pause is listed.")
+@words(help="Why; shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
 def pause(
@@ -129,7 +129,7 @@ def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bo
 @click.argument("group")
 @click.argument("key")
 @click.argument("offset", type=int)
-@click.option("--reason", required=True, help="Why it is not handled; recorded.")
+@words(required=True, help="Why it is not handled; recorded.")
 @partial(changing, why=False)
 def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason: str, dry_run: bool) -> Answer:
     """Settle the message at OFFSET of lane KEY for GROUP without handling it. Other groups still get it."""

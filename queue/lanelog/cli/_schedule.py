@@ -27,6 +27,7 @@ from lanelog.cli._verbs import (
     reading,
     steering,
     url_option,
+    words,
 )
 from lanelog.errors import ConfigurationError
 
@@ -117,7 +118,7 @@ def add(
 
 @schedule.command(short_help="Let it publish nothing more, until resume.")
 @click.argument("name")
-@click.option("--reason", default="", help="Shown wherever the pause is listed.")
+@words(help="Why; shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
 def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool) -> Answer:

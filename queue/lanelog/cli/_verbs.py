@@ -210,6 +210,25 @@ def _changing(function: Callable[..., Answer], flag: str, *, why: bool) -> Calla
     return url_option(json_option(why_option(verb) if why else verb))
 
 
+def words(*, required: bool = False, help: str) -> Callable[[F], F]:  # noqa: A002 - as click calls it
+    """Add --why to a verb that keeps the operator's words itself, as its `reason`. --reason selects dead letters."""
+    given: dict[str, Any] = {"required": True} if required else {"default": ""}
+
+    def add(function: F) -> F:
+        function = click.option(
+            "--reason", "refused", hidden=True, is_eager=True, expose_value=False, callback=_not_reason
+        )(function)
+        return click.option("--why", "reason", metavar="TEXT", help=help, **given)(function)
+
+    return add
+
+
+def _not_reason(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    """Refuse the spelling of before: a script that has it must not pause or skip without its words."""
+    if value is not None:
+        raise click.UsageError("--reason selects dead letters: say why with --why", ctx)
+
+
 def login() -> str:
     """Return the name of the user who runs the command."""
     try:

@@ -234,7 +234,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
     if lane.state is MessageState.RETRYABLE and lane.attempts:
         due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}, at once by `lanelog retry`"
         detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
-        mend = command("skip", *place, str(offset), options=["--reason", "…"])
+        mend = command("skip", *place, str(offset), options=["--why", "…"])
         return problem(Rank.STUCK, FAILING, detail, mend, cause=summary(lane.last_error))
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
         detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
