@@ -10,10 +10,12 @@ from click.testing import CliRunner
 
 from lanelog._text import age, moment, shown
 from lanelog.admin import OwnerState, SoughtLane
+from lanelog.cli._bounds import Measured, alarms
 from lanelog.cli._cells import count, name, text
 from lanelog.cli._output import ago, block, payload, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import INTERRUPTED, Measured, Verbs, alarms, instant
+from lanelog.cli._times import instant
+from lanelog.cli._verbs import INTERRUPTED, Verbs
 from lanelog.errors import ConfigurationError
 
 

@@ -10,7 +10,8 @@ import click
 from lanelog._text import moment, plural, shown
 from lanelog.cli._archive import need_spark, password_option
 from lanelog.cli._output import Answer
-from lanelog.cli._verbs import finish, instant, json_option
+from lanelog.cli._times import instant
+from lanelog.cli._verbs import finish, json_option
 
 
 @click.command()

@@ -16,7 +16,8 @@ from lanelog._text import plural, shown
 from lanelog.cli import _columns_messages
 from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, moment_of, url_option
+from lanelog.cli._times import moment_of
+from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, url_option
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import click
 
 from lanelog._text import moment, plural, shown
 from lanelog.cli._output import Answer
-from lanelog.cli._verbs import changing, instant, login, steering, words
+from lanelog.cli._times import instant
+from lanelog.cli._verbs import changing, login, steering, words
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

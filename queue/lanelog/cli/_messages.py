@@ -17,7 +17,8 @@ from lanelog.admin.read.history import OUTCOMES
 from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, ago, block, payload, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
+from lanelog.cli._times import moment_of
+from lanelog.cli._verbs import json_option, limit_option, reading, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

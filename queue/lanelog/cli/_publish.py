@@ -18,7 +18,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from lanelog._codec import utf8
 from lanelog._text import plural, shown
 from lanelog.cli._output import Answer
-from lanelog.cli._verbs import Unfinished, finish, json_option, moment_of, url_option
+from lanelog.cli._times import moment_of
+from lanelog.cli._verbs import Unfinished, finish, json_option, url_option
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import click
 from lanelog._places import GroupTopic
 from lanelog._text import shown
 from lanelog.cli import _columns, _totals
+from lanelog.cli._bounds import Measured, alarms, bounding_letters, measured, monitored
 from lanelog.cli._output import Answer
 from lanelog.cli._pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import Measured, alarms, bounding_letters, limit_option, measured, monitored, reading
+from lanelog.cli._verbs import limit_option, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

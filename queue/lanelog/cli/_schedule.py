@@ -16,11 +16,11 @@ from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer
 from lanelog.cli._publish import metadata_of
 from lanelog.cli._table import Table
+from lanelog.cli._times import instant
 from lanelog.cli._verbs import (
     Verbs,
     changing,
     finish,
-    instant,
     json_option,
     limit_option,
     login,

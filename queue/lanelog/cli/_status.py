@@ -13,11 +13,12 @@ from lanelog._text import age, plural
 from lanelog.admin.operate.problems import oldest_first
 from lanelog.admin.operate.status import LANES, members_of
 from lanelog.cli import _columns
+from lanelog.cli._bounds import alarms, measured, monitored
 from lanelog.cli._output import Answer
 from lanelog.cli._pattern import topics_of
 from lanelog.cli._problem_lines import told
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import alarms, measured, monitored, reading
+from lanelog.cli._verbs import reading
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Status

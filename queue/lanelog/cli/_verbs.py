@@ -9,22 +9,18 @@ from __future__ import annotations
 import functools
 import getpass
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from lanelog._text import age, shown
+from lanelog.cli._bounds import BOUNDS
 from lanelog.cli._names import give_types
 from lanelog.cli._output import Answer, print_answer
-from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.errors import LanelogError
 from lanelog_command import early
-
-if TYPE_CHECKING:
-    from lanelog.admin import GroupInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -237,105 +233,6 @@ def login() -> str:
         return ""
 
 
-BOUNDS: Final = ("max_lag", "max_age", "max_dead_letters")
-LETTERS_MAX: Final = 9999
-"""The greatest bound of --max-dead-letters. `Admin.dead_letters` reads at most one dead letter more."""
-
-
-def bounding_letters(function: F) -> F:
-    """Add --max-dead-letters."""
-    return click.option(
-        "--max-dead-letters",
-        type=click.IntRange(0, LETTERS_MAX),
-        metavar="N",
-        help="Exit with status 1 if there are more than N dead letters.",
-    )(function)
-
-
-def monitored(function: F) -> F:
-    """Add --max-lag and --max-age."""
-    function = click.option(
-        "--max-age",
-        type=click.FloatRange(0),
-        metavar="S",
-        help="Exit with status 1 if the oldest unsettled message is older than S seconds.",
-    )(function)
-    return click.option(
-        "--max-lag",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Exit with status 1 if more than N messages are unsettled.",
-    )(function)
-
-
-class Measured(NamedTuple):
-    """A place with the numbers that bounds are about."""
-
-    name: str
-    lag: int
-    oldest: float | None
-    """Seconds since its oldest unsettled message was written. None: nothing is unsettled."""
-    exact: bool = True
-    """False: there may be an older one."""
-
-
-def measured(groups: Iterable[GroupInfo]) -> list[Measured]:
-    """Return what bounds are about, of groups."""
-    return [
-        Measured(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age, each.oldest_age_exact)
-        for each in groups
-    ]
-
-
-def alarms(
-    what: Sequence[Measured],
-    max_lag: int | None,
-    max_age: float | None,
-    *,
-    dying: Sequence[str] = (),
-    max_dead_letters: int | None = None,
-    left_out: str = "",
-) -> tuple[str, ...]:
-    """Return one line at most: which bound is exceeded and by how much, the worst first.
-
-    Args:
-        what: The places.
-        max_lag: The bound of the lag. None: no bound.
-        max_age: The bound of the age, in seconds. None: no bound.
-        dying: The names of places with more than `max_dead_letters`.
-        max_dead_letters: The bound of dead letters. None: no bound.
-        left_out: Says that some places were not looked at: nobody knows whether a bound holds for those.
-    """
-    late = [(each.name, each.lag) for each in what if max_lag is not None and each.lag > max_lag]
-    old = [
-        (each.name, each.oldest)
-        for each in what
-        if max_age is not None and each.oldest is not None and each.oldest > max_age
-    ]
-    exceeded = {name for name, _ in old}
-    unknown = [each.name for each in what if max_age is not None and not each.exact and each.name not in exceeded]
-    parts = []
-    if late:
-        name, lag = max(late, key=lambda each: each[1])
-        parts.append(f"lag {lag:,} > {max_lag:,} on {name}{_more(late)}")
-    if old:
-        name, oldest = max(old, key=lambda each: each[1])
-        parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
-    if unknown:
-        parts.append(
-            f"the oldest age of {unknown[0]}{_more(unknown)} is a lower bound: too many lanes lag to know it exactly"
-        )
-    if dying:
-        parts.append(f"dead letters > {max_dead_letters} on {dying[0]}{_more(dying)}")
-    if left_out and any(bound is not None for bound in (max_lag, max_age, max_dead_letters)):
-        parts.append(left_out)
-    return ("; ".join(parts),) if parts else ()
-
-
-def _more(found: Sequence[object]) -> str:
-    return f" and {len(found) - 1} more" if len(found) > 1 else ""
-
-
 def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | None = None) -> None:
     """Print an answer, with a note for people. Exit with status 1 if it has alarms."""
     print_answer(answer, as_json=as_json, wide=wide)
@@ -350,32 +247,3 @@ def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | Non
 def rest(seconds: float) -> None:
     """Wait. An Event's wait hears Ctrl-C."""
     threading.Event().wait(seconds)
-
-
-# -- arguments ---------------------------------------------------------------------------------------------------------
-
-
-def instant(text: str) -> datetime | None:
-    """Return an ISO 8601 time with its offset from UTC; None if the text is no time.
-
-    Raises ConfigurationError for a time without an offset from UTC.
-    """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if found.tzinfo is None:
-        raise ConfigurationError(
-            f"the time {text!r} has no time zone: write {found.isoformat()}Z for UTC, or {found.isoformat()}+02:00"
-        )
-    return found
-
-
-def moment_of(option: str, text: str | None) -> datetime | None:
-    """Return the time that an option names, if it was given. Raises ConfigurationError for a text that is no time."""
-    if text is None:
-        return None
-    found = instant(text)
-    if found is None:
-        raise ConfigurationError(f"{option} {text!r} is no time: write 2026-01-31T12:00:00Z")
-    return found
