@@ -347,6 +347,16 @@ def test_status_of_pauses_dead_letters_and_missing_members(
     assert command.json("status")["problems"] == []
 
 
+@pytest.mark.parametrize("line", ["{0} topics", "topics {0}", "--url mysql://nobody@127.0.0.1:1/none topics {0}"])
+def test_the_url_stands_anywhere(lanelog_client: lanelog.Client, lanelog_url: str, line: str) -> None:
+    """Before the verb or behind it; the last one is meant."""
+    lanelog_client.publish("merge", "k", b"1")
+    (found,) = Command(None).json(*line.format(f"--url {lanelog_url}").split())
+    assert found["topic"] == "merge"
+    below = f"dlq --url {lanelog_url} list merge"
+    assert Command(None).json(*below.split()) == []
+
+
 def test_show_lists_a_lane_and_describes_a_message(command: Command, working: lanelog.Client) -> None:
     """Payload, metadata, and the state for each group; raw bytes on demand; an id as well as an offset."""
     working.publish("merge", "done", b"\xff\x00", id="raw", metadata={"by": "ann"})

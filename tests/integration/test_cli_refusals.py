@@ -129,7 +129,12 @@ WRONG: list[tuple[str, str]] = [
     ("doctor now", "unexpected extra argument"),
     ("migrate now", "unexpected extra argument"),
     ("dev-server --server sqlite", "use auto, local, mysql-local"),
-    ("nope", "No such command 'nope'"),
+    ("xyzzy", "No such command 'xyzzy'; see `lanelog --help`"),
+    ("stauts", "No such command 'stauts', did you mean 'status'; see `lanelog --help`"),
+    ("redrive merge builders", "No such command 'redrive', did you mean 'dlq redrive'"),
+    ("preveiw", "No such command 'preveiw', did you mean 'schedule preview'"),
+    ("list", "did you mean 'dlq list' or 'schedule list' or 'scheduled list'"),
+    ("dlq redirve merge builders", "No such command 'redirve', did you mean 'redrive'; see `lanelog dlq --help`"),
     ("--nope", "No such option"),
 ]
 

@@ -6,6 +6,7 @@ nothing was changed. 130: Ctrl-C. Never knows what a verb does.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import getpass
 import threading
@@ -31,9 +32,23 @@ INTERRUPTED: Final = 130
 _PATIENCE: Final = 3.0
 """Seconds after which --watch says that the database does not answer."""
 
-url_option = click.option(
-    "--url", metavar="URL", help="mysql://user:password@host:3306/database; default: LANELOG_URL."
-)
+_URL: Final = "lanelog.cli.url"
+
+
+def _innermost(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Return the URL that was given last: before the verb, or behind it."""
+    if value is not None:
+        ctx.meta[_URL] = value
+    found: str | None = ctx.meta.get(_URL)
+    return found
+
+
+_ANY_URL: Final[dict[str, Any]] = {
+    "metavar": "URL",
+    "help": "mysql://user:password@host:3306/database; default: LANELOG_URL.",
+    "callback": _innermost,
+}
+url_option = click.option("--url", **_ANY_URL)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 wide_option = click.option(
     "--wide", is_flag=True, help="Show all columns and crop nothing, however long the lines are."
@@ -69,6 +84,10 @@ class Verbs(click.Group):
     draining: Collection[str] = ()
     """Verbs that end in order at a SIGTERM of before they ran. It ends all others as it ends any program."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.params.append(click.Option(["--url"], expose_value=False, **_ANY_URL))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs, in order."""
         return sorted({*super().list_commands(ctx), *(name for names in self.rooms.values() for name in names)})
@@ -85,11 +104,29 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Do as click does. From here on SIGTERM ends the command, unless the verb drains."""
+        """Do as click does. From here on SIGTERM ends the command, unless the verb drains.
+
+        A command that is not there is refused with the one that may be meant.
+        """
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {args[0]!r}{self._meant(ctx, args[0])}", ctx)
         name, verb, rest = super().resolve_command(ctx, args)
         if name not in self.draining:
             early.end()
         return name, verb, rest
+
+    def _meant(self, ctx: click.Context, wrong: str) -> str:
+        """Return the question whether another command is meant: one of this name elsewhere, or one with a name like it.
+
+        Imports the modules of all verbs, because subcommands stand there: only after a mistake.
+        """
+        last = {name: [name] for name in self.list_commands(ctx)}
+        for name in list(last):
+            verb = self.get_command(ctx, name)
+            for below in verb.commands if isinstance(verb, click.Group) else ():
+                last.setdefault(below, []).append(f"{name} {below}")
+        close = [wrong] if wrong in last else difflib.get_close_matches(wrong, last, n=1)
+        return "".join(f", did you mean {' or '.join(map(repr, last[name]))}" for name in close)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
