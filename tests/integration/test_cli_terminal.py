@@ -86,7 +86,7 @@ def test_q_ends_a_watch_and_the_terminal_is_as_before(
     """There is a clock; keys are read without echo meanwhile, and with it afterwards; other keys do nothing."""
     lanelog_client.publish("merge", "k", b"1")
     child = terminal("topics", "--watch", "--interval", "60", then="stty -a")
-    child.expect(r"lanelog topics, every 60s  \d\d:\d\d:\d\d  q ends it")
+    child.expect(r"lanelog topics, every 60s  \d\d:\d\d:\d\d  q ends it  \w+ at 127.0.0.1:\d+")
     child.expect("1 topic")
     child.send("x")
     child.send("q")
@@ -156,6 +156,19 @@ def test_a_narrow_terminal_crops_and_says_what_it_hides(terminal: Terminal, lane
     child = terminal("lanes", "merge", "builders", "--wide", width=46)
     assert ended(child) == 0
     assert key in bare(child.before)
+
+
+def test_the_database_stands_above_each_answer(
+    terminal: Terminal, lanelog_client: lanelog.Client, lanelog_url: str
+) -> None:
+    """Its name and its host: of what looks, and of a preview; a pipe gets columns only."""
+    target = ConnectConfig.from_url(lanelog_url)
+    lanelog_client.publish("merge", "k", b"1")
+    for arguments in (["topics"], ["status"], ["purge", "merge", "--before-offset", "1"]):
+        child = terminal(*arguments)
+        assert ended(child) == 0
+        assert bare(child.before).splitlines()[0] == f"{target.database} at {target.host}:{target.port}"
+        assert target.database not in Command(lanelog_url)(*arguments).output
 
 
 @pytest.mark.thorough

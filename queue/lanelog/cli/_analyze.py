@@ -11,7 +11,7 @@ from lanelog._text import moment, plural, shown
 from lanelog.cli._archive import need_spark, password_option
 from lanelog.cli._output import Answer
 from lanelog.cli._times import instant
-from lanelog.cli._verbs import finish, json_option
+from lanelog.cli._verbs import finish, innermost, json_option
 
 
 @click.command()
@@ -20,6 +20,7 @@ from lanelog.cli._verbs import finish, json_option
     "--url",
     metavar="URL",
     help="mysql://user:password@host:3306/database; default: LANELOG_URL, else only the archive.",
+    callback=innermost,
 )
 @password_option
 @click.option("--no-live", is_flag=True, help="Read the archive alone, also where LANELOG_URL is set.")

@@ -56,6 +56,8 @@ class Answer:
     """What was not looked at, in one line: for standard error, or below the table."""
     silent: bool = False
     """Whether the answer is already written."""
+    database: str = ""
+    """Which database answered, on which host: the first line on a terminal."""
 
 
 def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
@@ -84,7 +86,8 @@ def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
 
 def on_screen(answer: Answer, width: int | None) -> list[Text]:
     """Return the lines that a terminal of `width` cells shows. None: as wide as they need to be."""
-    lines = _broken(answer.before, width)
+    lines = [_note(answer.database, width, Tone.FAINT)] if answer.database else []
+    lines += _broken(answer.before, width)
     if answer.prose:
         lines += _broken(answer.prose, width)
     elif answer.table is not None and (answer.table.rows or not answer.nothing):

@@ -13,15 +13,21 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from attrs import evolve
 
+from lanelog._text import shown
 from lanelog.cli._bounds import BOUNDS
 from lanelog.cli._names import give_types
 from lanelog.cli._output import Answer, print_answer
 from lanelog.errors import LanelogError
 from lanelog_command import early
+
+if TYPE_CHECKING:
+    from lanelog.admin import Admin
+    from lanelog.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +41,7 @@ _PATIENCE: Final = 3.0
 _URL: Final = "lanelog.cli.url"
 
 
-def _innermost(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+def innermost(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """Return the URL that was given last: before the verb, or behind it."""
     if value is not None:
         ctx.meta[_URL] = value
@@ -46,7 +52,7 @@ def _innermost(ctx: click.Context, _param: click.Parameter, value: str | None) -
 _ANY_URL: Final[dict[str, Any]] = {
     "metavar": "URL",
     "help": "mysql://user:password@host:3306/database; default: LANELOG_URL.",
-    "callback": _innermost,
+    "callback": innermost,
 }
 url_option = click.option("--url", **_ANY_URL)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -187,7 +193,7 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
         connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect
         with connect(url) as client:
-            look = functools.partial(function, client.admin, **params)
+            look = functools.partial(_of, client, function, client.admin, **params)
             if watch:
                 from lanelog.cli import _watch
 
@@ -213,6 +219,13 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
     return verb
 
 
+def _of(client: Client, function: Callable[..., Answer], admin: Admin, **params: Any) -> Answer:
+    """Return the answer of the verb, with the name of its database."""
+    config = client.config
+    host = config.unix_socket or f"{config.host}:{config.port}"
+    return evolve(function(admin, **params), database=f"{shown(config.database)} at {shown(host)}")
+
+
 def changing(function: Callable[..., Answer], *, why: bool = True) -> Callable[..., None]:
     """Make a verb of `function(admin, …, dry_run) -> Answer` that only shows what it would do without --execute.
 
@@ -236,7 +249,7 @@ def _changing(function: Callable[..., Answer], flag: str, *, why: bool) -> Calla
         dry_run = params.pop(flag) is (flag == "dry_run")
         reason = params.pop("why") if why else ""
         with lanelog.connect(url) as client:
-            answer = function(client.admin.acting(login(), reason), dry_run=dry_run, **params)
+            answer = _of(client, function, client.admin.acting(login(), reason), dry_run=dry_run, **params)
         how = "add --execute to do it" if flag == "execute" else "leave --dry-run out to do it"
         finish(answer, as_json=as_json, note=f"nothing was changed: {how}" if dry_run else None)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 import click
-from attrs import define
+from attrs import define, evolve
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -123,12 +123,14 @@ def _screens(watched: Watched, interval: float, console: Console, *, wide: bool)
 
 def screen(watched: Watched, title: str, now: datetime, *, width: int, height: int, wide: bool) -> list[Text]:
     """Return at most `height` lines: the clock, a missing answer, and the last answer."""
-    lines = [Text(crop(f"{title}  {now:%H:%M:%S}  q ends it", width), style=Tone.FAINT)]
+    answer = watched.answer
+    database = f"  {answer.database}" if answer is not None and answer.database else ""
+    lines = [Text(crop(f"{title}  {now:%H:%M:%S}  q ends it{database}", width), style=Tone.FAINT)]
     if watched.silent_since is not None:
         lines.append(Text(crop(watched.complaint, width), style=Tone.BAD))
     lines.append(Text())
-    if watched.answer is not None:
-        lines += on_screen(watched.answer, None if wide else width)
+    if answer is not None:
+        lines += on_screen(evolve(answer, database=""), None if wide else width)
     room = max(1, height - 1)  # the cursor stands in the last line
     if len(lines) > room:
         missing = len(lines) - room + 1
