@@ -1,8 +1,11 @@
 """How the command line prints values: nothing that steers a terminal, nothing cut where it matters."""
 
 import json
+import shlex
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +15,8 @@ from lanelog._text import age, moment, shown
 from lanelog.admin import OwnerState, SoughtLane
 from lanelog.cli._bounds import Measured, alarms
 from lanelog.cli._cells import count, name, text
+from lanelog.cli._examples import EXAMPLES
+from lanelog.cli._main import cli
 from lanelog.cli._output import ago, block, payload, to_json
 from lanelog.cli._table import Table
 from lanelog.cli._times import instant
@@ -140,3 +145,31 @@ def test_a_text_of_several_lines_is_a_block_that_steers_nothing() -> None:
     text = "ValueError: \x1b[31m\nTraceback:\n  File\n\n" + "x" * 1000
     lines = ["error", r"  ValueError: \x1b[31m", "  Traceback:", "    File", "", "  " + "x" * 1000]
     assert block("error", text) == lines
+
+
+def test_the_help_of_every_command_ends_with_examples_that_parse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command has some, each line is a call of that command, and the help shows it as it is typed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.txt").touch()
+    found = dict(commands(cli))
+    assert set(found) == set(EXAMPLES)
+    for words, lines in EXAMPLES.items():
+        help_text = CliRunner().invoke(cli, [*words.split(), "--help"]).output
+        for line in lines:
+            assert f"  lanelog {line}\n" in help_text
+            assert line.startswith(words)
+            with found[words].make_context(words, shlex.split(line.removeprefix(words))):
+                pass  # it would be refused here
+
+
+def commands(group: click.Group, *before: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, by its words."""
+    context = click.Context(group)
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
+        if isinstance(command, click.Group):
+            yield from commands(command, *before, word)
+        elif command is not None:
+            yield " ".join((*before, word)), command

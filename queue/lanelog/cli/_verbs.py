@@ -20,6 +20,7 @@ from attrs import evolve
 
 from lanelog._text import shown
 from lanelog.cli._bounds import BOUNDS
+from lanelog.cli._examples import give_examples
 from lanelog.cli._names import give_types
 from lanelog.cli._output import Answer, print_answer
 from lanelog.errors import LanelogError
@@ -104,6 +105,7 @@ class Verbs(click.Group):
             if cmd_name in names and cmd_name not in self.commands:
                 for verb in import_module(f"lanelog.cli.{room}").VERBS:
                     give_types(verb)
+                    give_examples(verb, verb.name or "")
                     self.add_command(verb)
         return super().get_command(ctx, cmd_name)
 
