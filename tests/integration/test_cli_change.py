@@ -48,6 +48,8 @@ TOLD = [
     ("delete-topic merge", "merge: 2 lanes, "),
     ("purge merge --before-offset 9", " in "),
     ("purge merge --before 2100-01-01T00:00:00Z", "  builders had not settled 1 of them"),
+    ("purge merge --before 2100-01-01", " of merge, written before 2"),
+    ("seek merge builders --to -1h", "set 2 lanes of builders on merge to 20"),
     ("dlq redrive merge builders --all", "2 dead letters of builders in 1 lane back into merge"),
     ("dlq redrive merge builders --all --to-topic other", "2 dead letters of builders in 1 lane back into other"),
     ("dlq delete merge builders --all", "2 dead letters of builders in 1 lane"),

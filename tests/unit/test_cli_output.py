@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -19,7 +20,7 @@ from lanelog.cli._examples import EXAMPLES
 from lanelog.cli._main import cli
 from lanelog.cli._output import ago, block, payload, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._times import instant
+from lanelog.cli._times import instant, told
 from lanelog.cli._verbs import INTERRUPTED, Verbs
 from lanelog.errors import ConfigurationError
 
@@ -107,8 +108,47 @@ def test_a_time_needs_its_offset_from_utc() -> None:
     assert instant("2026-01-31 12:00:00-00:30").utcoffset() == -timedelta(minutes=30)  # type: ignore[union-attr]
     with pytest.raises(ConfigurationError, match="no time zone"):
         instant("2026-01-31T12:00:00")
-    for wrong in ("yesterday", "2026-01-31T12:00+99:00", "2026-02-30T12:00Z", ""):
+    for wrong in (
+        "lately",
+        "2026-01-31T12:00+99:00",
+        "2026-02-30T12:00Z",
+        "2026-02-30",
+        "-",
+        "-5",
+        "-1h1d",
+        "-9999999w",
+        "",
+    ):
         assert instant(wrong) is None
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A terminal whose zone is not UTC."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_days_are_those_of_the_terminal_and_distances_are_from_now() -> None:
+    """A day is the midnight that begins it, also on the day on which the clocks change; a preview tells both zones."""
+    assert instant("2026-01-31") == datetime(2026, 1, 30, 23, tzinfo=UTC)
+    assert instant("2026-03-29") == datetime(2026, 3, 28, 23, tzinfo=UTC)
+    assert instant("2026-03-30") == datetime(2026, 3, 29, 22, tzinfo=UTC)
+    before = datetime.now(UTC).replace(microsecond=0)
+    distances = {"-1h": -3600, "-1h30m": -5400, "+2d": 172_800, "-1w": -604_800, "-90s": -90, "-90m": -5400}
+    found = {word: instant(word) for word in distances}
+    after = datetime.now(UTC)
+    for word, seconds in distances.items():
+        assert before <= found[word] - timedelta(seconds=seconds) <= after  # type: ignore[operator]
+    days = [day for word in ("yesterday", "today", "tomorrow") if (day := instant(word))]
+    assert {(day.hour, day.minute) for day in days} == {(0, 0)}
+    assert days[0] < days[1] <= after < days[2]
+    assert after - days[1] < timedelta(hours=25)
+    assert told(datetime(2026, 7, 1, tzinfo=UTC)) == "2026-07-01T00:00:00Z (2026-07-01 02:00:00 CEST)"
 
 
 def test_alarms_are_one_line() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,17 +16,16 @@ import click
 
 from lanelog._text import moment, plural, shown
 from lanelog.cli._output import Answer
-from lanelog.cli._times import instant
+from lanelog.cli._times import FORMS, instant, told
 from lanelog.cli._verbs import changing, login, steering, words
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from lanelog.admin import Admin
 
-_PLACES = "'earliest', 'latest', a time such as 2026-01-31T12:00:00Z, or the offset of a lane's next message"
+_PLACES = "'earliest', 'latest', a time such as " + FORMS + ", or the offset of a lane's next message"
 
 
 def place(text: str) -> str | datetime | int:
@@ -51,7 +51,7 @@ def bound(before: str | None, offset: int | None) -> datetime | int:
     # delete the wrong messages.
     found = None if before.isdecimal() else instant(before)
     if found is None:
-        raise ConfigurationError(f"cannot purge before {before!r}: give a time such as 2026-01-31T12:00:00Z")
+        raise ConfigurationError(f"cannot purge before {before!r}: give a time such as {FORMS}")
     return found
 
 
@@ -77,9 +77,11 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
 
     Running workers go on from there by themselves.
     """
-    done = admin.seek(topic, group, key=key, to=place(to), dry_run=dry_run)
+    target = place(to)
+    done = admin.seek(topic, group, key=key, to=target, dry_run=dry_run)
+    where = told(target) if isinstance(target, datetime) else done.to
     text = (
-        f"{_would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {done.to}: "
+        f"{_would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {where}: "
         f"{plural(done.again, 'settled message')} again, {plural(done.passed, 'unsettled one')} passed over"
     )
     if done.clamped:
@@ -246,14 +248,17 @@ def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
 
 @click.command()
 @click.argument("topic")
-@click.option("--before", metavar="TIME", help="A time such as 2026-01-31T12:00:00Z.")
+@click.option("--before", metavar="TIME", help=f"A time such as {FORMS}.")
 @click.option("--before-offset", type=int, metavar="N", help="Or an offset, which is meant in every lane.")
 @changing
 def purge(admin: Admin, *, topic: str, before: str | None, before_offset: int | None, dry_run: bool) -> Answer:
     """Delete the messages of TOPIC that were written before a time, settled or not."""
-    done = admin.purge(topic, before=bound(before, before_offset), dry_run=dry_run)
+    end = bound(before, before_offset)
+    done = admin.purge(topic, before=end, dry_run=dry_run)
     text = f"{_would('delete', 'deleted', dry_run=dry_run)} {plural(done.messages, 'message')} "
     text += f"in {plural(done.lanes, 'lane')} of {shown(topic)}"
+    if isinstance(end, datetime):
+        text += f", written before {told(end)}"
     return Answer(
         data=done,
         lines=[text, *_unsettled(done.unsettled)],

@@ -17,7 +17,7 @@ from lanelog.admin.read.history import OUTCOMES
 from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, ago, block, payload, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._times import moment_of
+from lanelog.cli._times import FORMS, moment_of, told
 from lanelog.cli._verbs import json_option, limit_option, reading, url_option
 from lanelog.errors import ConfigurationError
 
@@ -159,7 +159,7 @@ def tail(
 @click.option("--key", help="Only this lane, from its end.")
 @click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Only those that left like this.")
-@click.option("--since", metavar="TIME", help="Only those that left then or later: 2026-11-21T10:00:00Z.")
+@click.option("--since", metavar="TIME", help=f"Only those that left then or later: {FORMS}.")
 @click.option("--until", metavar="TIME", help="Only those that left before.")
 @limit_option
 @reading
@@ -176,25 +176,31 @@ def history(
     limit: int,
 ) -> Answer:
     """List how messages of TOPIC left GROUP, the last first. The group must subscribe with history=True."""
+    first, end = moment_of("--since", since), moment_of("--until", until)
     found = admin.history(
         topic,
         group,
         key=key,
         id=message_id,
         outcome=outcome,
-        since=moment_of("--since", since),
-        until=moment_of("--until", until),
+        since=first,
+        until=end,
         limit=limit,
     )
     chosen = message_id is not None or outcome is not None or since is not None or until is not None
     where = _totals.where(topic, group, key)
     return Answer(
         data=found,
-        summary=f"{where}: {_outcomes(found)}",
+        summary=f"{where}{_within(first, end)}: {_outcomes(found)}",
         table=Table(_columns_messages.HISTORY, found, admin.now()),
         total=_totals.listed(found, "message", limit) + ", the last first",
         nothing=f"{where}: {_NONE_SUCH if chosen else _NO_HISTORY}",
     )
+
+
+def _within(first: datetime | None, end: datetime | None) -> str:
+    since = "" if first is None else f", since {told(first)}"
+    return since if end is None else f"{since}, before {told(end)}"
 
 
 def _outcomes(found: Sequence[HistoryInfo]) -> str:
