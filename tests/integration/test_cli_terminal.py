@@ -98,6 +98,23 @@ def test_q_ends_a_watch_and_the_terminal_is_as_before(
 
 
 @pytest.mark.thorough
+def test_keys_scroll_a_watch(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
+    """Without a new look at the database; `j` as the arrows, `q` ends it behind other keys, too."""
+    for n in range(30):
+        lanelog_client.publish(f"topic-{n:02}", "k", b"1")
+    child = terminal("topics", "--watch", "--interval", "60", width=80, height=24)
+    child.expect("lines 1 to ")
+    child.send("\x1b[B")
+    child.expect("lines 2 to ")
+    child.send("jj")
+    child.expect("lines 4 to ")
+    child.send("\x1b[5~")
+    child.expect("lines 1 to ")
+    child.send("xq")
+    assert ended(child) == 0
+
+
+@pytest.mark.thorough
 def test_sigterm_gives_the_terminal_back(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
     """As Ctrl-C does."""
     child = terminal("topics", "--watch", "--interval", "60", then="stty -a")

@@ -249,8 +249,9 @@ def test_a_lane_that_waits_for_its_next_attempt_names_the_verb_that_ends_the_wai
     assert found.command == SKIP
 
 
-def plain(lines: list[Line]) -> list[str]:
-    return [str(line) for line in lines]
+def plain(entries: list[list[Line]]) -> list[str]:
+    """All lines, with an empty one between two entries."""
+    return [str(line) for entry in entries for line in (*entry, "")][:-1]
 
 
 def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
@@ -298,7 +299,6 @@ def test_each_connection_that_holds_heads_is_an_entry_of_its_own() -> None:
         "HEAD LOCKED  merge - b, for 9s",
         f"    {by.format(15)}",
         "    $ lanelog status merge",
-        "",
     ]
 
 
@@ -319,6 +319,19 @@ def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
     (paused,) = of_group(group(paused_at=WHEN), None)
     assert stuck
     for problem, word, tone in ((stuck, "FAILING", "red"), (paused, "PAUSED", "yellow")):
-        line = told([problem], most=100)[0]
+        line = told([problem], most=100)[0][0]
         assert isinstance(line, Text)
         assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [(word, tone)]
+
+
+def test_dead_letters_of_several_topics_are_one_line_each() -> None:
+    """With their most frequent reason; those of a single topic keep the command that puts them back."""
+    orders = attrs.evolve(TOPIC, topic="orders")
+    letters = [*of_letters(TOPIC, [reason("bad " * 40, 5), reason("x", 2)]), *of_letters(orders, [reason("y", 1)])]
+    head, merge, other, look = plain(told(letters, most=100))
+    assert (head, look) == ("DEAD LETTERS  2 topics", "    $ lanelog dlq list merge --reasons")
+    assert merge.startswith("    merge: 5 messages: bad bad")
+    assert merge.endswith(", and 1 reason more")
+    assert len(merge) <= 78
+    assert other == "    orders: 1 message: y"
+    assert "dlq redrive merge builders --reason x" in "".join(plain(told(of_letters(TOPIC, [reason("x", 2)]), most=9)))

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from lanelog._text import age, plural, shown
 from lanelog.admin.operate.problems import HEAD_LOCKED, OWNER_GONE, Rank, command
+from lanelog.cli._crop import crop
 from lanelog.cli._output import Line
 from lanelog.cli._table import Tone
 
@@ -25,13 +26,17 @@ _VARIES: Final = re.compile(r"[0-9a-f]{8,}|(\d+[a-z]*)+")
 """Numbers, durations and ids: lanes that fail alike differ in these."""
 _NAMED: Final = 3
 """The most lanes of one entry that are named."""
+_LINE: Final = 78
+"""Cells of the line of a topic with dead letters."""
+_TOPIC: Final = 30
 _TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
 
 
-def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> list[Line]:
-    """Return the lines of all problems, in order.
+def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> list[list[Line]]:
+    """Return the lines of each entry, in order.
 
-    Problems of one group that are alike stand where the first of them is.
+    Problems of one group that are alike stand where the first of them is. Dead letters of several topics are one entry,
+    with a line for each topic.
 
     Args:
         problems: The worst first.
@@ -40,8 +45,25 @@ def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> li
     """
     if not problems:
         good = Text("nothing is stuck", style=Tone.GOOD)
-        return [good if complete else Text("nothing is stuck in what was looked at", style=Tone.WARN)]
-    return [line for alike in _alike(problems) for line in (*_lines(alike, most), "")]
+        return [[good if complete else Text("nothing is stuck in what was looked at", style=Tone.WARN)]]
+    letters = [each for each in problems if each.rank is Rank.DEAD_LETTERS]
+    if len({each.topic for each in letters}) == 1:
+        letters = []
+    others = [each for each in problems if each not in letters]
+    found = [_lines(alike, most) for alike in _alike(others)]
+    return [*found, _letters(letters)] if letters else found
+
+
+def _letters(problems: Sequence[Problem]) -> list[Line]:
+    topics: dict[str, list[Problem]] = {}
+    for each in problems:
+        topics.setdefault(each.topic, []).append(each)
+    lines: list[Line] = [Text.assemble((problems[0].what.upper(), Tone.BAD), f"  {plural(len(topics), 'topic')}")]
+    for topic, found in topics.items():
+        more = f", and {plural(len(found) - 1, 'reason')} more" if len(found) > 1 else ""
+        room = _LINE - len(more)
+        lines.append(Text(crop(f"    {shown(topic, _TOPIC)}: {found[0].detail.partition(';')[0]}", room, 0.8) + more))
+    return [*lines, f"    $ {command('dlq list', problems[0].topic, options=['--reasons'])}"]
 
 
 def _alike(problems: Iterable[Problem]) -> list[list[Problem]]:

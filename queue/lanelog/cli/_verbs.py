@@ -57,9 +57,7 @@ _ANY_URL: Final[dict[str, Any]] = {
 }
 url_option = click.option("--url", **_ANY_URL)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-wide_option = click.option(
-    "--wide", is_flag=True, help="Show all columns and crop nothing, however long the lines are."
-)
+wide_option = click.option("--wide", is_flag=True, help="Show all columns and all entries, and crop nothing.")
 why_option = click.option("--why", default="", metavar="TEXT", help="Why; `lanelog audit` shows it.")
 limit_option = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
