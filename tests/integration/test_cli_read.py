@@ -107,6 +107,19 @@ def test_groups_topics_lag_and_offsets_count_the_same(command: Command, working:
     assert [line[0] for line in command.table("offsets", "merge", "--key", "held")[1]] == ["held"]
 
 
+def test_topics_describes_one(command: Command, working: lanelog.Client) -> None:
+    """Its lanes, messages, dead letters and groups, and as JSON its own fields; an unknown name is refused."""
+    lines = command("topics", "merge").stdout.splitlines()
+    assert [line.split(maxsplit=1)[0] for line in lines] == ["topic", "lanes", "messages", "dead", "groups"]
+    assert lines[0].split() == ["topic", "merge"]
+    assert "4 in the log, of 4 published" in lines[2]
+    assert lines[4].split() == ["groups", "builders"]
+    assert command.json("topics", "merge")["groups"] == ["builders"]
+    working.publish("other", "k", b"1")
+    assert "none: nobody reads it" in command("topics", "other").stdout
+    assert "no topic 'mergee': did you mean 'merge'" in command.refused("topics", "mergee")
+
+
 def test_members_and_leases_name_the_owner(command: Command, working: lanelog.Client) -> None:
     """Who is alive, and which lanes are his; none of them is stale."""
     ((member, state, lanes, *_),) = command.table("members", "merge", "builders")[1]
