@@ -8,6 +8,8 @@ from attrs import evolve
 
 import lanelog
 from lanelog.admin import Admin
+from lanelog.cli import _change
+from lanelog.errors import DatabaseError
 from support.cli import Command, everything
 from support.situations import Situations
 from support.sql import one, rows, watermark
@@ -131,6 +133,35 @@ def test_retry_ends_what_waits(command: Command, shop: lanelog.Client, raw: Any)
     assert command(*line, "--execute").stdout == "nothing of builders on merge, lane good waits for another attempt\n"
     kept = command.json("audit", "merge")[0]
     assert (kept["verb"], kept["reason"], kept["messages"]) == ("retry", "mended", 1)
+
+
+def test_retry_of_all_lanes_ends_what_waits_in_each(
+    command: Command, shop: lanelog.Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page by page of lanes; those where nothing waits stay as they are. An error in the middle says what is done."""
+    monkeypatch.setattr(_change, "_PAGE", 1)
+    shop.publish("merge", "new", b"1")
+    for key, offset in (("good", 4), ("new", 1)):
+        Situations(raw, "merge", "builders").row(key, offset, retry_count=1, due=3600.0)
+    before, line = everything(raw), ("retry", "merge", "builders", "--all")
+    told = command(*line)
+    assert told.stdout == "would hand out 2 messages in 2 lanes of builders on merge at once\n"
+    assert told.stderr == NOTE
+    assert everything(raw) == before
+    real, calls = Admin.retry, []
+
+    def second_fails(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise DatabaseError("the server has gone away")
+        return real(*args, **options)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Admin, "retry", second_fails)
+        assert "1 lane done: the same command goes on" in command(*line, "--execute", status=1).stderr
+    assert command(*line, "--execute").stdout == "handed out 1 message in 1 lane of builders on merge at once\n"
+    assert command(*line, "--execute").stdout == "nothing of builders on merge waits for another attempt\n"
+    assert {each["key"] for each in command.json("audit", "merge")} == {"good", "new"}
 
 
 def test_release_takes_a_lane_from_its_owner(command: Command, shop: lanelog.Client, raw: Any) -> None:

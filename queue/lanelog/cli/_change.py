@@ -17,14 +17,16 @@ import click
 from lanelog._text import moment, plural, shown
 from lanelog.cli._output import Answer
 from lanelog.cli._times import FORMS, instant, told
-from lanelog.cli._verbs import changing, login, steering, words
-from lanelog.errors import ConfigurationError
+from lanelog.cli._verbs import Unfinished, changing, login, steering, words
+from lanelog.errors import ConfigurationError, LanelogError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lanelog.admin import Admin
+    from lanelog.admin import Admin, Retried
 
+_PAGE = 1000
+"""Lanes of one look of `retry --all`."""
 _PLACES = "'earliest', 'latest', a time such as " + FORMS + ", or the offset of a lane's next message"
 
 
@@ -147,14 +149,23 @@ def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason:
 @click.command()
 @click.argument("topic")
 @click.argument("group")
-@click.argument("key")
-@click.option("--offset", type=int, help="Only this message.")
+@click.argument("key", required=False)
+@click.option("--offset", type=int, help="Only this message of KEY.")
+@click.option("--all", "everything", is_flag=True, help="Those of all lanes, lane by lane.")
 @changing
-def retry(admin: Admin, *, topic: str, group: str, key: str, offset: int | None, dry_run: bool) -> Answer:
+def retry(
+    admin: Admin, *, topic: str, group: str, key: str | None, offset: int | None, everything: bool, dry_run: bool
+) -> Answer:
     """Hand the waiting messages of lane KEY out to GROUP at once, whatever their back-off: after a fix.
 
     What else is being handled there is delivered again, and its handler is refused when it settles.
     """
+    if (key is None) is not everything:
+        raise ConfigurationError("choose the lane by exactly one of KEY and --all")
+    if key is None:
+        if offset is not None:
+            raise ConfigurationError("--offset is for one lane: give its KEY")
+        return _retry_all(admin, topic, group, dry_run=dry_run)
     done = admin.retry(topic, group, key, offset, dry_run=dry_run)
     where = _where(topic, group, key)
     if not done.changed:
@@ -162,6 +173,34 @@ def retry(admin: Admin, *, topic: str, group: str, key: str, offset: int | None,
         return Answer(data=done, lines=[f"{what} of {where} waits for another attempt"])
     text = f"{_would('hand', 'handed', dry_run=dry_run)} out {plural(done.messages, 'message')} of {where} at once"
     return Answer(data=done, lines=[text])
+
+
+def _retry_all(admin: Admin, topic: str, group: str, *, dry_run: bool) -> Answer:
+    """Retry lane by lane, each in a transaction of its own.
+
+    If it ends in the middle, the lanes before are done, and the same command goes on. A message that fails meanwhile in
+    a lane that was passed waits, as after the end.
+    """
+    done: list[Retried] = []
+    after = ""
+    while page := admin.lanes(topic, group, order_by="key", after=after, limit=_PAGE):
+        after = page[-1].key
+        for lane in page:
+            if not lane.waiting:
+                continue
+            try:
+                done.append(admin.retry(topic, group, lane.key, dry_run=dry_run))
+            except LanelogError as exc:
+                if dry_run or not done:
+                    raise
+                raise Unfinished(f"{exc}; {plural(len(done), 'lane')} done: the same command goes on") from exc
+    changed = [each for each in done if each.changed]
+    count = sum(each.messages for each in changed)
+    data = {"topic": topic, "group": group, "lanes": len(changed), "messages": count, "dry_run": dry_run}
+    if not changed:
+        return Answer(data=data, lines=[f"nothing of {_where(topic, group)} waits for another attempt"])
+    what = f"{plural(count, 'message')} in {plural(len(changed), 'lane')} of {_where(topic, group)}"
+    return Answer(data=data, lines=[f"{_would('hand', 'handed', dry_run=dry_run)} out {what} at once"])
 
 
 @click.command()

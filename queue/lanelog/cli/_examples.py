@@ -44,7 +44,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "release": ("release orders billing ann", "release orders billing ann --why 'it hangs' --execute"),
     "replay": ("replay --path /srv/archive --topic orders --to again --dry-run",),
     "resume": ("resume orders billing", "resume orders billing --key ann"),
-    "retry": ("retry orders billing ann", "retry orders billing ann --offset 17 --execute"),
+    "retry": ("retry orders billing ann --offset 17 --execute", "retry orders billing --all --execute"),
     "schedule add": ("schedule add nightly '30 2 * * *' reports daily sales",),
     "schedule list": ("schedule list",),
     "schedule pause": ("schedule pause nightly --why deploy",),
