@@ -117,6 +117,27 @@ def test_pause_names_who_did_it(command: Command, shop: lanelog.Client, monkeypa
     assert command.json("pause", "merge", "builders", "--key", "bad")["by"] == ""
 
 
+def test_a_redrive_is_narrowed_by_key_time_and_number(command: Command, shop: lanelog.Client) -> None:
+    """Of a reason, of ids, or of all; the oldest of a key go first, and a repetition takes the next."""
+    line = ("dlq", "redrive", "merge", "builders")
+    put = "put {} of builders in {} back into merge"
+    assert put.format("2 dead letters", "1 lane") in command(*line, "--key", "bad").stdout
+    assert put.format("0 dead letters", "0 lanes") in command(*line, "--key", "good").stdout
+    assert put.format("2 dead letters", "1 lane") + ", given up since 2" in command(*line, "--since", "-1h").stdout
+    assert put.format("0 dead letters", "0 lanes") in command(*line, "--since", "+1h").stdout
+    assert put.format("0 dead letters", "0 lanes") in command(*line, "--all", "--key", "good").stdout
+    first, second = (each.id for each in shop.admin.dead_letters("merge"))
+    assert "1 id given" in command(*line, "--id", first, "--key", "good").stdout
+    done = command(*line, "--all", "--limit", "1", "--execute").stdout
+    assert done.startswith(put.format("1 dead letter", "1 lane"))
+    assert [each.id for each in shop.admin.dead_letters("merge")] == [second]
+    command(*line, "--key", "bad", "--since", "-1h", "--limit", "5", "--execute")
+    assert shop.admin.dead_letters("merge") == []
+    last = command.json("audit", "merge")[0]
+    assert last["choice"].startswith("all, key bad, since 2")
+    assert last["choice"].endswith("Z, at most 5")
+
+
 def test_retry_ends_what_waits(command: Command, shop: lanelog.Client, raw: Any) -> None:
     """Without --execute it goes on waiting, and a second time nothing waits; JSON has the offsets."""
     Situations(raw, "merge", "builders").row("good", 4, retry_count=1, due=3600.0)

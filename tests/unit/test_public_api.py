@@ -68,7 +68,7 @@ Admin.scheduled: topic key limit
 Admin.cancel_scheduled: topic key id dry_run
 Admin.dead_letters: topic group limit
 Admin.dead_letter_reasons: topic group
-Admin.redrive: topic group ids reason all rate delay ttl max_deliveries to_topic progress dry_run
+Admin.redrive: topic group ids reason all key since limit rate delay ttl max_deliveries to_topic progress dry_run
 Admin.delete_dead_letters: topic group ids reason all progress dry_run
 Admin.seek: topic group key to dry_run
 Admin.pause: topic group key by reason dry_run

@@ -632,6 +632,9 @@ class Admin:
         ids: Collection[str] | None = None,
         reason: str | None = None,
         all: bool = False,  # noqa: A002 - reads as it should: redrive(…, all=True)
+        key: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
         rate: float | None = None,
         delay: Duration = 0.0,
         ttl: Duration | None = None,
@@ -655,6 +658,9 @@ class Admin:
             ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
             reason: All dead letters with this reason (`DeadLetterInfo.reason`).
             all: True: all dead letters of the group.
+            key: Of those only the dead letters of this key.
+            since: Of those only what was given up then or later; an aware datetime.
+            limit: Of those at most so many, key by key and the oldest of each key first. A repetition takes the next.
             rate: The most messages a second. None: as fast as possible.
             delay: Seconds that the copies wait outside of the log first, as delayed messages do.
             ttl: Seconds in which a copy may be delivered, from now or from when it is due. None: no limit, whatever the
@@ -675,6 +681,9 @@ class Admin:
             ids=ids,
             reason=reason,
             everything=all,
+            key=key,
+            since=since,
+            limit=limit,
             rate=rate,
             delay=delay,
             ttl=ttl,

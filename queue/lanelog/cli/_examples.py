@@ -20,6 +20,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "dlq list": ("dlq list orders --reasons", "dlq list orders billing --limit 20"),
     "dlq redrive": (
         "dlq redrive orders billing --reason 'no such address'",
+        "dlq redrive orders billing --key ann --since -1h --limit 10",
         "dlq redrive orders billing --all --why 'fixed in 4.2' --execute",
     ),
     "dlq show": ("dlq show orders ann 17",),
