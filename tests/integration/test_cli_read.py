@@ -13,7 +13,7 @@ import lanelog
 from lanelog.admin.operate import status
 from lanelog.admin.read import lanes, owners, tail, topics
 from lanelog.admin.read.ages import Breadth
-from lanelog.cli import _verbs
+from lanelog.cli import _messages, _verbs
 from support.cli import Command
 from support.refusing import refused
 from support.situations import Situations, fill
@@ -386,6 +386,21 @@ def test_show_lists_a_lane_and_describes_a_message(command: Command, working: la
     assert described["payload"] == {"base64": "/wA="}
     assert described["metadata"] == {"by": "ann"}
     assert command.json("show", "merge", "held", "1")["states"][0]["state"] == "processing"
+
+
+def test_show_finds_a_message_by_its_id_alone(
+    command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whichever lane; an id of several lanes names them, and a look that is not over all lanes says so."""
+    for key in ("a", "b", "c"):
+        lanelog_client.publish("merge", key, key, id="same" if key != "b" else "one")
+    assert command("show", "merge", "--id", "one", "--raw").stdout == "b"
+    assert "2 lanes of topic 'merge' have a message 'same': name one, 'a', 'c'" in command.refused(
+        "show", "merge", "--id", "same"
+    )
+    monkeypatch.setattr(_messages, "_LANES", 1)
+    told = command.refused("show", "merge", "--id", "one")
+    assert told == "no message with id 'one' in the first 1 of 3 lanes of topic 'merge': give its KEY"
 
 
 def test_tail_prints_the_last_messages_of_a_lane(command: Command, lanelog_client: lanelog.Client) -> None:

@@ -59,6 +59,7 @@ Admin.lane: topic group key
 Admin.server:
 Admin.offsets: topic group key limit
 Admin.leases: topic group stale limit
+Admin.keys_of: topic id limit
 Admin.message: topic key id offset
 Admin.messages: topic key from_offset limit
 Admin.acting: by reason

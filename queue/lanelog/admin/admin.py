@@ -310,6 +310,18 @@ class Admin:
         """
         return messages.message(self._database, topic, key, message_id=id, offset=offset)
 
+    def keys_of(self, topic: str, id: str, *, limit: int = 10_000) -> list[str]:  # noqa: A002 - the field's name
+        """Return the keys of the lanes that hold a message with this id, for one whose key is not known.
+
+        An id is unique in its lane only, so there may be several.
+
+        Args:
+            topic: The topic.
+            id: The id under which it was published.
+            limit: So many lanes are looked at, the first by key, 1 to 10,000.
+        """
+        return messages.keys_of(self._database, topic, id, limit)
+
     def messages(self, topic: str, key: str, *, from_offset: int | None = None, limit: int = 100) -> list[MessageInfo]:
         """Return messages of a lane in offset order, without their states for groups.
 

@@ -55,7 +55,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "scheduled cancel": ("scheduled cancel orders ann reminder-7 --execute",),
     "scheduled list": ("scheduled list orders", "scheduled list orders --key ann"),
     "seek": ("seek orders billing --to yesterday", "seek orders billing --key ann --to 17 --execute"),
-    "show": ("show orders ann", "show orders ann 17", "show orders ann --id 01J9ZK --raw"),
+    "show": ("show orders ann", "show orders ann 17", "show orders --id 01J9ZK --raw"),
     "skip": ("skip orders billing ann 17 --why broken", "skip orders billing ann 17 --why broken --execute"),
     "status": ("status", "status 'orders*' --watch"),
     "tail": ("tail orders ann -n 20", "tail orders --follow"),
