@@ -42,7 +42,7 @@ MISNAMED = [
 WRONG: list[tuple[str, str]] = [
     ("topics --limit 0", "limit must be an int of 1 to 10000"),
     ("topics --limit many", "'many' is not a valid integer; see `lanelog topics --help`"),
-    ("topics merge", "unexpected extra argument"),
+    ("topics merge now", "unexpected extra argument"),
     ("tail nope --follow", "no topic 'nope'"),
     ("lag nope", "no topic 'nope'"),
     ("leases nope", "no topic 'nope'"),
