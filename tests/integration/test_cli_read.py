@@ -299,10 +299,10 @@ def test_status_says_what_is_stuck_and_what_mends_it(
     assert "FAILING  merge builders fails offset 1, for " in text
     assert r"attempt 1 failed: no \x1b[31mbranch; the next in 9m" in text
     (line,) = (line.strip() for line in text.splitlines() if line.startswith("    $ "))
-    assert line == "$ lanelog skip merge builders fails 1 --reason '…'"
+    assert line == "$ lanelog retry merge builders fails"
     (problem,) = command.json("status")["problems"]
     assert (problem["key"], problem["offset"], problem["what"]) == ("fails", 1, "failing")
-    assert "would skip offset 1" in command(*shlex.split(line.removeprefix("$ lanelog "))).stdout
+    assert "would hand out 1 message" in command(*shlex.split(line.removeprefix("$ lanelog "))).stdout
     assert "skipped offset 1" in command("skip", "merge", "builders", "fails", "1", "--reason", "…", "--execute").stdout
     eventually(lambda: "FAILING" not in command("status").stdout or "offset 2" in command("status").stdout)
 
@@ -336,7 +336,7 @@ def test_status_of_pauses_dead_letters_and_missing_members(
     later()
     found = command.json("status")["problems"]
     assert [(each["what"], each["command"]) for each in found] == [
-        ("nobody consumes", "lanelog delete-group orders billing"),
+        ("nobody consumes", "lanelog members orders billing"),
         ("paused", "lanelog resume mail post"),
         ("dead letters", """lanelog dlq redrive orders billing --reason 'it'"'"'s bad'"""),
     ]

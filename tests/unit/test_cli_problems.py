@@ -1,21 +1,23 @@
 """What `status` makes of values: which problem, how bad, and with which command."""
 
+import re
 import shlex
 from datetime import UTC, datetime
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from rich.text import Text
 
-from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
+from lanelog._engine.contradictions import Contradiction
+from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, LastMember, MessageState, OwnerState, TopicInfo
 from lanelog.admin.operate.held_heads import HeldHead
+from lanelog.admin.operate.problem import Problem, Rank, command
 from lanelog.admin.operate.problems import (
-    Problem,
-    Rank,
-    command,
     lanes_may_be_wrong,
+    of_contradiction,
     of_group,
     of_held_head,
     of_lane,
@@ -26,6 +28,7 @@ from lanelog.admin.operate.problems import (
 from lanelog.admin.operate.writes import Unwritten
 from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told
+from lanelog.dashboard.stuck import _buttons
 from support.cli import all_verbs
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -67,10 +70,10 @@ def reason(text: str, count: int) -> DeadLetterReason:
     )
 
 
-DELETE = "lanelog delete-group merge builders"
+MEMBERS = "lanelog members merge builders"
 RESUME = "lanelog resume merge builders"
 RELEASE = "lanelog release merge builders 'repo 1'"
-SKIP = "lanelog skip merge builders 'repo 1' 7 --reason '…'"
+RETRY = "lanelog retry merge builders 'repo 1'"
 FAILING = {"state": MessageState.RETRYABLE, "attempts": 2, "last_error": "no", "next_attempt_in": 3.0}
 FREE = {"owner": None, "owner_state": None}
 
@@ -80,20 +83,77 @@ FREE = {"owner": None, "owner_state": None}
     [
         ({"lag": 0, "oldest_age": None, "members": 0}, None, None),
         ({}, None, None),
-        ({"members": 0}, "nobody consumes", DELETE),
+        ({"members": 0}, "nobody consumes", MEMBERS),
         ({"members": 0, "members_unchanged": 30.0}, None, None),
         ({"oldest_age": 61.0}, "behind", "lanelog lanes merge builders --by lag"),
         ({"paused_at": WHEN, "members": 0}, "paused", RESUME),
         ({"paused_at": WHEN, "lag": 0}, "paused", RESUME),
         ({"order": "archive", "members": 0, "oldest_age": 86_400.0}, None, None),
         ({"order": "archive", "oldest_age": 100_000.0}, None, None),
-        ({"order": "archive", "members": 0, "oldest_age": 86_401.0}, "not archived", DELETE),
-        ({"order": "replay", "members": 0, "oldest_age": 86_401.0}, "replay unfinished", DELETE),
+        ({"order": "archive", "members": 0, "oldest_age": 86_401.0}, "not archived", MEMBERS),
+        ({"order": "replay", "members": 0, "oldest_age": 86_401.0}, "replay unfinished", MEMBERS),
     ],
 )
 def test_a_group(changes: dict[str, Any], what: str | None, mend: str | None) -> None:
     """A pause explains everything; no member comes before being behind; a young backlog with members is work."""
     assert [(each.what, each.command) for each in of_group(group(**changes), None)] == ([(what, mend)] if what else [])
+
+
+def every_problem() -> list[Problem]:
+    """One of each state that `status` can print."""
+    groups = (
+        {"members": 0},
+        {"oldest_age": 61.0},
+        {"paused_at": WHEN},
+        *({"order": job, "members": 0, "oldest_age": 86_401.0} for job in ("archive", "replay")),
+    )
+    lanes: tuple[dict[str, Any], ...] = (
+        {"owner_state": OwnerState.DEAD},
+        FAILING,
+        {"state": MessageState.PROCESSING, "attempts": 1},
+        FREE,
+        {"lease_epoch": 2**64 - 1},
+        {"lease_epoch": 2**64 - 1, **FREE},
+        {"paused_at": WHEN},
+    )
+    servers = (Unwritten(what=what, detail="", seconds=1.0) for what in ("read only", "no writes", "another server"))
+    wrong = Contradiction(topic="merge", group="builders", key="a", problem="lost", offset=1, head=0)
+    found = [
+        *map(of_server, servers),
+        of_contradiction(wrong),
+        held("a", 12),
+        *(each for changes in groups for each in of_group(group(**changes), None)),
+        *(of_lane(lane(**changes), GROUP, 61.0) for changes in lanes),
+        *of_letters(TOPIC, [reason("bad", 5), reason("a\x1b", 4), reason("b", 3), reason("c", 2)]),
+        *of_letters(TOPIC, None),
+    ]
+    return [each for each in found if each is not None]
+
+
+def test_no_problem_names_a_command_that_destroys() -> None:
+    """For each state of the runbook: what it names looks, hands out again, or puts back."""
+    runbook = (Path(__file__).parents[2] / "docs/operations/runbook.md").read_text()
+    states = re.findall(r"^\| `([A-Z ]+)` \|", runbook, re.MULTILINE)
+    found = every_problem()
+    assert {each.what.upper() for each in found} == set(states)
+    heals = re.compile("lanelog (doctor|status|members|lanes|retry|release|resume|dlq list|dlq redrive) ?")
+    assert [each.command for each in found if not heals.match(each.command)] == []
+    assert [each.what for each in found if re.search("skip|delete|purge|give it up", each.detail)] == []
+    buttons = {(each.what, button.href.partition("?")[0]) for each in found for button in _buttons(each)[:1]}
+    assert {href for _, href in buttons} == {"act/redrive", "act/release", "act/resume", "act/retry"}
+
+
+def test_a_group_without_members_names_who_was_there_last() -> None:
+    """With the host, and since when each is gone; once their rows are deleted, that it is not known any more."""
+    gone = (
+        LastMember(name="vm-1-23:abc", state=OwnerState.DEAD, silent=185.0),
+        LastMember(name="vm-2-7:def", state=OwnerState.STOPPED, silent=4000.0),
+    )
+    (found,) = of_group(group(members=0, last_members=gone), None)
+    who = "vm-1-23:abc (dead, gone for 3m05s), vm-2-7:def (stopped, gone for 1h06m)"
+    assert found.detail == f"3 messages in 1 lane; last there: {who}; start its subscribers again; who they were:"
+    (found,) = of_group(group(members=0), None)
+    assert "; who was there last is not known any more; start" in found.detail
 
 
 def test_a_growing_lag_says_so() -> None:
@@ -112,7 +172,7 @@ def test_a_growing_lag_says_so() -> None:
         ({"owner_state": OwnerState.DEAD}, None, "owner gone", RELEASE),
         ({"owner_state": OwnerState.DEAD, "owner_silent": 30.0}, None, None, None),
         ({"owner_state": OwnerState.MISSING, "owner_silent": None}, None, "owner gone", RELEASE),
-        (FAILING, None, "failing", SKIP),
+        (FAILING, None, "failing", RETRY),
         ({**FAILING, "oldest_age": 30.0}, None, None, None),
         ({"state": MessageState.PROCESSING}, 60.0, None, None),
         ({"state": MessageState.PROCESSING, "attempts": 1}, 61.0, "slow", RELEASE),
@@ -236,8 +296,8 @@ def test_a_problem_is_three_lines() -> None:
     assert isinstance(found, Problem)
     assert found.lines() == [
         "FAILING  merge builders repo 1 offset 7, for 31s, owner host-1:abc",
-        r"    attempt 2 failed: no\nway; the next is due; to give it up:",
-        f"    $ {SKIP}",
+        r"    attempt 2 failed: no\nway; the next is due; when the cause is mended, at once:",
+        f"    $ {RETRY}",
     ]
 
 
@@ -245,8 +305,8 @@ def test_a_lane_that_waits_for_its_next_attempt_names_the_verb_that_ends_the_wai
     """Beside when the attempt comes by itself; the command stays the one that gives the message up."""
     found = of_lane(lane(**FAILING | {"next_attempt_in": 540.0}), GROUP, None)
     assert isinstance(found, Problem)
-    assert "; the next in 9m00s, at once by `lanelog retry`; to give it up:" in found.detail
-    assert found.command == SKIP
+    assert "; the next in 9m00s; when the cause is mended, at once:" in found.detail
+    assert found.command == RETRY
 
 
 def plain(lines: list[Line]) -> list[str]:
@@ -260,7 +320,7 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         for n in range(40)
     ]
     other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
-    detail = "attempt 2 failed: no branch 0; the next in 3s, at once by `lanelog retry`; to give it up:"
+    detail = "attempt 2 failed: no branch 0; the next in 3s; when the cause is mended, at once:"
     lines = plain(told([*filter(None, failing), *filter(None, [other])], most=100))
     assert lines[:4] == [
         "FAILING  merge builders 40 lanes, the oldest for 1m40s",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from lanelog._text import age, plural, shown
-from lanelog.admin.operate.problems import HEAD_LOCKED, OWNER_GONE, Rank, command
+from lanelog.admin.operate.problem import HEAD_LOCKED, OWNER_GONE, Rank, command
 from lanelog.cli._output import Line
 from lanelog.cli._table import Tone
 

@@ -1,21 +1,18 @@
-"""What is wrong, judged from what administration shows: since when, which owner has it, and the command that mends it.
+"""What is wrong, judged from what administration shows: since when, which owner has it, and what brings work back.
 
 Owns these judgements, as plain functions of values. Asks no database, and changes nothing. A command that it names
-never destroys or redelivers anything before it has shown what it would do.
+destroys nothing, and redelivers nothing before it has shown what it would do.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
-from enum import IntEnum
 from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
 
 from lanelog._engine.lane.error_text import summary
 from lanelog._stores import _counted as counted
 from lanelog._text import age, moment, plural, shown
+from lanelog.admin.operate.problem import FAILING, HEAD_LOCKED, OWNER_GONE, Problem, Rank, command
 from lanelog.admin.read.owners import GRACE
 from lanelog.admin.types.topology import MessageState
 
@@ -38,81 +35,11 @@ REASONS: Final = 3
 """Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
 
 
-FAILING: Final = "failing"
-"""The state of a lane whose first message failed and waits for its next attempt."""
-OWNER_GONE: Final = "owner gone"
-"""The state of a lane whose owner gives no sign of life. To release one lane of such an owner releases all."""
-HEAD_LOCKED: Final = "head locked"
-"""The state of a lane whose head a transaction has locked. To end that connection frees all lanes that it holds."""
-
-
-class Rank(IntEnum):
-    """How bad a problem is. Problems are shown in this order, and within one rank by age."""
-
-    SERVER = 0
-    """Nothing can be written, or this is not the server that is written to. Nothing is concluded about members."""
-    STUCK = 1
-    NOBODY = 2
-    PAUSED = 3
-    BEHIND = 4
-    DEAD_LETTERS = 5
-
-
 _JOBS: Final = {
     "archive": (Rank.BEHIND, "not archived", "run `lanelog archive`"),
     "replay": (Rank.BEHIND, "replay unfinished", "run the same `lanelog replay` again"),
 }
 """By order of the group: jobs that read the log, are no subscribers, and take no lanes."""
-
-
-@frozen(kw_only=True)
-class Problem:
-    """One thing that is wrong, found by `status`. `lines()` returns it as the command line shows it."""
-
-    rank: Rank
-    what: str
-    """The state, in the words of the runbook: `failing`, `nobody consumes`, …"""
-    topic: str
-    group: str
-    key: str | None = None
-    offset: int | None = None
-    seconds: float | None = None
-    """Age of the oldest message that it holds back, or how long it has lasted."""
-    since: str | None = None
-    """When it began, if that is known."""
-    owner: str | None = None
-    detail: str
-    cause: str | None = None
-    """The error, if there is one: lanes that fail alike have the same."""
-    reason: str | None = None
-    """The reason of the dead letters that the command puts back. None: it puts none back."""
-    command: str
-    """The shell command that mends it, or shows more.
-
-    A command that would destroy something only shows what it would do.
-    """
-
-    def lines(self) -> list[str]:
-        """Return it as people read it: three lines."""
-        where = [] if self.rank is Rank.SERVER else [shown(self.topic), shown(self.group)]
-        where += [] if self.key is None else [shown(self.key)]
-        if self.offset is not None:
-            where.append(f"offset {self.offset}")
-        first = "  ".join([self.what.upper(), *([" ".join(where)] if where else [])])
-        if self.since is not None:
-            first += f", since {self.since}"
-        elif self.seconds is not None:
-            first += f", for {age(self.seconds)}"
-        if self.owner is not None:
-            first += f", owner {shown(self.owner)}"
-        return [first, f"    {self.detail}", f"    $ {self.command}"]
-
-
-def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
-    """Return the command line, quoted for a shell. A name that looks like an option comes behind `--`."""
-    dashes = ["--"] if any(argument.startswith("-") for argument in arguments) else []
-    parts = [*options, *dashes, *arguments] if dashes else [*arguments, *options]
-    return f"lanelog {verb} {' '.join(map(shlex.quote, parts)).replace(shlex.quote('--'), '--')}"
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -170,17 +97,26 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -
         behind += f", growing by {growth:.1f}/s"
     if group.order in _JOBS:
         rank, what, go_on = _JOBS[group.order]
-        detail = f"{behind} held back from collection; {go_on}, or, if that is not wanted any more:"
-        return problem(rank, what, detail, command("delete-group", *names))
+        detail = f"{behind} held back from collection; {_last(group)}; {go_on}; who ran it:"
+        return problem(rank, what, detail, command("members", *names))
     if not group.members:
         if group.members_unchanged <= GRACE:
             return []
-        detail = f"{behind}; start a subscriber, or, if the group is not needed any more:"
-        return problem(Rank.NOBODY, "nobody consumes", detail, command("delete-group", *names))
+        detail = f"{behind}; {_last(group)}; start its subscribers again; who they were:"
+        return problem(Rank.NOBODY, "nobody consumes", detail, command("members", *names))
     if (group.oldest_age or 0) <= SLOW:
         return []
     detail = f"{behind}, {plural(group.members, 'member')}; where it is:"
     return problem(Rank.BEHIND, "behind", detail, command("lanes", *names, options=["--by", "lag"]))
+
+
+def _last(group: GroupInfo) -> str:
+    """Return who was there last, and since when they have been gone. The name of a member begins with its host."""
+    if not group.last_members:
+        return "who was there last is not known any more"
+    return "last there: " + ", ".join(
+        f"{shown(each.name)} ({each.state}, gone for {age(each.silent)})" for each in group.last_members
+    )
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
@@ -232,10 +168,10 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
         return problem(Rank.STUCK, OWNER_GONE, detail, command("release", *place))
     if lane.state is MessageState.RETRYABLE and lane.attempts:
-        due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}, at once by `lanelog retry`"
-        detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
-        mend = command("skip", *place, str(offset), options=["--reason", "…"])
-        return problem(Rank.STUCK, FAILING, detail, mend, cause=summary(lane.last_error))
+        due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
+        failed = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}"
+        detail = f"{failed}; when the cause is mended, at once:"
+        return problem(Rank.STUCK, FAILING, detail, command("retry", *place), cause=summary(lane.last_error))
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
         detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
         return problem(Rank.STUCK, "slow", detail, command("release", *place))

@@ -20,9 +20,9 @@ from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.together import together
 from lanelog.admin.operate import repair
 from lanelog.admin.operate.held_heads import held_heads
+from lanelog.admin.operate.problem import Problem
 from lanelog.admin.operate.problems import (
     SLOW,
-    Problem,
     lanes_may_be_wrong,
     of_contradiction,
     of_group,

@@ -13,7 +13,7 @@ from attrs import field, frozen
 from lanelog._database import Incarnation, server_start, signed
 from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats
-from lanelog.admin.types.topology import OwnerState
+from lanelog.admin.types.topology import LastMember, OwnerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 UNKNOWN = Incarnation(0, "")
 GRACE: Final = 30.0
 """Seconds before some states are called wrong: meanwhile workers that restart take their lanes again."""
+LAST: Final = 3
+"""The most members that are named of those that were there last."""
 
 # Whole seconds since the server started (no table, no privilege needed).
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
@@ -78,6 +80,13 @@ class Owners:
         """Return the seconds since the last sign of life of an owner that is not alive; infinite if there is none."""
         gone = [self.silent(owner) for owner in self.rows if not self.alive(owner)]
         return min((seconds for seconds in gone if seconds is not None), default=inf)
+
+    def last(self) -> tuple[LastMember, ...]:
+        """Return who was there last, if nobody is alive."""
+        if any(map(self.alive, self.rows)):
+            return ()
+        gone = [LastMember(name=each, state=self.state(each), silent=self.silent(each) or 0) for each in self.rows]
+        return tuple(sorted(gone, key=lambda each: each.silent)[:LAST])
 
     def counted(self, lanes: Mapping[str, int]) -> tuple[int, int]:
         """Split lanes, counted by owner: how many have a living owner, and how many one that is not alive."""

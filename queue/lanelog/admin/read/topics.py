@@ -381,6 +381,7 @@ def _group(
         pause_reason=row.pause_reason,
         members=sum(owners.alive(owner) for owner in owners.rows),
         members_unchanged=min(owners.unchanged(), max(0, row.now - row.created_at) / 1000, uptime),
+        last_members=owners.last(),
         lanes=facts.lanes.count,
         owned_lanes=owned,
         stale_lanes=stale,

@@ -93,6 +93,17 @@ class TopicInfo:
 
 
 @frozen(kw_only=True)
+class LastMember:
+    """A member of a group that is not alive."""
+
+    name: str
+    """As leases name it. Unless `subscriber_name` says otherwise, it begins with the host and the process."""
+    state: OwnerState
+    silent: float
+    """Seconds since it stopped, or since its last sign of life."""
+
+
+@frozen(kw_only=True)
 class GroupInfo:
     """One group on one topic."""
 
@@ -117,6 +128,9 @@ class GroupInfo:
     The least of: since the last sign of life of a member that is not alive, since the group was registered, since the
     server started.
     """
+    last_members: tuple[LastMember, ...] = ()
+    """Of a group without a living member: up to 3 that were there last, the latest first. Rows of members are deleted
+    later."""
     lanes: int
     """Lanes of the topic."""
     owned_lanes: int
