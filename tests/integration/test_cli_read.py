@@ -195,7 +195,7 @@ def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
     monkeypatch.setattr(status, "EXPLAINED", 1)
     found = {each.topic: each for each in lanelog_client.admin.status().problems}
     assert {topic: each.reason for topic, each in found.items()} == {"few": None, "many": None, "some": "boom"}
-    assert found["few"].detail == "1 dead letter; why:"
+    assert found["few"].detail == "1 dead letter"
     assert found["few"].command == "lanelog dlq list few --reasons"
 
 
@@ -296,7 +296,7 @@ def test_status_says_what_is_stuck_and_what_mends_it(
     later()
     text = command("status").stdout
     assert text.startswith("1 topic, 1 group, 1 member: lag 3, oldest ")
-    assert "FAILING  merge builders fails offset 1, for " in text
+    assert "FAILING  merge builders fails offset 1, the oldest waits " in text
     assert r"attempt 1 failed: no \x1b[31mbranch; the next in 9m" in text
     (line,) = (line.strip() for line in text.splitlines() if line.startswith("    $ "))
     assert line == "$ lanelog retry merge builders fails"

@@ -138,7 +138,7 @@ def test_no_problem_names_a_command_that_destroys() -> None:
     assert {each.what.upper() for each in found} == set(states)
     heals = re.compile("lanelog (doctor|status|members|lanes|retry|release|resume|dlq list|dlq redrive) ?")
     assert [each.command for each in found if not heals.match(each.command)] == []
-    assert [each.what for each in found if re.search("skip|delete|purge|give it up", each.detail)] == []
+    assert [each.what for each in found if re.search("skip|delete|purge|give it up", each.sentence)] == []
     buttons = {(each.what, button.href.partition("?")[0]) for each in found for button in _buttons(each)[:1]}
     assert {href for _, href in buttons} == {"act/redrive", "act/release", "act/resume", "act/retry"}
 
@@ -151,7 +151,9 @@ def test_a_group_without_members_names_who_was_there_last() -> None:
     )
     (found,) = of_group(group(members=0, last_members=gone), None)
     who = "vm-1-23:abc (dead, gone for 3m05s), vm-2-7:def (stopped, gone for 1h06m)"
-    assert found.detail == f"3 messages in 1 lane; last there: {who}; start its subscribers again; who they were:"
+    assert found.detail == f"3 messages in 1 lane; last there: {who}; start its subscribers again"
+    assert found.sentence == f"{found.detail}; who they were:"
+    assert found.lines()[0] == "NOBODY CONSUMES  merge builders, for 3m05s"
     (found,) = of_group(group(members=0), None)
     assert "; who was there last is not known any more; start" in found.detail
 
@@ -275,7 +277,7 @@ def test_a_problem_of_the_server_names_no_topic() -> None:
     """The state and how long it has lasted; why; and where more is seen."""
     assert of_server(Unwritten(what="no writes", detail="a lock", seconds=65.0)).lines() == [
         "NO WRITES, for 1m05s",
-        "    a lock; nothing is said about members here",
+        "    a lock; nothing is said about members here; to see more:",
         "    $ lanelog doctor",
     ]
 
@@ -295,7 +297,7 @@ def test_a_problem_is_three_lines() -> None:
     found = of_lane(lane(state=MessageState.RETRYABLE, attempts=2, last_error="no\nway"), GROUP, None)
     assert isinstance(found, Problem)
     assert found.lines() == [
-        "FAILING  merge builders repo 1 offset 7, for 31s, owner host-1:abc",
+        "FAILING  merge builders repo 1 offset 7, the oldest waits 31s, owner host-1:abc",
         r"    attempt 2 failed: no\nway; the next is due; when the cause is mended, at once:",
         f"    $ {RETRY}",
     ]
@@ -305,7 +307,7 @@ def test_a_lane_that_waits_for_its_next_attempt_names_the_verb_that_ends_the_wai
     """Beside when the attempt comes by itself; the command stays the one that gives the message up."""
     found = of_lane(lane(**FAILING | {"next_attempt_in": 540.0}), GROUP, None)
     assert isinstance(found, Problem)
-    assert "; the next in 9m00s; when the cause is mended, at once:" in found.detail
+    assert found.sentence.endswith("; the next in 9m00s; when the cause is mended, at once:")
     assert found.command == RETRY
 
 
@@ -323,15 +325,29 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
     detail = "attempt 2 failed: no branch 0; the next in 3s; when the cause is mended, at once:"
     lines = plain(told([*filter(None, failing), *filter(None, [other])], most=100))
     assert lines[:4] == [
-        "FAILING  merge builders 40 lanes, the oldest for 1m40s",
+        "FAILING  merge builders 40 lanes, the oldest waits 1m40s",
         f"    lanes k0, k1, k2, …; the first: {detail}",
-        "    $ lanelog lanes merge builders --by age",
+        "    $ lanelog retry merge builders --all",
         "",
     ]
     assert lines[4].startswith("FAILING  merge builders other offset 7")
     gone = [lane(key=f"k{n}", owner_state=OwnerState.DEAD) for n in range(3)]
     lines = plain(told([each for one in gone if (each := of_lane(one, GROUP, None))], most=100))
-    assert lines[2] == "    $ lanelog release merge builders k0"  # which releases all lanes of their owner
+    gone_all = "its owner is dead, and others have not taken the lane yet; to free all its lanes:"
+    assert lines == [
+        "OWNER GONE  merge builders 3 lanes, the longest for 31s",
+        f"    lanes k0, k1, k2; the first: {gone_all}",
+        "    $ lanelog release merge builders k0",
+        "",
+    ]
+    slow = [lane(key=f"k{n}", state=MessageState.PROCESSING, attempts=1) for n in range(2)]
+    lines = plain(told([each for n, one in enumerate(slow) if (each := of_lane(one, GROUP, 61.0 + n))], most=100))
+    assert lines == [
+        "SLOW  merge builders 2 lanes, the longest for 1m02s",
+        "    lanes k0, k1; the first: attempt 1 has been running for 1m01s; which they are:",
+        "    $ lanelog lanes merge builders --by age",
+        "",
+    ]
     assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
     assert plain(told([], most=100)) == ["nothing is stuck"]
 
@@ -351,7 +367,7 @@ def test_each_connection_that_holds_heads_is_an_entry_of_its_own() -> None:
         "time out. Commit it, roll it back, or `KILL {0}`; then look again:"
     )
     assert plain(told([held("a", 12), held("b", 15), held("c", 12)], most=100)) == [
-        "HEAD LOCKED  merge - 2 lanes, the oldest for 9s",
+        "HEAD LOCKED  merge - 2 lanes, the longest for 9s",
         f"    lanes a, c; the first: {by.format(12)}",
         "    $ lanelog status merge",
         "",
@@ -368,8 +384,7 @@ def test_a_held_row_of_a_topic_is_not_taken_for_a_key() -> None:
     assert problem.key is None
     assert problem.detail == (
         "Connection 12 (app@h) has an open transaction that has locked the topic's own row. The first publish under a "
-        "key, members that take lanes and administration may wait for it. Commit it, roll it back, or `KILL 12`; then "
-        "look again:"
+        "key, members that take lanes and administration may wait for it. Commit it, roll it back, or `KILL 12`"
     )
 
 

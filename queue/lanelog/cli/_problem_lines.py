@@ -68,10 +68,18 @@ def _together(alike: Sequence[Problem], most: int) -> list[str]:
     first = alike[0]
     lanes = plural(len(alike), "lane") + (" or more" if len(alike) >= most else "")
     line = f"{first.what.upper()}  {shown(first.topic)} {shown(first.group)} {lanes}"
-    if first.seconds is not None:
-        line += f", the oldest for {age(max(each.seconds or 0 for each in alike))}"
+    if first.since is not None:
+        line += f", the first since {min(each.since for each in alike if each.since is not None)}"
+    elif first.lasted is not None:
+        line += f", the longest for {age(max(each.lasted or 0 for each in alike))}"
+    elif first.seconds is not None:
+        line += f", the oldest waits {age(max(each.seconds or 0 for each in alike))}"
     keys = ", ".join(shown(each.key, 40) for each in alike[:_NAMED])
     more = ", …" if len(alike) > _NAMED else ""
     same = {each.owner if each.what == OWNER_GONE else each.command for each in alike}
-    mend = first.command if len(same) == 1 else command("lanes", first.topic, first.group, options=["--by", "age"])
-    return [line, f"    lanes {keys}{more}; the first: {first.detail}", f"    $ {mend}"]
+    remedy, mend = first.remedy, first.command
+    if len(same) > 1 and first.command_for_all is not None:
+        mend = first.command_for_all
+    elif len(same) > 1:
+        remedy, mend = "which they are", command("lanes", first.topic, first.group, options=["--by", "age"])
+    return [line, f"    lanes {keys}{more}; the first: {first.detail}; {remedy}:", f"    $ {mend}"]

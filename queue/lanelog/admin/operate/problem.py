@@ -46,11 +46,15 @@ class Problem:
     key: str | None = None
     offset: int | None = None
     seconds: float | None = None
-    """Age of the oldest message that it holds back, or how long it has lasted."""
+    """For how long the oldest message that it holds back has waited."""
+    lasted: float | None = None
+    """For how long it has lasted, where a row or the server says since when."""
     since: str | None = None
     """When it began, if that is known."""
     owner: str | None = None
     detail: str
+    remedy: str
+    """What the command does, as the end of the sentence that `detail` is: `to have another worker try`."""
     cause: str | None = None
     """The error, if there is one: lanes that fail alike have the same."""
     reason: str | None = None
@@ -60,6 +64,22 @@ class Problem:
 
     It destroys nothing. What delivers again only shows what it would do.
     """
+    command_for_all: str | None = None
+    """The command that does the same in all lanes of the group; None: there is none."""
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, and what the command does about it."""
+        return f"{self.detail}; {self.remedy}:"
+
+    @property
+    def lasts(self) -> str:
+        """Since when, or for how long; if no row says it, how long the oldest message waits. Empty: not known."""
+        if self.since is not None:
+            return f"since {self.since}"
+        if self.lasted is not None:
+            return f"for {age(self.lasted)}"
+        return "" if self.seconds is None else f"the oldest waits {age(self.seconds)}"
 
     def lines(self) -> list[str]:
         """Return it as people read it: three lines."""
@@ -68,13 +88,11 @@ class Problem:
         if self.offset is not None:
             where.append(f"offset {self.offset}")
         first = "  ".join([self.what.upper(), *([" ".join(where)] if where else [])])
-        if self.since is not None:
-            first += f", since {self.since}"
-        elif self.seconds is not None:
-            first += f", for {age(self.seconds)}"
+        if self.lasts:
+            first += f", {self.lasts}"
         if self.owner is not None:
             first += f", owner {shown(self.owner)}"
-        return [first, f"    {self.detail}", f"    $ {self.command}"]
+        return [first, f"    {self.sentence}", f"    $ {self.command}"]
 
 
 def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:

@@ -52,8 +52,9 @@ def of_server(why: Unwritten) -> Problem:
         what=why.what,
         topic="",
         group="",
-        seconds=why.seconds,
+        lasted=why.seconds,
         detail=f"{why.detail}; nothing is said about members here",
+        remedy="to see more",
         command="lanelog doctor",
     )
 
@@ -68,7 +69,9 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -
     """
     names = (group.topic, group.group)
 
-    def problem(rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None) -> list[Problem]:
+    def problem(
+        rank: Rank, what: str, detail: str, remedy: str, mend: str, *, since: str | None = None
+    ) -> list[Problem]:
         return [
             Problem(
                 rank=rank,
@@ -76,8 +79,10 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -
                 topic=group.topic,
                 group=group.group,
                 seconds=None if since else group.oldest_age,
+                lasted=group.last_members[0].silent if group.last_members and since is None else None,
                 since=since,
                 detail=detail,
+                remedy=remedy,
                 command=mend,
             )
         ]
@@ -85,7 +90,8 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -
     if group.paused_at is not None:
         by = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}"
         detail = f"{by}; {plural(group.lag, 'message')} waiting"
-        return problem(Rank.PAUSED, "paused", detail, command("resume", *names), since=moment(group.paused_at))
+        mend = command("resume", *names)
+        return problem(Rank.PAUSED, "paused", detail, "to go on", mend, since=moment(group.paused_at))
     if (
         not believed
         or not group.lag
@@ -97,17 +103,17 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -
         behind += f", growing by {growth:.1f}/s"
     if group.order in _JOBS:
         rank, what, go_on = _JOBS[group.order]
-        detail = f"{behind} held back from collection; {_last(group)}; {go_on}; who ran it:"
-        return problem(rank, what, detail, command("members", *names))
+        detail = f"{behind} held back from collection; {_last(group)}; {go_on}"
+        return problem(rank, what, detail, "who ran it", command("members", *names))
     if not group.members:
         if group.members_unchanged <= GRACE:
             return []
-        detail = f"{behind}; {_last(group)}; start its subscribers again; who they were:"
-        return problem(Rank.NOBODY, "nobody consumes", detail, command("members", *names))
+        detail = f"{behind}; {_last(group)}; start its subscribers again"
+        return problem(Rank.NOBODY, "nobody consumes", detail, "who they were", command("members", *names))
     if (group.oldest_age or 0) <= SLOW:
         return []
-    detail = f"{behind}, {plural(group.members, 'member')}; where it is:"
-    return problem(Rank.BEHIND, "behind", detail, command("lanes", *names, options=["--by", "lag"]))
+    detail = f"{behind}, {plural(group.members, 'member')}"
+    return problem(Rank.BEHIND, "behind", detail, "where it is", command("lanes", *names, options=["--by", "lag"]))
 
 
 def _last(group: GroupInfo) -> str:
@@ -137,7 +143,16 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
     place = (lane.topic, lane.group, lane.key)
 
     def problem(
-        rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None, cause: str | None = None
+        rank: Rank,
+        what: str,
+        detail: str,
+        remedy: str,
+        mend: str,
+        *,
+        lasted: float | None = None,
+        since: str | None = None,
+        cause: str | None = None,
+        for_all: str | None = None,
     ) -> Problem:
         return Problem(
             rank=rank,
@@ -147,11 +162,14 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
             key=lane.key,
             offset=offset,
             seconds=lane.oldest_age,
+            lasted=lasted,
             since=since,
             owner=lane.owner,
             detail=detail,
+            remedy=remedy,
             cause=cause,
             command=mend,
+            command_for_all=for_all,
         )
 
     if lane.paused_at is not None:
@@ -159,6 +177,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
             Rank.PAUSED,
             "paused",
             f"by {shown(lane.paused_by)}: {shown(lane.pause_reason)}; {plural(lane.lag, 'message')} waiting",
+            "to go on",
             command("resume", lane.topic, lane.group, options=["--key", lane.key]),
             since=moment(lane.paused_at),
         )
@@ -166,34 +185,45 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
         return None
     if lane.owner_state is not None and not lane.owner_state.lives:
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
-        return problem(Rank.STUCK, OWNER_GONE, detail, command("release", *place))
+        mend = command("release", *place)
+        return problem(Rank.STUCK, OWNER_GONE, detail, "to free all its lanes", mend, lasted=lane.owner_silent)
     if lane.state is MessageState.RETRYABLE and lane.attempts:
         due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
-        failed = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}"
-        detail = f"{failed}; when the cause is mended, at once:"
-        return problem(Rank.STUCK, FAILING, detail, command("retry", *place), cause=summary(lane.last_error))
+        detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}"
+        return problem(
+            Rank.STUCK,
+            FAILING,
+            detail,
+            "when the cause is mended, at once",
+            command("retry", *place),
+            cause=summary(lane.last_error),
+            for_all=command("retry", lane.topic, lane.group, options=["--all"]),
+        )
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
-        detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
-        return problem(Rank.STUCK, "slow", detail, command("release", *place))
+        detail = f"attempt {lane.attempts} has been running for {age(running)}"
+        mend = command("release", *place)
+        return problem(Rank.STUCK, "slow", detail, "to have another worker try", mend, lasted=running)
     return _of_lease(lane, group, problem)
 
 
-def _of_lease(lane: LaneInfo, group: GroupInfo, problem: Callable[[Rank, str, str, str], Problem]) -> Problem | None:
+def _of_lease(
+    lane: LaneInfo, group: GroupInfo, problem: Callable[[Rank, str, str, str, str], Problem]
+) -> Problem | None:
     """Return what is wrong with a lane's lease, if nothing else is wrong with the lane. `problem` makes it."""
     members = command("members", lane.topic, lane.group)
     if lane.lease_epoch >= counted.BEYOND_COUNTING:
         if lane.owner is None:
-            then, mend = "the next owner of this version replaces it; who they are:", members
+            then, mend = "the next owner of this version replaces it, one of", members
         else:
-            then, mend = "to replace it:", command("release", lane.topic, lane.group, lane.key)
+            then, mend = "to replace it", command("release", lane.topic, lane.group, lane.key)
         detail = (
             f"its lease_epoch is {lane.lease_epoch}, which lanelog never writes; members of the version before this "
-            f"one stand still by it, with all their lanes; {then}"
+            f"one stand still by it, with all their lanes"
         )
-        return problem(Rank.STUCK, "absurd epoch", detail, mend)
+        return problem(Rank.STUCK, "absurd epoch", detail, then, mend)
     if lane.owner is None:
-        detail = f"{plural(group.members, 'member')}, and none has taken the lane; what they say of themselves:"
-        return problem(Rank.STUCK, "no owner", detail, members)
+        detail = f"{plural(group.members, 'member')}, and none has taken the lane"
+        return problem(Rank.STUCK, "no owner", detail, "what they say of themselves", members)
     return None
 
 
@@ -232,7 +262,8 @@ def of_contradiction(wrong: Contradiction) -> Problem:
         group=wrong.group,
         key=wrong.key,
         offset=wrong.offset,
-        detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows; what mends it:",
+        detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows",
+        remedy="what mends it",
         command="lanelog doctor",
     )
 
@@ -255,9 +286,10 @@ def of_held_head(held: HeldHead) -> Problem | None:
         topic=held.topic,
         group="",
         key=held.key or None,
-        seconds=held.seconds,
+        lasted=held.seconds,
         detail=f"{by} has an open transaction that has locked {locked}. Commit it, roll it back, or "
-        f"`KILL {held.connection}`; then look again:",
+        f"`KILL {held.connection}`",
+        remedy="then look again",
         cause=by,
         command=command("status", held.topic),
     )
@@ -270,26 +302,32 @@ def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> 
     """Return the dead letters of a topic, by their most frequent reasons. None: there are too many to look through."""
     look = command("dlq list", topic.topic, options=["--reasons"])
     if reasons is None:
-        detail = f"{plural(topic.dead_letters, 'dead letter')}; why:"
-        return [_letters(topic, "", detail, look)]
+        return [_letters(topic, "", plural(topic.dead_letters, "dead letter"), "why", look)]
     counted = sorted(reasons, key=lambda each: -each.count)
     found = []
     for each in counted[:REASONS]:
-        mend, reason = look, None
+        remedy, mend, reason = "why", look, None
         if each.reason and each.reason.isprintable():
-            reason = each.reason
+            remedy, reason = "when that is mended", each.reason
             mend = command("dlq redrive", topic.topic, each.group, options=["--reason", reason])
-        detail = f"{plural(each.count, 'message')}: {shown(each.reason)}; when that is mended:"
+        detail = f"{plural(each.count, 'message')}: {shown(each.reason)}"
         since = moment(each.oldest_failed_at)
-        found.append(_letters(topic, each.group, detail, mend, since=since, reason=reason))
+        found.append(_letters(topic, each.group, detail, remedy, mend, since=since, reason=reason))
     rest = sum(each.count for each in counted[REASONS:])
     if rest:
-        found.append(_letters(topic, "", f"{plural(rest, 'message')} for other reasons:", look))
+        found.append(_letters(topic, "", f"{plural(rest, 'message')} for other reasons", "all reasons", look))
     return found
 
 
 def _letters(
-    topic: TopicInfo, group: str, detail: str, mend: str, *, since: str | None = None, reason: str | None = None
+    topic: TopicInfo,
+    group: str,
+    detail: str,
+    remedy: str,
+    mend: str,
+    *,
+    since: str | None = None,
+    reason: str | None = None,
 ) -> Problem:
     return Problem(
         rank=Rank.DEAD_LETTERS,
@@ -298,6 +336,7 @@ def _letters(
         group=group,
         since=since,
         detail=detail,
+        remedy=remedy,
         reason=reason,
         command=mend,
     )
@@ -312,6 +351,7 @@ def worst_first(found: Iterable[Problem]) -> list[Problem]:
     """Sort by rank, and the oldest of each rank first."""
 
     def place(each: Problem) -> tuple[int, int, str, str, str]:
-        return each.rank, oldest_first(each.seconds), each.topic, each.group, each.key or ""
+        seconds = each.lasted if each.seconds is None else each.seconds
+        return each.rank, oldest_first(seconds), each.topic, each.group, each.key or ""
 
     return sorted(found, key=place)
