@@ -47,7 +47,7 @@ class Owners:
         if row is None:
             return OwnerState.MISSING
         if row.deregistered:
-            return OwnerState.STOPPED
+            return OwnerState.STOPPED if row.found_dead_by is None else OwnerState.DEAD
         if row.expires_at <= row.now:
             return OwnerState.EXPIRED
         if row.lock_free_on(self._server):
@@ -74,12 +74,19 @@ class Owners:
     def silent(self, owner: str) -> float | None:
         """Return the seconds since the owner stopped, or since its last sign of life. None: it has no row."""
         row = self.rows.get(owner)
-        return None if row is None else max(0, row.now - (row.deregistered_at or row.heartbeat_at)) / 1000
+        if row is None:
+            return None
+        left = row.deregistered_at if row.found_dead_by is None else 0
+        return max(0, row.now - (left or row.heartbeat_at)) / 1000
 
     def unchanged(self) -> float:
         """Return the seconds since the last sign of life of an owner that is not alive; infinite if there is none."""
         gone = [self.silent(owner) for owner in self.rows if not self.alive(owner)]
         return min((seconds for seconds in gone if seconds is not None), default=inf)
+
+    def handed_out(self, in_flight: int, waiting: int) -> tuple[int, int]:
+        """Return how many messages are in flight, and how many wait. Without a living owner, all of them wait."""
+        return (in_flight, waiting) if any(map(self.alive, self.rows)) else (0, in_flight + waiting)
 
     def last(self) -> tuple[LastMember, ...]:
         """Return who was there last, if nobody is alive."""
