@@ -12,7 +12,7 @@ import pytest
 from rich.text import Text
 
 from lanelog._engine.contradictions import Contradiction
-from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, LastMember, MessageState, OwnerState, TopicInfo
+from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, LastMember, MessageState, OwnerState, Status, TopicInfo
 from lanelog.admin.operate.held_heads import HeldHead
 from lanelog.admin.operate.problem import Problem, Rank, command
 from lanelog.admin.operate.problems import (
@@ -28,7 +28,7 @@ from lanelog.admin.operate.problems import (
 from lanelog.admin.operate.writes import Unwritten
 from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told
-from lanelog.dashboard.stuck import _buttons
+from lanelog.dashboard.stuck import _buttons, headline
 from support.cli import all_verbs
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -350,6 +350,18 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
     ]
     assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
     assert plain(told([], most=100)) == ["nothing is stuck"]
+
+
+def test_nothing_is_stuck_counts_what_waits_for_its_next_attempt() -> None:
+    """A wait that is young is no problem, and is no silence either."""
+    assert plain(told([], most=100, waiting=1)) == ["nothing is stuck; 1 message waits for its next attempt"]
+    several = "nothing is stuck in what was looked at; 1,200 messages wait for their next attempt"
+    assert plain(told([], most=100, waiting=1200, complete=False)) == [several]
+    seen = Status(
+        at=WHEN, topics=1, groups=(group(waiting=2), group(waiting=1)), lag=3, oldest_age=1.0, oldest_age_exact=True,
+        dead_letters=0, problems=(),
+    )  # fmt: skip
+    assert headline(seen)[0].startswith("Nothing is stuck; 3 messages wait for their next attempt. 1 topic,")
 
 
 def held(key: str, connection: int) -> Problem:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from lanelog._text import age, plural, shown
 from lanelog.admin.operate.problem import HEAD_LOCKED, OWNER_GONE, Rank, command
+from lanelog.admin.operate.status import attempts_awaited
 from lanelog.cli._output import Line
 from lanelog.cli._table import Tone
 
@@ -28,7 +29,7 @@ _NAMED: Final = 3
 _TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
 
 
-def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> list[Line]:
+def told(problems: Sequence[Problem], *, most: int, complete: bool = True, waiting: int = 0) -> list[Line]:
     """Return the lines of all problems, in order.
 
     Problems of one group that are alike stand where the first of them is.
@@ -37,10 +38,12 @@ def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> li
         problems: The worst first.
         most: The number of lanes of a group that were looked at. If all are alike, there may be more.
         complete: Whether all was looked at.
+        waiting: The number of messages that wait for their next attempt.
     """
     if not problems:
-        good = Text("nothing is stuck", style=Tone.GOOD)
-        return [good if complete else Text("nothing is stuck in what was looked at", style=Tone.WARN)]
+        waits = f"; {attempts_awaited(waiting)}" if waiting else ""
+        good = Text(f"nothing is stuck{waits}", style=Tone.GOOD)
+        return [good if complete else Text(f"nothing is stuck in what was looked at{waits}", style=Tone.WARN)]
     return [line for alike in _alike(problems) for line in (*_lines(alike, most), "")]
 
 

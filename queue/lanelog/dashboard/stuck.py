@@ -13,7 +13,7 @@ from attrs import frozen
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
 from lanelog.admin.operate.problem import FAILING, OWNER_GONE
-from lanelog.admin.operate.status import members_of
+from lanelog.admin.operate.status import attempts_awaited, members_of
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.views import WebButton, WebCell, link
 
@@ -59,9 +59,10 @@ def headline(status: Status) -> tuple[str, str]:
     if status.left_out:
         sums += f"; {status.left_out}"
     if not status.problems:
+        waits = f"; {attempts_awaited(status.waiting)}" if status.waiting else ""
         if status.left_out:
-            return f"Nothing is stuck in what was looked at. {sums}.", "warn"
-        return f"Nothing is stuck. {sums}.", "good"
+            return f"Nothing is stuck in what was looked at{waits}. {sums}.", "warn"
+        return f"Nothing is stuck{waits}. {sums}.", "good"
     worst = status.problems[0].rank
     return f"{plural(len(status.problems), 'problem')}. {sums}.", "bad" if worst <= Rank.NOBODY else "warn"
 

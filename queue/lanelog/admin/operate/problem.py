@@ -14,6 +14,8 @@ from attrs import frozen
 
 from lanelog._text import age, shown
 
+BEHIND: Final = "behind"
+"""The state of a group whose oldest message waits, though nothing is stuck."""
 FAILING: Final = "failing"
 """The state of a lane whose first message failed and waits for its next attempt."""
 OWNER_GONE: Final = "owner gone"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from lanelog._engine.lane.error_text import summary
 from lanelog._stores import _counted as counted
 from lanelog._text import age, moment, plural, shown
-from lanelog.admin.operate.problem import FAILING, HEAD_LOCKED, OWNER_GONE, Problem, Rank, command
+from lanelog.admin.operate.problem import BEHIND, FAILING, HEAD_LOCKED, OWNER_GONE, Problem, Rank, command
 from lanelog.admin.read.owners import GRACE
 from lanelog.admin.types.topology import MessageState
 
@@ -113,7 +113,7 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -
     if (group.oldest_age or 0) <= SLOW:
         return []
     detail = f"{behind}, {plural(group.members, 'member')}"
-    return problem(Rank.BEHIND, "behind", detail, "where it is", command("lanes", *names, options=["--by", "lag"]))
+    return problem(Rank.BEHIND, BEHIND, detail, "where it is", command("lanes", *names, options=["--by", "lag"]))
 
 
 def _last(group: GroupInfo) -> str:
