@@ -21,10 +21,8 @@ from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from lanelog._database import Database
-    from lanelog.admin.operate.status import Status
     from lanelog.admin.types.topology import GroupInfo, LaneInfo
 
 APART: Final = 2.0
@@ -54,7 +52,11 @@ def rates(before: LaneInfo, after: LaneInfo, seconds: float) -> Rates | None:
 
 
 def name_keys(
-    database: Database, found: Sequence[Problem], groups: Sequence[GroupInfo], at: datetime, since: Status | None
+    database: Database,
+    found: Sequence[Problem],
+    groups: Sequence[GroupInfo],
+    before: Sequence[LaneInfo] | None,
+    seconds: float,
 ) -> tuple[list[Problem], tuple[LaneInfo, ...]]:
     """Name the key where most of a group's lag is in one key. Return all problems, and those lanes.
 
@@ -62,9 +64,9 @@ def name_keys(
         database: Where to look.
         found: All problems.
         groups: All groups.
-        at: When this answer began, by the database's clock.
-        since: An earlier answer, which is taken for the first of the two looks. Without it, this takes two seconds more
-            if there is such a key.
+        before: The lanes that an earlier answer has named, which is taken for the first of the two looks. None: there
+            is none, and this takes two seconds more if there is such a key.
+        seconds: How long ago that was.
 
     A lane of which another problem tells is not named: that is what holds it up.
     """
@@ -80,11 +82,10 @@ def name_keys(
         for group, lane in zip(chosen, looks, strict=True)
         if lane is not None and lane.lag >= SHARE * group.lag and _place(lane) not in told
     ]
-    if since is None:
+    if before is None:
         measured = _again(database, [lane for _, lane in heavy], began)
     else:
-        earlier = {_place(lane): lane for lane in since.heaviest_lanes}
-        seconds = (at - since.at).total_seconds()
+        earlier = {_place(lane): lane for lane in before}
         measured = {
             _place(lane): rates(earlier[_place(lane)], lane, seconds) for _, lane in heavy if _place(lane) in earlier
         }

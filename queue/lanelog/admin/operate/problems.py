@@ -188,22 +188,26 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
         mend = command("release", *place)
         return problem(Rank.STUCK, OWNER_GONE, detail, "to free all its lanes", mend, lasted=lane.owner_silent)
     if lane.state is MessageState.RETRYABLE and lane.attempts:
-        due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
-        detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}"
-        return problem(
-            Rank.STUCK,
-            FAILING,
-            detail,
-            "when the cause is mended, at once",
-            command("retry", *place),
-            cause=summary(lane.last_error),
-            for_all=command("retry", lane.topic, lane.group, options=["--all"]),
-        )
+        return _failing(lane, problem)
     if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
         detail = f"attempt {lane.attempts} has been running for {age(running)}"
         mend = command("release", *place)
         return problem(Rank.STUCK, "slow", detail, "to have another worker try", mend, lasted=running)
     return _of_lease(lane, group, problem)
+
+
+def _failing(lane: LaneInfo, problem: Callable[..., Problem]) -> Problem:
+    """Return the problem of a lane whose first message failed. `problem` makes it."""
+    due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
+    return problem(
+        Rank.STUCK,
+        FAILING,
+        f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}",
+        "when the cause is mended, at once",
+        command("retry", lane.topic, lane.group, lane.key),
+        cause=summary(lane.last_error),
+        for_all=command("retry", lane.topic, lane.group, options=["--all"]),
+    )
 
 
 def _of_lease(

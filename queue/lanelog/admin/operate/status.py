@@ -136,7 +136,8 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
     seen = look(database, chosen)
     groups = [each.info for each in seen.groups]
     growth = {} if since is None else _growth(groups, at, since)
-    found, heaviest = backlog.name_keys(database, list(_problems(database, seen, growth)), groups, at, since)
+    before, seconds = (None, 0.0) if since is None else (since.heaviest_lanes, (at - since.at).total_seconds())
+    found, heaviest = backlog.name_keys(database, list(_problems(database, seen, growth)), groups, before, seconds)
     ages = [group.oldest_age for group in groups if group.oldest_age is not None]
     return Status(
         at=at,
