@@ -1,10 +1,13 @@
 """The verbs that look, on a real server: what they print, as columns and as JSON, and when they raise an alarm."""
 
 import json
+import re
 import shlex
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
@@ -208,7 +211,7 @@ def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
     monkeypatch.setattr(status, "EXPLAINED", 1)
     found = {each.topic: each for each in lanelog_client.admin.status().problems}
     assert {topic: each.reason for topic, each in found.items()} == {"few": None, "many": None, "some": "boom"}
-    assert found["few"].detail == "1 dead letter; why:"
+    assert found["few"].detail == "1 dead letter"
     assert found["few"].command == "lanelog dlq list few --reasons"
 
 
@@ -309,13 +312,13 @@ def test_status_says_what_is_stuck_and_what_mends_it(
     later()
     text = command("status").stdout
     assert text.startswith("1 topic, 1 group, 1 member: lag 3, oldest ")
-    assert "FAILING  merge builders fails offset 1, for " in text
+    assert "FAILING  merge builders fails offset 1, the oldest waits " in text
     assert r"attempt 1 failed: no \x1b[31mbranch; the next in 9m" in text
     (line,) = (line.strip() for line in text.splitlines() if line.startswith("    $ "))
-    assert line == "$ lanelog skip merge builders fails 1 --why '…'"
+    assert line == "$ lanelog retry merge builders fails"
     (problem,) = command.json("status")["problems"]
     assert (problem["key"], problem["offset"], problem["what"]) == ("fails", 1, "failing")
-    assert "would skip offset 1" in command(*shlex.split(line.removeprefix("$ lanelog "))).stdout
+    assert "would hand out 1 message" in command(*shlex.split(line.removeprefix("$ lanelog "))).stdout
     assert "skipped offset 1" in command("skip", "merge", "builders", "fails", "1", "--why", "…", "--execute").stdout
     eventually(lambda: "FAILING" not in command("status").stdout or "offset 2" in command("status").stdout)
 
@@ -349,7 +352,7 @@ def test_status_of_pauses_dead_letters_and_missing_members(
     later()
     found = command.json("status")["problems"]
     assert [(each["what"], each["command"]) for each in found] == [
-        ("nobody consumes", "lanelog delete-group orders billing"),
+        ("nobody consumes", "lanelog members orders billing"),
         ("paused", "lanelog resume mail post"),
         ("dead letters", """lanelog dlq redrive orders billing --reason 'it'"'"'s bad'"""),
     ]
@@ -466,3 +469,43 @@ def test_tail_follows(
     seen = [(line.split()[0], line.split()[-1]) for line in text.splitlines()]
     assert [what for lane, what in seen if lane == "k"] == ["1a", "1b", "2a", "2b"]
     assert [lane for lane, _ in seen if lane != "k"] == ([] if key else ["new-1", "new-2"])
+
+
+@pytest.mark.thorough
+def test_a_backlog_in_one_key_is_named_with_its_key_and_rates(
+    command: Command, lanelog_client: lanelog.Client, raw: Any
+) -> None:
+    """Two looks say how many messages come in and go out, or a look and an earlier answer."""
+    lanelog_client.publish_many("merge", [("big", b"x")] * 200 + [("small", b"x")] * 20)
+    on, handled = Event(), Event()
+
+    def handle(message: lanelog.Message) -> None:
+        if message.key == "big":
+            handled.set()
+            on.wait(0.2)
+
+    with lanelog_client.subscribe("merge", "builders", handle):
+        eventually(lambda: lanelog_client.admin.groups("merge")[0].lagging_lanes == 1)
+        rows(raw, "UPDATE queue_messages SET created_at = created_at - 90000")
+        assert handled.wait(10)
+        before = lanelog_client.admin.status()
+        (found,) = before.problems
+        assert (found.what, found.key, found.command) == ("behind", "big", "lanelog lanes merge builders --by lag")
+        come, go = map(float, re.findall(r"([\d.]+)/s (?:come in|go out)", found.detail))
+        assert come == 0.0
+        assert 1.0 <= go <= 6.0
+        assert "order='concurrent' or a faster handler; more workers cannot" in found.detail
+        assert "BEHIND  merge builders big, the oldest waits " in command("status").stdout
+        lanelog_client.publish_many("merge", [("big", b"x")] * 40)
+        (later,) = lanelog_client.admin.status(since=before).problems
+        assert not later.detail.partition("key, ")[2].startswith("0.0/s come in")
+        on.set()
+
+
+def test_no_backlog_is_looked_at_twice(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is behind, an answer takes no second look."""
+    lanelog_client.publish("merge", "k", b"1")
+    monkeypatch.setattr("lanelog.admin.operate.backlog.APART", 60.0)
+    began = time.monotonic()
+    assert lanelog_client.admin.status().heaviest_lanes == ()
+    assert time.monotonic() - began < 30

@@ -1,21 +1,23 @@
 """What `status` makes of values: which problem, how bad, and with which command."""
 
+import re
 import shlex
 from datetime import UTC, datetime
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from rich.text import Text
 
-from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
+from lanelog._engine.contradictions import Contradiction
+from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, LastMember, MessageState, OwnerState, Status, TopicInfo
 from lanelog.admin.operate.held_heads import HeldHead
+from lanelog.admin.operate.problem import Problem, Rank, command
 from lanelog.admin.operate.problems import (
-    Problem,
-    Rank,
-    command,
     lanes_may_be_wrong,
+    of_contradiction,
     of_group,
     of_held_head,
     of_lane,
@@ -26,6 +28,7 @@ from lanelog.admin.operate.problems import (
 from lanelog.admin.operate.writes import Unwritten
 from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told
+from lanelog.dashboard.stuck import _buttons, headline
 from support.cli import all_verbs
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -67,10 +70,10 @@ def reason(text: str, count: int) -> DeadLetterReason:
     )
 
 
-DELETE = "lanelog delete-group merge builders"
+MEMBERS = "lanelog members merge builders"
 RESUME = "lanelog resume merge builders"
 RELEASE = "lanelog release merge builders 'repo 1'"
-SKIP = "lanelog skip merge builders 'repo 1' 7 --why '…'"
+RETRY = "lanelog retry merge builders 'repo 1'"
 FAILING = {"state": MessageState.RETRYABLE, "attempts": 2, "last_error": "no", "next_attempt_in": 3.0}
 FREE = {"owner": None, "owner_state": None}
 
@@ -80,20 +83,79 @@ FREE = {"owner": None, "owner_state": None}
     [
         ({"lag": 0, "oldest_age": None, "members": 0}, None, None),
         ({}, None, None),
-        ({"members": 0}, "nobody consumes", DELETE),
+        ({"members": 0}, "nobody consumes", MEMBERS),
         ({"members": 0, "members_unchanged": 30.0}, None, None),
         ({"oldest_age": 61.0}, "behind", "lanelog lanes merge builders --by lag"),
         ({"paused_at": WHEN, "members": 0}, "paused", RESUME),
         ({"paused_at": WHEN, "lag": 0}, "paused", RESUME),
         ({"order": "archive", "members": 0, "oldest_age": 86_400.0}, None, None),
         ({"order": "archive", "oldest_age": 100_000.0}, None, None),
-        ({"order": "archive", "members": 0, "oldest_age": 86_401.0}, "not archived", DELETE),
-        ({"order": "replay", "members": 0, "oldest_age": 86_401.0}, "replay unfinished", DELETE),
+        ({"order": "archive", "members": 0, "oldest_age": 86_401.0}, "not archived", MEMBERS),
+        ({"order": "replay", "members": 0, "oldest_age": 86_401.0}, "replay unfinished", MEMBERS),
     ],
 )
 def test_a_group(changes: dict[str, Any], what: str | None, mend: str | None) -> None:
     """A pause explains everything; no member comes before being behind; a young backlog with members is work."""
     assert [(each.what, each.command) for each in of_group(group(**changes), None)] == ([(what, mend)] if what else [])
+
+
+def every_problem() -> list[Problem]:
+    """One of each state that `status` can print."""
+    groups = (
+        {"members": 0},
+        {"oldest_age": 61.0},
+        {"paused_at": WHEN},
+        *({"order": job, "members": 0, "oldest_age": 86_401.0} for job in ("archive", "replay")),
+    )
+    lanes: tuple[dict[str, Any], ...] = (
+        {"owner_state": OwnerState.DEAD},
+        FAILING,
+        {"state": MessageState.PROCESSING, "attempts": 1},
+        FREE,
+        {"lease_epoch": 2**64 - 1},
+        {"lease_epoch": 2**64 - 1, **FREE},
+        {"paused_at": WHEN},
+    )
+    servers = (Unwritten(what=what, detail="", seconds=1.0) for what in ("read only", "no writes", "another server"))
+    wrong = Contradiction(topic="merge", group="builders", key="a", problem="lost", offset=1, head=0)
+    found = [
+        *map(of_server, servers),
+        of_contradiction(wrong),
+        held("a", 12),
+        *(each for changes in groups for each in of_group(group(**changes), None)),
+        *(of_lane(lane(**changes), GROUP, 61.0) for changes in lanes),
+        *of_letters(TOPIC, [reason("bad", 5), reason("a\x1b", 4), reason("b", 3), reason("c", 2)]),
+        *of_letters(TOPIC, None),
+    ]
+    return [each for each in found if each is not None]
+
+
+def test_no_problem_names_a_command_that_destroys() -> None:
+    """For each state of the runbook: what it names looks, hands out again, or puts back."""
+    runbook = (Path(__file__).parents[2] / "docs/operations/runbook.md").read_text()
+    states = re.findall(r"^\| `([A-Z ]+)` \|", runbook, re.MULTILINE)
+    found = every_problem()
+    assert {each.what.upper() for each in found} == set(states)
+    heals = re.compile("lanelog (doctor|status|members|lanes|retry|release|resume|dlq list|dlq redrive) ?")
+    assert [each.command for each in found if not heals.match(each.command)] == []
+    assert [each.what for each in found if re.search("skip|delete|purge|give it up", each.sentence)] == []
+    buttons = {(each.what, button.href.partition("?")[0]) for each in found for button in _buttons(each)[:1]}
+    assert {href for _, href in buttons} == {"act/redrive", "act/release", "act/resume", "act/retry"}
+
+
+def test_a_group_without_members_names_who_was_there_last() -> None:
+    """With the host, and since when each is gone; once their rows are deleted, that it is not known any more."""
+    gone = (
+        LastMember(name="vm-1-23:abc", state=OwnerState.DEAD, silent=185.0),
+        LastMember(name="vm-2-7:def", state=OwnerState.STOPPED, silent=4000.0),
+    )
+    (found,) = of_group(group(members=0, last_members=gone), None)
+    who = "vm-1-23:abc (dead, gone for 3m05s), vm-2-7:def (stopped, gone for 1h06m)"
+    assert found.detail == f"3 messages in 1 lane; last there: {who}; start its subscribers again"
+    assert found.sentence == f"{found.detail}; who they were:"
+    assert found.lines()[0] == "NOBODY CONSUMES  merge builders, for 3m05s"
+    (found,) = of_group(group(members=0), None)
+    assert "; who was there last is not known any more; start" in found.detail
 
 
 def test_a_growing_lag_says_so() -> None:
@@ -112,7 +174,7 @@ def test_a_growing_lag_says_so() -> None:
         ({"owner_state": OwnerState.DEAD}, None, "owner gone", RELEASE),
         ({"owner_state": OwnerState.DEAD, "owner_silent": 30.0}, None, None, None),
         ({"owner_state": OwnerState.MISSING, "owner_silent": None}, None, "owner gone", RELEASE),
-        (FAILING, None, "failing", SKIP),
+        (FAILING, None, "failing", RETRY),
         ({**FAILING, "oldest_age": 30.0}, None, None, None),
         ({"state": MessageState.PROCESSING}, 60.0, None, None),
         ({"state": MessageState.PROCESSING, "attempts": 1}, 61.0, "slow", RELEASE),
@@ -215,7 +277,7 @@ def test_a_problem_of_the_server_names_no_topic() -> None:
     """The state and how long it has lasted; why; and where more is seen."""
     assert of_server(Unwritten(what="no writes", detail="a lock", seconds=65.0)).lines() == [
         "NO WRITES, for 1m05s",
-        "    a lock; nothing is said about members here",
+        "    a lock; nothing is said about members here; to see more:",
         "    $ lanelog doctor",
     ]
 
@@ -235,9 +297,9 @@ def test_a_problem_is_three_lines() -> None:
     found = of_lane(lane(state=MessageState.RETRYABLE, attempts=2, last_error="no\nway"), GROUP, None)
     assert isinstance(found, Problem)
     assert found.lines() == [
-        "FAILING  merge builders repo 1 offset 7, for 31s, owner host-1:abc",
-        r"    attempt 2 failed: no\nway; the next is due; to give it up:",
-        f"    $ {SKIP}",
+        "FAILING  merge builders repo 1 offset 7, the oldest waits 31s, owner host-1:abc",
+        r"    attempt 2 failed: no\nway; the next is due; when the cause is mended, at once:",
+        f"    $ {RETRY}",
     ]
 
 
@@ -245,8 +307,8 @@ def test_a_lane_that_waits_for_its_next_attempt_names_the_verb_that_ends_the_wai
     """Beside when the attempt comes by itself; the command stays the one that gives the message up."""
     found = of_lane(lane(**FAILING | {"next_attempt_in": 540.0}), GROUP, None)
     assert isinstance(found, Problem)
-    assert "; the next in 9m00s, at once by `lanelog retry`; to give it up:" in found.detail
-    assert found.command == SKIP
+    assert found.sentence.endswith("; the next in 9m00s; when the cause is mended, at once:")
+    assert found.command == RETRY
 
 
 def plain(entries: list[list[Line]]) -> list[str]:
@@ -261,20 +323,44 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         for n in range(40)
     ]
     other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
-    detail = "attempt 2 failed: no branch 0; the next in 3s, at once by `lanelog retry`; to give it up:"
+    detail = "attempt 2 failed: no branch 0; the next in 3s; when the cause is mended, at once:"
     lines = plain(told([*filter(None, failing), *filter(None, [other])], most=100))
     assert lines[:4] == [
-        "FAILING  merge builders 40 lanes, the oldest for 1m40s",
+        "FAILING  merge builders 40 lanes, the oldest waits 1m40s",
         f"    lanes k0, k1, k2, …; the first: {detail}",
-        "    $ lanelog lanes merge builders --by age",
+        "    $ lanelog retry merge builders --all",
         "",
     ]
     assert lines[4].startswith("FAILING  merge builders other offset 7")
     gone = [lane(key=f"k{n}", owner_state=OwnerState.DEAD) for n in range(3)]
     lines = plain(told([each for one in gone if (each := of_lane(one, GROUP, None))], most=100))
-    assert lines[2] == "    $ lanelog release merge builders k0"  # which releases all lanes of their owner
+    gone_all = "its owner is dead, and others have not taken the lane yet; to free all its lanes:"
+    assert lines == [
+        "OWNER GONE  merge builders 3 lanes, the longest for 31s",
+        f"    lanes k0, k1, k2; the first: {gone_all}",
+        "    $ lanelog release merge builders k0",
+    ]
+    slow = [lane(key=f"k{n}", state=MessageState.PROCESSING, attempts=1) for n in range(2)]
+    lines = plain(told([each for n, one in enumerate(slow) if (each := of_lane(one, GROUP, 61.0 + n))], most=100))
+    assert lines == [
+        "SLOW  merge builders 2 lanes, the longest for 1m02s",
+        "    lanes k0, k1; the first: attempt 1 has been running for 1m01s; which they are:",
+        "    $ lanelog lanes merge builders --by age",
+    ]
     assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
     assert plain(told([], most=100)) == ["nothing is stuck"]
+
+
+def test_nothing_is_stuck_counts_what_waits_for_its_next_attempt() -> None:
+    """A wait that is young is no problem, and is no silence either."""
+    assert plain(told([], most=100, waiting=1)) == ["nothing is stuck; 1 message waits for its next attempt"]
+    several = "nothing is stuck in what was looked at; 1,200 messages wait for their next attempt"
+    assert plain(told([], most=100, waiting=1200, complete=False)) == [several]
+    seen = Status(
+        at=WHEN, topics=1, groups=(group(waiting=2), group(waiting=1)), lag=3, oldest_age=1.0, oldest_age_exact=True,
+        dead_letters=0, problems=(),
+    )  # fmt: skip
+    assert headline(seen)[0].startswith("Nothing is stuck; 3 messages wait for their next attempt. 1 topic,")
 
 
 def held(key: str, connection: int) -> Problem:
@@ -292,7 +378,7 @@ def test_each_connection_that_holds_heads_is_an_entry_of_its_own() -> None:
         "time out. Commit it, roll it back, or `KILL {0}`; then look again:"
     )
     assert plain(told([held("a", 12), held("b", 15), held("c", 12)], most=100)) == [
-        "HEAD LOCKED  merge - 2 lanes, the oldest for 9s",
+        "HEAD LOCKED  merge - 2 lanes, the longest for 9s",
         f"    lanes a, c; the first: {by.format(12)}",
         "    $ lanelog status merge",
         "",
@@ -308,8 +394,7 @@ def test_a_held_row_of_a_topic_is_not_taken_for_a_key() -> None:
     assert problem.key is None
     assert problem.detail == (
         "Connection 12 (app@h) has an open transaction that has locked the topic's own row. The first publish under a "
-        "key, members that take lanes and administration may wait for it. Commit it, roll it back, or `KILL 12`; then "
-        "look again:"
+        "key, members that take lanes and administration may wait for it. Commit it, roll it back, or `KILL 12`"
     )
 
 

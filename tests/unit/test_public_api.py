@@ -18,7 +18,8 @@ NAMES = {
 ADMIN_NAMES = {
     "Admin", "AuditInfo", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding",
     "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState",
-    "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
+    "HistoryInfo", "LaneInfo", "LastMember", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState",
+    "OffsetInfo",
     "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried",
     "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
     "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ServerFigures", "TableSize",

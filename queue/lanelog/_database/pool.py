@@ -16,6 +16,7 @@ from attrs import define, field
 
 from lanelog._database import codes, fork
 from lanelog._database.blocking import LockHolder, holder
+from lanelog._database.crowd import Crowd
 from lanelog._database.driver import Driver
 from lanelog._database.executor import Executor
 from lanelog._database.loans import Loan, SharedWires
@@ -60,11 +61,13 @@ class Database:
     _closed: bool = field(default=False, init=False)
     _facts: ServerFacts | None = field(default=None, init=False)
     _worth: Worth = field(factory=Worth, init=False, repr=False)
+    _crowd: Crowd = field(init=False, repr=False)
     waits: int = field(default=0, init=False, repr=False)
     """How often a thread had to wait for a connection of the pool."""
 
     def __attrs_post_init__(self) -> None:
         self._driver = Driver(self.config)
+        self._crowd = Crowd(self.config.pool_size)
         self._wires = SharedWires(self._driver)
         fork.register_shared(self)
 
@@ -226,7 +229,7 @@ class Database:
     def _take(self, loan: Loan, seconds: float) -> None:
         at_once = loan.take()
         self.waits += not at_once  # two threads at once may count one wait
-        if not at_once and not loan.wait(seconds):
+        if not at_once and not self._crowd.wait(loan, seconds):
             raise DatabaseError(
                 f"all {self.config.pool_size} connections of the pool were in use for {seconds:g} s: "
                 "raise pool_size, or shorten the transactions",

@@ -105,6 +105,14 @@ EVENTS: Final = (
         "topic key group problem offset head",
     ),
     Event(
+        "pool.too_small",
+        "WARNING",
+        "database",
+        "A hundred times within a minute, a thread waited for a connection of the pool. `needed`: the `pool_size` with "
+        "which none would have waited. Once for each client.",
+        "pool_size waits needed remedy",
+    ),
+    Event(
         "tables.older",
         "WARNING",
         "database",

@@ -116,6 +116,9 @@ class Admin:
         replay that no process runs after a day. Pauses, dead letters and contradictions between tables are shown at
         once.
 
+        Where one key has at least half of the lag of a group that is behind, the problem names it, and says how many
+        messages a second come in and go out. For that, this looks twice, two seconds apart, or compares with `since`.
+
         Args:
             topics: Look only at these topics. None: at all, up to 1,000.
             since: An earlier answer. Where a lag has grown since then, its problem says by how many messages a second.

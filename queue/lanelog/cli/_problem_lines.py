@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from lanelog._text import age, plural, shown
-from lanelog.admin.operate.problems import HEAD_LOCKED, OWNER_GONE, Rank, command
+from lanelog.admin.operate.problem import HEAD_LOCKED, OWNER_GONE, Rank, command
+from lanelog.admin.operate.status import attempts_awaited
 from lanelog.cli._crop import crop
 from lanelog.cli._output import Line
 from lanelog.cli._table import Tone
@@ -32,7 +33,7 @@ _TOPIC: Final = 30
 _TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
 
 
-def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> list[list[Line]]:
+def told(problems: Sequence[Problem], *, most: int, complete: bool = True, waiting: int = 0) -> list[list[Line]]:
     """Return the lines of each entry, in order.
 
     Problems of one group that are alike stand where the first of them is. Dead letters of several topics are one entry,
@@ -42,10 +43,12 @@ def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> li
         problems: The worst first.
         most: The number of lanes of a group that were looked at. If all are alike, there may be more.
         complete: Whether all was looked at.
+        waiting: The number of messages that wait for their next attempt.
     """
     if not problems:
-        good = Text("nothing is stuck", style=Tone.GOOD)
-        return [[good if complete else Text("nothing is stuck in what was looked at", style=Tone.WARN)]]
+        waits = f"; {attempts_awaited(waiting)}" if waiting else ""
+        good = Text(f"nothing is stuck{waits}", style=Tone.GOOD)
+        return [[good if complete else Text(f"nothing is stuck in what was looked at{waits}", style=Tone.WARN)]]
     letters = [each for each in problems if each.rank is Rank.DEAD_LETTERS]
     if len({each.topic for each in letters}) == 1:
         letters = []
@@ -90,10 +93,18 @@ def _together(alike: Sequence[Problem], most: int) -> list[str]:
     first = alike[0]
     lanes = plural(len(alike), "lane") + (" or more" if len(alike) >= most else "")
     line = f"{first.what.upper()}  {shown(first.topic)} {shown(first.group)} {lanes}"
-    if first.seconds is not None:
-        line += f", the oldest for {age(max(each.seconds or 0 for each in alike))}"
+    if first.since is not None:
+        line += f", the first since {min(each.since for each in alike if each.since is not None)}"
+    elif first.lasted is not None:
+        line += f", the longest for {age(max(each.lasted or 0 for each in alike))}"
+    elif first.seconds is not None:
+        line += f", the oldest waits {age(max(each.seconds or 0 for each in alike))}"
     keys = ", ".join(shown(each.key, 40) for each in alike[:_NAMED])
     more = ", …" if len(alike) > _NAMED else ""
     same = {each.owner if each.what == OWNER_GONE else each.command for each in alike}
-    mend = first.command if len(same) == 1 else command("lanes", first.topic, first.group, options=["--by", "age"])
-    return [line, f"    lanes {keys}{more}; the first: {first.detail}", f"    $ {mend}"]
+    remedy, mend = first.remedy, first.command
+    if len(same) > 1 and first.command_for_all is not None:
+        mend = first.command_for_all
+    elif len(same) > 1:
+        remedy, mend = "which they are", command("lanes", first.topic, first.group, options=["--by", "age"])
+    return [line, f"    lanes {keys}{more}; the first: {first.detail}; {remedy}:", f"    $ {mend}"]

@@ -86,11 +86,12 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
 def members(admin: Admin, *, topic: str, group: str) -> Answer:
     """List the subscribers of GROUP on TOPIC, alive or not."""
     found = admin.members(topic, group)
+    finders = (_columns.FOUND_DEAD,) if any(each.found_dead_by for each in found) else ()
     where = _totals.where(topic, group)
     return Answer(
         data=found,
         summary=f"{where}: {_totals.members(found)}",
-        table=Table(_columns.MEMBERS, found, admin.now()),
+        table=Table((*_columns.MEMBERS, *finders), found, admin.now()),
         total=_totals.lanes_of_members(found),
         nothing=f"{where}: no member; nobody has subscribed, or its heartbeat is forgotten",
     )

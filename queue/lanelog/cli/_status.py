@@ -55,7 +55,7 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     return Answer(
         data=found,
         before=[summary, ""],
-        entries=told(found.problems, most=LANES, complete=not left_out),
+        entries=told(found.problems, most=LANES, complete=not left_out, waiting=found.waiting),
         table=Table(_columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
         alarms=alarms(measured(found.groups), max_lag, max_age, left_out=left_out if unproven else ""),
         left_out="" if unproven else left_out,

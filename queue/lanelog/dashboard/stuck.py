@@ -12,18 +12,21 @@ from attrs import frozen
 
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
-from lanelog.admin.operate.status import members_of
+from lanelog.admin.operate.problem import FAILING, OWNER_GONE
+from lanelog.admin.operate.status import attempts_awaited, members_of
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.views import WebButton, WebCell, link
 
 SHOWN: Final = 50
 """Problems on the front page. The rest is counted."""
-_LANE_ACTIONS: Final = {"failing": "skip", "owner gone": "release", "slow": "release"}
-_GROUP_ACTIONS: Final = {
-    "nobody consumes": "delete-group",
-    "not archived": "delete-group",
-    "replay unfinished": "delete-group",
+_LANE_ACTIONS: Final = {
+    FAILING: ("retry", "skip"),
+    OWNER_GONE: ("release",),
+    "slow": ("release",),
 }
+"""The first one brings work back. A group that nobody consumes needs a process, which no button starts."""
+_PEOPLE: Final = ("no owner", "nobody consumes", "not archived", "replay unfinished")
+"""States of which more is seen in who the members are, or were."""
 
 
 @frozen(kw_only=True)
@@ -56,9 +59,10 @@ def headline(status: Status) -> tuple[str, str]:
     if status.left_out:
         sums += f"; {status.left_out}"
     if not status.problems:
+        waits = f"; {attempts_awaited(status.waiting)}" if status.waiting else ""
         if status.left_out:
-            return f"Nothing is stuck in what was looked at. {sums}.", "warn"
-        return f"Nothing is stuck. {sums}.", "good"
+            return f"Nothing is stuck in what was looked at{waits}. {sums}.", "warn"
+        return f"Nothing is stuck{waits}. {sums}.", "good"
     worst = status.problems[0].rank
     return f"{plural(len(status.problems), 'problem')}. {sums}.", "bad" if worst <= Rank.NOBODY else "warn"
 
@@ -83,9 +87,9 @@ def _card(problem: Problem) -> StuckCard:
         what=problem.what,
         tone="bad" if problem.rank <= Rank.NOBODY else "warn",
         place=tuple(place),
-        since=f"since {problem.since}" if problem.since else f"for {age(problem.seconds)}" if problem.seconds else "",
+        since=problem.lasts,
         owner=problem.owner,
-        detail=problem.detail,
+        detail=problem.sentence,
         command=problem.command,
         buttons=_buttons(problem),
         look=_look(problem),
@@ -93,23 +97,27 @@ def _card(problem: Problem) -> StuckCard:
 
 
 def _buttons(problem: Problem) -> tuple[WebButton, ...]:
-    group, key, offset = problem.group or None, problem.key, None
+    group, key = problem.group or None, problem.key
     if group is None:
         return ()
+    names: tuple[str, ...] = ()
     if problem.reason is not None:
-        name = "redrive"
+        names = ("redrive",)
     elif problem.rank is Rank.PAUSED:
-        name = "resume"
+        names = ("resume",)
     elif key is not None:
-        name = _LANE_ACTIONS.get(problem.what, "")
-        offset = problem.offset if name == "skip" else None
-    else:
-        name = _GROUP_ACTIONS.get(problem.what, "")
-    names = [name, "retry"] if name == "skip" else [name] if name else []
+        names = _LANE_ACTIONS.get(problem.what, ())
     return tuple(
         WebButton(
             text=ACTIONS[each].label,
-            href=link(f"act/{each}", topic=problem.topic, group=group, key=key, offset=offset, letters=problem.reason),
+            href=link(
+                f"act/{each}",
+                topic=problem.topic,
+                group=group,
+                key=key,
+                offset=problem.offset if "offset" in ACTIONS[each].needs else None,
+                letters=problem.reason,
+            ),
         )
         for each in names
     )
@@ -121,7 +129,7 @@ def _look(problem: Problem) -> WebCell:
         return WebCell("Dead letters, by reason", link("dead-letters", topic=topic, group=group))
     if group is None:
         return WebCell("Groups", link("groups", topic=topic or None))
-    if problem.what == "no owner":
+    if problem.what in _PEOPLE:
         return WebCell("Members", link("members", topic=topic, group=group))
     if problem.key is not None:
         return WebCell("The lane", link("lane", topic=topic, group=group, key=problem.key))

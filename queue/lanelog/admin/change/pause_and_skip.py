@@ -308,7 +308,7 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
             offsets.unmark(cx, at, void)
             if known.gone(owner) and not leases.holds(cx, at, owner):
                 # The others count it as a member as long as its lock is held, and would leave its share to it.
-                heartbeats.deregister_dead(cx, at, owner, known.rows[owner].heartbeat_at)
+                heartbeats.deregister_dead(cx, at, owner, known.rows[owner].heartbeat_at, by="release")
             act.record(cx, database)
         return Released(
             topic=at.topic,

@@ -155,6 +155,7 @@ def _lane(
     group_paused: bool,
 ) -> LaneInfo:
     owner, place = facts.owner, facts.place
+    in_flight, waiting = owners.handed_out(facts.in_flight, facts.waiting)
     return LaneInfo(
         topic=topic,
         group=group,
@@ -170,8 +171,8 @@ def _lane(
         owner_silent=owners.silent(owner),
         lease_left=owners.left(owner) if owner else None,
         lease_epoch=facts.epoch,
-        in_flight=facts.in_flight,
-        waiting=facts.waiting,
+        in_flight=in_flight,
+        waiting=waiting,
         state=None if first is None else first.standing.state,
         attempts=0 if first is None else first.standing.attempts,
         last_error=None if first is None else first.standing.last_error,

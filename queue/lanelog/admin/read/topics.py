@@ -239,7 +239,8 @@ def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
                 heartbeat_at=utc_from_ms(row.heartbeat_at),
                 expires_at=utc_from_ms(row.expires_at),
                 lease_left=owners.left(row.owner),
-                stopped_at=when(row.deregistered_at if row.deregistered else 0),
+                stopped_at=when(row.deregistered_at if row.deregistered and row.found_dead_by is None else 0),
+                found_dead_by=row.found_dead_by if row.deregistered else None,
                 server_started_at=when(row.incarnation.started_ms),
             )
             for row in owners.rows.values()
@@ -369,6 +370,7 @@ def _group(
 ) -> GroupLook:
     facts, owners = sums.facts, sums.owners
     owned, stale = owners.counted(sums.lanes)
+    in_flight, waiting = owners.handed_out(facts.in_flight, facts.waiting)
     info = GroupInfo(
         topic=row.topic,
         group=row.group,
@@ -381,6 +383,7 @@ def _group(
         pause_reason=row.pause_reason,
         members=sum(owners.alive(owner) for owner in owners.rows),
         members_unchanged=min(owners.unchanged(), max(0, row.now - row.created_at) / 1000, uptime),
+        last_members=owners.last(),
         lanes=facts.lanes.count,
         owned_lanes=owned,
         stale_lanes=stale,
@@ -390,7 +393,7 @@ def _group(
         lag=facts.lag,
         oldest_age=oldest_age,
         oldest_age_exact=exact,
-        waiting=facts.waiting,
-        in_flight=facts.in_flight,
+        waiting=waiting,
+        in_flight=in_flight,
     )
     return GroupLook(info=info, oldest=oldest)
