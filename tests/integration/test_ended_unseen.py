@@ -14,7 +14,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import Client, Message, Outgoing, Reject, RetryPolicy
-from lanelog.errors import LanelogError
+from lanelog.errors import DatabaseError
 from support.proxy import SET_OPTION, proxy_to
 from support.settling import create_effects, effects, have_effect
 from support.sql import connect, one, rows, watermark
@@ -53,7 +53,10 @@ def log_of(raw: Any, topic: str) -> list[tuple[str, str]]:
 
 
 def published(client: Client, raw: Any, publish: Callable[[str], list[str]], *, least: int) -> None:
-    """Publish so that the transaction ends: what was acknowledged is there once, and what was refused is not."""
+    """Publish so that the transaction ends: what was acknowledged is there once, what was refused is not.
+
+    It is an error of the database, never one of how the library is used.
+    """
 
     def run(after: int, at: Ending) -> None:
         topic = f"t{after}"
@@ -62,7 +65,7 @@ def published(client: Client, raw: Any, publish: Callable[[str], list[str]], *, 
         at.begin()
         try:
             ids = publish(topic)
-        except LanelogError:
+        except DatabaseError:
             ids = []
         assert sorted(set(log_of(raw, topic)) - set(before)) == sorted((name[0], name) for name in ids), at.sent
         client.publish_many(topic, [("a", b"last"), ("b", b"last")])
@@ -127,7 +130,7 @@ def test_a_publish_in_a_transaction_of_the_callers(client: Client, lanelog_url: 
         at.begin()
         try:
             client.publish(topic, "a", b"x", connection=connection)
-        except LanelogError:
+        except DatabaseError:
             refused = True
         ended = at.ended
         at.ended = True  # the COMMIT is the caller's
