@@ -627,6 +627,30 @@ def test_maintenance_goes_on_with_schedules_after_a_clock_went_back(admin_only: 
     assert one(raw, "SELECT next_fire_at FROM queue_schedules") in (first, first + MINUTE)
 
 
+@pytest.mark.parametrize(
+    "fault", ["next_fire_at = 9223372036854775808", "next_fire_at = next_fire_at + 60000, timezone = 'Europe/Atlantis'"]
+)
+def test_a_waiting_schedule_that_is_faulty_stops_no_other_duty(
+    admin_only: Client, raw: Any, scheduler: Scheduler, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    """A time beyond the calendar, or a zone that this process does not know: others are set back, fired, appended."""
+    for name in ("a", "b"):
+        declared(admin_only, name, timezone="Europe/Berlin")
+    first = one(raw, "SELECT next_fire_at FROM queue_schedules WHERE name = 'b'")
+    rows(raw, f"UPDATE queue_schedules SET {fault} WHERE name = 'a'")
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s WHERE name = 'b'", 60 * MINUTE)
+    admin_only.publish("t", "later", b"x", id="d", delay=1)
+    turns_at(scheduler, first - 1)
+    turns_at(scheduler, first)
+    assert [each for each in ids(raw) if each.startswith("b@")] != []
+    eventually(lambda: turns_at(scheduler, first + 5000) or ids(raw, key="later") == ["d"])
+    atlantis = "Atlantis" in fault
+    assert len(events(caplog, "schedule.faulty")) == atlantis
+    assert len(events(caplog, "schedule.clock_went_back")) == (1 if atlantis else 2)
+    rows(raw, f"UPDATE queue_schedules SET {fault} WHERE name = 'a'")
+    assert admin_only.admin.maintain().failed == {}
+
+
 # -- tables of the version before --------------------------------------------------------------------------------------
 
 

@@ -55,7 +55,15 @@ def test_an_occurrence_in_an_id_and_in_a_row() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "[Europe/Berlin]", "2026-10-25T02:30:00[Europe/Berlin]", "2026-13-25T02:30:00+01:00[Europe/Berlin]"],
+    [
+        "",
+        "x",
+        "[Europe/Berlin]",
+        "2026-10-25T02:30:00[Europe/Berlin]",
+        "2026-13-25T02:30:00+01:00[Europe/Berlin]",
+        "0001-01-01T00:00:00+01:00[Europe/Berlin]",
+        "9999-12-31T23:30:00-01:00[Europe/Berlin]",
+    ],
 )
 def test_a_row_that_somebody_spoilt_has_no_occurrence(text: str) -> None:
     """It is read as one without a note."""
@@ -155,6 +163,18 @@ def test_a_clock_that_went_back_is_told_from_other_data() -> None:
         found = correction(planned(cron, NEXT_DAY + 11 * HOUR, hours=1, noted=noted), cron)
         assert found is not None
         assert (found.next.at, found.clock) == ((START + 11 * HOUR) * 1000, True)
+
+
+@pytest.mark.parametrize("zone_name", ["UTC", "Europe/Berlin", "America/New_York"])
+@pytest.mark.parametrize("absurd", [253_370_764_800_000, 253_402_300_799_000, 10**15, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_next_time_at_the_end_of_the_calendar_or_beyond_is_set_back(zone_name: str, absurd: int) -> None:
+    """As after a clock that was ahead: no time zone data says such a time. Noted or not."""
+    cron = parse("0 * * * *", zone_name)
+    row = planned(cron, START, hours=0)
+    for noted in ("", f"9999-12-31T23:59:59+00:00[{zone_name}]"):
+        found = correction(evolve(row, timezone=zone_name, next_fire_at=absurd, next_local=noted), cron)
+        assert found is not None
+        assert (found.next.at, found.clock) == ((START + HOUR) * 1000, True)
 
 
 def test_a_moment_of_an_older_version_with_older_data_is_planned_anew() -> None:

@@ -15,7 +15,7 @@ gap there and fired a time within it.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import MAXYEAR, UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
@@ -66,7 +66,7 @@ def occurrence(cron: Cron, at: int) -> Occurrence:
 
 
 def from_row(text: str, zone: str) -> Occurrence | None:
-    """Read the form of rows. None: there is none, or it is of another zone."""
+    """Read the form of rows. None: there is none, it is of another zone, or beyond the calendar."""
     match = _ROW_FORM.fullmatch(text)
     if match is None or match["zone"] != zone:
         return None
@@ -74,7 +74,7 @@ def from_row(text: str, zone: str) -> Occurrence | None:
         there = datetime.fromisoformat(match["time"])
     except ValueError:
         return None
-    if there.tzinfo is None:
+    if there.tzinfo is None or not _EPOCH.year <= there.year < MAXYEAR:
         return None
     at = (there - _EPOCH) // timedelta(milliseconds=1)
     return Occurrence(at, there.replace(tzinfo=None), 1 if match["fold"] else 0)

@@ -76,6 +76,11 @@ def _fired(row: ScheduleRow | ToCome, cron: Cron) -> Fired:
     return Fired().with_one(occurrence(cron, row.last_fire_at))
 
 
+def _is_foreign(cron: Cron, at: int) -> bool:
+    """Whether a moment is no time of the expression here, so was found with other time zone data."""
+    return cron.timezone != "UTC" and next(cron.between(at - 1, at), None) is None
+
+
 def wall(cron: Cron, following: Occurrence, fired: Fired) -> Wall:
     """Return what a row notes of the next occurrence and of those that were fired."""
     return Wall(
@@ -109,8 +114,8 @@ def correction(row: ScheduleRow | ToCome, cron: Cron) -> Correction | None:
     own = found.fired.following(cron, soon)
     soonest = found.fired.following(cron, row.now)
     if not found.noted:
-        # Another version has planned it. A moment that is no time of the expression here was found with other data.
-        foreign = row.timezone != "UTC" and cron.after(row.next_fire_at - 1) != row.next_fire_at
+        # Another version has planned it, or nobody: no data says a time beyond the calendar.
+        foreign = row.next_fire_at <= _cron.LATEST_MS and _is_foreign(cron, row.next_fire_at)
         return Correction(soonest, not foreign) if own.at < row.next_fire_at else None
     there = reached(cron, found.next)
     if own.at < there:

@@ -32,7 +32,7 @@ from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.schedules import Due, ScheduleRow
 from lanelog._telemetry import get_logger
-from lanelog.errors import DatabaseError, LanelogError
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
 
 if TYPE_CHECKING:
@@ -160,8 +160,12 @@ class RecurringSchedules:
         again, whatever moment this process expects it at.
         """
         for row in schedules.to_come(session, tables=self.database.tables_version):
-            if (topics is None or row.topic in topics) and correction(row, cron_of(row)) is not None:
-                self._set_back(session, row.name)
+            if topics is None or row.topic in topics:
+                try:
+                    if correction(row, cron_of(row)) is not None:
+                        self._set_back(session, row.name)
+                except ConfigurationError as error:  # another process may know this zone or expression
+                    self._note_faulty(row.name, error)
 
     def _set_back(self, session: Session, name: str) -> None:
         tables = self.database.tables_version
@@ -237,10 +241,13 @@ class RecurringSchedules:
         elif len(names) > 1 and (own or (isinstance(error, DatabaseError) and error.code == codes.LOCK_WAIT_TIMEOUT)):
             turn.todo.extend([name] for name in names)
         elif own:
-            log.error("schedule.faulty", schedule=names[0], error=error)
-            self._faulty[names[0]] = time.monotonic() + FAULTY_WAIT
+            self._note_faulty(names[0], error)
         else:
             turn.failure = turn.failure or error
+
+    def _note_faulty(self, name: str, error: LanelogError) -> None:
+        log.error("schedule.faulty", schedule=name, error=error)
+        self._faulty[name] = time.monotonic() + FAULTY_WAIT
 
     def _transact(self, session: Session, names: Sequence[str]) -> _Outcome:
         outcome = _Outcome()
