@@ -417,10 +417,10 @@ class Client:
         was due by then is still published. The schedule stays until `admin.remove_schedule`. The declaration is no part
         of a transaction that the caller has open.
 
-        Each message has the id `name@2026-11-21T10:05:00Z`, or with another zone than UTC `name@2026-11-21T11:05:00`:
-        the time on the wall clock, with `[fold=1]` behind the second of two equal times. Its metadata has
-        `lanelog.schedule` and `lanelog.fire_time`, in UTC, besides the given ones. From the declaration on, the client
-        has one more thread and connection.
+        Each message has the id `name@2026-11-21T10:05:00Z`, or with another zone than UTC
+        `name@2026-11-21T11:05:00[Europe/Berlin]`: the time on the wall clock and the zone, with `[fold=1]` behind the
+        second of two equal times. Its metadata has `lanelog.schedule` and `lanelog.fire_time`, in UTC, besides the
+        given ones. From the declaration on, the client has one more thread and connection.
 
         Args:
             name: The schedule's name, 1 to 200 characters.

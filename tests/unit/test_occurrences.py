@@ -17,6 +17,7 @@ from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import dues
 from lanelog._engine.scheduling.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
 from lanelog._engine.scheduling.planned import correction, plan, wall
+from lanelog._engine.scheduling.recurring import message_ids
 from lanelog._stores.schedules import ScheduleRow
 from support.zones import tzdata, zone
 
@@ -41,16 +42,25 @@ def at(text: str, fold: int = 0) -> Occurrence:
 
 
 def test_an_occurrence_in_an_id_and_in_a_row() -> None:
-    """Its wall-clock time without a zone; with the moment's offset and the zone. The second of two says so."""
+    """Its wall-clock time and zone; in a row with the moment's offset, too. The second of two says so."""
     berlin = parse("* * * * *", "Europe/Berlin")
     for hour, in_id, in_row in (
-        (0, "2026-10-25T02:30:00", "2026-10-25T02:30:00+02:00[Europe/Berlin]"),
-        (1, "2026-10-25T02:30:00[fold=1]", "2026-10-25T02:30:00+01:00[Europe/Berlin][fold=1]"),
+        (0, "2026-10-25T02:30:00[Europe/Berlin]", "2026-10-25T02:30:00+02:00[Europe/Berlin]"),
+        (1, "2026-10-25T02:30:00[Europe/Berlin][fold=1]", "2026-10-25T02:30:00+01:00[Europe/Berlin][fold=1]"),
     ):
         one = occurrence(berlin, int(datetime(2026, 10, 25, hour, 30, tzinfo=UTC).timestamp() * 1000))
-        assert (str(one), one.row_form("Europe/Berlin")) == (in_id, in_row)
+        assert (one.id_form("Europe/Berlin"), one.row_form("Europe/Berlin")) == (in_id, in_row)
         assert from_row(in_row, "Europe/Berlin") == one
         assert from_row(in_row, "Europe/Paris") is None
+
+
+def test_an_id_without_room_for_its_wall_clock_time_has_the_moment() -> None:
+    """The longest name in a zone with a long name, at the second of two equal times: no id is refused."""
+    long = "America/North_Dakota/New_Salem"
+    second = occurrence(parse("* * * * *", long), int(datetime(2026, 11, 1, 7, 30, tzinfo=UTC).timestamp() * 1000))
+    assert message_ids("s", long, second)[0] == f"s@2026-11-01T01:30:00[{long}][fold=1]"
+    name = "s" * 200
+    assert message_ids(name, long, second) == (f"{name}@2026-11-01T07:30:00Z",)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +152,7 @@ def test_a_next_time_is_planned_anew_unless_this_data_is_known_to_be_older(there
     for version in ("", "2000a"):
         found = correction(planned(cron, START + (12 - there) * HOUR, hours=there, tzdata=version), cron)
         assert found is not None
-        assert (found.next.at, str(found.next)) == ((START + 10 * HOUR) * 1000, "2026-10-20T12:00:00")
+        assert found.next == Occurrence((START + 10 * HOUR) * 1000, datetime(2026, 10, 20, 12))  # noqa: DTZ001 - on the wall
         assert not found.clock
     assert correction(planned(cron, START + (12 - there) * HOUR, hours=there, tzdata="2999a"), cron) is None
     assert correction(planned(cron, START + 10 * HOUR, hours=2), cron) is None
@@ -297,7 +307,7 @@ def test_whatever_their_data_is_no_occurrence_is_fired_twice_and_no_common_one_i
     for number, now in enumerate(range(START * 1000, (END + 24 * HOUR) * 1000, EVERY_MS)):
         process, starts = looks[number % len(looks)]
         found.look(process % len(data), now, starts=starts, older=False)
-    names = [str(one) for one in found.fired]
+    names = [(one.local, one.fold) for one in found.fired]
     assert len(names) == len(set(names))
     for fold in (0, 1):
         for before, after in pairwise(one.local for one in found.fired if one.fold == fold):

@@ -43,9 +43,12 @@ class Occurrence:
     fold: int = 0
     """1: it is the second of two equal times."""
 
-    def __str__(self) -> str:
-        """Return the form in ids: `2026-10-25T02:30:00`, and `2026-10-25T02:30:00[fold=1]`."""
-        return self.local.isoformat(timespec="seconds") + ("[fold=1]" if self.fold else "")
+    def id_form(self, zone: str) -> str:
+        """Return the form in ids: `2026-10-25T02:30:00[Europe/Berlin]`, with `[fold=1]` behind it for a second one.
+
+        It has no offset, because processes may disagree about that.
+        """
+        return f"{self.local.isoformat(timespec='seconds')}[{zone}]" + ("[fold=1]" if self.fold else "")
 
     def row_form(self, zone: str) -> str:
         """Return the form in rows, that of RFC 9557: `2026-10-25T02:30:00+01:00[Europe/Berlin][fold=1]`.

@@ -7,10 +7,10 @@ Lock order: schedules X, by name → heads X, by topic and key → messages. Sch
 a locked schedule or lane is left for a later turn, and holds up no other.
 
 A crash before the COMMIT: nothing was fired, and the next look of any process fires it. A crash after it, or an
-unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name and
-wall-clock time, would still show it. A sleep in the middle: the server ends the silent session and rolls back. Two at
-once: one skips the other's locked row, and finds a later next time after the COMMIT. Two with different time zone data:
-whoever finds the row due fires the occurrence that it names, and neither fires it again.
+unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name,
+wall-clock time and zone, would still show it. A sleep in the middle: the server ends the silent session and rolls back.
+Two at once: one skips the other's locked row, and finds a later next time after the COMMIT. Two with different time
+zone data: whoever finds the row due fires the occurrence that it names, and neither fires it again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._checks import NAME_MAX
 from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._engine.scheduling import zone_data
@@ -63,13 +64,15 @@ def metadata_of(name: str, ms: int, given: str | None) -> str | None:
     return encode_metadata({**decode_metadata(given), SCHEDULE: name, FIRE_TIME: fire_time(ms)})
 
 
-def message_ids(row: ScheduleRow, one: Occurrence) -> tuple[str, ...]:
+def message_ids(name: str, timezone: str, one: Occurrence) -> tuple[str, ...]:
     """The id of the message for one occurrence, and other ids that it may have in the log.
 
-    Versions before tables of version 6 made the id of the moment, in every zone.
+    The zone is part of it: after a move to another zone, the same wall-clock time comes again, and is another one.
+    Versions before tables of version 6 made the id of the moment, in every zone. So is it where that id has no room.
     """
-    of_moment = f"{row.name}@{fire_time(one.at)}"
-    return (of_moment,) if row.timezone == "UTC" else (f"{row.name}@{one}", of_moment)
+    of_moment = f"{name}@{fire_time(one.at)}"
+    of_wall_clock = f"{name}@{one.id_form(timezone)}"
+    return (of_moment,) if timezone == "UTC" or len(of_wall_clock) > NAME_MAX else (of_wall_clock, of_moment)
 
 
 @frozen
@@ -313,12 +316,14 @@ class RecurringSchedules:
         wanted = sorted(
             ((one, fire.row) for fire in fires for one in fire.dues.times), key=lambda each: (each[0].at, each[1].name)
         )
-        points = [(row.key, message_id) for one, row in wanted for message_id in message_ids(row, one)]
+        points = [
+            (row.key, message_id) for one, row in wanted for message_id in message_ids(row.name, row.timezone, one)
+        ]
         stored = messages.find_ids(cx, topic, points) if points else {}
         moves: dict[str, int] = defaultdict(int)
         rows = []
         for one, row in wanted:
-            ids = message_ids(row, one)
+            ids = message_ids(row.name, row.timezone, one)
             if any((row.key, message_id) in stored for message_id in ids):
                 continue
             moves[row.key] += 1
