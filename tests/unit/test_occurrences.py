@@ -16,7 +16,7 @@ from lanelog._cron import Cron, parse
 from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import dues
 from lanelog._engine.scheduling.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
-from lanelog._engine.scheduling.planned import correction, plan, wall
+from lanelog._engine.scheduling.planned import correction, plan_due, wall
 from lanelog._engine.scheduling.recurring import message_ids
 from lanelog._stores.schedules import ScheduleRow
 from support.zones import tzdata, zone
@@ -196,6 +196,37 @@ def test_a_moment_of_an_older_version_with_older_data_is_planned_anew() -> None:
     assert correction(planned(cron, START + 9 * HOUR, hours=3, noted=False), cron) is None
 
 
+def due(row: ScheduleRow, cron: Cron) -> tuple[list[str], int]:
+    """What is fired for a row that is due now: the wall-clock times, and the next moment in hours."""
+    read = plan_due(row, cron)
+    found = dues(
+        cron, row.catch_up, first=read.next, since_ms=row.expression_at, fired=read.fired, now_ms=row.now, most=500
+    )
+    return [f"{one.local:%dT%H:%M}" for one in found.times], found.next.at // (HOUR * 1000) - START // HOUR
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+@pytest.mark.parametrize(("there", "next_day"), [(1, 0), (3, 24)], ids=["to the east", "to the west"])
+def test_a_due_moment_of_an_older_version_with_older_data_is_no_occurrence_of_its_own(
+    catch_up: str, there: int, next_day: int
+) -> None:
+    """It fired this noon and planned its own: nothing more comes before the next noon. Not fired, this noon comes."""
+    cron = cron_in(NOON, 2 * HOUR)
+    hours = next_day + 12 - there
+    moment = START + hours * HOUR
+    row = evolve(planned(cron, moment, hours=there, noted=False), now=moment * 1000, catch_up=catch_up)
+    assert due(evolve(row, last_fire_at=(START + 10 * HOUR) * 1000), cron) == ([], 34)
+    assert due(row, cron) == (["20T12:00"], 34)
+
+
+def test_a_moment_that_was_due_before_the_zone_was_declared_stands_for_itself() -> None:
+    """It is a time of the zone before: fired once, and the next one is of this zone."""
+    cron = cron_in(NOON, 2 * HOUR)
+    row = planned(cron, START + 11 * HOUR, hours=1, noted=False)
+    row = evolve(row, now=row.next_fire_at + 1000, expression_at=row.next_fire_at)
+    assert due(row, cron) == (["20T13:00"], 34)
+
+
 def test_the_version_of_the_data_is_found_where_zoneinfo_finds_the_zone(tmp_path: Path) -> None:
     """In the directory that has the zone, as systems name it there; in the package; or nowhere."""
     named, silent, bsd = tmp_path / "named", tmp_path / "silent", tmp_path / "bsd"
@@ -255,7 +286,7 @@ class Processes:
         return found is not None and found.clock
 
     def _fire(self, cron: Cron, *, older: bool) -> None:
-        row, read = self.row, plan(self.row, cron)
+        row, read = self.row, plan_due(self.row, cron)
         found = dues(
             cron, "all", first=read.next, since_ms=row.expression_at, fired=read.fired, now_ms=row.now, most=500
         )

@@ -66,6 +66,20 @@ def plan(row: ScheduleRow | ToCome, cron: Cron) -> PlannedRow:
     )
 
 
+def plan_due(row: ScheduleRow, cron: Cron) -> PlannedRow:
+    """Read a row that is due.
+
+    A moment without a note that is no time of the expression here was planned by an older version with other data. It
+    is read as the latest occurrence before it: that one is fired now, unless it was fired. A moment that was due when
+    the expression was declared is one of the expression or zone before, and stands for itself.
+    """
+    found, at = plan(row, cron), row.next_fire_at
+    if found.noted or at <= row.expression_at or not _is_foreign(cron, at):
+        return found
+    latest = cron.last(0, at)
+    return found if latest is None else evolve(found, next=evolve(occurrence(cron, latest), at=at))
+
+
 def _fired(row: ScheduleRow | ToCome, cron: Cron) -> Fired:
     """Return what was fired. A time in the future, from a clock that was set back, does not count."""
     if not row.last_fire_at or row.last_fire_at > row.now + CLOCK_BACK_MS:

@@ -28,7 +28,7 @@ from lanelog._engine import contradictions
 from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import DueTimes, dues
 from lanelog._engine.scheduling.occurrences import Occurrence
-from lanelog._engine.scheduling.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, wall
+from lanelog._engine.scheduling.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, plan_due, wall
 from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.schedules import Due, ScheduleRow
@@ -289,7 +289,7 @@ class RecurringSchedules:
             if planned and (left <= 0 or size <= 0):
                 outcome.cut = True
                 break
-            read = plan(row, cron_of(row))
+            read = plan_due(row, cron_of(row))
             found = dues(
                 read.cron,
                 row.catch_up,
