@@ -42,6 +42,20 @@ from support.waiting import accept, events, eventually
 TOKEN = "a-token-of-26-characters-x"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 GOOD = {"topic": "merge", "group": "builders", "key": "good"}
+SAID = {
+    "skip": "Message 2 of lane good would be settled for group builders without being handled.",
+    "retry": "1 message of lane fails would be due at once: offset 1.",
+    "release": "would lose lane good. Another worker takes it.",
+    "pause": "Group builders would be paused.",
+    "resume": "Lane paused of group builders would hand out messages again.",
+    "seek": "of group builders would be set to earliest.",
+    "redrive": "1 dead letter with 1 key would go back into topic merge, for group builders alone.",
+    "delete-letters": "1 dead letter of group builders, with 1 key, would be deleted for good.",
+    "delete-group": "Group builders of topic over would be deleted, with its offsets in 1 lane.",
+}
+"""What the preview of each action says in the shop."""
+TYPED = {"skip": "2", "delete-letters": "builders", "delete-group": "builders"}
+"""What must be typed before an action that destroys."""
 FORMS: dict[str, dict[str, Any]] = {
     "skip": {**GOOD, "offset": "2"},
     "retry": {**GOOD, "key": "fails"},
@@ -347,13 +361,73 @@ def test_an_action_shows_first_what_it_would_change(shop: lanelog.Client, name: 
     where = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", answer.text.partition("What it would change now")[0]))
     given = {each: value for each, value in FORMS[name].items() if each not in ACTIONS[name].asks}
     assert where == {"failed with" if each == "letters" else each: str(value) for each, value in given.items()}
-    assert "required" in answer.text
-    assert 'method="post"' in answer.text
+    assert SAID[name] in unescape(answer.text)
+    assert not re.search(r"\(&#39;|&#39;,\)|True|False|None", answer.text)
+    form = answer.text.partition('method="post"')[2]
+    assert 'name="why" required' in form
+    assert ('class="red"' in form, 'name="typed" required' in form) == (name in TYPED,) * 2
+    assert "Change nothing" in form
     after = shop.admin.lanes("merge", "builders", order_by="key")
     assert [(lane.lag, lane.lease_epoch, lane.paused_at) for lane in after] == [
         (lane.lag, lane.lease_epoch, lane.paused_at) for lane in before
     ]
     assert visitor.post(f"/act/{name}", **FORMS[name]).status_code == 400  # no reason
+
+
+def test_a_seek_is_red_only_where_it_leaves_messages_out(own_shop: lanelog.Client) -> None:
+    """Whether it does is asked again at the click: by then a message may have come."""
+    visitor, form = Visitor(dashboard(own_shop, Access(allow_actions=True))), {**GOOD, "to": "latest"}
+    passing = visitor.get("/act/seek", **form).text
+    assert "Group builders would never get 2 messages that it has not settled." in passing
+    assert '<button class="red">' in passing
+    refused = visitor.post("/act/seek", **form, why="x")
+    assert (refused.status_code, "type builders to confirm" in refused.text) == (400, True)
+    assert own_shop.admin.lane("merge", "builders", "good").lag == 2
+    assert visitor.post("/act/seek", **form, why="x", typed="builders").status_code == 200
+    assert own_shop.admin.lane("merge", "builders", "good").lag == 0
+    own_shop.publish("merge", "good", b"x")
+    assert visitor.post("/act/seek", **form, why="x").status_code == 400
+
+
+def test_a_result_leads_back(own_shop: lanelog.Client) -> None:
+    """By the action that takes it back, if one does, and to the page of the place."""
+    visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
+
+    def following(answer: Any) -> str:
+        (button,) = re.findall(r'<a class="button" href="(.*?)"', answer.text)
+        assert "/lane?" in answer.text
+        preview = visitor.send("GET", unescape(button)).text
+        return unescape(re.findall(r'<form method="post" action="(.*?)"', preview)[0])
+
+    back = following(visitor.post("/act/pause", **GOOD, why="x"))
+    assert own_shop.admin.lane("merge", "builders", "good").paused_at
+    following(visitor.post(back, why="x"))
+    assert own_shop.admin.lane("merge", "builders", "good").paused_at is None
+    back = following(visitor.post("/act/skip", **GOOD, offset="2", why="x", typed="2"))
+    assert own_shop.admin.lane("merge", "builders", "good").watermark == 2
+    visitor.post(back, why="x")
+    assert own_shop.admin.lane("merge", "builders", "good").watermark == 1
+    again = visitor.post("/act/resume", **GOOD, why="x").text
+    assert "<h1>Resume: nothing to do</h1>" in again
+    assert "Lane good of group builders is not paused" in again
+
+
+def test_what_destroys_looks_like_it(shop: lanelog.Client) -> None:
+    """Its buttons are red on every page; those of harmless actions are not."""
+    visitor = Visitor(dashboard(shop, Access(allow_actions=True)))
+    seen = set()
+    for page in (
+        "/",
+        "/lane?topic=merge&group=builders&key=good",
+        "/lanes?topic=merge&group=builders",
+        "/dead-letters?topic=merge",
+    ):
+        for tone, name in re.findall(
+            r'<a class="button( red)?"[^>]*href="/act/([a-z-]+)', visitor.send("GET", page).text
+        ):
+            assert (tone == " red") == (name in TYPED), (page, name)
+            seen.add(name)
+    assert seen >= TYPED.keys()
 
 
 @pytest.mark.thorough
@@ -364,8 +438,10 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     visitor = Visitor(dashboard(own_shop, Access(token=TOKEN, allow_actions=True)), basic("ann"))
 
     def act(name: str, **other: Any) -> None:
-        answer = visitor.post(f"/act/{name}", **{**FORMS[name], **other}, why="incident 7")
+        form = {**FORMS[name], **other, "why": "incident 7", "typed": TYPED.get(name, "")}
+        answer = visitor.post(f"/act/{name}", **form)
         assert answer.status_code == 200, answer.text
+        assert not re.search(r"\(&#39;|&#39;,\)|True|False|None|would", answer.text)
 
     act("skip")
     assert admin.lane("merge", "builders", "good").watermark == 2
@@ -407,7 +483,10 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
 def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Client) -> None:
     """They are gone from every list."""
     visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
-    assert visitor.post("/act/delete-letters", **FORMS["delete-letters"], why="x").status_code == 200
+    form = {**FORMS["delete-letters"], "why": "x"}
+    assert visitor.post("/act/delete-letters", **form).status_code == 400  # nothing was typed
+    assert len(own_shop.admin.dead_letters("merge")) == 1
+    assert visitor.post("/act/delete-letters", **form, typed="builders").status_code == 200
     assert own_shop.admin.dead_letters("merge") == []
 
 
@@ -421,7 +500,7 @@ def test_dead_letters_are_chosen_by_whatever_their_error_says(lanelog_client: la
     preview = visitor.get("/act/delete-letters", topic="t", group="g", letters=reason.reason).text
     address = re.search(r'<form method="post" action="([^"]+)"', preview)
     assert address
-    assert visitor.post(unescape(address[1]), why="x").status_code == 200
+    assert visitor.post(unescape(address[1]), why="x", typed="g").status_code == 200
     assert lanelog_client.admin.dead_letters("t") == []
 
 
@@ -503,7 +582,7 @@ def test_an_action_without_the_privilege_is_refused_and_logged(
         visitor = Visitor(dashboard(client, Access(allow_actions=True)))
         for name, form in FORMS.items():
             assert visitor.get(f"/act/{name}", **form).status_code in {200, 403}  # MySQL demands UPDATE for a lock, too
-            answer = visitor.post(f"/act/{name}", **form, why="x")
+            answer = visitor.post(f"/act/{name}", **form, why="x", typed=TYPED.get(name, ""))
             assert answer.status_code == 403, (name, answer.text)
             assert "<h1>The database account lacks a privilege</h1>" in answer.text, name
             assert "lanelog grants --role" in answer.text, name
@@ -531,7 +610,7 @@ def test_the_card_of_dead_letters_offers_what_its_command_does(
         told = json.loads(Command(lanelog_url)(*words[:2], "--json", *words[2:]).stdout)
         (button,) = re.findall(r'<a class="button" [^>]*href="(.*?)">Redrive…', card)
         preview = visitor.send("GET", unescape(button)).text
-        assert dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", preview))["messages"] == str(told["messages"])
+        assert re.findall(r"<p>(\d+) dead letters? with", preview) == [str(told["messages"])]
     left = {(each.group, each.reason): each.count for each in lanelog_client.admin.dead_letter_reasons(topic)}
     (action,) = re.findall(r'<form method="post" action="(.*?)"', preview)
     assert visitor.post(unescape(action), why="it is mended").status_code == 200

@@ -220,6 +220,8 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
                 page.ask("document.querySelector('[name=to]').value = 'earliest'")
                 page.follow("document.querySelector('form[method=get] button').click()")
             page.ask("document.querySelector('[name=why]').value = 'incident 7'")
+            named = "e => e.value = e.parentElement.querySelector('strong').innerText"
+            page.ask(f"document.querySelectorAll('[name=typed]').forEach({named})")
             page.follow("document.querySelector('form[method=post] button').click()")
             assert page.ask("document.querySelector('h1').innerText") == f"{ACTIONS[name].label}: done", place
             assert page.ask("document.documentElement.scrollWidth <= window.innerWidth"), place

@@ -1,4 +1,4 @@
-"""What the dashboard can change: for each action its fields, and its verb of administration.
+"""What the dashboard can change: for each action its fields, its verb of administration, and whether it destroys.
 
 Owns this table. Never decides who may act (`action_handlers` does), and never talks to a browser. The preview is the
 verb itself, with `dry_run`.
@@ -13,6 +13,7 @@ from attrs import frozen
 
 from lanelog.admin import Admin
 from lanelog.admin.lookup.arguments import unheard
+from lanelog.dashboard.views import WebButton, link
 from lanelog.errors import ConfigurationError
 
 
@@ -32,6 +33,11 @@ Fields = Mapping[str, str]
 Verb = Callable[[Admin, Fields, Doer], Any]
 
 
+def always(_planned: Any) -> bool:
+    """Tell that an action destroys, whatever its preview says."""
+    return True
+
+
 @frozen(kw_only=True)
 class WebAction:
     """One action."""
@@ -47,7 +53,20 @@ class WebAction:
     """Fields that a person fills in, each with its label. What is in `may` changes nothing of the preview."""
     long: bool = False
     """Whether it may take minutes. Then the result of its verb has `messages`."""
+    typed: str = ""
+    """The field whose value a person must type before something is lost for good. Empty: nothing ever is."""
+    destroys: Callable[[Any], bool] = always
+    """Given the preview's value: whether something is lost for good. It counts only together with `typed`."""
     verb: Verb
+
+    @property
+    def red(self) -> bool:
+        """Whether it always destroys: then the buttons that lead to it say so, too."""
+        return bool(self.typed) and self.destroys is always
+
+    def loses(self, planned: Any) -> bool:
+        """Return whether the action would lose something for good, given its preview."""
+        return bool(self.typed) and self.destroys(planned)
 
     def chosen(self, given: Fields) -> dict[str, str]:
         """Return the fields of this action. Refuse a request without one that it needs."""
@@ -129,6 +148,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         label="Skip the message",
         warning="The group never handles this message. The lane goes on with the next one.",
         needs=(*_LANE, "offset"),
+        typed="offset",
         verb=_skip,
     ),
     "retry": WebAction(
@@ -161,6 +181,8 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         needs=(*_GROUP, "to"),
         may=("key",),
         asks={"to": "To: earliest, latest or an offset"},
+        typed="group",
+        destroys=lambda planned: planned.passed > 0,
         verb=_seek,
     ),
     "redrive": WebAction(
@@ -178,14 +200,22 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         needs=_GROUP,
         may=("id", "letters"),
         long=True,
+        typed="group",
         verb=_delete_letters,
     ),
     "delete-group": WebAction(
         label="Delete the group",
-        warning="Its place in the topic is forgotten, and what only it held back is collected. "
+        warning="Its offsets in the topic are forgotten, and messages that only it kept are collected. "
         "This cannot be taken back.",
         needs=_GROUP,
+        typed="group",
         verb=_delete_group,
     ),
 }
 """By the last part of its address."""
+
+
+def button(name: str, text: str = "", /, **fields: object) -> WebButton:
+    """Return the button that leads to the preview of an action."""
+    action = ACTIONS[name]
+    return WebButton(text=text or action.label, href=link(f"act/{name}", **fields), red=action.red)

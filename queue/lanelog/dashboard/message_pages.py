@@ -10,7 +10,7 @@ from typing import Final
 from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, moment, plural, shown
 from lanelog.admin import DeadLetterReason, HistoryInfo, MessageInfo
-from lanelog.dashboard.actions import whole
+from lanelog.dashboard.actions import button, whole
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import FORMS, as_read
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -132,8 +132,8 @@ def dead_letters(asked: Asked) -> WebPage:
             each.group,
             short(each.last_error),
             moment(each.failed_at),
-            WebButton(text="Redrive", href=link("act/redrive", topic=topic, group=each.group, id=each.id)),
-            WebButton(text="Delete", href=link("act/delete-letters", topic=topic, group=each.group, id=each.id)),
+            button("redrive", "Redrive", topic=topic, group=each.group, id=each.id),
+            button("delete-letters", "Delete", topic=topic, group=each.group, id=each.id),
         )
         for each in asked.admin.dead_letters(topic, group, limit=_LETTERS)
     ]
@@ -160,8 +160,8 @@ def _reason(topic: str, found: DeadLetterReason) -> tuple[Texts | WebButton, ...
         f"{found.count:,}",
         f"{found.keys:,}",
         moment(found.newest_failed_at),
-        WebButton(text="Redrive all", href=link("act/redrive", **chosen)),
-        WebButton(text="Delete all", href=link("act/delete-letters", **chosen)),
+        button("redrive", "Redrive all", **chosen),
+        button("delete-letters", "Delete all", **chosen),
     )
 
 

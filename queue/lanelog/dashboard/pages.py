@@ -12,6 +12,7 @@ from typing import Final, Literal, cast
 from lanelog._text import age, moment, plural
 from lanelog.admin import GroupInfo, LaneInfo, MessageState, OwnerState
 from lanelog.dashboard import message_pages
+from lanelog.dashboard.actions import button
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
 from lanelog.errors import ConfigurationError
@@ -158,9 +159,7 @@ def _is_in(lane: LaneInfo, state: str) -> bool:
 
 def _group_buttons(topic: str, group: str) -> tuple[WebButton, ...]:
     named = {"pause": "Pause", "resume": "Resume", "seek": "Seek", "delete-group": "Delete the group"}
-    return tuple(
-        WebButton(text=text, href=link(f"act/{name}", topic=topic, group=group)) for name, text in named.items()
-    )
+    return tuple(button(name, text, topic=topic, group=group) for name, text in named.items())
 
 
 def _lane_row(lane: LaneInfo) -> tuple[Texts | WebButton, ...]:
@@ -190,11 +189,10 @@ def lane(asked: Asked) -> WebPage:
     place = {"topic": topic, "group": group, "key": key}
     steer = {"resume": "Resume"} if found.paused_at else {"pause": "Pause"}
     actions = {**({"retry": "Retry now"} if found.waiting else {}), **steer, "release": "Release", "seek": "Seek"}
-    buttons = [WebButton(text=text, href=link(f"act/{name}", **place)) for name, text in actions.items()]
+    buttons = [button(name, text, **place) for name, text in actions.items()]
     next_one = found.watermark + 1
     if found.lag:
-        skip = link("act/skip", **place, offset=next_one)
-        buttons.insert(0, WebButton(text=f"Skip offset {next_one}", href=skip))
+        buttons.append(button("skip", f"Skip offset {next_one}", **place, offset=next_one))
     return WebPage(
         title=f"Lane {key}",
         facts=(

@@ -13,7 +13,7 @@ from attrs import frozen
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
 from lanelog.admin.operate.status import members_of
-from lanelog.dashboard.actions import ACTIONS
+from lanelog.dashboard.actions import button
 from lanelog.dashboard.views import WebButton, WebCell, link
 
 SHOWN: Final = 50
@@ -107,11 +107,7 @@ def _buttons(problem: Problem) -> tuple[WebButton, ...]:
         name = _GROUP_ACTIONS.get(problem.what, "")
     names = [name, "retry"] if name == "skip" else [name] if name else []
     return tuple(
-        WebButton(
-            text=ACTIONS[each].label,
-            href=link(f"act/{each}", topic=problem.topic, group=group, key=key, offset=offset, letters=problem.reason),
-        )
-        for each in names
+        button(each, topic=problem.topic, group=group, key=key, offset=offset, letters=problem.reason) for each in names
     )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from attrs import frozen
 
 
-def link(to: str, **parameters: object) -> str:
+def link(to: str, /, **parameters: object) -> str:
     """Return an address below the dashboard's root, without those parameters that are None."""
     given = {name: value for name, value in parameters.items() if value is not None}
     return f"{to}?{urlencode(given)}" if given else to
@@ -36,6 +36,8 @@ class WebButton:
 
     text: str
     href: str
+    red: bool = False
+    """Whether the action destroys."""
 
 
 @frozen(kw_only=True)
@@ -50,10 +52,11 @@ class WebSheet:
 
 @frozen(kw_only=True)
 class WebPage:
-    """A page: facts, buttons, tables and texts, in this order."""
+    """A page: sentences, facts, buttons, tables and texts, in this order."""
 
     title: str
     lead: str = ""
+    sentences: tuple[str, ...] = ()
     facts: tuple[tuple[str, Texts], ...] = ()
     links: tuple[WebCell, ...] = ()
     buttons: tuple[WebButton, ...] = ()
