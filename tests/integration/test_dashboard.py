@@ -154,6 +154,19 @@ def test_every_page_answers_a_reader(shop: lanelog.Client, address: str) -> None
     assert answer.headers["cache-control"] == "no-store"
 
 
+def test_every_page_names_its_database_and_environment(shop: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a page that refuses, and a preview; the environment is that of the caller, or of the process."""
+    database, address = shop.config.database, f"127.0.0.1:{shop.config.port}"
+    monkeypatch.setenv("LANELOG_ENVIRONMENT", "staging")
+    for given, environment in ((None, "staging"), ("production", "production"), ("", "")):
+        visitor = Visitor(dashboard(shop, Access(allow_actions=True), environment=given))
+        for page in (*PAGES, "/lane?topic=none", "/act/skip?topic=merge&group=builders&key=good&offset=2"):
+            text = unescape(visitor.send("GET", page).text)
+            assert f"<strong>{database}</strong> on {address}" in text, page
+            assert f" - {environment or database} - lanelog</title>" in text, page
+            assert ('class="environment"' in text) == bool(environment), page
+
+
 @pytest.mark.parametrize("address", STREAMS)
 def test_a_page_that_is_watched_is_told_what_has_changed(shop: lanelog.Client, address: str) -> None:
     """By a stream of events that ends by itself, and carries what the page itself shows."""

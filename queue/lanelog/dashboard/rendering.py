@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from lanelog._database import codes
 from lanelog.dashboard.access import Access
 from lanelog.dashboard.guard import USER
-from lanelog.dashboard.views import WebButton, WebPage, cell
+from lanelog.dashboard.views import WebButton, WebPage, WebPlace, cell
 from lanelog.errors import ConfigurationError, DatabaseError
 
 RESULT_MAX: Final = 1000
@@ -54,6 +54,7 @@ class Renderer:
     _access: Access
     _live: bool
     """Whether pages may ask for streams of events."""
+    _place: WebPlace
     _templates: Environment = field(init=False, factory=_environment)
     _version: str = field(init=False, factory=lambda: version("lanelog"))
 
@@ -70,6 +71,7 @@ class Renderer:
             "may_act": self._access.allow_actions,
             "version": self._version,
             "live": self._live,
+            "place": self._place,
             "stream": None,
             "refresh": 0,
         }

@@ -6,9 +6,10 @@ Owns the choice of the button for each problem. `admin.status` finds the problem
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
@@ -64,8 +65,13 @@ def headline(status: Status) -> tuple[str, str]:
 
 
 def cards(status: Status) -> list[StuckCard]:
-    """Return the worst problems."""
-    return [_card(each) for each in status.problems[:SHOWN]]
+    """Return the worst problems, no two with one id: two connections may hold the same row."""
+    found: list[StuckCard] = []
+    seen: Counter[str] = Counter()
+    for each in map(_card, status.problems[:SHOWN]):
+        seen[each.id] += 1
+        found.append(each if seen[each.id] == 1 else evolve(each, id=f"{each.id}-{seen[each.id]}"))
+    return found
 
 
 def _card(problem: Problem) -> StuckCard:

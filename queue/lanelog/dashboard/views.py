@@ -31,6 +31,16 @@ Texts = str | WebCell
 
 
 @frozen(kw_only=True)
+class WebPlace:
+    """What every page names: which database it shows, where that is, and what it is for."""
+
+    database: str
+    address: str
+    environment: str
+    """Such as `production`. Empty: nobody has said."""
+
+
+@frozen(kw_only=True)
 class WebButton:
     """A link to the preview of an action. It is shown where actions are allowed."""
 
