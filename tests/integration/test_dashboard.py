@@ -633,6 +633,62 @@ def test_the_card_of_dead_letters_offers_what_its_command_does(
     assert set(gone) <= set(words)
 
 
+def test_dead_letters_are_read_page_by_page(lanelog_client: lanelog.Client) -> None:
+    """Whatever their number, a page has 25 of them and 10 reasons, and none is left out between two pages."""
+    lanelog_client.publish_many("t", [(f"k{number // 2:02}", f"reason {number}".encode()) for number in range(60)])
+    with lanelog_client.subscribe("t", "g", saying, start="earliest") as subscription:
+        eventually(lambda: subscription.stats().dead_lettered == 60)
+    visitor = Visitor(dashboard(lanelog_client))
+
+    def read(address: str, following: str, row: str) -> list[list[str]]:
+        pages = []
+        while address:
+            text = visitor.send("GET", address).text
+            pages.append(re.findall(row, text))
+            further = re.search(rf'href="([^"]+)">{following}', text)
+            address = unescape(further[1]) if further else ""
+        return pages
+
+    pages = read("/dead-letters?topic=t", "Next page", r'href="/message\?[^"]*key=(k\d+)&amp;offset=(\d+)')
+    assert [len(page) for page in pages] == [25, 25, 10]
+    assert len({letter for page in pages for letter in page}) == 60
+    reasons = read("/dead-letters?topic=t", r"\d+ more reasons?", r">(reason \d+)</a>")
+    assert [len(page) for page in reasons] == [10] * 6
+    assert len({reason for page in reasons for reason in page}) == 60
+
+
+def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog.Client) -> None:
+    """Each reason leads to its dead letters; no choice shows those of another one."""
+    reasons = ["no such branch", "it's 100 % _full\\"]
+    lanelog_client.publish_many("t", [(f"k{number}", reasons[number % 2].encode()) for number in range(12)])
+    for group in ("g", "h"):
+        with lanelog_client.subscribe("t", group, saying, start="earliest") as subscription:
+            eventually(lambda subscription=subscription: subscription.stats().dead_lettered == 12)
+    visitor, admin = Visitor(dashboard(lanelog_client)), lanelog_client.admin
+
+    def keys(**chosen: str) -> list[str]:
+        return re.findall(r'href="/message\?[^"]*key=(k\d+)', visitor.get("/dead-letters", topic="t", **chosen).text)
+
+    assert sorted(keys(prefix="k1")) == sorted(["k1", "k10", "k11"] * 2)
+    assert sorted(keys(prefix="k1", group="h", reason=reasons[1])) == ["k1", "k11"]
+    assert keys(prefix="%") == keys(prefix="_") == []
+    page = visitor.get("/dead-letters", topic="t").text
+    (address, *_) = re.findall(r'<a href="(/dead-letters\?[^"]*reason=it[^"]*)"', page)
+    listed = visitor.send("GET", unescape(address)).text
+    assert "<h2>6 dead letters</h2>" in listed
+    assert "ago</span>" in listed
+    assert "Next page" not in listed
+    last = admin.dead_letters("t", "g", reason=reasons[0], limit=3)[-1]
+    following = admin.dead_letters("t", "g", reason=reasons[0], after=(last.dead_letter_topic, last.key, last.offset))
+    assert [each.key for each in following] == [each.key for each in admin.dead_letters("t", "g", reason=reasons[0])][
+        3:
+    ]
+    for wrong in ({"key_prefix": 1}, {"after": ("t", "k", 0)}, {"reason": 7}):
+        with pytest.raises(ConfigurationError):
+            admin.dead_letters("t", **wrong)  # type: ignore[arg-type]
+    assert visitor.get("/dead-letters", topic="t", page="0").status_code == 404
+
+
 def saying(message: lanelog.Message) -> None:
     """A handler that gives every message up, for the reason that its payload says."""
     raise lanelog.Reject(message.payload.decode())

@@ -603,15 +603,29 @@ class Admin:
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 
-    def dead_letters(self, topic: str, group: str | None = None, *, limit: int = 100) -> list[DeadLetterInfo]:
+    def dead_letters(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        key_prefix: str = "",
+        after: tuple[str, str, int] | None = None,
+        limit: int = 100,
+    ) -> list[DeadLetterInfo]:
         """Return dead letters by dead letter topic, key and offset. Those redriven or deleted are left out.
 
         Args:
             topic: The original topic, or a dead letter topic.
             group: Only dead letters of this group. None: of all groups.
+            reason: Only dead letters with this reason (`DeadLetterInfo.reason`). None: with any.
+            key_prefix: Only dead letters whose keys begin so. Empty: of all keys.
+            after: Only dead letters behind this dead letter topic, key and offset. To read on, pass those of the last
+                one of an answer. None: from the first one on.
             limit: The most dead letters to return.
         """
-        return listing.dead_letters(self._database, topic, group, limit=limit)
+        chosen = listing.Chosen(group=group, reason=reason, beginning=key_prefix, after=after)
+        return listing.dead_letters(self._database, topic, chosen, limit=limit)
 
     def dead_letter_reasons(self, topic: str, group: str | None = None) -> list[DeadLetterReason]:
         """Count dead letters by group and reason, the most frequent first; at most 1,000 reasons.

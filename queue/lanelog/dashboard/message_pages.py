@@ -1,4 +1,4 @@
-"""The pages that show messages: one message, dead letters, schedules, and what is delayed.
+"""The pages that show messages: one message, schedules, and what is delayed.
 
 Owns what they show of a message. A payload is shown only when the address asks for it, in the form that it names.
 """
@@ -9,8 +9,8 @@ from typing import Final
 
 from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, moment, plural, shown
-from lanelog.admin import DeadLetterReason, HistoryInfo, MessageInfo
-from lanelog.dashboard.actions import button, whole
+from lanelog.admin import HistoryInfo, MessageInfo
+from lanelog.dashboard.actions import whole
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import FORMS, as_read
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -112,56 +112,6 @@ def _history(found: list[HistoryInfo]) -> WebSheet:
     columns = ("Group", "Outcome", "Attempts", "First delivered", "Finished", "Owner")
     return WebSheet(
         title="How it left each group", columns=columns, rows=rows, note="Of groups that keep history (history=True)."
-    )
-
-
-def dead_letters(asked: Asked) -> WebPage:
-    """Dead letters of a topic by reason, and the newest of them. Without a topic: which topics have some."""
-    topic, group = asked.fields.get("topic"), asked.fields.get("group")
-    if not topic:
-        having = [each for each in asked.admin.topics() if each.dead_letters and not each.holds_dead_letters]
-        found: list[tuple[Texts | WebButton, ...]] = [
-            (WebCell(each.topic, link("dead-letters", topic=each.topic)), f"{each.dead_letters:,}") for each in having
-        ]
-        return WebPage(
-            title="Dead letters", sheets=(WebSheet(title="", columns=("Topic", "Dead letters"), rows=found),)
-        )
-    letters: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.key, link("message", topic=each.dead_letter_topic, key=each.key, offset=each.offset)),
-            each.group,
-            short(each.last_error),
-            moment(each.failed_at),
-            button("redrive", "Redrive", topic=topic, group=each.group, id=each.id),
-            button("delete-letters", "Delete", topic=topic, group=each.group, id=each.id),
-        )
-        for each in asked.admin.dead_letters(topic, group, limit=_LETTERS)
-    ]
-    columns = ("Key", "Group", "Error", "Failed", "", "")
-    return WebPage(
-        title=f"Dead letters of {topic}",
-        links=(WebCell("Jobs that redrive or delete", link("jobs")),),
-        sheets=(
-            WebSheet(
-                title="By reason",
-                columns=("Reason", "Group", "Messages", "Keys", "Newest", "", ""),
-                rows=[_reason(topic, each) for each in asked.admin.dead_letter_reasons(topic, group)],
-            ),
-            WebSheet(title=f"At most {_LETTERS} of them", columns=columns, rows=letters),
-        ),
-    )
-
-
-def _reason(topic: str, found: DeadLetterReason) -> tuple[Texts | WebButton, ...]:
-    chosen = {"topic": topic, "group": found.group, "letters": found.reason}
-    return (
-        shown(found.reason),
-        found.group,
-        f"{found.count:,}",
-        f"{found.keys:,}",
-        moment(found.newest_failed_at),
-        button("redrive", "Redrive all", **chosen),
-        button("delete-letters", "Delete all", **chosen),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, cast
 
 from lanelog._text import age, moment, plural
 from lanelog.admin import GroupInfo, LaneInfo, MessageState, OwnerState
-from lanelog.dashboard import message_pages
+from lanelog.dashboard import letter_pages, message_pages
 from lanelog.dashboard.actions import button
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -341,7 +341,7 @@ PAGES: Final[Mapping[str, Maker]] = {
     "lanes": lanes,
     "lane": lane,
     "message": message_pages.message,
-    "dead-letters": message_pages.dead_letters,
+    "dead-letters": letter_pages.dead_letters,
     "schedules": message_pages.schedules,
     "delayed": message_pages.delayed,
     "archives": archives,

@@ -25,6 +25,8 @@ class WebCell:
     href: str | None = None
     tone: str = ""
     """A class of the style sheet: `bad`, `warn`, `good`, or none."""
+    title: str = ""
+    """What is shown where a mouse rests on it: the exact time of a relative one."""
 
 
 Texts = str | WebCell
@@ -58,6 +60,17 @@ class WebSheet:
     columns: tuple[str, ...]
     rows: list[tuple[Texts | WebButton, ...]]
     note: str = ""
+    links: tuple[WebCell, ...] = ()
+    """To the pages before and behind."""
+
+
+@frozen(kw_only=True)
+class WebField:
+    """A field of the form that chooses what a page shows. Without a label it is not shown, and kept."""
+
+    name: str
+    value: str
+    label: str = ""
 
 
 @frozen(kw_only=True)
@@ -70,6 +83,8 @@ class WebPage:
     facts: tuple[tuple[str, Texts], ...] = ()
     links: tuple[WebCell, ...] = ()
     buttons: tuple[WebButton, ...] = ()
+    fields: tuple[WebField, ...] = ()
+    """Of the form that chooses. Without any, there is none."""
     sheets: tuple[WebSheet, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
     """Titles and preformatted texts: payloads and tracebacks."""
