@@ -238,10 +238,49 @@ def test_the_lanes_of_a_state_are_read_page_by_page(lanelog_client: lanelog.Clie
     assert seen == keys
 
 
+@pytest.mark.parametrize("query", ["by=key", "by=key&state=pending", "by=age", "by=lag", "by=age&state=pending"])
+def test_lanes_are_paged_both_ways(lanelog_client: lanelog.Client, query: str) -> None:
+    """The way back shows the same pages as the way there, in every order, and the first page leads no further back."""
+    lanelog_client.subscribe("t", "g", lambda _: None).stop()
+    lanelog_client.publish_many("t", [(f"k{number:03}", b"x") for number in range(130) for _ in range(1 + number % 3)])
+    visitor, pages = Visitor(dashboard(lanelog_client)), dict[str, list[list[str]]]()
+    address = f"/lanes?topic=t&group=g&{query}"
+    for way in ("Next page", "Previous page"):
+        pages[way] = []
+        while True:
+            text = visitor.send("GET", address).text
+            pages[way].append(re.findall(r"/lane\?[^\"]*key=(k\d+)", text))
+            further = re.search(rf'href="([^"]+)">{way}', text)
+            if not further:
+                break
+            address = unescape(further[1])
+    assert sorted(key for page in pages["Next page"] for key in page) == [f"k{number:03}" for number in range(130)]
+    assert pages["Previous page"] == pages["Next page"][::-1]
+
+
+def test_the_front_page_begins_with_tiles(lanelog_client: lanelog.Client) -> None:
+    """The numbers of the log, with curves once there are samples, and then the problems, whose times are relative."""
+    lanelog_client.publish("t", "k", b"x")
+    lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
+    lanelog_client.admin.pause("t", "g", by="ann", reason="looking")
+    visitor = Visitor(dashboard(lanelog_client, pace=evolve(AT_ONCE, sample=0.01)))
+    text = visitor.get("/").text
+    tiles = dict(re.findall(r'<span class="name">(.*?)</span> <strong class="\w*">(.*?)</strong>', text))
+    assert tiles.keys() == {
+        "Messages a second", "Messages behind", "Oldest message", "Latency", "Dead letters", "Members"
+    }  # fmt: skip
+    assert (tiles["Messages behind"], tiles["Dead letters"], tiles["Members"]) == ("1", "0", "0")
+    assert text.index('class="tiles"') < text.index("<article")
+    assert re.search(r'<p title="\d{4}-\d\d-\d\dT[^"]*Z">for [\d.]+m?\d*s', text)
+    eventually(lambda: visitor.get("/").text.count("<svg") == 4)
+
+
 def test_lanes_are_read_on_behind_a_key_alone(shop: lanelog.Client) -> None:
     """In the other orders lanes change their places: `after` is refused there."""
     with pytest.raises(ConfigurationError, match="order_by"):
         shop.admin.lanes("merge", "builders", order_by="age", after="bad")
+    with pytest.raises(ConfigurationError, match="exclude"):
+        shop.admin.lanes("merge", "builders", order_by="key", after="bad", before="good")
     keys = [lane.key for lane in shop.admin.lanes("merge", "builders", order_by="key", after="bad")]
     assert keys == ["fails", "good", "paused"]
 

@@ -242,6 +242,7 @@ class Admin:
         order_by: Literal["age", "lag", "key"] = "age",
         limit: int = 100,
         after: str = "",
+        before: str = "",
     ) -> list[LaneInfo]:
         """Return the lanes of a topic as a group sees them.
 
@@ -253,9 +254,11 @@ class Admin:
                 which nothing was settled for longest.
             limit: The most lanes to return.
             after: With `"key"`: only lanes whose keys come after this one. To read on, pass the last key of an answer.
+            before: With `"key"`: the last `limit` lanes whose keys come before this one, in order of the keys. To read
+                back, pass the first key of an answer.
         """
         at = GroupTopic(topic=topic, group=group)
-        return lanes.lanes(self._database, at, order_by=order_by, limit=limit, after=after)
+        return lanes.lanes(self._database, at, order_by=order_by, limit=limit, after=after, before=before)
 
     def lane(self, topic: str, group: str, key: str) -> LaneInfo:
         """Return one lane as a group sees it."""

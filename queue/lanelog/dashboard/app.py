@@ -23,7 +23,7 @@ from lanelog._places import GroupTopic
 from lanelog._text import moment
 from lanelog.admin import Admin, Status
 from lanelog.client import Client
-from lanelog.dashboard import charts, pages, stuck
+from lanelog.dashboard import charts, pages, stuck, tiles
 from lanelog.dashboard.access import Access
 from lanelog.dashboard.action_handlers import ActionHandlers, TooMuch
 from lanelog.dashboard.asked import Asked, Maker
@@ -43,6 +43,8 @@ FRESH: Final = 2.0
 """Seconds for which all open pages get the same answer."""
 REFRESH: Final = 10
 """Seconds after which a page that changes reloads itself, where it can have no stream of events."""
+TILES: Final = 3600
+"""Seconds that the curves of the front page show."""
 _SPANS: Final = {"1": 3600, "6": SPAN}
 """Seconds that charts show, by what the address says."""
 _STATIC: Final = {
@@ -177,12 +179,21 @@ class _Site:
         try:
             status = self._status()
         except LanelogError as error:
-            return {"headline": f"{trouble(error)}: {error}", "tone": "bad", "cards": [], "more": 0, "at": ""}
+            return {
+                "headline": f"{trouble(error)}: {error}",
+                "tone": "bad",
+                "tiles": [],
+                "cards": [],
+                "more": 0,
+                "at": "",
+            }
         line, tone = stuck.headline(status)
         more = max(0, len(status.problems) - stuck.SHOWN)
         return {
             "headline": line,
             "tone": tone,
+            "tiles": tiles.tiles(status, charts.draw(self._samples.latest(TILES), lambda _: True)),
+            "box": (charts.WIDTH, charts.HEIGHT),
             "cards": stuck.cards(status),
             "more": more,
             "at": moment(status.at),

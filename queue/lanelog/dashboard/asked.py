@@ -40,6 +40,10 @@ class Asked:
         """The database's clock. Only a page that shows a time asks for it."""
         return self.admin.now()
 
+    def when(self, at: datetime | None) -> str:
+        """Return a time, and how long ago it was."""
+        return moment(at) if at is None else f"{moment(at)} ({self.ago(at).text})"
+
     def ago(self, at: datetime | None) -> WebCell:
         """Return how long ago a time was, or how far away it is, with the time itself for a mouse that rests there."""
         if at is None:

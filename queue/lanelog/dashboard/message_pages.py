@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from lanelog._engine.lane.error_text import summary
-from lanelog._text import age, moment, plural, shown
+from lanelog._text import age, plural, shown
 from lanelog.admin import HistoryInfo, MessageInfo
 from lanelog.dashboard.actions import whole
 from lanelog.dashboard.asked import Asked
@@ -34,7 +34,7 @@ def sheet(asked: Asked, title: str, topic: str, key: str, first: int, end: int |
         (
             WebCell(f"{each.offset:,}", link("message", topic=topic, key=key, offset=each.offset)),
             each.id,
-            moment(each.published_at),
+            asked.ago(each.published_at),
             f"{each.payload_bytes:,}",
         )
         for each in found
@@ -63,13 +63,13 @@ def message(asked: Asked) -> WebPage:
         facts=(
             ("Topic", WebCell(topic, link("groups", topic=topic))),
             ("Id", found.id),
-            ("Published", moment(found.published_at)),
-            ("Expires", moment(found.expires_at)),
+            ("Published", asked.when(found.published_at)),
+            ("Expires", asked.when(found.expires_at)),
             ("Payload", f"{plural(found.payload_bytes, 'byte')}, hidden until asked for"),
             *_metadata(found),
         ),
         links=tuple(WebCell(f"Show as {each}", link("message", **here, show=each)) for each in FORMS),
-        sheets=(_states(found), _history(history)),
+        sheets=(_states(asked, found), _history(asked, history)),
         texts=tuple(texts),
     )
 
@@ -78,14 +78,14 @@ def _metadata(found: MessageInfo) -> list[tuple[str, Texts]]:
     return [(f"Metadata {name}", value) for name, value in sorted(found.metadata.items())]
 
 
-def _states(found: MessageInfo) -> WebSheet:
+def _states(asked: Asked, found: MessageInfo) -> WebSheet:
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
             WebCell(each.group, link("lane", topic=found.topic, group=each.group, key=found.key)),
             str(each.state),
             str(each.attempts),
             age(each.next_attempt_in),
-            moment(each.last_attempt_at),
+            asked.ago(each.last_attempt_at),
             each.owner or "-",
         )
         for each in found.states
@@ -97,14 +97,14 @@ def _states(found: MessageInfo) -> WebSheet:
     )
 
 
-def _history(found: list[HistoryInfo]) -> WebSheet:
+def _history(asked: Asked, found: list[HistoryInfo]) -> WebSheet:
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
             WebCell(each.group, link("lane", topic=each.topic, group=each.group, key=each.key)),
             each.outcome,
             str(each.attempts),
-            moment(each.first_delivered_at),
-            moment(each.finished_at),
+            asked.ago(each.first_delivered_at),
+            asked.ago(each.finished_at),
             each.owner or "-",
         )
         for each in found
@@ -123,8 +123,8 @@ def schedules(asked: Asked) -> WebPage:
             f"{each.expression} {each.timezone}",
             each.topic,
             each.key,
-            WebCell("paused", None, "warn") if each.paused_at else moment(each.next_fire_at),
-            moment(each.last_fire_at),
+            WebCell("paused", None, "warn") if each.paused_at else asked.ago(each.next_fire_at),
+            asked.ago(each.last_fire_at),
             f"{each.fired:,}",
         )
         for each in asked.admin.schedules()
@@ -142,7 +142,7 @@ def delayed(asked: Asked) -> WebPage:
         ]
         return WebPage(title="Delayed", sheets=(WebSheet(title="", columns=("Topic",), rows=found),))
     rows: list[tuple[Texts | WebButton, ...]] = [
-        (each.key, each.id, moment(each.deliver_at), age(each.due_in), f"{each.payload_bytes:,}")
+        (each.key, each.id, asked.ago(each.deliver_at), age(each.due_in), f"{each.payload_bytes:,}")
         for each in asked.admin.scheduled(topic, limit=_LETTERS)
     ]
     columns = ("Key", "Id", "Due", "In", "Bytes")

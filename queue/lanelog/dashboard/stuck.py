@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from datetime import datetime
 from typing import Final
 
 from attrs import evolve, frozen
@@ -37,6 +38,9 @@ class StuckCard:
     tone: str
     place: tuple[WebCell, ...]
     since: str
+    """How long it has lasted, or the age of the oldest message that it holds back."""
+    began: str
+    """The exact time, where it is known."""
     owner: str | None
     detail: str
     command: str
@@ -68,13 +72,13 @@ def cards(status: Status) -> list[StuckCard]:
     """Return the worst problems, no two with one id: two connections may hold the same row."""
     found: list[StuckCard] = []
     seen: Counter[str] = Counter()
-    for each in map(_card, status.problems[:SHOWN]):
+    for each in (_card(each, status.at) for each in status.problems[:SHOWN]):
         seen[each.id] += 1
         found.append(each if seen[each.id] == 1 else evolve(each, id=f"{each.id}-{seen[each.id]}"))
     return found
 
 
-def _card(problem: Problem) -> StuckCard:
+def _card(problem: Problem, at: datetime) -> StuckCard:
     topic, group, key = problem.topic, problem.group or None, problem.key
     place = [WebCell(topic, link("groups", topic=topic))] if topic else []
     if group is not None:
@@ -89,13 +93,25 @@ def _card(problem: Problem) -> StuckCard:
         what=problem.what,
         tone="bad" if problem.rank <= Rank.NOBODY else "warn",
         place=tuple(place),
-        since=f"since {problem.since}" if problem.since else f"for {age(problem.seconds)}" if problem.seconds else "",
+        since=_since(problem, at),
+        began=problem.since or "",
         owner=problem.owner,
         detail=problem.detail,
         command=problem.command,
         buttons=_buttons(problem),
         look=_look(problem),
     )
+
+
+def _since(problem: Problem, at: datetime) -> str:
+    """Return how long a problem has lasted, relative to the look that found it."""
+    if problem.since is None:
+        return f"for {age(problem.seconds)}" if problem.seconds else ""
+    try:
+        lasted = (at - datetime.fromisoformat(problem.since)).total_seconds()
+    except (ValueError, TypeError):  # it is no time of the database's clock
+        return f"since {problem.since}"
+    return f"for {age(max(0.0, lasted))}"
 
 
 def _buttons(problem: Problem) -> tuple[WebButton, ...]:
