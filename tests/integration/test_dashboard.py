@@ -52,9 +52,12 @@ SAID = {
     "redrive": "1 dead letter with 1 key would go back into topic merge, for group builders alone.",
     "delete-letters": "1 dead letter of group builders, with 1 key, would be deleted for good.",
     "delete-group": "Group builders of topic over would be deleted, with its offsets in 1 lane.",
+    "pause-schedule": "Schedule nightly would be paused.",
+    "resume-schedule": "Schedule weekly would publish again, next at",
+    "remove-schedule": "Schedule nightly of topic merge, key good, would be removed.",
 }
 """What the preview of each action says in the shop."""
-TYPED = {"skip": "2", "delete-letters": "builders", "delete-group": "builders"}
+TYPED = {"skip": "2", "delete-letters": "builders", "delete-group": "builders", "remove-schedule": "nightly"}
 """What must be typed before an action that destroys."""
 FORMS: dict[str, dict[str, Any]] = {
     "skip": {**GOOD, "offset": "2"},
@@ -66,6 +69,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "redrive": {"topic": "merge", "group": "builders", "letters": "no such branch"},
     "delete-letters": {"topic": "merge", "group": "builders", "letters": "no such branch"},
     "delete-group": {"topic": "over", "group": "builders"},
+    "pause-schedule": {"name": "nightly"},
+    "resume-schedule": {"name": "weekly"},
+    "remove-schedule": {"name": "nightly"},
 }
 """A request for each action that has something to do in the shop."""
 PAGES = {
@@ -441,6 +447,43 @@ def test_a_seek_is_red_only_where_it_leaves_messages_out(own_shop: lanelog.Clien
     assert visitor.post("/act/seek", **form, why="x").status_code == 400
 
 
+def test_a_group_is_sought_to_a_time(own_shop: lanelog.Client) -> None:
+    """An exact one, or one that is relative: the preview makes it exact, so that the click does what it said."""
+    visitor, form = Visitor(dashboard(own_shop, Access(allow_actions=True))), dict(GOOD)
+    for to in ("-2h", "2020-01-01", "2020-01-01T10:00+01:00"):
+        preview = visitor.get("/act/seek", **form, to=to)
+        assert preview.status_code == 200, preview.text
+        action = unescape(re.findall(r'<form method="post" action="(.*?)"', preview.text)[0])
+        assert re.search(r"to=20\d\d-\d\d-\d\d", action)
+        assert visitor.post(action, why="x").status_code == 200
+        assert own_shop.admin.lane("merge", "builders", "good").watermark == 0
+    for wrong in ("yesterday-ish", "-2y", "2026-99-01"):
+        assert "or -2h" in visitor.get("/act/seek", **form, to=wrong).text
+
+
+def test_a_group_shows_rates_and_the_front_pages_state(lanelog_client: lanelog.Client) -> None:
+    """What was published and settled in a second, once there are two samples; its worst problem in the same words."""
+    lanelog_client.publish("t", "k", b"x")
+    lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
+    lanelog_client.admin.pause("t", "g", key="k", by="ann", reason="looking")
+    visitor = Visitor(dashboard(lanelog_client, pace=evolve(AT_ONCE, sample=0.01)))
+    (problem,) = [each for each in lanelog_client.admin.status().problems if each.key == "k"]
+    assert f'<span class="warn">{problem.what}</span>' in visitor.get("/groups").text
+    eventually(lambda: visitor.get("/groups").text.count('<span class="">0.0</span>') == 2)
+
+
+def test_delayed_messages_are_counted(lanelog_client: lanelog.Client) -> None:
+    """By topic; a topic without any is not listed."""
+    lanelog_client.publish("other", "k", b"x")
+    lanelog_client.publish_many("t", [lanelog.Outgoing("k", b"x", delay=3600) for _ in range(3)])
+    visitor = Visitor(dashboard(lanelog_client))
+    assert re.search(
+        r'<a href="/delayed\?topic=t">t</a></span></td><td><span class="">3<', visitor.get("/delayed").text
+    )
+    assert "topic=other" not in visitor.get("/delayed").text
+    assert "3 messages. At most" in visitor.get("/delayed", topic="t").text
+
+
 def test_a_result_leads_back(own_shop: lanelog.Client) -> None:
     """By the action that takes it back, if one does, and to the page of the place."""
     visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
@@ -473,6 +516,7 @@ def test_what_destroys_looks_like_it(shop: lanelog.Client) -> None:
         "/lane?topic=merge&group=builders&key=good",
         "/lanes?topic=merge&group=builders",
         "/dead-letters?topic=merge",
+        "/schedules",
     ):
         for tone, name in re.findall(
             r'<a class="button( red)?"[^>]*href="/act/([a-z-]+)', visitor.send("GET", page).text
@@ -513,6 +557,12 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     act("delete-letters", id="none of them")
     act("delete-group")
     assert admin.groups("over") == []
+    act("pause-schedule")
+    act("resume-schedule")
+    (nightly, weekly) = admin.schedules()
+    assert (nightly.paused_by, nightly.pause_reason, weekly.paused_at) == ("ann", "incident 7", None)
+    act("remove-schedule")
+    assert [each.name for each in admin.schedules()] == ["weekly"]
     done = events(caplog, "action.done", logging.WARNING)
     assert len(done) == len(events(caplog, "action.asked")) == len(ACTIONS)
     assert all("by=ann" in line and "incident 7" in line for line in done)
@@ -526,6 +576,9 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
         "redrive",
         "seek",
         "delete_group",
+        "pause_schedule",
+        "resume_schedule",
+        "remove_schedule",
     }  # a letter was not there
     assert "incident 7" in visitor.get("/audit", topic="merge").text
     assert TOKEN not in caplog.text

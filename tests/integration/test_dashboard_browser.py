@@ -211,6 +211,9 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             (f"{letters}builders", "redrive"),
             (f"{letters}others", "delete-letters"),
             ("lanes?topic=over&group=builders", "delete-group"),
+            ("schedules", "pause-schedule"),
+            ("schedules", "resume-schedule"),
+            ("schedules", "remove-schedule"),
         ):
             page.visit(address + place)
             page.follow(f"document.querySelector('a.button[href*=\"act/{name}?\"]').click()")
@@ -228,7 +231,8 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             assert page.ask(CONTRAST) >= 4.5, place
             clicked.add(name)
         assert {each.verb for each in client.admin.audit() if each.reason == "incident 7"} == {
-            "pause", "resume", "retry", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group"
+            "pause", "resume", "retry", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group",
+            "pause_schedule", "resume_schedule", "remove_schedule",
         }  # fmt: skip
     assert clicked == ACTIONS.keys()
 

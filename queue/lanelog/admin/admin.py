@@ -380,6 +380,10 @@ class Admin:
         """
         return scheduled.list_scheduled(self._database, topic, key, limit)
 
+    def scheduled_counts(self) -> dict[str, int]:
+        """Return the number of messages that are not in the log yet, by topic. Topics without any are left out."""
+        return scheduled.counts(self._database)
+
     def open_lanes(self, topic: str) -> int:
         """Return over how many open lanes a topic spreads its messages without a key."""
         from lanelog.admin.lookup import open_lanes

@@ -69,7 +69,8 @@ class ActionHandlers:
         planned, loses = (), action.red
         if set(action.needs) <= fields.keys() or not action.asks:
             doer = Doer(by=request.scope[USER], why="", dry_run=True)
-            result = action.verb(self._admin, action.chosen(given), doer)
+            fields = dict(action.fixed(self._admin, action.chosen(given)))
+            result = action.verb(self._admin, fields, doer)
             planned, loses = outcomes.sentences(result), action.loses(result)
         asked_last = {name: label for name, label in action.asks.items() if name not in action.needs}
         return self._renderer.page(
@@ -101,7 +102,7 @@ class ActionHandlers:
 
     def _act(self, request: Request, action: WebAction, form: Mapping[str, str]) -> Response:
         """Run the verb. A form that is sent twice runs it twice. The second time, little or nothing is left to do."""
-        fields = action.chosen(form)
+        fields = action.fixed(self._admin, action.chosen(form))
         why = form.get("why", "").strip()
         if not why:
             raise ConfigurationError("say why: the reason is kept in the audit and in the log")

@@ -6,11 +6,14 @@ verb itself, with `dry_run`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from attrs import frozen
 
+from lanelog._text import moment
 from lanelog.admin import Admin
 from lanelog.admin.lookup.arguments import unheard
 from lanelog.dashboard.views import WebButton, link
@@ -57,6 +60,8 @@ class WebAction:
     """The field whose value a person must type before something is lost for good. Empty: nothing ever is."""
     destroys: Callable[[Any], bool] = always
     """Given the preview's value: whether something is lost for good. It counts only together with `typed`."""
+    fixed: Callable[[Admin, Fields], Fields] = lambda _, fields: fields
+    """Returns the fields with what is relative in them made absolute, so that the click does what the preview said."""
     verb: Verb
 
     @property
@@ -101,8 +106,28 @@ def _resume(admin: Admin, at: Fields, doer: Doer) -> Any:
 
 
 def _seek(admin: Admin, at: Fields, doer: Doer) -> Any:
-    to: str | int = whole("to", at["to"]) if at["to"].isdecimal() else at["to"]
+    to = at["to"] if at["to"] in ENDS else whole("to", at["to"]) if at["to"].isdecimal() else instant(at["to"])
     return admin.seek(at["topic"], at["group"], key=at.get("key"), to=to, dry_run=doer.dry_run)
+
+
+def _fixed(admin: Admin, at: Fields) -> Fields:
+    """Return the fields of a seek. `-2h` becomes the time two hours before the database's."""
+    relative = RELATIVE.fullmatch(at["to"].strip())
+    if not relative:
+        return at
+    back = timedelta(**{UNITS[relative[2]]: int(relative[1])})
+    return {**at, "to": moment(admin.now() - back)}
+
+
+def instant(text: str) -> datetime:
+    """Return a time, in UTC if it names no zone."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f"to must be {', '.join(ENDS)}, an offset, a time such as 2026-11-27T09:00 (UTC), or -2h; not {text[:40]!r}"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _redrive(admin: Admin, at: Fields, doer: Doer) -> Any:
@@ -122,6 +147,18 @@ def _delete_group(admin: Admin, at: Fields, doer: Doer) -> Any:
     return admin.delete_group(at["topic"], at["group"], dry_run=doer.dry_run)
 
 
+def _pause_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.pause_schedule(at["name"], by=doer.by[:255], reason=doer.why, dry_run=doer.dry_run)
+
+
+def _resume_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.resume_schedule(at["name"], dry_run=doer.dry_run)
+
+
+def _remove_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.remove_schedule(at["name"], dry_run=doer.dry_run)
+
+
 def _letters(at: Fields) -> dict[str, Any]:
     """Return the choice of dead letters: one by its id, or all of a reason. A missing field never means all."""
     if "id" in at:
@@ -139,6 +176,9 @@ def whole(name: str, text: str) -> int:
 
 
 DIGITS_MAX: Final = 18
+ENDS: Final = ("earliest", "latest")
+RELATIVE: Final = re.compile(r"-([0-9]{1,5})([smhd])")
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 _LANE = ("topic", "group", "key")
 _GROUP = ("topic", "group")
@@ -180,7 +220,8 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         warning="Going back handles messages again. Going forward leaves messages out.",
         needs=(*_GROUP, "to"),
         may=("key",),
-        asks={"to": "To: earliest, latest or an offset"},
+        asks={"to": "To: earliest, latest, a time in UTC (2026-11-27T09:00), -2h, or of one lane an offset"},
+        fixed=_fixed,
         typed="group",
         destroys=lambda planned: planned.passed > 0,
         verb=_seek,
@@ -210,6 +251,25 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         needs=_GROUP,
         typed="group",
         verb=_delete_group,
+    ),
+    "pause-schedule": WebAction(
+        label="Pause the schedule",
+        warning="It publishes nothing until it is resumed. Times that pass meanwhile are skipped.",
+        needs=("name",),
+        verb=_pause_schedule,
+    ),
+    "resume-schedule": WebAction(
+        label="Resume the schedule",
+        warning="It publishes again, from its next time on.",
+        needs=("name",),
+        verb=_resume_schedule,
+    ),
+    "remove-schedule": WebAction(
+        label="Remove the schedule",
+        warning="It publishes nothing more. What it has published stays. A process that declares it creates it again.",
+        needs=("name",),
+        typed="name",
+        verb=_remove_schedule,
     ),
 }
 """By the last part of its address."""

@@ -242,6 +242,7 @@ class _Site:
                 fields=dict(request.query_params),
                 mask=self._mask,
                 status=self._status,
+                rates=self._samples.rates,
                 jobs=self._jobs,
             )
             return self._renderer.sheets(request, make(asked))

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from attrs import field, frozen
 
+from lanelog._places import GroupTopic
 from lanelog._text import age, moment
 from lanelog.admin import Admin, Status
 from lanelog.dashboard.jobs import Jobs
@@ -25,6 +26,8 @@ class Asked:
     mask: Mask | None
     status: Callable[[], Status]
     """The shared look at the whole log: groups of all topics cost a look at all lanes."""
+    rates: Callable[[], Mapping[GroupTopic, tuple[float, float]]]
+    """What was published and settled in a second, by group, where two samples know."""
     jobs: Jobs
     """The actions of this process that run, or have ended."""
 

@@ -10,7 +10,7 @@ from typing import Final
 from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, plural, shown
 from lanelog.admin import HistoryInfo, MessageInfo
-from lanelog.dashboard.actions import whole
+from lanelog.dashboard.actions import button, whole
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import FORMS, as_read
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -18,7 +18,8 @@ from lanelog.errors import ConfigurationError
 
 RECENT: Final = 20
 """Messages of a lane that are shown from one offset on."""
-_LETTERS: Final = 100
+_DELAYED: Final = 100
+"""Delayed messages on one page."""
 _ERROR: Final = 120
 
 
@@ -126,10 +127,14 @@ def schedules(asked: Asked) -> WebPage:
             WebCell("paused", None, "warn") if each.paused_at else asked.ago(each.next_fire_at),
             asked.ago(each.last_fire_at),
             f"{each.fired:,}",
+            button("resume-schedule", "Resume", name=each.name)
+            if each.paused_at
+            else button("pause-schedule", "Pause", name=each.name),
+            button("remove-schedule", "Remove", name=each.name),
         )
         for each in asked.admin.schedules()
     ]
-    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired")
+    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired", "", "")
     return WebPage(title="Schedules", sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 
@@ -138,15 +143,21 @@ def delayed(asked: Asked) -> WebPage:
     topic = asked.fields.get("topic")
     if not topic:
         found: list[tuple[Texts | WebButton, ...]] = [
-            (WebCell(name, link("delayed", topic=name)),) for name in asked.admin.topic_names(limit=1000)
+            (WebCell(name, link("delayed", topic=name)), f"{count:,}")
+            for name, count in sorted(asked.admin.scheduled_counts().items())
         ]
-        return WebPage(title="Delayed", sheets=(WebSheet(title="", columns=("Topic",), rows=found),))
+        return WebPage(
+            title="Delayed",
+            lead="Topics with messages that are not in the log yet.",
+            sheets=(WebSheet(title="", columns=("Topic", "Messages"), rows=found),),
+        )
     rows: list[tuple[Texts | WebButton, ...]] = [
         (each.key, each.id, asked.ago(each.deliver_at), age(each.due_in), f"{each.payload_bytes:,}")
-        for each in asked.admin.scheduled(topic, limit=_LETTERS)
+        for each in asked.admin.scheduled(topic, limit=_DELAYED)
     ]
     columns = ("Key", "Id", "Due", "In", "Bytes")
-    note = f"At most {_LETTERS} are shown, by key and id."
+    count = asked.admin.scheduled_counts().get(topic, 0)
+    note = f"{plural(count, 'message')}. At most {_DELAYED} are shown, by key and id."
     return WebPage(
         title=f"Delayed messages of {topic}", sheets=(WebSheet(title="", columns=columns, rows=rows, note=note),)
     )

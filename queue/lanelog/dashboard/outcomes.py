@@ -10,7 +10,20 @@ from functools import singledispatch
 from typing import Any, Final
 
 from lanelog._text import moment, plural, shown
-from lanelog.admin import Deleted, GroupDeleted, Paused, Redriven, Released, Resumed, Retried, Skipped, Sought
+from lanelog.admin import (
+    Deleted,
+    GroupDeleted,
+    Paused,
+    Redriven,
+    Released,
+    Resumed,
+    Retried,
+    SchedulePaused,
+    ScheduleRemoved,
+    ScheduleResumed,
+    Skipped,
+    Sought,
+)
 from lanelog.dashboard.actions import button
 from lanelog.dashboard.views import WebButton, WebCell, link
 
@@ -138,6 +151,37 @@ def _group_deleted(it: GroupDeleted) -> tuple[str, ...]:
     return (*found, left)
 
 
+@sentences.register(SchedulePaused)
+def _schedule_paused(it: SchedulePaused) -> tuple[str, ...]:
+    name = f"Schedule {shown(it.name)}"
+    if not it.changed:
+        return (f"{name} has been paused since {moment(it.paused_at)}{_who(it.by, it.reason)}: nothing to do.",)
+    return (
+        f"{name} {'would be' if it.dry_run else 'is'} paused.",
+        f"Its next time, {moment(it.next_fire_at)}, is skipped if the pause lasts until then.",
+    )
+
+
+@sentences.register(ScheduleResumed)
+def _schedule_resumed(it: ScheduleResumed) -> tuple[str, ...]:
+    name = f"Schedule {shown(it.name)}"
+    if not it.changed:
+        return (f"{name} is not paused: nothing to do.",)
+    does = "would publish" if it.dry_run else "publishes"
+    return (
+        f"{name} {does} again, next at {moment(it.next_fire_at)}.",
+        f"It was paused since {moment(it.paused_at)}{_who(it.by, it.reason)}.",
+    )
+
+
+@sentences.register(ScheduleRemoved)
+def _schedule_removed(it: ScheduleRemoved) -> tuple[str, ...]:
+    return (
+        f"Schedule {shown(it.name)} of topic {it.topic}, key {shown(it.key)}, {_be(it)} removed.",
+        f"It has published {plural(it.fired, 'message')}. They stay.",
+    )
+
+
 # -- the way back ------------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +193,10 @@ def undo(result: Any) -> tuple[WebButton, ...]:
         return (button("resume", "Resume again", topic=result.topic, group=result.group, key=result.key),)
     if isinstance(result, Resumed):
         return (button("pause", "Pause again", topic=result.topic, group=result.group, key=result.key),)
+    if isinstance(result, SchedulePaused):
+        return (button("resume-schedule", "Resume again", name=result.name),)
+    if isinstance(result, ScheduleResumed):
+        return (button("pause-schedule", "Pause again", name=result.name),)
     if isinstance(result, Skipped):
         place = {"topic": result.topic, "group": result.group, "key": result.key}
         return (button("seek", f"Go back to offset {result.offset}", **place, to=result.offset),)
@@ -165,6 +213,8 @@ def places(fields: Mapping[str, str]) -> tuple[WebCell, ...]:
     found = []
     if topic and group and key:
         found.append(WebCell(f"Lane {shown(key)}", link("lane", topic=topic, group=group, key=key)))
+    if "name" in fields:
+        found.append(WebCell("Schedules", link("schedules")))
     if "id" in fields or "letters" in fields:
         found.append(WebCell("Dead letters", link("dead-letters", topic=topic, group=group)))
     elif topic and group:

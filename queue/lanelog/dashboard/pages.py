@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from lanelog._places import GroupTopic
 from lanelog._text import age
-from lanelog.admin import GroupInfo, OwnerState
+from lanelog.admin import GroupInfo, OwnerState, Problem, Rank
 from lanelog.dashboard import lane_pages, letter_pages, message_pages
 from lanelog.dashboard.asked import Asked, Maker
+from lanelog.dashboard.charts import rate_text
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
 
 ACTS: Final = 100
@@ -42,30 +44,37 @@ def topics(asked: Asked) -> WebPage:
 
 def groups(asked: Asked) -> WebPage:
     """The groups of a topic, or of all topics."""
-    topic, status = asked.fields.get("topic"), asked.status()
+    topic, status, rates = asked.fields.get("topic"), asked.status(), asked.rates()
+    worst: dict[tuple[str, str], Problem] = {}
+    for problem in status.problems:  # the worst ones come first
+        worst.setdefault((problem.topic, problem.group), problem)
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
             WebCell(each.topic, link("groups", topic=each.topic)),
             WebCell(each.group, link("lanes", topic=each.topic, group=each.group)),
-            _group_state(each, known=status.members_known),
+            _group_state(each, worst.get((each.topic, each.group)), known=status.members_known),
             WebCell(
                 f"{each.members:,}" if status.members_known else "unknown",
                 link("members", topic=each.topic, group=each.group),
             ),
             f"{each.lag:,}",
             age(each.oldest_age, exact=each.oldest_age_exact),
+            *map(rate_text, rates.get(GroupTopic(topic=each.topic, group=each.group), (None, None))),
             f"{each.lagging_lanes:,} of {each.lanes:,}",
             each.order,
         )
         for each in status.groups
         if topic in (None, each.topic)
     ]
-    columns = ("Topic", "Group", "State", "Members", "Lag", "Oldest", "Lanes behind", "Order")
+    columns = ("Topic", "Group", "State", "Members", "Lag", "Oldest", "In/s", "Out/s", "Lanes behind", "Order")
     title = "Groups" if topic is None else f"Groups of {topic}"
     return WebPage(title=title, sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 
-def _group_state(group: GroupInfo, *, known: bool) -> Texts:
+def _group_state(group: GroupInfo, problem: Problem | None, *, known: bool) -> Texts:
+    """Return the state of a group: its worst problem in the words of the front page, or else how far it is."""
+    if problem is not None:
+        return WebCell(problem.what, None, "bad" if problem.rank <= Rank.NOBODY else "warn")
     if group.paused_at is not None:
         return WebCell("paused", None, "warn")
     if known and not group.members:
