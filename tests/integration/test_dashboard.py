@@ -96,6 +96,9 @@ PAGES = {
     "/schedules": "nightly",
     "/delayed": "merge",
     "/delayed?topic=merge": "later",
+    "/search": "Choose a topic.",
+    "/search?topic=merge&prefix=go": "1 key<",
+    "/search?topic=merge&text=later": "0 messages",
     "/archives": "what they have not read",
     "/jobs": "since this dashboard was started",
     "/audit": "with the role admin",
@@ -482,6 +485,39 @@ def test_delayed_messages_are_counted(lanelog_client: lanelog.Client) -> None:
     )
     assert "topic=other" not in visitor.get("/delayed").text
     assert "3 messages. At most" in visitor.get("/delayed", topic="t").text
+
+
+def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client) -> None:
+    """Within bounds, which the page tells; text is text, and no pattern."""
+    lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
+    for number in range(60):
+        lanelog_client.publish("t", f"customer-{number:02}", f'{{"order": {number}}}'.encode(), id=f"id-{number}")
+    lanelog_client.publish_many("t", [("other", b"old")] + [("other", b"new")] * 40)
+    visitor = Visitor(dashboard(lanelog_client))
+
+    def found(**chosen: str) -> tuple[list[str], str]:
+        text = visitor.get("/search", topic="t", **chosen).text
+        return re.findall(r'<td><span class="">(customer-\d+|other)</span>', text), text
+
+    assert found(prefix="customer-1")[0] == [f"customer-1{number}" for number in range(10)]
+    keys, text = found(prefix="customer")
+    assert (len(keys), "The first 50 keys" in text) == (50, True)
+    assert found(prefix="customer-5", text="id-57")[0] == ["customer-57"]
+    assert found(prefix="customer-4", text='"order": 42')[0] == ["customer-42"]
+    assert found(prefix="customer", text="%")[0] == []
+    keys, text = found(prefix="other", text="old")
+    assert keys == []
+    assert "Looked at 40 messages: the newest 40 at most of each of 1 lane." in text
+    assert "There are more lanes" in found(text="nowhere")[1]
+    assert visitor.get("/search", topic="tt").status_code == 404
+
+
+def test_a_search_finds_nothing_that_the_mask_hides(lanelog_client: lanelog.Client) -> None:
+    """Else the answers would tell what is hidden, letter by letter."""
+    lanelog_client.publish("t", "k", b"card 4111", id="an-id")
+    visitor = Visitor(dashboard(lanelog_client, mask=lambda message: message.payload.replace(b"4111", b"****")))
+    assert "1 message<" in visitor.get("/search", topic="t", text="card").text
+    assert "0 messages<" in visitor.get("/search", topic="t", text="4").text
 
 
 def test_a_result_leads_back(own_shop: lanelog.Client) -> None:

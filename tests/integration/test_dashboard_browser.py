@@ -43,6 +43,7 @@ ADDRESSES = (
     "schedules",
     "delayed",
     "delayed?topic=merge",
+    "search?topic=merge&prefix=go&text=x",
     "archives",
     "audit",
     "charts",

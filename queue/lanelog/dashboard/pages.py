@@ -12,7 +12,7 @@ from typing import Final
 from lanelog._places import GroupTopic
 from lanelog._text import age
 from lanelog.admin import GroupInfo, OwnerState, Problem, Rank
-from lanelog.dashboard import lane_pages, letter_pages, message_pages
+from lanelog.dashboard import lane_pages, letter_pages, message_pages, search_page
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.charts import rate_text
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -203,6 +203,7 @@ PAGES: Final[Mapping[str, Maker]] = {
     "dead-letters": letter_pages.dead_letters,
     "schedules": message_pages.schedules,
     "delayed": message_pages.delayed,
+    "search": search_page.search,
     "archives": archives,
     "jobs": jobs,
     "audit": audit,
