@@ -66,7 +66,8 @@ class ActionHandlers:
             return action
         given = dict(request.query_params)
         fields = {name: given[name] for name in (*action.needs, *action.may) if given.get(name)}
-        planned, loses = (), action.red
+        planned: tuple[str, ...] = ()
+        loses = action.red
         if set(action.needs) <= fields.keys() or not action.asks:
             doer = Doer(by=request.scope[USER], why="", dry_run=True)
             fields = dict(action.fixed(self._admin, action.chosen(given)))
