@@ -67,6 +67,7 @@ LOOKS = (
     Verb("dead_letters", ("merge",), line="dlq list merge"),
     Verb("dead_letter_reasons", ("merge",), line="dlq list merge --reasons"),
     Verb("scheduled", ("merge",), line="scheduled list merge"),
+    Verb("scheduled_counts"),
     Verb("schedules", line="schedule list"),
     Verb("status", line="status"),
     Verb("figures"),

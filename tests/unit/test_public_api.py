@@ -55,7 +55,7 @@ Admin.group_names: topic beginning limit
 Admin.key_names: topic beginning limit
 Admin.groups: topic group limit
 Admin.members: topic group
-Admin.lanes: topic group order_by limit after
+Admin.lanes: topic group order_by limit after before
 Admin.lane: topic group key
 Admin.server:
 Admin.offsets: topic group key limit
@@ -67,8 +67,9 @@ Admin.acting: by reason
 Admin.audit: topic limit
 Admin.history: topic group key offset id outcome since until limit
 Admin.scheduled: topic key limit
+Admin.scheduled_counts:
 Admin.cancel_scheduled: topic key id dry_run
-Admin.dead_letters: topic group limit
+Admin.dead_letters: topic group reason key_prefix after limit
 Admin.dead_letter_reasons: topic group
 Admin.redrive: topic group ids reason all key since limit rate delay ttl max_deliveries to_topic progress dry_run
 Admin.delete_dead_letters: topic group ids reason all progress dry_run

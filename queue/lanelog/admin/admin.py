@@ -245,6 +245,7 @@ class Admin:
         order_by: Literal["age", "lag", "key"] = "age",
         limit: int = 100,
         after: str = "",
+        before: str = "",
     ) -> list[LaneInfo]:
         """Return the lanes of a topic as a group sees them.
 
@@ -256,9 +257,11 @@ class Admin:
                 which nothing was settled for longest.
             limit: The most lanes to return.
             after: With `"key"`: only lanes whose keys come after this one. To read on, pass the last key of an answer.
+            before: With `"key"`: the last `limit` lanes whose keys come before this one, in order of the keys. To read
+                back, pass the first key of an answer.
         """
         at = GroupTopic(topic=topic, group=group)
-        return lanes.lanes(self._database, at, order_by=order_by, limit=limit, after=after)
+        return lanes.lanes(self._database, at, order_by=order_by, limit=limit, after=after, before=before)
 
     def lane(self, topic: str, group: str, key: str) -> LaneInfo:
         """Return one lane as a group sees it."""
@@ -391,6 +394,10 @@ class Admin:
             limit: The most messages to return.
         """
         return scheduled.list_scheduled(self._database, topic, key, limit)
+
+    def scheduled_counts(self) -> dict[str, int]:
+        """Return the number of messages that are not in the log yet, by topic. Topics without any are left out."""
+        return scheduled.counts(self._database)
 
     def open_lanes(self, topic: str) -> int:
         """Return over how many open lanes a topic spreads its messages without a key."""
@@ -618,15 +625,29 @@ class Admin:
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 
-    def dead_letters(self, topic: str, group: str | None = None, *, limit: int = 100) -> list[DeadLetterInfo]:
+    def dead_letters(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        key_prefix: str = "",
+        after: tuple[str, str, int] | None = None,
+        limit: int = 100,
+    ) -> list[DeadLetterInfo]:
         """Return dead letters by dead letter topic, key and offset. Those redriven or deleted are left out.
 
         Args:
             topic: The original topic, or a dead letter topic.
             group: Only dead letters of this group. None: of all groups.
+            reason: Only dead letters with this reason (`DeadLetterInfo.reason`). None: with any.
+            key_prefix: Only dead letters whose keys begin so. Empty: of all keys.
+            after: Only dead letters behind this dead letter topic, key and offset. To read on, pass those of the last
+                one of an answer. None: from the first one on.
             limit: The most dead letters to return.
         """
-        return listing.dead_letters(self._database, topic, group, limit=limit)
+        chosen = listing.Chosen(group=group, reason=reason, beginning=key_prefix, after=after)
+        return listing.dead_letters(self._database, topic, chosen, limit=limit)
 
     def dead_letter_reasons(self, topic: str, group: str | None = None) -> list[DeadLetterReason]:
         """Count dead letters by group and reason, the most frequent first; at most 1,000 reasons.

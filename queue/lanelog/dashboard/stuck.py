@@ -6,15 +6,17 @@ Owns the choice of the button for each problem. `admin.status` finds the problem
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from datetime import datetime
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
 from lanelog.admin.operate.problem import FAILING, OWNER_GONE
 from lanelog.admin.operate.status import attempts_awaited, members_of
-from lanelog.dashboard.actions import ACTIONS
+from lanelog.dashboard.actions import ACTIONS, button
 from lanelog.dashboard.views import WebButton, WebCell, link
 
 SHOWN: Final = 50
@@ -39,6 +41,9 @@ class StuckCard:
     tone: str
     place: tuple[WebCell, ...]
     since: str
+    """How long it has lasted, or the age of the oldest message that it holds back."""
+    began: str
+    """The exact time, where it is known."""
     owner: str | None
     detail: str
     command: str
@@ -68,11 +73,16 @@ def headline(status: Status) -> tuple[str, str]:
 
 
 def cards(status: Status) -> list[StuckCard]:
-    """Return the worst problems."""
-    return [_card(each) for each in status.problems[:SHOWN]]
+    """Return the worst problems, no two with one id: two connections may hold the same row."""
+    found: list[StuckCard] = []
+    seen: Counter[str] = Counter()
+    for each in (_card(each, status.at) for each in status.problems[:SHOWN]):
+        seen[each.id] += 1
+        found.append(each if seen[each.id] == 1 else evolve(each, id=f"{each.id}-{seen[each.id]}"))
+    return found
 
 
-def _card(problem: Problem) -> StuckCard:
+def _card(problem: Problem, at: datetime) -> StuckCard:
     topic, group, key = problem.topic, problem.group or None, problem.key
     place = [WebCell(topic, link("groups", topic=topic))] if topic else []
     if group is not None:
@@ -87,13 +97,25 @@ def _card(problem: Problem) -> StuckCard:
         what=problem.what,
         tone="bad" if problem.rank <= Rank.NOBODY else "warn",
         place=tuple(place),
-        since=problem.lasts,
+        since=_since(problem, at),
+        began=problem.since or "",
         owner=problem.owner,
         detail=problem.sentence,
         command=problem.command,
         buttons=_buttons(problem),
         look=_look(problem),
     )
+
+
+def _since(problem: Problem, at: datetime) -> str:
+    """Return how long a problem has lasted, relative to the look that found it."""
+    if problem.since is None:
+        return problem.lasts
+    try:
+        lasted = (at - datetime.fromisoformat(problem.since)).total_seconds()
+    except (ValueError, TypeError):  # it is no time of the database's clock
+        return f"since {problem.since}"
+    return f"for {age(max(0.0, lasted))}"
 
 
 def _buttons(problem: Problem) -> tuple[WebButton, ...]:
@@ -108,16 +130,13 @@ def _buttons(problem: Problem) -> tuple[WebButton, ...]:
     elif key is not None:
         names = _LANE_ACTIONS.get(problem.what, ())
     return tuple(
-        WebButton(
-            text=ACTIONS[each].label,
-            href=link(
-                f"act/{each}",
-                topic=problem.topic,
-                group=group,
-                key=key,
-                offset=problem.offset if "offset" in ACTIONS[each].needs else None,
-                letters=problem.reason,
-            ),
+        button(
+            each,
+            topic=problem.topic,
+            group=group,
+            key=key,
+            offset=problem.offset if "offset" in ACTIONS[each].needs else None,
+            letters=problem.reason,
         )
         for each in names
     )

@@ -57,6 +57,12 @@ SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s
 """
 
+# The same in front of a key, the last one first (PRIMARY).
+BY_KEY_BACK = """
+SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key > '' AND partition_key < %s ORDER BY partition_key DESC LIMIT %s
+"""
+
 _LEASE = "partition_key, leased_by, lease_epoch, leased_at FROM queue_partition_leases"
 
 # Leases of a group, by key (PRIMARY).
@@ -77,6 +83,7 @@ def lanes(
     order_by: str,
     limit: int,
     after: str = "",
+    before: str = "",
     breadth: ages.Breadth = ages.USUAL,
 ) -> list[LaneInfo]:
     """See `Admin.lanes`."""
@@ -84,8 +91,10 @@ def lanes(
     limit_of(limit)
     if order_by not in ORDERS:
         raise ConfigurationError(f"order_by must be one of {', '.join(map(repr, ORDERS))}, not {order_by!r}")
-    if after and order_by != "key":
-        raise ConfigurationError("after needs order_by='key': lanes change their places in the other orders")
+    if (after or before) and order_by != "key":
+        raise ConfigurationError("after and before need order_by='key': lanes change their places in the other orders")
+    if after and before:
+        raise ConfigurationError("after and before exclude each other: read on in one direction")
 
     def look() -> list[LaneInfo]:
         with database.snapshot() as cx:
@@ -94,6 +103,8 @@ def lanes(
                 keys = ages.oldest(cx, at, limit, breadth)
             elif order_by == "lag":
                 keys = [key for (key,) in cx.query(BY_LAG, (at.group, at.topic, at.group, limit))]
+            elif before:
+                keys = [key for (key,) in cx.query(BY_KEY_BACK, (at.topic, before, limit))][::-1]
             else:
                 keys = [key for (key,) in cx.query(BY_KEY, (at.topic, after, limit))]
             return _lanes(cx, at.topic, {at.group: keys}, [at.group] if paused else [])[at.group]
