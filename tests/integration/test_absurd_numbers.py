@@ -7,7 +7,8 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, Database
+from lanelog._engine.cleanup import collection
 from lanelog.admin import Admin
 from support.sql import one, owners, rows
 from support.waiting import Record, events, eventually
@@ -173,6 +174,82 @@ def test_a_floor_to_which_nothing_can_be_added_releases_nothing(group: Group, ra
     group.seen.until(lambda items: ("bad", b"2") in items)
     group.handles(b"3", *KEYS)
     assert one(raw, HEAD, "bad") == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("floor", [2**40, GREATEST])
+def test_a_floor_above_the_head_of_a_running_lane_releases_nothing(
+    lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, floor: int
+) -> None:
+    """The janitor leaves the lane out. What waits for its next attempt stays in the log, and is delivered in order."""
+    seen, ready = Record(), [b"0"]
+
+    def handle(message: lanelog.Message) -> None:
+        if message.payload not in ready:
+            raise lanelog.Retry(1)
+        seen((message.key, message.payload))
+
+    own = "FROM queue_offsets WHERE consumer_group = %s AND partition_key = 'bad'"
+    lanelog_client.subscribe("t", "g", handle, lease_duration=30, lease_renewal=10, retention=0)
+    lanelog_client.publish("t", "bad", b"0")
+    eventually(lambda: one(raw, f"SELECT COALESCE(MAX(marked_through), 0) {own}", "") == 1)
+    rows(raw, SET_FLOOR, floor)
+    lanelog_client.publish_many("t", [("bad", b"%d" % n) for n in range(1, 6)])
+    ready.append(b"1")
+    eventually(lambda: one(raw, f"SELECT MAX(offset_acked) {own}", "g") == 2)
+    lanelog_client.publish("t", "good", b"0")
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'good'") == 0)
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'bad'") == 5
+    assert one(raw, f"SELECT MAX(marked_through) {own}", "") == 1
+    ready += [b"%d" % n for n in range(2, 6)]
+    seen.until(lambda items: ("bad", b"5") in items)
+    assert [payload for key, payload in seen.items if key == "bad"] == [b"%d" % n for n in range(6)]
+    assert events(caplog, "log.hole_found") == []
+
+
+@pytest.mark.thorough
+def test_no_hole_is_skipped_up_to_a_floor_above_the_head(group: Group, raw: Any) -> None:
+    """The owner loads the lane again, which mends it. What is published then is handled."""
+    group.client.subscribe("t", "g", lambda message: group.seen((message.key, message.payload)), lease_duration=30)
+    group.handles(b"1", "bad")
+    rows(raw, SET_FLOOR, GREATEST)
+    rows(raw, SET_HEAD, 2, "bad")  # as if the message with offset 2 was lost
+    group.handles(b"2", "bad")
+    group.handles(b"3", "bad")
+    assert one(raw, HEAD, "bad") == 4
+    eventually(lambda: one(raw, "SELECT MAX(offset_acked) FROM queue_offsets WHERE consumer_group = 'g'") == 4)
+
+
+def test_collection_ends_where_the_head_was_mended_far_above_the_log(group: Group, admin: Admin, raw: Any) -> None:
+    """What was never stored is not deleted one by one. The lane goes on behind its head."""
+    first = group.join()
+    group.handles(b"1", *KEYS)
+    assert first.stop(10)
+    group.client.publish("t", "bad", b"2")
+    rows(raw, SET_FLOOR, 2**40)
+    maintained = admin.maintain()
+    assert (maintained.mended, maintained.failed) == (1, {})
+    assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'bad'") == 0
+    deleted = "SELECT marked_through FROM queue_offsets WHERE consumer_group = '' AND partition_key = 'bad'"
+    assert one(raw, deleted) == 2**40
+    group.join()
+    group.handles(b"3", *KEYS)
+    assert one(raw, HEAD, "bad") == 2**40 + 1
+
+
+@pytest.mark.parametrize("floor", [2**40, GREATEST])
+def test_a_floor_above_the_head_releases_no_dead_letters(
+    lanelog_client: Client, database: Database, raw: Any, floor: int
+) -> None:
+    """The collector of dead letters leaves the lane out, too."""
+    lanelog_client.subscribe("t", "g", lambda _: 1 / 0, retry=1, **QUICK)
+    lanelog_client.publish("t", "bad", b"1")
+    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic <> 't'") == 1)
+    topic = one(raw, "SELECT topic FROM queue_messages WHERE topic <> 't'")
+    rows(raw, SET_FLOOR + " AND topic = %s", floor, topic)
+    with database.transaction() as cx:
+        assert collection.release_letters(cx, topic, ["bad"], {}).lanes == {}
 
 
 @pytest.mark.parametrize("table", ["heads", "floors"])
