@@ -221,6 +221,39 @@ def test_no_hole_is_skipped_up_to_a_floor_above_the_head(group: Group, raw: Any)
     eventually(lambda: one(raw, "SELECT MAX(offset_acked) FROM queue_offsets WHERE consumer_group = 'g'") == 4)
 
 
+def test_a_lane_that_lost_head_and_floor_gives_out_no_offset_again(group: Group, admin: Admin, raw: Any) -> None:
+    """What the groups have settled is all that says how far it was: the lane goes on above that."""
+    first = group.join()
+    for payload in (b"1", b"2", b"3"):
+        group.handles(payload, *KEYS)
+    assert first.stop(10)
+    rows(raw, "DELETE FROM queue_messages")
+    rows(raw, SET_HEAD, GREATEST, "bad")
+    rows(raw, SET_FLOOR, GREATEST)
+    assert [each.head for each in admin.contradictions()] == [3]
+    group.join()
+    eventually(lambda: one(raw, HEAD, "bad") == 3)
+    group.handles(b"4", *KEYS)
+    assert one(raw, HEAD, "bad") == 4
+
+
+def test_a_watermark_beyond_counting_says_nothing_about_a_lost_head(group: Group, admin: Admin, raw: Any) -> None:
+    """Its group begins again at the floor. The other group's watermark says where the lane ends."""
+    for name in ("g", "h"):
+        assert group.client.subscribe("t", name, group.seen).stop(10)
+    group.client.publish_many("t", [("bad", b"%d" % n) for n in range(5)])
+    for name in ("g", "h"):
+        admin.seek("t", name, to="latest", dry_run=False)
+    rows(raw, "DELETE FROM queue_messages")
+    rows(raw, SET_HEAD, GREATEST, "bad")
+    rows(raw, SET_FLOOR, GREATEST)
+    rows(raw, "UPDATE queue_offsets SET offset_acked = %s WHERE consumer_group = 'h'", GREATEST)
+    admin.doctor(repair=True)
+    assert one(raw, HEAD, "bad") == 5
+    assert rows(raw, "SELECT DISTINCT offset_acked FROM queue_offsets WHERE partition_key = 'bad'") == [(5,)]
+    assert group.client.publish("t", "bad", b"6").offset == 6
+
+
 def test_collection_ends_where_the_head_was_mended_far_above_the_log(group: Group, admin: Admin, raw: Any) -> None:
     """What was never stored is not deleted one by one. The lane goes on behind its head."""
     first = group.join()
