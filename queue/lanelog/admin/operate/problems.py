@@ -252,7 +252,7 @@ def _of_lease(lane: LaneInfo, group: GroupInfo, problem: Callable[[Rank, str, st
             then, mend = "to replace it:", command("release", lane.topic, lane.group, lane.key)
         detail = (
             f"its lease_epoch is {lane.lease_epoch}, which lanelog never writes; members of the version before this "
-            f"one stand still by it, with all their lanes; {then}"
+            f"one may stand still by it, with all their lanes; {then}"
         )
         return problem(Rank.STUCK, "absurd epoch", detail, mend)
     if lane.owner is None:
