@@ -9,7 +9,9 @@ import lanelog
 from lanelog import Client
 from lanelog._database import NOW_MS, Database
 from lanelog._engine.cleanup import collection
+from lanelog._stores import groups
 from lanelog.admin import Admin
+from lanelog.admin.operate import status
 from support.sql import one, owners, rows
 from support.waiting import Record, events, eventually
 
@@ -108,7 +110,8 @@ def test_administration_takes_a_lane_with_an_absurd_epoch_away(group: Group, adm
     if verb == "seek":
         admin.seek("t", "g", key="bad", to="latest", dry_run=False)
     else:
-        admin.release("t", "g", "bad", dry_run=False)
+        released = admin.release("t", "g", "bad", dry_run=False)
+        assert 1_000_000_000_000 < released.epoch < FIRST
     assert one(raw, EPOCH) < FIRST
     group.handles(b"2", *KEYS)
 
@@ -287,9 +290,46 @@ def test_a_floor_above_the_head_releases_no_dead_letters(
         assert collection.release_letters(cx, topic, ["bad"], {}).lanes == {}
 
 
+@pytest.mark.parametrize("column", ["head_offset", "offset_acked"])
+@pytest.mark.parametrize("number", [2**63, GREATEST])
+def test_lanes_are_listed_by_their_lag(group: Group, admin: Admin, raw: Any, column: str, number: int) -> None:
+    """The lane is listed with the others, wherever such a number puts it."""
+    assert group.join().stop(10)
+    group.client.publish_many("t", [(key, b"1") for key in KEYS])
+    table = {"head_offset": "queue_partitions", "offset_acked": "queue_offsets"}[column]
+    rows(raw, f"UPDATE {table} SET {column} = %s WHERE partition_key = 'bad'", number)
+    assert {lane.key for lane in admin.lanes("t", "g", order_by="lag")} == set(KEYS)
+
+
+def test_a_lane_is_paused_and_resumed_where_the_count_of_pauses_is_absurd(group: Group, admin: Admin, raw: Any) -> None:
+    """The count begins again. The members see that it has changed."""
+    group.join()
+    group.handles(b"1", *KEYS)
+    rows(raw, "UPDATE queue_groups SET lane_pauses = %s", GREATEST)
+    admin.pause("t", "g", key="bad", reason="a test")
+    group.handles(b"2", "a", "c")
+    group.client.publish("t", "bad", b"2")
+    assert admin.resume("t", "g", key="bad").changed
+    group.handles(b"3", "bad")
+    assert one(raw, "SELECT lane_pauses FROM queue_groups") == 1
+
+
+def test_a_member_that_never_expires_keeps_no_group(group: Group, admin: Admin, database: Database, raw: Any) -> None:
+    """It holds no liveness lock, so administration counts it as expired, and its group as one that nobody consumes."""
+    assert group.join().stop(10)
+    rows(raw, "DELETE FROM queue_subscriber_heartbeats")
+    rows(raw, GHOST, None, GREATEST)
+    with database.autocommit() as cx:
+        assert [each.group for each in groups.unattended(cx, "t")] == ["g"]
+    assert [member.state for member in admin.members("t", "g")] == ["expired"]
+
+
 @pytest.mark.parametrize("table", ["heads", "floors"])
-def test_status_names_such_a_lane_and_the_doctor_repairs_it(group: Group, admin: Admin, raw: Any, table: str) -> None:
+def test_status_names_such_a_lane_and_the_doctor_repairs_it(
+    group: Group, admin: Admin, raw: Any, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
     """Nobody consumes: publishes of the key are refused until then, and of the others they are not."""
+    monkeypatch.setattr(status, "COMPARING", 60.0)  # a busy machine compares more slowly
     group.client.publish_many("t", [(key, b"1") for key in KEYS])
     rows(raw, SET_HEAD, GREATEST, "bad")
     if table == "floors":  # as the version before has repaired a floor

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lanelog._checks import MAX_SECONDS
 from lanelog._database import NOW_MS
 
 BEYOND_COUNTING: Final = 2**53
@@ -21,6 +22,9 @@ BEYOND_COUNTING: Final = 2**53
 in one lane need 285 years up to here.
 
 The bound lies far below the end of the column. A number just below that end does the same harm a few messages later."""
+
+LONGEST_MS: Final = int(MAX_SECONDS * 1000)
+"""No lease lasts longer, so a heartbeat that ends later was not written by lanelog."""
 
 FAR: Final = 2**62
 """The latest time, in milliseconds, with which the servers calculate: `signed`."""
