@@ -17,6 +17,7 @@ from attrs import frozen
 
 from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog._places import GroupTopic
+from lanelog._stores._counted import LONGEST_MS
 from lanelog._stores._points import placeholders
 from lanelog.errors import DatabaseError
 
@@ -219,6 +220,11 @@ class HeartbeatRow:
     def aside(self) -> bool:
         """Whether it lives, or did at its last heartbeat, and wants no lanes."""
         return self.deregistered_at == self.heartbeat_at != 0
+
+    @property
+    def expired(self) -> bool:
+        """Whether its heartbeat has ended, or ends later than any that lanelog writes."""
+        return not self.now < self.expires_at <= self.now + LONGEST_MS
 
     def lock_free_on(self, server: Incarnation) -> bool | None:
         """Whether its lock is free on that server. None: unknown.

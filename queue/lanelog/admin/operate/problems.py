@@ -222,7 +222,7 @@ def _of_lease(
             then, mend = "to replace it", command("release", lane.topic, lane.group, lane.key)
         detail = (
             f"its lease_epoch is {lane.lease_epoch}, which lanelog never writes; members of the version before this "
-            f"one stand still by it, with all their lanes"
+            f"one may stand still by it, with all their lanes"
         )
         return problem(Rank.STUCK, "absurd epoch", detail, then, mend)
     if lane.owner is None:

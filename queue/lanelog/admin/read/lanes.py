@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
+from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_lane, known_topic, repeated
@@ -44,8 +45,9 @@ LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
 BY_LAG = f"""
 SELECT p.partition_key {_LANES}
 WHERE p.topic = %s AND p.partition_key <> ''
-ORDER BY CAST(p.head_offset AS SIGNED) - CAST({WATERMARK} AS SIGNED) - COALESCE((
-  SELECT CAST(SUM(d.through_offset + 1 - GREATEST(d.message_offset, {WATERMARK} + 1)) AS SIGNED)
+ORDER BY {signed("p.head_offset")} - {signed(WATERMARK)} - COALESCE((
+  SELECT CAST(SUM({signed("d.through_offset")} + 1 - GREATEST({signed("d.message_offset")}, {signed(WATERMARK)} + 1))
+         AS SIGNED)
   FROM queue_delivery_state d FORCE INDEX (PRIMARY)
   WHERE d.consumer_group = %s AND d.topic = p.topic AND d.partition_key = p.partition_key AND d.acked = 1
         AND d.through_offset > {WATERMARK}), 0) DESC, p.partition_key LIMIT %s

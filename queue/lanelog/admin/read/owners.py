@@ -48,7 +48,7 @@ class Owners:
             return OwnerState.MISSING
         if row.deregistered:
             return OwnerState.STOPPED if row.found_dead_by is None else OwnerState.DEAD
-        if row.expires_at <= row.now:
+        if row.expired:
             return OwnerState.EXPIRED
         if row.lock_free_on(self._server):
             return OwnerState.DEAD
@@ -69,7 +69,7 @@ class Owners:
     def left(self, owner: str) -> float:
         """Return the seconds until the owner's leases may be taken by expiry."""
         row = self.rows.get(owner)
-        return 0.0 if row is None or row.deregistered else max(0, row.expires_at - row.now) / 1000
+        return 0.0 if row is None or row.deregistered or row.expired else (row.expires_at - row.now) / 1000
 
     def silent(self, owner: str) -> float | None:
         """Return the seconds since the owner stopped, or since its last sign of life. None: it has no row."""
@@ -111,7 +111,7 @@ def load_each(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, Owne
     # The columns of version 1 of the tables are enough here: they say when the server that granted a lock started.
     found = heartbeats.members_of(cx, topic, groups, tables=1)
     doubtful = any(
-        row.lock_free and not row.deregistered and row.expires_at > row.now for rows in found.values() for row in rows
+        row.lock_free and not row.deregistered and not row.expired for rows in found.values() for row in rows
     )
     server = Incarnation(server_start(cx), "") if doubtful else UNKNOWN
     return {
