@@ -191,7 +191,15 @@ def test_a_look_that_fails_fails_for_all_who_wait_for_it() -> None:
 def test_no_two_cards_have_one_id() -> None:
     """Two connections that hold the row of one topic are two cards, which differ in nothing but their command."""
     held = [
-        Problem(rank=Rank.STUCK, what="locked", topic="t", group="", detail="held", command=f"kill {number}")
+        Problem(
+            rank=Rank.STUCK,
+            what="locked",
+            topic="t",
+            group="",
+            detail="held",
+            remedy="to end it",
+            command=f"kill {number}",
+        )
         for number in (7, 8)
     ]
     ids = [card.id for card in stuck.cards(evolve(STATUS, problems=tuple(held)))]
