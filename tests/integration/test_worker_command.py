@@ -278,8 +278,9 @@ def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
     bounds("silence", SILENCE=2.0, GRACE=3.0)
     worker = start("--max-messages", "1")
     (first,) = worker.started()
-    lanelog_client.publish_many("t", [("k", {}), ("k", {"wait": str(tmp_path / "done")})])
-    worker.program.said("started", count=2)
+    lanelog_client.publish("t", "waits", {"wait": str(tmp_path / "done")})
+    worker.program.said("started")
+    lanelog_client.publish("t", "ends", {})  # the first to end, so the other one is what the drain waits for
     told: list[str] = []
     eventually(lambda: told.append(capfd.readouterr().err) or "process.recycled" in "".join(told))
     stop(first)
