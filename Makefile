@@ -60,8 +60,8 @@ lint: .venv/installed ## Check style, types, the direction of imports, and secur
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive queue
 	$(BIN)/python .ci/audit
 
-docs: .venv/installed ## Build the documentation into docs/_build/html; a warning is an error
-	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html --doctree-dir docs/_build/doctrees docs docs/_build/html
+docs: .venv-docs/installed ## Build the documentation into docs/_build/html; a warning is an error
+	@.venv-docs/bin/python -m sphinx --fail-on-warning --keep-going --quiet --builder html --doctree-dir docs/_build/doctrees docs docs/_build/html
 	@echo docs/_build/html/index.html
 
 bench: .venv/installed database ## Measure messages per second on this machine
@@ -89,7 +89,7 @@ dev-server: .venv/installed database ## Start a private database and print its U
 	@$(BIN)/lanelog dev-server
 
 clean: ## Remove the virtual environment and everything generated
-	rm -rf .venv .mysqlclient .previous dist demo-spark docs/_build .hypothesis .*_cache
+	rm -rf .venv .venv-docs .mysqlclient .previous dist demo-spark docs/_build .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 database:
@@ -118,3 +118,6 @@ previous: .venv/installed
 
 .venv/installed: pyproject.toml .ci/setup-python
 	@.ci/setup-python
+
+.venv-docs/installed: pyproject.toml .ci/setup-python
+	@.ci/setup-python .venv-docs docs
