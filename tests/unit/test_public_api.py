@@ -20,6 +20,7 @@ ADMIN_NAMES = {
     "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState",
     "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
     "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried",
+    "RunningHandler", "Workload",
     "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
     "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ServerFigures", "TableSize",
 }  # fmt: skip

@@ -21,7 +21,7 @@ from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_topic, read, repeated
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.lookup.together import together
-from lanelog.admin.read import ages, group_sums
+from lanelog.admin.read import ages, group_sums, workloads
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.read.registrations import GROUPS_MAX, Registration, registrations
 from lanelog.admin.types.topology import GroupInfo, MemberInfo, TopicInfo
@@ -229,6 +229,7 @@ def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
             known_group(cx, at)
             owners = _owners.load(cx, at)
             lanes = leases.counts(cx, at)
+            busy = workloads.of_groups(cx, at.topic, [at.group], tables=database.tables_version)
         return [
             MemberInfo(
                 topic=at.topic,
@@ -241,6 +242,7 @@ def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
                 lease_left=owners.left(row.owner),
                 stopped_at=when(row.deregistered_at if row.deregistered else 0),
                 server_started_at=when(row.incarnation.started_ms),
+                workload=busy.get((at.group, row.owner)),
             )
             for row in owners.rows.values()
         ]

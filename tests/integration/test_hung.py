@@ -1,0 +1,151 @@
+"""Workers that hang: what heartbeats say of them, and who tells it.
+
+Time passes for handlers by `let_pass`, so that no test waits for a minute.
+"""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lanelog import Client, Message, Subscription
+from lanelog.admin import Workload
+from lanelog.migrations import migrate
+from support.elapsed import let_pass
+from support.old_tables import set_back
+from support.sql import one, rows
+from support.waiting import Record, accept, eventually
+
+BEATS = {"lease_duration": 3.0, "lease_renewal": 0.1, "name": "vm-23734"}
+"""A heartbeat with nearly each turn of the keeper."""
+WORKLOAD = "SELECT workload FROM queue_subscriber_heartbeats WHERE consumer_group = 'g' AND topic = %s"
+
+
+class Locked:
+    """A handler that waits for a lock which the test holds."""
+
+    def __init__(self) -> None:
+        self.seen, self.lock = Record(), threading.Event()
+
+    def __call__(self, message: Message) -> None:
+        secret = message.payload  # a variable of the frame, which no stack may show
+        self.seen(message.key)
+        self.wait_for_the_lock()
+        assert secret
+
+    def wait_for_the_lock(self) -> None:
+        """The innermost frame of the test."""
+        assert self.lock.wait(60)
+
+
+@pytest.fixture
+def locked() -> Iterator[Locked]:
+    """Its lock is given free at the end, so that the subscription can end."""
+    locked = Locked()
+    yield locked
+    locked.lock.set()
+
+
+@pytest.fixture
+def stuck(lanelog_client: Client, locked: Locked) -> Subscription:
+    """Four workers, and each waits in its handler."""
+    lanelog_client.publish_many("t", [(f"key-{number}", b"s3cret") for number in range(4)])
+    subscription = lanelog_client.subscribe("t", "g", locked, workers=4, **BEATS)
+    locked.seen.wait(4)
+    return subscription
+
+
+def workload(client: Client, group: str = "g") -> Workload | None:
+    return next((each.workload for each in client.admin.members("t", group)), None)
+
+
+# -- what a heartbeat says ---------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_says_what_the_workers_do(lanelog_client: Client, stuck: Subscription, raw: Any) -> None:
+    """How many are busy and since when, the process, and of each that has run for 10 s where it stands."""
+    found = eventually(lambda: w if (w := workload(lanelog_client)) and w.busy == 4 else None)
+    assert (found.workers, found.handlers, found.patience) == (4, (), 30.0)
+    assert (found.host, found.pid) == (socket.gethostname(), os.getpid())
+    assert found.quiet < 10
+    let_pass(stuck, 12)
+    found = eventually(lambda: w if (w := workload(lanelog_client)) and w.handlers else None)
+    assert {(each.topic, each.key, each.offset) for each in found.handlers} == {
+        ("t", f"key-{number}", 1) for number in range(4)
+    }
+    assert 12 <= found.quiet <= min(each.seconds for each in found.handlers)
+    for each in found.handlers:
+        outer, *_, middle, _waits, innermost = each.stack.splitlines()
+        assert outer.endswith("in Locked.__call__")
+        assert middle.endswith("in Locked.wait_for_the_lock")
+        assert "threading.py" in innermost
+    assert "s3cret" not in one(raw, WORKLOAD, "t")
+
+
+@pytest.mark.usefixtures("stuck")
+def test_no_stack_is_taken_while_no_handler_runs_for_long(
+    lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat stays cheap: the frames of the threads are not asked for."""
+    taken = Record()
+    monkeypatch.setattr("lanelog._engine.working.stacks.frames_of", lambda threads: taken(threads) or {})
+    before = eventually(lambda: lanelog_client.admin.members("t", "g")[0].heartbeat_at)
+    eventually(lambda: lanelog_client.admin.members("t", "g")[0].heartbeat_at > before)
+    assert not taken.items
+
+
+def test_what_ends_is_remembered(lanelog_client: Client, locked: Locked, stuck: Subscription) -> None:
+    """The longest run that ended makes longer ones normal; idle workers are not busy."""
+    let_pass(stuck, 100)
+    locked.lock.set()
+    found = eventually(lambda: w if (w := workload(lanelog_client)) and w.longest and not w.busy else None)
+    assert 100 <= found.longest <= 160
+    assert found.patience == pytest.approx(3 * found.longest, abs=0.2)
+    assert (found.busy, found.quiet, found.hung) == (0, 0, False)
+
+
+def test_each_topic_of_a_subscription_says_what_all_its_workers_do(
+    lanelog_client: Client, locked: Locked, raw: Any
+) -> None:
+    """They share the workers, so a worker that hangs with one topic is missing for the other."""
+    lanelog_client.publish("t", "k", b"1")
+    with lanelog_client.subscribe(["t", "u"], "g", locked, workers=1, **BEATS) as subscription:
+        locked.seen.wait(1)
+        let_pass(subscription, 12)
+        text = eventually(lambda: w if "threading.py" in (w := one(raw, WORKLOAD, "u")) else None)
+        assert [(each["topic"], each["key"]) for each in json.loads(text)["handlers"]] == [("t", "k")]
+        locked.lock.set()
+
+
+def test_a_member_that_pulls_has_no_workers(lanelog_client: Client, raw: Any) -> None:
+    """Its row says nothing of them."""
+    with lanelog_client.deliveries("t", "g", **BEATS):
+        eventually(lambda: lanelog_client.admin.members("t", "g"))
+        assert workload(lanelog_client) is None
+        assert one(raw, WORKLOAD, "t") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{}", '{"host": 1, "workers": "x"}', "[" * 10_000, '{"workers": 1e999}']
+)
+def test_a_row_that_another_program_wrote_says_nothing(lanelog_client: Client, raw: Any, text: str) -> None:
+    """`members` lists the member all the same."""
+    with lanelog_client.subscribe("t", "g", accept, lease_duration=3600.0, lease_renewal=1800.0):
+        eventually(lambda: workload(lanelog_client))
+        rows(raw, "UPDATE queue_subscriber_heartbeats SET workload = %s", text)
+        assert workload(lanelog_client) is None
+
+
+def test_members_work_on_tables_without_the_column(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """On tables of version 5 their heartbeats go on, and say nothing of workers."""
+    set_back(raw, 5)
+    seen = Record()
+    with lanelog_client.subscribe("t", "g", seen, **BEATS):
+        lanelog_client.publish("t", "k", b"1")
+        seen.wait(1)
+        assert workload(lanelog_client) is None
+    assert migrate(lanelog_client._database)
