@@ -5,23 +5,31 @@ Time passes for handlers by `let_pass`, so that no test waits for a minute.
 
 import json
 import os
+import re
+import shlex
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from lanelog import Client, Message, Subscription
-from lanelog.admin import Workload
+from lanelog._workload import parsed
+from lanelog.admin import Problem, Rank, Workload
 from lanelog.migrations import migrate
 from support.elapsed import let_pass
 from support.old_tables import set_back
+from support.processes import Fleet
 from support.sql import one, rows
 from support.waiting import Record, accept, eventually
 
 BEATS = {"lease_duration": 3.0, "lease_renewal": 0.1, "name": "vm-23734"}
 """A heartbeat with nearly each turn of the keeper."""
+REWRITE = "UPDATE queue_subscriber_heartbeats SET workload = %s"
 WORKLOAD = "SELECT workload FROM queue_subscriber_heartbeats WHERE consumer_group = 'g' AND topic = %s"
 
 
@@ -136,7 +144,7 @@ def test_a_row_that_another_program_wrote_says_nothing(lanelog_client: Client, r
     """`members` lists the member all the same."""
     with lanelog_client.subscribe("t", "g", accept, lease_duration=3600.0, lease_renewal=1800.0):
         eventually(lambda: workload(lanelog_client))
-        rows(raw, "UPDATE queue_subscriber_heartbeats SET workload = %s", text)
+        rows(raw, REWRITE, text)
         assert workload(lanelog_client) is None
 
 
@@ -149,3 +157,102 @@ def test_members_work_on_tables_without_the_column(lanelog_client: Client, lanel
         seen.wait(1)
         assert workload(lanelog_client) is None
     assert migrate(lanelog_client._database)
+
+
+# -- status, figures, metrics ------------------------------------------------------------------------------------------
+
+
+def grow_older(raw: Any, seconds: float) -> None:
+    """As if all messages had been published so much earlier."""
+    rows(raw, f"UPDATE queue_messages SET created_at = created_at - {int(seconds * 1000)}")
+    rows(raw, f"UPDATE queue_offsets SET marked_at = marked_at - {int(seconds * 1000)} WHERE marked_at > 0")
+
+
+def problems(client: Client, *, without: str = "behind") -> list[Problem]:
+    return [each for each in client.admin.status().problems if each.what != without]
+
+
+def test_status_names_the_process_whose_workers_hang(lanelog_client: Client, stuck: Subscription, raw: Any) -> None:
+    """It is the only problem: which workers, for how long, where they stand, and what ends the process."""
+    let_pass(stuck, 31)
+    grow_older(raw, 65)
+    eventually(lambda: w if (w := workload(lanelog_client)) and w.hung else None)
+    (hung,) = problems(lanelog_client)
+    assert (hung.what, hung.rank, hung.owner, hung.key) == ("hung", Rank.STUCK, stuck.owner, None)
+    assert re.match(r"4 of 4 workers of vm-23734 are busy, none has ended for 3\ds, ", hung.detail)
+    assert hung.command == f'[ "$(uname -n)" = {shlex.quote(socket.gethostname())} ] && kill -KILL {os.getpid()}'
+    first, *frames = hung.notes
+    assert re.match(r"t key-\d offset 1 and 3 more, for 3\ds, at:$", first)
+    assert any(frame.endswith("in Locked.wait_for_the_lock") for frame in frames)
+    assert hung.lines() == [
+        hung.lines()[0],
+        f"    {hung.detail}",
+        *(f"    {note}" for note in hung.notes),
+        f"    $ {hung.command}",
+    ]
+    (group,) = lanelog_client.admin.figures().groups
+    assert (group.hung_members, group.stuck_lanes) == (1, 0)
+
+
+def test_long_builds_are_no_incident(lanelog_client: Client, locked: Locked, raw: Any) -> None:
+    """Twelve of ten minutes on four workers: status says that all are busy, and names nothing that ends a process."""
+    lanelog_client.publish_many("t", [(f"build-{number}", b"x") for number in range(12)])
+    subscription = lanelog_client.subscribe("t", "g", locked, workers=4, visibility_timeout=1200.0, **BEATS)
+    locked.seen.wait(4)
+    let_pass(subscription, 590)
+    grow_older(raw, 590)
+    eventually(lambda: w if (w := workload(lanelog_client)) and len(w.handlers) == 4 else None)
+    (behind,) = lanelog_client.admin.status().problems
+    assert behind.what == "behind"
+    assert behind.detail == "12 messages in 12 lanes, 1 member, 4 of 4 workers busy; where it is:"
+    assert behind.command == "lanelog lanes t g --by lag"
+    (group,) = lanelog_client.admin.figures().groups
+    assert (group.hung_members, group.stuck_lanes) == (0, 0)
+
+
+def test_one_handler_that_hangs_beside_others_is_a_slow_lane(lanelog_client: Client, locked: Locked, raw: Any) -> None:
+    """The process works on, so nothing ends it: the lane is named."""
+    lanelog_client.publish("t", "k", b"x")
+    subscription = lanelog_client.subscribe("t", "g", locked, workers=2, **BEATS)
+    locked.seen.wait(1)
+    let_pass(subscription, 65)
+    grow_older(raw, 65)
+    eventually(lambda: w if (w := workload(lanelog_client)) and w.handlers else None)
+    (slow,) = problems(lanelog_client)
+    assert (slow.what, slow.key, slow.command) == ("slow", "k", "lanelog release t g k")
+
+
+def test_a_process_that_died_is_not_called_hung(lanelog_client: Client, stuck: Subscription, raw: Any) -> None:
+    """Its last heartbeat said so, but its lock is free."""
+    let_pass(stuck, 31)
+    eventually(lambda: w if (w := workload(lanelog_client)) and w.hung else None)
+    gone = "UPDATE queue_subscriber_heartbeats SET liveness_lock = 'nobody has it'"
+    eventually(lambda: (rows(raw, gone), workload(lanelog_client))[1] is None)
+
+
+@pytest.mark.thorough
+def test_the_command_of_status_ends_the_process(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+    """SIGTERM would wait for its handlers. Its messages go to others."""
+    fleet, seen = Fleet(lanelog_url), Record()
+    try:
+        program = fleet.worker("hanging", starts=True, sleep=600, options={"workers": 2, **BEATS, "lease_renewal": 2.0})
+        lanelog_client.publish_many("t", [("a", b"{}"), ("b", b"{}")])
+        program.said("started", count=2)
+        grow_older(raw, 65)
+        program.terminate()
+
+        def hanging() -> Problem | None:
+            for owner, text in rows(raw, "SELECT subscriber_name, workload FROM queue_subscriber_heartbeats"):
+                found = parsed(text or "")
+                if found is not None and found.busy == 2:
+                    hung = evolve(found, quiet=31.0).dumped()
+                    rows(raw, f"{REWRITE} WHERE subscriber_name = %s", hung, owner)
+            return next((each for each in problems(lanelog_client) if each.what == "hung"), None)
+
+        hung = eventually(hanging)
+        subprocess.run(["sh", "-c", hung.command], check=True)
+        assert program.ended() == -signal.SIGKILL
+        with lanelog_client.subscribe("t", "g", lambda message: seen(message.key)):
+            assert set(seen.wait(2)) == {"a", "b"}
+    finally:
+        fleet.close()

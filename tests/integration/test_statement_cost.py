@@ -296,12 +296,12 @@ def test_a_status_of_topics_in_which_no_lane_can_be_wrong_is_eight_statements_a_
     assert sent["questions"] <= topics * 8 + 100, sent
 
 
-def test_a_lane_that_is_stuck_costs_a_status_ten_statements_more(
+def test_a_lane_that_is_stuck_costs_a_status_eleven_statements_more(
     client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot of its own in which head, place, lease, exceptions, owner and first message are read.
 
-    Lanes in which nothing lags are not read.
+    One more reads what the group's workers do. Lanes in which nothing lags are not read.
     """
     topics = 40
     for number in range(topics):
@@ -318,4 +318,4 @@ def test_a_lane_that_is_stuck_costs_a_status_ten_statements_more(
     with counting(raw) as sent:
         found = client.admin.status()
     assert Counter(each.what for each in found.problems) == {"failing": topics, "behind": topics}
-    assert sent["questions"] <= topics * (8 + 10) + 100, sent
+    assert sent["questions"] <= topics * (8 + 11) + 100, sent

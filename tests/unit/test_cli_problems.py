@@ -1,6 +1,8 @@
 """What `status` makes of values: which problem, how bad, and with which command."""
 
+import os
 import shlex
+import subprocess
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
@@ -9,8 +11,9 @@ import attrs
 import pytest
 from rich.text import Text
 
-from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo
+from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo, Workload
 from lanelog.admin.operate.held_heads import HeldHead
+from lanelog.admin.operate.hung import members_hung
 from lanelog.admin.operate.problems import (
     Problem,
     Rank,
@@ -322,3 +325,13 @@ def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
         line = told([problem], most=100)[0]
         assert isinstance(line, Text)
         assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [(word, tone)]
+
+
+def test_elsewhere_the_command_of_status_ends_nothing() -> None:
+    """Its number may be another process's there. The first process of a container is ended from outside."""
+    of = Workload(host="it's else", pid=os.getpid(), workers=1, busy=1, quiet=31.0, longest=0.0, patience=30.0)
+    (hung,) = members_hung(GROUP, {"vm:1": of})
+    assert subprocess.run(["sh", "-c", hung.command], check=False).returncode == 1
+    (first,) = members_hung(GROUP, {"vm:1": attrs.evolve(of, pid=1)})
+    assert "End the container it's else without a grace period" in first.detail
+    assert first.command == "lanelog members merge builders"

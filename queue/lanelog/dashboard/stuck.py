@@ -12,6 +12,7 @@ from attrs import frozen
 
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
+from lanelog.admin.operate.hung import HUNG
 from lanelog.admin.operate.status import members_of
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.views import WebButton, WebCell, link
@@ -38,6 +39,8 @@ class StuckCard:
     since: str
     owner: str | None
     detail: str
+    notes: str
+    """Lines below the sentence: where hung handlers stand."""
     command: str
     buttons: tuple[WebButton, ...]
     """The action that mends it, if the dashboard has one, and what can be tried before."""
@@ -77,7 +80,8 @@ def _card(problem: Problem) -> StuckCard:
         place.append(WebCell(key, link("lane", topic=topic, group=group, key=key)))
     if key is not None and problem.offset is not None:
         place.append(WebCell(f"offset {problem.offset}", link("message", topic=topic, key=key, offset=problem.offset)))
-    name = "\0".join((problem.what, topic, problem.group or "", key or "", problem.reason or ""))
+    whose = problem.owner or "" if key is None else ""  # several members of one group may hang
+    name = "\0".join((problem.what, topic, problem.group or "", key or "", problem.reason or "", whose))
     return StuckCard(
         id="p" + hashlib.sha256(name.encode()).hexdigest()[:12],
         what=problem.what,
@@ -86,6 +90,7 @@ def _card(problem: Problem) -> StuckCard:
         since=f"since {problem.since}" if problem.since else f"for {age(problem.seconds)}" if problem.seconds else "",
         owner=problem.owner,
         detail=problem.detail,
+        notes="\n".join(problem.notes),
         command=problem.command,
         buttons=_buttons(problem),
         look=_look(problem),
@@ -121,7 +126,7 @@ def _look(problem: Problem) -> WebCell:
         return WebCell("Dead letters, by reason", link("dead-letters", topic=topic, group=group))
     if group is None:
         return WebCell("Groups", link("groups", topic=topic or None))
-    if problem.what == "no owner":
+    if problem.what in ("no owner", HUNG):
         return WebCell("Members", link("members", topic=topic, group=group))
     if problem.key is not None:
         return WebCell("The lane", link("lane", topic=topic, group=group, key=problem.key))

@@ -86,6 +86,8 @@ class Problem:
     """The error, if there is one: lanes that fail alike have the same."""
     reason: str | None = None
     """The reason of the dead letters that the command puts back. None: it puts none back."""
+    notes: tuple[str, ...] = ()
+    """What stands below the sentence, line by line: where hung handlers are."""
     command: str
     """The shell command that mends it, or shows more.
 
@@ -93,7 +95,7 @@ class Problem:
     """
 
     def lines(self) -> list[str]:
-        """Return it as people read it: three lines."""
+        """Return it as people read it: three lines, and the notes before the last."""
         where = [] if self.rank is Rank.SERVER else [shown(self.topic), shown(self.group)]
         where += [] if self.key is None else [shown(self.key)]
         if self.offset is not None:
@@ -105,7 +107,7 @@ class Problem:
             first += f", for {age(self.seconds)}"
         if self.owner is not None:
             first += f", owner {shown(self.owner)}"
-        return [first, f"    {self.detail}", f"    $ {self.command}"]
+        return [first, f"    {self.detail}", *(f"    {note}" for note in self.notes), f"    $ {self.command}"]
 
 
 def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
@@ -131,13 +133,14 @@ def of_server(why: Unwritten) -> Problem:
     )
 
 
-def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -> list[Problem]:
+def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True, busy: str = "") -> list[Problem]:
     """Return what is wrong with a group as a whole.
 
     Args:
         group: The group.
         growth: Messages a second by which its lag grows. None: not known.
         believed: Whether heartbeats say who lives. If not, nothing is concluded from them.
+        busy: What its workers do, in words. Empty: not known.
     """
     names = (group.topic, group.group)
 
@@ -179,14 +182,16 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -
         return problem(Rank.NOBODY, "nobody consumes", detail, command("delete-group", *names))
     if (group.oldest_age or 0) <= SLOW:
         return []
-    detail = f"{behind}, {plural(group.members, 'member')}; where it is:"
+    detail = f"{behind}, {plural(group.members, 'member')}{busy and f', {busy}'}; where it is:"
     return problem(Rank.BEHIND, "behind", detail, command("lanes", *names, options=["--by", "lag"]))
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
 
 
-def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed: bool = True) -> Problem | None:
+def of_lane(
+    lane: LaneInfo, group: GroupInfo, running: float | None, *, believed: bool = True, normal: float = SLOW
+) -> Problem | None:
     """Return what is wrong with a lane, unless its group's problem says it.
 
     Args:
@@ -194,6 +199,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
         group: Its group.
         running: Seconds that its attempt in flight has run. None: none is in flight, or it is young.
         believed: As for `of_group`.
+        normal: Seconds that an attempt of its owner may run.
     """
     if group.order in _JOBS or lane.group_paused or (not lane.lag and lane.paused_at is None):
         return None
@@ -236,7 +242,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
         detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
         mend = command("skip", *place, str(offset), options=["--reason", "…"])
         return problem(Rank.STUCK, FAILING, detail, mend, cause=summary(lane.last_error))
-    if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
+    if lane.state is MessageState.PROCESSING and running is not None and running > normal:
         detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
         return problem(Rank.STUCK, "slow", detail, command("release", *place))
     return _of_lease(lane, group, problem)
