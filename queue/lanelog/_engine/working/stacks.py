@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from threading import Thread
     from types import CodeType, FrameType
 
 STACK_CHARACTERS: Final = 4096
@@ -20,6 +21,12 @@ _LEFT_OUT: Final = "…"
 def frames_of(threads: Collection[int]) -> Mapping[int, FrameType]:
     """Return the innermost frames of threads, by their `ident`. Those that have ended are missing."""
     return {ident: frame for ident, frame in sys._current_frames().items() if ident in threads}  # noqa: SLF001
+
+
+def text_of_thread(thread: Thread | None, outermost: CodeType) -> str:
+    """Return where a thread stands, as `text_of`. Empty: it has ended."""
+    frame = None if thread is None or thread.ident is None else frames_of((thread.ident,)).get(thread.ident)
+    return "" if frame is None else text_of(frame, outermost)
 
 
 def text_of(frame: FrameType, outermost: CodeType) -> str:

@@ -22,7 +22,7 @@ from lanelog._engine.lane.outcome import ACKED, EXPIRED, Verb
 from lanelog._engine.lane.run import State
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
-from lanelog._engine.working import workload
+from lanelog._engine.working import stacks, workload
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy
 from lanelog.measures import Handlings
@@ -187,7 +187,8 @@ class Workers:
                 continue
             if not attempt.slow_reported:
                 attempt.slow_reported = True
-                log.warning("handler.slow", **member.about(attempt), seconds=now - attempt.started)
+                stack = stacks.text_of_thread(worker.thread, _HANDLING)
+                log.warning("handler.slow", **member.about(attempt), seconds=now - attempt.started, stack=stack)
                 member.tell("handler_slow", attempt, f"it has run for {now - attempt.started:.1f} s")
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
