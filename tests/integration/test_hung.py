@@ -256,3 +256,25 @@ def test_the_command_of_status_ends_the_process(lanelog_client: Client, lanelog_
             assert set(seen.wait(2)) == {"a", "b"}
     finally:
         fleet.close()
+
+
+# -- health ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_whose_workers_hang_for_too_long_is_unhealthy(lanelog_client: Client, locked: Locked) -> None:
+    """Only with `unhealthy_after`, and only when the state has lasted for so long; it is healthy when they go on."""
+    lanelog_client.publish_many("t", [("a", b"x"), ("b", b"x")])
+    patient = lanelog_client.subscribe("t", "patient", locked, workers=2, **BEATS)
+    strict = lanelog_client.subscribe("t", "g", locked, workers=2, unhealthy_after=60, **BEATS)
+    locked.seen.wait(4)
+    for subscription in (patient, strict):
+        let_pass(subscription, 85)
+    assert lanelog_client.health().live
+    for subscription in (patient, strict):
+        let_pass(subscription, 10)
+    found = lanelog_client.health()
+    (why,) = found.dying
+    assert re.match(r"group 'g': 2 of 2 workers are busy, none has ended for 9\d s$", why)
+    assert not found.live
+    locked.lock.set()
+    eventually(lambda: lanelog_client.health().live)
