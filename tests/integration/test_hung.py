@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from attrs import evolve
 from lanelog import Client, Message, Subscription
 from lanelog._workload import parsed
 from lanelog.admin import Problem, Rank, Workload
+from lanelog.dashboard import dashboard
 from lanelog.migrations import migrate
+from support.cli import Command
+from support.dashboards import Visitor
 from support.elapsed import let_pass
 from support.old_tables import set_back
 from support.processes import Fleet
@@ -192,6 +196,27 @@ def test_status_names_the_process_whose_workers_hang(lanelog_client: Client, stu
     ]
     (group,) = lanelog_client.admin.figures().groups
     assert (group.hung_members, group.stuck_lanes) == (1, 0)
+
+
+def test_command_line_and_dashboard_show_where_the_handlers_stand(
+    lanelog_client: Client, command: Command, stuck: Subscription, raw: Any
+) -> None:
+    """`members` counts the busy workers, and has every stack as JSON; status and the front page show the stacks."""
+    let_pass(stuck, 31)
+    grow_older(raw, 65)
+    eventually(lambda: w if (w := workload(lanelog_client)) and w.hung else None)
+    heads, ((*cells,),) = command.table("members", "t", "g")
+    assert cells[heads.index("BUSY")] == "4/4"
+    (member,) = command.json("members", "t", "g")
+    assert len(member["workload"]["handlers"]) == 4
+    said = command("status", "t").stdout
+    assert "HUNG  t g, for 3" in said
+    assert "in Locked.wait_for_the_lock" in said
+    assert f"kill -KILL {os.getpid()}" in said
+    page = Visitor(dashboard(lanelog_client)).get("/")
+    assert page.status_code == HTTPStatus.OK
+    assert "4 of 4 workers of vm-23734 are busy" in page.text
+    assert "in Locked.wait_for_the_lock" in page.text
 
 
 def test_long_builds_are_no_incident(lanelog_client: Client, locked: Locked, raw: Any) -> None:
