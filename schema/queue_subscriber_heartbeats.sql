@@ -1,5 +1,6 @@
 -- One row per subscription of a process to a topic. Only its owner writes it, one row at a time. Rows of stopped
 -- subscriptions are deleted later. A row with an empty name marks a group that was deleted while it had members.
+-- Of an owner that others found dead, liveness_lock is 'dead by ' and the name of who found it.
 CREATE TABLE IF NOT EXISTS queue_subscriber_heartbeats (
   consumer_group    VARCHAR(255)    NOT NULL            COMMENT 'consumer group',
   topic             VARCHAR(255)    NOT NULL            COMMENT 'topic the subscription reads',

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import MAXYEAR, UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
@@ -38,6 +38,8 @@ ZONE_MAX: Final = 64
 _WITH_SECONDS: Final = 6
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NEW_YEAR: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - wall clock only: seconds are the same in every zone
+LATEST_MS: Final = (datetime(MAXYEAR, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+"""The end of the calendar: a time beyond it counts as this one, so that no damaged row fails. Epoch milliseconds."""
 _SECOND: Final = timedelta(seconds=1)
 _MINUTE: Final = timedelta(minutes=1)
 _MINUTE_MS: Final = 60_000
@@ -155,7 +157,7 @@ def _check_text(what: str, value: object, most: int) -> None:
 
 
 def _moment(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=ms)
+    return _EPOCH + timedelta(milliseconds=min(ms, LATEST_MS))
 
 
 def _ms(moment: datetime) -> int:

@@ -48,10 +48,11 @@ _DASHBOARD: Final = {
     "queue_subscriber_heartbeats": ("DELETE",),
     "queue_groups": ("UPDATE", "DELETE"),
     "queue_history": ("INSERT", "UPDATE"),
+    "queue_schedules": ("UPDATE", "DELETE"),
     "queue_audit": ("INSERT",),
 }
-"""Every action of the dashboard. It deletes no topic and no schedule, publishes nothing delayed, and subscribes to
-nothing."""
+"""Every action of the dashboard. It deletes no topic, declares no schedule, publishes nothing delayed, and
+subscribes to nothing."""
 
 
 @frozen

@@ -13,6 +13,7 @@ import time
 import warnings
 import weakref
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from attrs import define, field
@@ -23,6 +24,7 @@ from lanelog._database import Database
 from lanelog._database.fork import register_shared
 from lanelog._ending import ending, quiet_at_the_end
 from lanelog._hints.sender import Sender
+from lanelog._reachable import Reachable
 from lanelog._signals import ending_by_signal
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
 from lanelog._telemetry import get_logger
@@ -156,6 +158,12 @@ class _Announcements:
             client._forget_inherited()  # noqa: SLF001 - a part of the client
 
 
+def _check_tables(database: Database) -> None:
+    from lanelog import migrations
+
+    migrations.check(database)
+
+
 @define(eq=False, repr=False)
 class Client:
     """Publishes, subscribes and administers. A context manager, which closes it. Thread-safe.
@@ -180,10 +188,12 @@ class Client:
     _announcements: _Announcements = field(init=False)
     _notices: Notices = field(factory=Notices, init=False)
     _meter: Meter = field(factory=Meter, init=False)
+    _reachable: Reachable = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
         self._announcements = _Announcements(weakref.ref(self))
+        self._reachable = Reachable(partial(_check_tables, self._database))
         self._publisher = Publisher(
             self._database,
             self._announcements.told,
@@ -206,6 +216,7 @@ class Client:
         self._engine = self._announcements.engine = None
         self._notices = Notices()
         self._meter.forget_inherited()
+        self._reachable.forget_inherited()
         self._subscriptions = []
 
     def __repr__(self) -> str:
@@ -406,10 +417,10 @@ class Client:
         was due by then is still published. The schedule stays until `admin.remove_schedule`. The declaration is no part
         of a transaction that the caller has open.
 
-        Each message has the id `name@2026-11-21T10:05:00Z`, or with another zone than UTC `name@2026-11-21T11:05:00`:
-        the time on the wall clock, with `[fold=1]` behind the second of two equal times. Its metadata has
-        `lanelog.schedule` and `lanelog.fire_time`, in UTC, besides the given ones. From the declaration on, the client
-        has one more thread and connection.
+        Each message has the id `name@2026-11-21T10:05:00Z`, or with another zone than UTC
+        `name@2026-11-21T11:05:00[Europe/Berlin]`: the time on the wall clock and the zone, with `[fold=1]` behind the
+        second of two equal times. Its metadata has `lanelog.schedule` and `lanelog.fire_time`, in UTC, besides the
+        given ones. From the declaration on, the client has one more thread and connection.
 
         Args:
             name: The schedule's name, 1 to 200 characters.
@@ -666,8 +677,9 @@ class Client:
     def health(self) -> Health:
         """Say whether the background loops of this process turn, and whether it can work.
 
-        It asks the database nothing, and so answers while the database does not. A client that only publishes has no
-        loop that knows the database: use `ping()` there.
+        It answers while the database does not. Where a subscription runs, its loops know whether the database answers,
+        and this asks it nothing. A client that only publishes has no such loop: this asks the database as `ping()`
+        does, at most once in 5 s, and waits for the answer for 1 s at most.
 
         Returns:
             Each loop with the age of its last turn, the heartbeats, the database and the subscriptions. `live` and
@@ -678,10 +690,12 @@ class Client:
         from lanelog.health import Health
 
         engine = self._engine
+        publishes_only = engine is None and not self._subscriptions
+        unasked = self._reachable.look() if publishes_only else UNASKED
         return Health(
             loops=engine.loops_health() if engine else (),
             heartbeats=engine.heartbeats_health() if engine else (),
-            database=engine.database_health() if engine else UNASKED,
+            database=engine.database_health() if engine else unasked,
             connections=engine.connections_health() if engine else (),
             tables=self._database.tables_version,
             subscriptions=tuple(
@@ -689,6 +703,7 @@ class Client:
                 for each in list(self._subscriptions)
                 if (state := each.state) != "stopped"
             ),
+            publishes_only=publishes_only,
         )
 
     def start(self) -> None:

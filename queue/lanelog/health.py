@@ -46,12 +46,15 @@ class HeartbeatHealth:
 
 @frozen(kw_only=True)
 class DatabaseHealth:
-    """The database, as the loop asks it that keeps the leases: several times a second."""
+    """The database, as the loop asks it that keeps the leases: several times a second.
+
+    Of a client that only publishes: as `client.health()` asks it, at most once in 5 s.
+    """
 
     answered: float | None
     """Seconds since its last answer. None: it was never asked."""
     fresh: bool
-    """Whether it answers. False if nothing runs that asks it."""
+    """Whether it answers."""
     why: str
     """Why not. Empty: it answers."""
 
@@ -107,6 +110,8 @@ class Health:
     """The version of the tables. 0: it was not read yet."""
     subscriptions: tuple[SubscriptionHealth, ...]
     """The subscriptions of this client that have not been stopped."""
+    publishes_only: bool = False
+    """Whether this client has never had a subscription. It is ready while the database answers."""
 
     @property
     def live(self) -> bool:
@@ -127,7 +132,8 @@ class Health:
         """Whether it can work.
 
         The database answers and has a connection for each loop that handling needs, its tables are known, all
-        subscriptions are registered, and the loops that fetch and settle messages do not fail.
+        subscriptions are registered, and the loops that fetch and settle messages do not fail. A client that only
+        publishes is ready if the database answers, and its tables are known.
         """
         return not self.lacking
 
@@ -140,7 +146,7 @@ class Health:
             found.append("schema: the version of the tables was not read yet")
         found += [f"loop {loop.name}: {loop.why}" for loop in self.loops if loop.failing and loop.name in _HANDLING]
         found += [f"group {each.group!r}: {each.why}" for each in self.subscriptions if not each.registered]
-        if not self.subscriptions:
+        if not self.subscriptions and not self.publishes_only:
             found.append("no subscription")
         found += [
             f"group {each.group!r} of topic {each.topic!r}: {_unwritten(each)}"

@@ -33,8 +33,8 @@ A fault that explains too much hides bugs. So each kind explains only what it ca
 * `astray`: as `cut`. `restarts`: as `server`. `vanish`: as `kill`; that the server keeps the sessions makes it longer,
   see `bounds`.
 * `shortage`: as `connections`, until there are connections again. Whoever lacks one cannot renew its lease.
-* `queries`, `interrupt`, `fork`: nothing. An error that publishers are told of during the first is excused, see
-  `refusals`.
+* `queries`, `forgetful`, `interrupt`, `fork`: nothing. An error that publishers are told of during the first two is
+  excused, see `refusals`.
 * `freeze`, `step`, `revoke`: nothing, and no lease that runs out meanwhile explains anything: a lock that is held
   vetoes that. No lane moves.
 * `snapshot`, `clock`, `copy`: nothing. An old snapshot makes scans slow; clocks are never asked for anything but logs.

@@ -132,7 +132,11 @@ def starved(history: History) -> Iterator[Late]:
                     continue  # skipped, or it is missing at the end
                 moved = _moved_until(history, group, (topic, key), first.at)
                 due = max(fault.end, publish.at, moved) + ENOUGH_WITHIN
-                if first.at > due <= until and not _steered(history, group, (topic, key), fault.start, due):
+                if (
+                    first.at > due <= until
+                    and not _slow(history, fault.start, due)
+                    and not _steered(history, group, (topic, key), fault.start, due)
+                ):
                     detail = f"{first}: published at {publish.at:.3f}, there were connections from {fault.end:.3f}"
                     yield group, (topic, key), first, publish.offset, name, detail
 
@@ -153,6 +157,8 @@ def idle(history: History) -> Iterator[Late]:
         )
         for group, process in sorted(before.keys() - after.keys()) if len(after) > 1 else ():
             begin = before[group, process].begin
+            if _steered(history, group, (begin.topic, begin.key), fault.start, within):
+                continue  # perhaps the whole group was paused
             detail = f"{process} had begun nothing {ENOUGH_WITHIN:g} s after there were connections at {fault.end:.3f}"
             yield group, (begin.topic, begin.key), None, None, "", detail
 

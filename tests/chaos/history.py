@@ -137,6 +137,7 @@ FaultKind = Literal[
     "queries",
     "interrupt",
     "fork",
+    "forgetful",
     "copy",
     "astray",
     "clock",

@@ -34,6 +34,9 @@ from lanelog.devserver import DevServer
 INTERRUPTS, FORKS = 60, 12
 """Signals of one fault."""
 
+FORGOTTEN: Final = 50
+"""Ends of transactions that make a `forgetful` fault, at the least."""
+
 LOOKS: Final = 20
 """How often a `queries` fault looks for statements between two signals to its publisher."""
 
@@ -120,7 +123,7 @@ class Nemesis:
     def _victims(self, planned: Planned) -> tuple[str, ...] | None:
         if planned.kind in {"kill", "stop", "term"}:
             return (self.fleet.workers[planned.victim].name,)
-        if planned.kind in {"cut", "stall", "half-close"}:
+        if planned.kind in {"cut", "stall", "half-close", "forgetful"}:
             return self.fleet.proxied() + self.publishers
         return None
 
@@ -178,6 +181,20 @@ class Nemesis:
 
     def _half_close(self, planned: Planned) -> None:
         self.proxy.half_close(random.Random(planned.seed))
+
+    def _forgetful(self, planned: Planned) -> None:
+        """End transactions behind the proxy unseen, for so long, and as often as makes it a fault."""
+        before, now = self.proxy.forgotten, time.monotonic()
+        until, latest = now + planned.hold, now + planned.hold + ANSWERS_WITHIN
+        self.proxy.forget(random.Random(planned.seed))
+        try:
+            while time.monotonic() < until or self.proxy.forgotten < before + FORGOTTEN:
+                if time.monotonic() >= latest:
+                    raise RuntimeError("hardly anything goes through the proxy, or it cannot be read there")
+                self._never.wait(0.1)
+        finally:
+            self.proxy.remember()
+        self.say(f"{self.proxy.forgotten - before} transactions ended unseen")
 
     # -- the server ------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ COLOURS: Final[dict[FaultKind, str]] = {
     "queries": "#bb8fce",
     "interrupt": "#117864",
     "fork": "#73c6b6",
+    "forgetful": "#a04000",
     "copy": "#e5e7e9",
     "astray": "#5dade2",
     "slow": "#d0d3d4",

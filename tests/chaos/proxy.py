@@ -1,7 +1,7 @@
 """A forwarding TCP proxy that the nemesis disturbs: it cuts, stalls and half-closes what goes through it.
 
-Owns its sockets and one thread, which forwards bytes and never looks at them. The runner makes one, and a share of the
-processes go through it.
+Owns its sockets and one thread, which forwards bytes. It looks at them only to end transactions (`unseen`). The runner
+makes one, and a share of the processes go through it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from attrs import define, field
+
+from chaos.unseen import Unseen
 
 CHUNK: Final = 256 * 1024
 BOTH: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
@@ -43,6 +45,7 @@ class Link:
     down: Pipe = field(init=False)
     peer: int = field(init=False)
     """The client's port."""
+    unseen: Unseen = field(factory=Unseen, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.peer = self.client.getpeername()[1]
@@ -60,8 +63,8 @@ class Link:
 class Proxy:
     """Forwards connections to a port of this machine. A context manager; `port` is where it listens.
 
-    `cut`, `stall`, `resume`, `half_close`, `aim` and `vanish` may be called by any thread, and have happened when they
-    return.
+    `cut`, `stall`, `resume`, `half_close`, `aim`, `forget`, `remember` and `vanish` may be called by any thread, and
+    have happened when they return.
     """
 
     def __init__(self, target: int) -> None:
@@ -74,6 +77,9 @@ class Proxy:
         self._orphans: list[socket.socket] = []
         self._stalled = False
         self._ended = False
+        self._forgetting: random.Random | None = None
+        self.forgotten = 0
+        """How many times a transaction was ended unseen, or would have been if there was none."""
         self._orders: list[tuple[Callable[[], object], threading.Event]] = []
         self._waker, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
@@ -115,6 +121,14 @@ class Proxy:
             self._cut()
 
         self._order(do)
+
+    def forget(self, dice: random.Random) -> None:
+        """End transactions unseen, before statements that `dice` chooses, until `remember`."""
+        self._order(lambda: setattr(self, "_forgetting", dice))
+
+    def remember(self) -> None:
+        """End no more of them."""
+        self._order(lambda: setattr(self, "_forgetting", None))
 
     def vanish(self, ports: Collection[int]) -> None:
         """Let the clients at these ports be gone without a word: the server's ends of their connections stay open."""
@@ -186,7 +200,7 @@ class Proxy:
         outgoing, incoming = (link.up, link.down) if end is link.client else (link.down, link.up)
         try:
             if events & selectors.EVENT_READ and not outgoing.ended and not outgoing.waiting:
-                self._read(outgoing)
+                self._read(link, outgoing)
             if events & selectors.EVENT_WRITE and incoming.waiting:
                 del incoming.waiting[: incoming.target.send(incoming.waiting)]
         except BlockingIOError:
@@ -200,21 +214,33 @@ class Proxy:
                 return
         self._watch(link)
 
-    def _read(self, pipe: Pipe) -> None:
+    def _read(self, link: Link, pipe: Pipe) -> None:
         data = pipe.source.recv(CHUNK)
         if not data:
             pipe.ended = True
-        elif not pipe.deaf:
-            try:
-                sent = pipe.target.send(data)
-            except BlockingIOError:
-                sent = 0
-            pipe.waiting += data[sent:]
+            return
+        if pipe is link.up:
+            data = link.unseen.asked(data, self._forgetting)
+            self.forgotten += link.unseen.busy
+        elif link.unseen.busy:
+            pipe, data = link.up, link.unseen.answered(data)
+        else:
+            link.unseen.told()
+        if not pipe.deaf:
+            self._send(pipe, data)
+
+    def _send(self, pipe: Pipe, data: bytes) -> None:
+        try:
+            sent = pipe.target.send(data)
+        except BlockingIOError:
+            sent = 0
+        pipe.waiting += data[sent:]
 
     def _watch(self, link: Link) -> None:
         """Ask for what each end can do now: nothing is read that the other end does not take."""
         for end, outgoing, incoming in ((link.client, link.up, link.down), (link.server, link.down, link.up)):
-            wanted = 0 if outgoing.ended or outgoing.waiting else selectors.EVENT_READ
+            held = outgoing is link.up and link.unseen.busy
+            wanted = 0 if outgoing.ended or outgoing.waiting or held else selectors.EVENT_READ
             wanted |= selectors.EVENT_WRITE if incoming.waiting else 0
             known = self._selector.get_map().get(end)
             if known is not None and known.events != wanted:

@@ -39,6 +39,7 @@ WEIGHTS: Final[dict[FaultKind, int]] = {
     "queries": 1,
     "interrupt": 1,
     "fork": 1,
+    "forgetful": 1,
 }
 SERVERS: Final = frozenset({"promote", "restore", "restarts", "freeze", "step", "revoke", "vanish", "shortage"})
 """Those that need servers of the run's own: a private address, a binary log, an account that may lose a right
@@ -65,6 +66,7 @@ HOLDS: Final[dict[FaultKind, tuple[float, float]]] = {
     "step": (3.0, 6.0),
     "shortage": (7.0, 9.0),
     "queries": (1.0, 2.0),
+    "forgetful": (3.0, 4.0),
 }
 WATCHED: Final = 6.0
 """Seconds without another fault after one of which everything has to move again within five."""
@@ -170,7 +172,7 @@ def operations(seed: int, seconds: float, keys: int) -> tuple[Operation, ...]:
 def schedule(seed: int, seconds: float, lease: float, kinds: Collection[FaultKind] = tuple(WEIGHTS)) -> Plan:
     """The faults of a run. The same arguments give the same plan.
 
-    Each of the `kinds` comes once, in a random order, before any comes again: a run of 190 seconds has met all of them.
+    Each of the `kinds` comes once, in a random order, before any comes again: a run of 200 seconds has met all of them.
     """
     dice = random.Random(seed)
     weights = {kind: weight for kind, weight in WEIGHTS.items() if kind in kinds}

@@ -170,6 +170,11 @@ def stage(
             publishers=publishers,
         )
         nemesis.say = played.say
+        # Before the first process: nothing makes a machine as slow as all of them starting. The second one connects as
+        # a worker would: an administrator may write where everybody else may only read.
+        behind = partial(database.connect, through(account, proxy), PATIENCE)
+        stack.enter_context(Monitor(found.connect, journal, lambda: None, fleet.alive))
+        stack.enter_context(Monitor(behind, journal, fleet.proxied))
         stack.callback(fleet.kill_all)
         fleet.fill(workers)
         for number in range(PUBLISHERS):
@@ -180,10 +185,6 @@ def stage(
             stack.callback(process.kill)
             played.publishers.append(process)
         played.wait_until_busy()
-        # As a worker would: an administrator may write where everybody else may only read.
-        behind = partial(database.connect, through(account, proxy), PATIENCE)
-        stack.enter_context(Monitor(found.connect, journal, lambda: None, fleet.alive))
-        stack.enter_context(Monitor(behind, journal, fleet.proxied))
         yield played
 
 

@@ -53,11 +53,11 @@ def test_the_schedule_of_a_seed_stays_what_it_was() -> None:
     """Results that were published with a seed can be had again: a change of the draw is seen here."""
     drawn = schedule(1, 60, 6.0)
     assert drawn == schedule(1, 60, 6.0) != schedule(2, 60, 6.0)
-    assert drawn.workers == 5
+    assert drawn.workers == 3
     assert " ".join(planned.kind for planned in drawn.faults) == (
-        "server revoke term exhaustion connections restarts restore interrupt shrink"
+        "server revoke term exhaustion connections restarts restore vanish grow stall"
     )
-    assert round(sum(planned.pause for planned in drawn.faults), 6) == 23.214749
+    assert round(sum(planned.pause for planned in drawn.faults), 6) == 22.869457
     spent = sum(COSTS.get(planned.kind, 0.0) + planned.pause + planned.hold for planned in drawn.faults)
     assert spent <= 60
 
@@ -91,8 +91,8 @@ def test_datagrams_are_dropped_at_both_ends(hints: Hints, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_seed_has_all_faults_and_three_to_six_workers(seed: int) -> None:
-    """Every kind comes within 190 seconds, wrong clocks in a few minutes; every fault has a victim that is there."""
-    assert {planned.kind for planned in schedule(seed, 190, 6.0).faults} == set(WEIGHTS)
+    """Every kind comes within 200 seconds, wrong clocks in a few minutes; every fault has a victim that is there."""
+    assert {planned.kind for planned in schedule(seed, 200, 6.0).faults} == set(WEIGHTS)
     drawn = schedule(seed, 3600, 6.0)
     assert {planned.clock for planned in drawn.faults[:120]} == {-1, 0, 1}
     workers = drawn.workers
@@ -337,7 +337,7 @@ def test_a_profile_names_what_missed_its_bound() -> None:
 
 # -- on a real server --------------------------------------------------------------------------------------------------
 
-CLIENTS = ("shortage", "interrupt", "fork", "queries")
+CLIENTS = ("shortage", "interrupt", "fork", "queries", "forgetful")
 PROCESSES = tuple(kind for kind in WEIGHTS if kind not in {*SERVERS, *CLIENTS})
 CUTS = [
     pytest.param(5, 100, 6.0, PROCESSES, id="processes-and-network"),
@@ -346,7 +346,7 @@ CUTS = [
     pytest.param(3, 42, 6.0, ("freeze", "step", "revoke"), id="seems-dead"),
     pytest.param(6, 24, 6.0, ("restarts", "vanish"), id="crashes"),
     pytest.param(1, 36, 15.0, ("freeze",), id="27-seconds"),
-    pytest.param(497, 31, 6.0, CLIENTS, id="connections-and-interrupts"),
+    pytest.param(6876, 35, 6.0, CLIENTS, id="connections-and-interrupts"),
 ]
 """Seed, seconds of faults, the workers' lease, and the faults, each of which comes at least once."""
 

@@ -90,6 +90,7 @@ PIECES = {
     "_stores.offsets._BEGIN": "the same",
     "_stores.offsets.FLOOR": "one row of CREATE_FLOORS",
     "_stores._counted.NEXT_EPOCH": "a value in leases.TAKE and others: the epoch after the row's",
+    "_stores.heartbeats.FOUND_DEAD": "the beginning of a value in both DEREGISTER",
     "_stores.heartbeats._LEFT": "a value in both DEREGISTER",
     "_stores.flushes._COLUMNS": "the columns of FLUSH and FLUSH_FENCED",
     "_stores.flushes._SAME": "a condition in FLUSH_FENCED",

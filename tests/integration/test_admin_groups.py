@@ -8,13 +8,15 @@ import pytest
 from attrs import evolve
 
 from lanelog import Client, DatabaseError
-from lanelog._stores import lane_columns
+from lanelog._places import GroupTopic
+from lanelog._stores import heartbeats, lane_columns
 from lanelog.admin import Admin, OwnerState
 from lanelog.admin.read import group_lanes, group_sums, topics
 from lanelog.admin.read.ages import Breadth
+from lanelog.admin.read.owners import UNKNOWN
 from support.refusing import refused
 from support.situations import HOUR, Situations, around, fill
-from support.sql import rows
+from support.sql import one, rows
 
 # -- groups, members, leases -------------------------------------------------------------------------------------------
 
@@ -218,7 +220,53 @@ def test_owners_are_alive_aside_dead_expired_stopped_or_missing(
     assert members["aside"].lease_left > 0
     (group,) = admin.lag("t", "g")
     assert (group.members, group.stale_lanes) == (3, 4)
+    assert members["dead"].found_dead_by is None
     assert members["stopped"].stopped_at == datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)
+
+
+def test_a_dead_member_stays_dead_when_others_have_deregistered_it(
+    lanelog_client: Client, made: Situations, admin: Admin, raw: Any
+) -> None:
+    """Its row says who found it, the first of two, until a heartbeat says that it lives, or it leaves by itself."""
+    at, started = GroupTopic(topic="t", group="g"), made.server_started_at()
+    made.owner("killed", liveness_lock="lanelog-test-free", server_started_at=started)
+    beat = one(raw, "SELECT heartbeat_at FROM queue_subscriber_heartbeats")
+
+    def seen() -> tuple[OwnerState, str | None, bool]:
+        (member,) = admin.members("t", "g")
+        return member.state, member.found_dead_by, member.stopped_at is None
+
+    with lanelog_client._database.transaction() as cx:
+        heartbeats.deregister_dead(cx, at, "killed", beat, by="ä" + "x" * 200)
+        heartbeats.deregister_dead(cx, at, "killed", beat, by="late")
+    assert seen() == (OwnerState.DEAD, "?" + "x" * 55, True)
+    assert [(each.name, each.state) for each in admin.groups("t")[0].last_members] == [("killed", OwnerState.DEAD)]
+    with lanelog_client._database.transaction() as cx:
+        heartbeats.deregister(cx, at, "killed")
+    assert seen() == (OwnerState.STOPPED, None, False)
+    with lanelog_client._database.transaction() as cx:
+        heartbeats.deregister_dead(cx, at, "killed", beat, by="𝄞" * 200)
+        assert len(heartbeats.members(cx, at, tables=1)) == 1  # its name is short enough for the function on locks
+        heartbeats.beat(cx, at, "killed", duration=60, lock="", incarnation=UNKNOWN, tables=1)
+    assert seen() == (OwnerState.ALIVE, None, True)
+    assert admin.groups("t")[0].last_members == ()
+
+
+def test_nothing_is_in_flight_without_a_living_member(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+    """What a dead owner had waits, in its lane as in the sums of the group."""
+    fill(lanelog_client, "k", 5)
+    made.owner("bob", expires=-60)
+    made.lease("k", "bob", 7)
+    made.place("k", 1, marked_through=3, marked_epoch=7)
+
+    def seen() -> list[tuple[int, int]]:
+        (group,) = admin.groups("t")
+        (lane,) = [each for each in admin.lanes("t", "g") if each.key == "k"]
+        return [(each.in_flight, each.waiting) for each in (group, lane)]
+
+    assert seen() == [(0, 2), (0, 2)]
+    made.owner("alice")
+    assert seen() == [(2, 0), (2, 0)]
 
 
 def test_leases_of_several_topics_and_groups(lanelog_client: Client, raw: Any, admin: Admin) -> None:

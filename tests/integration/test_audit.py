@@ -142,7 +142,7 @@ def test_from_a_terminal(client: Client, lanelog_url: str, raw: Any, monkeypatch
     monkeypatch.setenv("LOGNAME", "ann")
     lanelog_cli = Command(lanelog_url)
     lanelog_cli("release", "t", "g", "k", "--execute", "--why", "it is stuck")
-    lanelog_cli("pause", "t", "g", "--reason", "deploy")
+    lanelog_cli("pause", "t", "g", "--why", "deploy")
     lanelog_cli("resume", "t", "g")
     client.publish("t", "k", b"x", id="later", delay=600)
     assert client.cancel_scheduled("t", "k", "later")

@@ -8,6 +8,8 @@ from attrs import evolve
 
 import lanelog
 from lanelog.admin import Admin
+from lanelog.cli import _change
+from lanelog.errors import DatabaseError
 from support.cli import Command, everything
 from support.situations import Situations
 from support.sql import one, rows, watermark
@@ -43,11 +45,13 @@ TOLD = [
         "seek merge builders --key good --to 4",
         "set 1 lane of builders on merge to 4: 0 settled messages again, 0 unsettled ones passed over",
     ),
-    ("skip merge builders good 4 --reason x", "offset 4 of builders on merge, lane good, which was pending after 0"),
+    ("skip merge builders good 4 --why x", "offset 4 of builders on merge, lane good, which was pending after 0"),
     ("delete-group merge builders", "builders on merge: 2 lanes, 1 unsettled message, 0 running members"),
     ("delete-topic merge", "merge: 2 lanes, "),
     ("purge merge --before-offset 9", " in "),
     ("purge merge --before 2100-01-01T00:00:00Z", "  builders had not settled 1 of them"),
+    ("purge merge --before 2100-01-01", " of merge, written before 2"),
+    ("seek merge builders --to -1h", "set 2 lanes of builders on merge to 20"),
     ("dlq redrive merge builders --all", "2 dead letters of builders in 1 lane back into merge"),
     ("dlq redrive merge builders --all --to-topic other", "2 dead letters of builders in 1 lane back into other"),
     ("dlq delete merge builders --all", "2 dead letters of builders in 1 lane"),
@@ -91,7 +95,7 @@ def test_pause_and_resume_act_at_once(command: Command, shop: lanelog.Client, ra
     assert shown.stdout == "would pause builders on merge: 1 message waiting\n"
     assert shown.stderr == "nothing was changed: leave --dry-run out to do it\n"
     assert everything(raw) == before
-    assert command("pause", "merge", "builders", "--by", "ann", "--reason", "deploy").stdout.startswith("paused ")
+    assert command("pause", "merge", "builders", "--by", "ann", "--why", "deploy").stdout.startswith("paused ")
     assert "is paused already, since 2" in command("pause", "merge", "builders").stdout
     assert rows(raw, "SELECT paused_by, pause_reason FROM queue_groups") == [("ann", "deploy")]
     assert command.table("groups")[1][0][9] == "all"
@@ -113,6 +117,27 @@ def test_pause_names_who_did_it(command: Command, shop: lanelog.Client, monkeypa
     assert command.json("pause", "merge", "builders", "--key", "bad")["by"] == ""
 
 
+def test_a_redrive_is_narrowed_by_key_time_and_number(command: Command, shop: lanelog.Client) -> None:
+    """Of a reason, of ids, or of all; the oldest of a key go first, and a repetition takes the next."""
+    line = ("dlq", "redrive", "merge", "builders")
+    put = "put {} of builders in {} back into merge"
+    assert put.format("2 dead letters", "1 lane") in command(*line, "--key", "bad").stdout
+    assert put.format("0 dead letters", "0 lanes") in command(*line, "--key", "good").stdout
+    assert put.format("2 dead letters", "1 lane") + ", given up since 2" in command(*line, "--since", "-1h").stdout
+    assert put.format("0 dead letters", "0 lanes") in command(*line, "--since", "+1h").stdout
+    assert put.format("0 dead letters", "0 lanes") in command(*line, "--all", "--key", "good").stdout
+    first, second = (each.id for each in shop.admin.dead_letters("merge"))
+    assert "1 id given" in command(*line, "--id", first, "--key", "good").stdout
+    done = command(*line, "--all", "--limit", "1", "--execute").stdout
+    assert done.startswith(put.format("1 dead letter", "1 lane"))
+    assert [each.id for each in shop.admin.dead_letters("merge")] == [second]
+    command(*line, "--key", "bad", "--since", "-1h", "--limit", "5", "--execute")
+    assert shop.admin.dead_letters("merge") == []
+    last = command.json("audit", "merge")[0]
+    assert last["choice"].startswith("all, key bad, since 2")
+    assert last["choice"].endswith("Z, at most 5")
+
+
 def test_retry_ends_what_waits(command: Command, shop: lanelog.Client, raw: Any) -> None:
     """Without --execute it goes on waiting, and a second time nothing waits; JSON has the offsets."""
     Situations(raw, "merge", "builders").row("good", 4, retry_count=1, due=3600.0)
@@ -129,6 +154,35 @@ def test_retry_ends_what_waits(command: Command, shop: lanelog.Client, raw: Any)
     assert command(*line, "--execute").stdout == "nothing of builders on merge, lane good waits for another attempt\n"
     kept = command.json("audit", "merge")[0]
     assert (kept["verb"], kept["reason"], kept["messages"]) == ("retry", "mended", 1)
+
+
+def test_retry_of_all_lanes_ends_what_waits_in_each(
+    command: Command, shop: lanelog.Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page by page of lanes; those where nothing waits stay as they are. An error in the middle says what is done."""
+    monkeypatch.setattr(_change, "_PAGE", 1)
+    shop.publish("merge", "new", b"1")
+    for key, offset in (("good", 4), ("new", 1)):
+        Situations(raw, "merge", "builders").row(key, offset, retry_count=1, due=3600.0)
+    before, line = everything(raw), ("retry", "merge", "builders", "--all")
+    told = command(*line)
+    assert told.stdout == "would hand out 2 messages in 2 lanes of builders on merge at once\n"
+    assert told.stderr == NOTE
+    assert everything(raw) == before
+    real, calls = Admin.retry, []
+
+    def second_fails(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise DatabaseError("the server has gone away")
+        return real(*args, **options)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Admin, "retry", second_fails)
+        assert "1 lane done: the same command goes on" in command(*line, "--execute", status=1).stderr
+    assert command(*line, "--execute").stdout == "handed out 1 message in 1 lane of builders on merge at once\n"
+    assert command(*line, "--execute").stdout == "nothing of builders on merge waits for another attempt\n"
+    assert {each["key"] for each in command.json("audit", "merge")} == {"good", "new"}
 
 
 def test_release_takes_a_lane_from_its_owner(command: Command, shop: lanelog.Client, raw: Any) -> None:

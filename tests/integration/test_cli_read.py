@@ -1,10 +1,13 @@
 """The verbs that look, on a real server: what they print, as columns and as JSON, and when they raise an alarm."""
 
 import json
+import re
 import shlex
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import lanelog
 from lanelog.admin.operate import status
 from lanelog.admin.read import lanes, owners, tail, topics
 from lanelog.admin.read.ages import Breadth
-from lanelog.cli import _verbs
+from lanelog.cli import _messages, _verbs
 from support.cli import Command
 from support.refusing import refused
 from support.situations import Situations, fill
@@ -107,6 +110,19 @@ def test_groups_topics_lag_and_offsets_count_the_same(command: Command, working:
     assert [line[0] for line in command.table("offsets", "merge", "--key", "held")[1]] == ["held"]
 
 
+def test_topics_describes_one(command: Command, working: lanelog.Client) -> None:
+    """Its lanes, messages, dead letters and groups, and as JSON its own fields; an unknown name is refused."""
+    lines = command("topics", "merge").stdout.splitlines()
+    assert [line.split(maxsplit=1)[0] for line in lines] == ["topic", "lanes", "messages", "dead", "groups"]
+    assert lines[0].split() == ["topic", "merge"]
+    assert "4 in the log, of 4 published" in lines[2]
+    assert lines[4].split() == ["groups", "builders"]
+    assert command.json("topics", "merge")["groups"] == ["builders"]
+    working.publish("other", "k", b"1")
+    assert "none: nobody reads it" in command("topics", "other").stdout
+    assert "no topic 'mergee': did you mean 'merge'" in command.refused("topics", "mergee")
+
+
 def test_members_and_leases_name_the_owner(command: Command, working: lanelog.Client) -> None:
     """Who is alive, and which lanes are his; none of them is stale."""
     ((member, state, lanes, *_),) = command.table("members", "merge", "builders")[1]
@@ -195,7 +211,7 @@ def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
     monkeypatch.setattr(status, "EXPLAINED", 1)
     found = {each.topic: each for each in lanelog_client.admin.status().problems}
     assert {topic: each.reason for topic, each in found.items()} == {"few": None, "many": None, "some": "boom"}
-    assert found["few"].detail == "1 dead letter; why:"
+    assert found["few"].detail == "1 dead letter"
     assert found["few"].command == "lanelog dlq list few --reasons"
 
 
@@ -296,14 +312,14 @@ def test_status_says_what_is_stuck_and_what_mends_it(
     later()
     text = command("status").stdout
     assert text.startswith("1 topic, 1 group, 1 member: lag 3, oldest ")
-    assert "FAILING  merge builders fails offset 1, for " in text
+    assert "FAILING  merge builders fails offset 1, the oldest waits " in text
     assert r"attempt 1 failed: no \x1b[31mbranch; the next in 9m" in text
     (line,) = (line.strip() for line in text.splitlines() if line.startswith("    $ "))
-    assert line == "$ lanelog skip merge builders fails 1 --reason '…'"
+    assert line == "$ lanelog retry merge builders fails"
     (problem,) = command.json("status")["problems"]
     assert (problem["key"], problem["offset"], problem["what"]) == ("fails", 1, "failing")
-    assert "would skip offset 1" in command(*shlex.split(line.removeprefix("$ lanelog "))).stdout
-    assert "skipped offset 1" in command("skip", "merge", "builders", "fails", "1", "--reason", "…", "--execute").stdout
+    assert "would hand out 1 message" in command(*shlex.split(line.removeprefix("$ lanelog "))).stdout
+    assert "skipped offset 1" in command("skip", "merge", "builders", "fails", "1", "--why", "…", "--execute").stdout
     eventually(lambda: "FAILING" not in command("status").stdout or "offset 2" in command("status").stdout)
 
 
@@ -331,12 +347,12 @@ def test_status_of_pauses_dead_letters_and_missing_members(
     lanelog_client.publish("mail", "m", b"1")
     with lanelog_client.subscribe("mail", "post", lambda _message: None):
         eventually(lambda: lanelog_client.admin.groups("mail")[0].lag == 0)
-    command("pause", "mail", "post", "--by", "ann", "--reason", "deploy")
+    command("pause", "mail", "post", "--by", "ann", "--why", "deploy")
     assert [each["what"] for each in command.json("status")["problems"]] == ["paused", "dead letters"]
     later()
     found = command.json("status")["problems"]
     assert [(each["what"], each["command"]) for each in found] == [
-        ("nobody consumes", "lanelog delete-group orders billing"),
+        ("nobody consumes", "lanelog members orders billing"),
         ("paused", "lanelog resume mail post"),
         ("dead letters", """lanelog dlq redrive orders billing --reason 'it'"'"'s bad'"""),
     ]
@@ -345,6 +361,16 @@ def test_status_of_pauses_dead_letters_and_missing_members(
     command("dlq", "redrive", "orders", "billing", "--reason", "it's bad", "--execute")
     command("delete-group", "orders", "billing", "--execute")
     assert command.json("status")["problems"] == []
+
+
+@pytest.mark.parametrize("line", ["{0} topics", "topics {0}", "--url mysql://nobody@127.0.0.1:1/none topics {0}"])
+def test_the_url_stands_anywhere(lanelog_client: lanelog.Client, lanelog_url: str, line: str) -> None:
+    """Before the verb or behind it; the last one is meant."""
+    lanelog_client.publish("merge", "k", b"1")
+    (found,) = Command(None).json(*line.format(f"--url {lanelog_url}").split())
+    assert found["topic"] == "merge"
+    below = f"dlq --url {lanelog_url} list merge"
+    assert Command(None).json(*below.split()) == []
 
 
 def test_show_lists_a_lane_and_describes_a_message(command: Command, working: lanelog.Client) -> None:
@@ -363,6 +389,21 @@ def test_show_lists_a_lane_and_describes_a_message(command: Command, working: la
     assert described["payload"] == {"base64": "/wA="}
     assert described["metadata"] == {"by": "ann"}
     assert command.json("show", "merge", "held", "1")["states"][0]["state"] == "processing"
+
+
+def test_show_finds_a_message_by_its_id_alone(
+    command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whichever lane; an id of several lanes names them, and a look that is not over all lanes says so."""
+    for key in ("a", "b", "c"):
+        lanelog_client.publish("merge", key, key, id="same" if key != "b" else "one")
+    assert command("show", "merge", "--id", "one", "--raw").stdout == "b"
+    assert "2 lanes of topic 'merge' have a message 'same': name one, 'a', 'c'" in command.refused(
+        "show", "merge", "--id", "same"
+    )
+    monkeypatch.setattr(_messages, "_LANES", 1)
+    told = command.refused("show", "merge", "--id", "one")
+    assert told == "no message with id 'one' in the first 1 of 3 lanes of topic 'merge': give its KEY"
 
 
 def test_tail_prints_the_last_messages_of_a_lane(command: Command, lanelog_client: lanelog.Client) -> None:
@@ -428,3 +469,43 @@ def test_tail_follows(
     seen = [(line.split()[0], line.split()[-1]) for line in text.splitlines()]
     assert [what for lane, what in seen if lane == "k"] == ["1a", "1b", "2a", "2b"]
     assert [lane for lane, _ in seen if lane != "k"] == ([] if key else ["new-1", "new-2"])
+
+
+@pytest.mark.thorough
+def test_a_backlog_in_one_key_is_named_with_its_key_and_rates(
+    command: Command, lanelog_client: lanelog.Client, raw: Any
+) -> None:
+    """Two looks say how many messages come in and go out, or a look and an earlier answer."""
+    lanelog_client.publish_many("merge", [("big", b"x")] * 200 + [("small", b"x")] * 20)
+    on, handled = Event(), Event()
+
+    def handle(message: lanelog.Message) -> None:
+        if message.key == "big":
+            handled.set()
+            on.wait(0.2)
+
+    with lanelog_client.subscribe("merge", "builders", handle):
+        eventually(lambda: lanelog_client.admin.groups("merge")[0].lagging_lanes == 1)
+        rows(raw, "UPDATE queue_messages SET created_at = created_at - 90000")
+        assert handled.wait(10)
+        before = lanelog_client.admin.status()
+        (found,) = before.problems
+        assert (found.what, found.key, found.command) == ("behind", "big", "lanelog lanes merge builders --by lag")
+        come, go = map(float, re.findall(r"([\d.]+)/s (?:come in|go out)", found.detail))
+        assert come == 0.0
+        assert 1.0 <= go <= 6.0
+        assert "order='concurrent' or a faster handler; more workers cannot" in found.detail
+        assert "BEHIND  merge builders big, the oldest waits " in command("status").stdout
+        lanelog_client.publish_many("merge", [("big", b"x")] * 40)
+        (later,) = lanelog_client.admin.status(since=before).problems
+        assert not later.detail.partition("key, ")[2].startswith("0.0/s come in")
+        on.set()
+
+
+def test_no_backlog_is_looked_at_twice(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is behind, an answer takes no second look."""
+    lanelog_client.publish("merge", "k", b"1")
+    monkeypatch.setattr("lanelog.admin.operate.backlog.APART", 60.0)
+    began = time.monotonic()
+    assert lanelog_client.admin.status().heaviest_lanes == ()
+    assert time.monotonic() - began < 30

@@ -38,7 +38,7 @@ def test_from_declaring_to_removing(command: Command, raw: Any) -> None:
         "would pause nightly: next would be 20"
     )
     assert everything(raw) == before
-    command("schedule", "pause", "nightly", "--by", "ann", "--reason", "deploy")
+    command("schedule", "pause", "nightly", "--by", "ann", "--why", "deploy")
     assert command("schedule", "pause", "nightly").stdout.rstrip().endswith("by ann")
     assert command("schedule", "list").stdout.rstrip().endswith("ago  ann  deploy")
     assert command(*ADD).stdout.rstrip().endswith("paused")

@@ -86,7 +86,7 @@ def test_q_ends_a_watch_and_the_terminal_is_as_before(
     """There is a clock; keys are read without echo meanwhile, and with it afterwards; other keys do nothing."""
     lanelog_client.publish("merge", "k", b"1")
     child = terminal("topics", "--watch", "--interval", "60", then="stty -a")
-    child.expect(r"lanelog topics, every 60s  \d\d:\d\d:\d\d  q ends it")
+    child.expect(r"lanelog topics, every 60s  \d\d:\d\d:\d\d  q ends it  \w+ at 127.0.0.1:\d+")
     child.expect("1 topic")
     child.send("x")
     child.send("q")
@@ -95,6 +95,23 @@ def test_q_ends_a_watch_and_the_terminal_is_as_before(
     assert re.search(r"[^-]icanon\b", after)
     assert re.search(r"[^-]echo\b", after)
     assert "xq" not in after
+
+
+@pytest.mark.thorough
+def test_keys_scroll_a_watch(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
+    """Without a new look at the database; `j` as the arrows, `q` ends it behind other keys, too."""
+    for n in range(30):
+        lanelog_client.publish(f"topic-{n:02}", "k", b"1")
+    child = terminal("topics", "--watch", "--interval", "60", width=80, height=24)
+    child.expect("lines 1 to ")
+    child.send("\x1b[B")
+    child.expect("lines 2 to ")
+    child.send("jj")
+    child.expect("lines 4 to ")
+    child.send("\x1b[5~")
+    child.expect("lines 1 to ")
+    child.send("xq")
+    assert ended(child) == 0
 
 
 @pytest.mark.thorough
@@ -156,6 +173,19 @@ def test_a_narrow_terminal_crops_and_says_what_it_hides(terminal: Terminal, lane
     child = terminal("lanes", "merge", "builders", "--wide", width=46)
     assert ended(child) == 0
     assert key in bare(child.before)
+
+
+def test_the_database_stands_above_each_answer(
+    terminal: Terminal, lanelog_client: lanelog.Client, lanelog_url: str
+) -> None:
+    """Its name and its host: of what looks, and of a preview; a pipe gets columns only."""
+    target = ConnectConfig.from_url(lanelog_url)
+    lanelog_client.publish("merge", "k", b"1")
+    for arguments in (["topics"], ["status"], ["purge", "merge", "--before-offset", "1"]):
+        child = terminal(*arguments)
+        assert ended(child) == 0
+        assert bare(child.before).splitlines()[0] == f"{target.database} at {target.host}:{target.port}"
+        assert target.database not in Command(lanelog_url)(*arguments).output
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -123,6 +124,33 @@ def test_who_waits_for_the_pool_is_counted(lanelog_url: str, registry: Collector
             eventually(lambda: scraped(registry)["lanelog_client_pool_waits_total",] == 1)
         waits.join(15)
     assert scraped(registry)["lanelog_client_published_messages_total", "t"] == 1
+
+
+def test_threads_that_crowd_a_pool_are_told_once_with_the_number_to_set(
+    lanelog_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One WARNING, once there were many waits, names the size with which none of the threads would have waited."""
+    monkeypatch.setattr("lanelog._database.crowd.MANY", 64)
+
+    def work(client: Client) -> None:
+        for _ in range(3):
+            with client.transaction():
+                pass
+
+    with lanelog.connect(lanelog_url, pool_size=8) as client:
+        with ExitStack() as held:
+            for _ in range(8):
+                held.enter_context(client.transaction())
+            threads = [threading.Thread(target=work, args=(client,)) for _ in range(64)]
+            for thread in threads:
+                thread.start()
+            eventually(lambda: client._database.waits >= 64)
+        for thread in threads:
+            thread.join(60)
+    (told,) = [each for each in caplog.records if each.getMessage().startswith("pool.too_small")]
+    assert told.levelname == "WARNING"
+    assert "needed=72 " in told.getMessage()
+    assert "connect(pool_size=72)" in told.getMessage()
 
 
 def test_lanes_and_settlements_that_are_lost_are_counted(lanelog_client: Client) -> None:

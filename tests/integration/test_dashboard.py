@@ -42,6 +42,23 @@ from support.waiting import accept, events, eventually
 TOKEN = "a-token-of-26-characters-x"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 GOOD = {"topic": "merge", "group": "builders", "key": "good"}
+SAID = {
+    "skip": "Message 2 of lane good would be settled for group builders without being handled.",
+    "retry": "1 message of lane fails would be due at once: offset 1.",
+    "release": "would lose lane good. Another worker takes it.",
+    "pause": "Group builders would be paused.",
+    "resume": "Lane paused of group builders would hand out messages again.",
+    "seek": "of group builders would be set to earliest.",
+    "redrive": "1 dead letter with 1 key would go back into topic merge, for group builders alone.",
+    "delete-letters": "1 dead letter of group builders, with 1 key, would be deleted for good.",
+    "delete-group": "Group builders of topic over would be deleted, with its offsets in 1 lane.",
+    "pause-schedule": "Schedule nightly would be paused.",
+    "resume-schedule": "Schedule weekly would publish again, next at",
+    "remove-schedule": "Schedule nightly of topic merge, key good, would be removed.",
+}
+"""What the preview of each action says in the shop."""
+TYPED = {"skip": "2", "delete-letters": "builders", "delete-group": "builders", "remove-schedule": "nightly"}
+"""What must be typed before an action that destroys."""
 FORMS: dict[str, dict[str, Any]] = {
     "skip": {**GOOD, "offset": "2"},
     "retry": {**GOOD, "key": "fails"},
@@ -52,6 +69,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "redrive": {"topic": "merge", "group": "builders", "letters": "no such branch"},
     "delete-letters": {"topic": "merge", "group": "builders", "letters": "no such branch"},
     "delete-group": {"topic": "over", "group": "builders"},
+    "pause-schedule": {"name": "nightly"},
+    "resume-schedule": {"name": "weekly"},
+    "remove-schedule": {"name": "nightly"},
 }
 """A request for each action that has something to do in the shop."""
 PAGES = {
@@ -76,6 +96,9 @@ PAGES = {
     "/schedules": "nightly",
     "/delayed": "merge",
     "/delayed?topic=merge": "later",
+    "/search": "Choose a topic.",
+    "/search?topic=merge&prefix=go": "1 key<",
+    "/search?topic=merge&text=later": "0 messages",
     "/archives": "what they have not read",
     "/jobs": "since this dashboard was started",
     "/audit": "with the role admin",
@@ -138,6 +161,19 @@ def test_every_page_answers_a_reader(shop: lanelog.Client, address: str) -> None
     assert "default-src 'none'; script-src 'self'" in policy
     assert "unsafe" not in policy
     assert answer.headers["cache-control"] == "no-store"
+
+
+def test_every_page_names_its_database_and_environment(shop: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a page that refuses, and a preview; the environment is that of the caller, or of the process."""
+    database, address = shop.config.database, f"127.0.0.1:{shop.config.port}"
+    monkeypatch.setenv("LANELOG_ENVIRONMENT", "staging")
+    for given, environment in ((None, "staging"), ("production", "production"), ("", "")):
+        visitor = Visitor(dashboard(shop, Access(allow_actions=True), environment=given))
+        for page in (*PAGES, "/lane?topic=none", "/act/skip?topic=merge&group=builders&key=good&offset=2"):
+            text = unescape(visitor.send("GET", page).text)
+            assert f"<strong>{database}</strong> on {address}" in text, page
+            assert f" - {environment or database} - lanelog</title>" in text, page
+            assert ('class="environment"' in text) == bool(environment), page
 
 
 @pytest.mark.parametrize("address", STREAMS)
@@ -211,10 +247,49 @@ def test_the_lanes_of_a_state_are_read_page_by_page(lanelog_client: lanelog.Clie
     assert seen == keys
 
 
+@pytest.mark.parametrize("query", ["by=key", "by=key&state=pending", "by=age", "by=lag", "by=age&state=pending"])
+def test_lanes_are_paged_both_ways(lanelog_client: lanelog.Client, query: str) -> None:
+    """The way back shows the same pages as the way there, in every order, and the first page leads no further back."""
+    lanelog_client.subscribe("t", "g", lambda _: None).stop()
+    lanelog_client.publish_many("t", [(f"k{number:03}", b"x") for number in range(130) for _ in range(1 + number % 3)])
+    visitor, pages = Visitor(dashboard(lanelog_client)), dict[str, list[list[str]]]()
+    address = f"/lanes?topic=t&group=g&{query}"
+    for way in ("Next page", "Previous page"):
+        pages[way] = []
+        while True:
+            text = visitor.send("GET", address).text
+            pages[way].append(re.findall(r"/lane\?[^\"]*key=(k\d+)", text))
+            further = re.search(rf'href="([^"]+)">{way}', text)
+            if not further:
+                break
+            address = unescape(further[1])
+    assert sorted(key for page in pages["Next page"] for key in page) == [f"k{number:03}" for number in range(130)]
+    assert pages["Previous page"] == pages["Next page"][::-1]
+
+
+def test_the_front_page_begins_with_tiles(lanelog_client: lanelog.Client) -> None:
+    """The numbers of the log, with curves once there are samples, and then the problems, whose times are relative."""
+    lanelog_client.publish("t", "k", b"x")
+    lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
+    lanelog_client.admin.pause("t", "g", by="ann", reason="looking")
+    visitor = Visitor(dashboard(lanelog_client, pace=evolve(AT_ONCE, sample=0.01)))
+    text = visitor.get("/").text
+    tiles = dict(re.findall(r'<span class="name">(.*?)</span> <strong class="\w*">(.*?)</strong>', text))
+    assert tiles.keys() == {
+        "Messages a second", "Messages behind", "Oldest message", "Latency", "Dead letters", "Members"
+    }  # fmt: skip
+    assert (tiles["Messages behind"], tiles["Dead letters"], tiles["Members"]) == ("1", "0", "0")
+    assert text.index('class="tiles"') < text.index("<article")
+    assert re.search(r'<p title="\d{4}-\d\d-\d\dT[^"]*Z">for [\d.]+m?\d*s', text)
+    eventually(lambda: visitor.get("/").text.count("<svg") == 4)
+
+
 def test_lanes_are_read_on_behind_a_key_alone(shop: lanelog.Client) -> None:
     """In the other orders lanes change their places: `after` is refused there."""
     with pytest.raises(ConfigurationError, match="order_by"):
         shop.admin.lanes("merge", "builders", order_by="age", after="bad")
+    with pytest.raises(ConfigurationError, match="exclude"):
+        shop.admin.lanes("merge", "builders", order_by="key", after="bad", before="good")
     keys = [lane.key for lane in shop.admin.lanes("merge", "builders", order_by="key", after="bad")]
     assert keys == ["fails", "good", "paused"]
 
@@ -347,13 +422,144 @@ def test_an_action_shows_first_what_it_would_change(shop: lanelog.Client, name: 
     where = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", answer.text.partition("What it would change now")[0]))
     given = {each: value for each, value in FORMS[name].items() if each not in ACTIONS[name].asks}
     assert where == {"failed with" if each == "letters" else each: str(value) for each, value in given.items()}
-    assert "required" in answer.text
-    assert 'method="post"' in answer.text
+    assert SAID[name] in unescape(answer.text)
+    assert not re.search(r"\(&#39;|&#39;,\)|True|False|None", answer.text)
+    form = answer.text.partition('method="post"')[2]
+    assert 'name="why" required' in form
+    assert ('class="red"' in form, 'name="typed" required' in form) == (name in TYPED,) * 2
+    assert "Change nothing" in form
     after = shop.admin.lanes("merge", "builders", order_by="key")
     assert [(lane.lag, lane.lease_epoch, lane.paused_at) for lane in after] == [
         (lane.lag, lane.lease_epoch, lane.paused_at) for lane in before
     ]
     assert visitor.post(f"/act/{name}", **FORMS[name]).status_code == 400  # no reason
+
+
+def test_a_seek_is_red_only_where_it_leaves_messages_out(own_shop: lanelog.Client) -> None:
+    """Whether it does is asked again at the click: by then a message may have come."""
+    visitor, form = Visitor(dashboard(own_shop, Access(allow_actions=True))), {**GOOD, "to": "latest"}
+    passing = visitor.get("/act/seek", **form).text
+    assert "Group builders would never get 2 messages that it has not settled." in passing
+    assert '<button class="red">' in passing
+    refused = visitor.post("/act/seek", **form, why="x")
+    assert (refused.status_code, "type builders to confirm" in refused.text) == (400, True)
+    assert own_shop.admin.lane("merge", "builders", "good").lag == 2
+    assert visitor.post("/act/seek", **form, why="x", typed="builders").status_code == 200
+    assert own_shop.admin.lane("merge", "builders", "good").lag == 0
+    own_shop.publish("merge", "good", b"x")
+    assert visitor.post("/act/seek", **form, why="x").status_code == 400
+
+
+def test_a_group_is_sought_to_a_time(own_shop: lanelog.Client) -> None:
+    """An exact one, or one that is relative: the preview makes it exact, so that the click does what it said."""
+    visitor, form = Visitor(dashboard(own_shop, Access(allow_actions=True))), dict(GOOD)
+    for to in ("-2h", "2020-01-01", "2020-01-01T10:00+01:00"):
+        preview = visitor.get("/act/seek", **form, to=to)
+        assert preview.status_code == 200, preview.text
+        action = unescape(re.findall(r'<form method="post" action="(.*?)"', preview.text)[0])
+        assert re.search(r"to=20\d\d-\d\d-\d\d", action)
+        assert visitor.post(action, why="x").status_code == 200
+        assert own_shop.admin.lane("merge", "builders", "good").watermark == 0
+    for wrong in ("yesterday-ish", "-2y", "2026-99-01"):
+        assert "or -2h" in visitor.get("/act/seek", **form, to=wrong).text
+
+
+def test_a_group_shows_rates_and_the_front_pages_state(lanelog_client: lanelog.Client) -> None:
+    """What was published and settled in a second, once there are two samples; its worst problem in the same words."""
+    lanelog_client.publish("t", "k", b"x")
+    lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
+    lanelog_client.admin.pause("t", "g", key="k", by="ann", reason="looking")
+    visitor = Visitor(dashboard(lanelog_client, pace=evolve(AT_ONCE, sample=0.01)))
+    (problem,) = [each for each in lanelog_client.admin.status().problems if each.key == "k"]
+    assert f'<span class="warn">{problem.what}</span>' in visitor.get("/groups").text
+    eventually(lambda: visitor.get("/groups").text.count('<span class="">0.0</span>') == 2)
+
+
+def test_delayed_messages_are_counted(lanelog_client: lanelog.Client) -> None:
+    """By topic; a topic without any is not listed."""
+    lanelog_client.publish("other", "k", b"x")
+    lanelog_client.publish_many("t", [lanelog.Outgoing("k", b"x", delay=3600) for _ in range(3)])
+    visitor = Visitor(dashboard(lanelog_client))
+    assert re.search(
+        r'<a href="/delayed\?topic=t">t</a></span></td><td><span class="">3<', visitor.get("/delayed").text
+    )
+    assert "topic=other" not in visitor.get("/delayed").text
+    assert "3 messages. At most" in visitor.get("/delayed", topic="t").text
+
+
+def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client) -> None:
+    """Within bounds, which the page tells; text is text, and no pattern."""
+    lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
+    for number in range(60):
+        lanelog_client.publish("t", f"customer-{number:02}", f'{{"order": {number}}}'.encode(), id=f"id-{number}")
+    lanelog_client.publish_many("t", [("other", b"old")] + [("other", b"new")] * 40)
+    visitor = Visitor(dashboard(lanelog_client))
+
+    def found(**chosen: str) -> tuple[list[str], str]:
+        text = visitor.get("/search", topic="t", **chosen).text
+        return re.findall(r'<td><span class="">(customer-\d+|other)</span>', text), text
+
+    assert found(prefix="customer-1")[0] == [f"customer-1{number}" for number in range(10)]
+    keys, text = found(prefix="customer")
+    assert (len(keys), "The first 50 keys" in text) == (50, True)
+    assert found(prefix="customer-5", text="id-57")[0] == ["customer-57"]
+    assert found(prefix="customer-4", text='"order": 42')[0] == ["customer-42"]
+    assert found(prefix="customer", text="%")[0] == []
+    keys, text = found(prefix="other", text="old")
+    assert keys == []
+    assert "Looked at 40 messages: the newest 40 at most of each of 1 lane." in text
+    assert "There are more lanes" in found(text="nowhere")[1]
+    assert visitor.get("/search", topic="tt").status_code == 404
+
+
+def test_a_search_finds_nothing_that_the_mask_hides(lanelog_client: lanelog.Client) -> None:
+    """Else the answers would tell what is hidden, letter by letter."""
+    lanelog_client.publish("t", "k", b"card 4111", id="an-id")
+    visitor = Visitor(dashboard(lanelog_client, mask=lambda message: message.payload.replace(b"4111", b"****")))
+    assert "1 message<" in visitor.get("/search", topic="t", text="card").text
+    assert "0 messages<" in visitor.get("/search", topic="t", text="4").text
+
+
+def test_a_result_leads_back(own_shop: lanelog.Client) -> None:
+    """By the action that takes it back, if one does, and to the page of the place."""
+    visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
+
+    def following(answer: Any) -> str:
+        (button,) = re.findall(r'<a class="button" href="(.*?)"', answer.text)
+        assert "/lane?" in answer.text
+        preview = visitor.send("GET", unescape(button)).text
+        return unescape(re.findall(r'<form method="post" action="(.*?)"', preview)[0])
+
+    back = following(visitor.post("/act/pause", **GOOD, why="x"))
+    assert own_shop.admin.lane("merge", "builders", "good").paused_at
+    following(visitor.post(back, why="x"))
+    assert own_shop.admin.lane("merge", "builders", "good").paused_at is None
+    back = following(visitor.post("/act/skip", **GOOD, offset="2", why="x", typed="2"))
+    assert own_shop.admin.lane("merge", "builders", "good").watermark == 2
+    visitor.post(back, why="x")
+    assert own_shop.admin.lane("merge", "builders", "good").watermark == 1
+    again = visitor.post("/act/resume", **GOOD, why="x").text
+    assert "<h1>Resume: nothing to do</h1>" in again
+    assert "Lane good of group builders is not paused" in again
+
+
+def test_what_destroys_looks_like_it(shop: lanelog.Client) -> None:
+    """Its buttons are red on every page; those of harmless actions are not."""
+    visitor = Visitor(dashboard(shop, Access(allow_actions=True)))
+    seen = set()
+    for page in (
+        "/",
+        "/lane?topic=merge&group=builders&key=good",
+        "/lanes?topic=merge&group=builders",
+        "/dead-letters?topic=merge",
+        "/schedules",
+    ):
+        for tone, name in re.findall(
+            r'<a class="button( red)?"[^>]*href="/act/([a-z-]+)', visitor.send("GET", page).text
+        ):
+            assert (tone == " red") == (name in TYPED), (page, name)
+            seen.add(name)
+    assert seen >= TYPED.keys()
 
 
 @pytest.mark.thorough
@@ -364,8 +570,10 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     visitor = Visitor(dashboard(own_shop, Access(token=TOKEN, allow_actions=True)), basic("ann"))
 
     def act(name: str, **other: Any) -> None:
-        answer = visitor.post(f"/act/{name}", **{**FORMS[name], **other}, why="incident 7")
+        form = {**FORMS[name], **other, "why": "incident 7", "typed": TYPED.get(name, "")}
+        answer = visitor.post(f"/act/{name}", **form)
         assert answer.status_code == 200, answer.text
+        assert not re.search(r"\(&#39;|&#39;,\)|True|False|None|would", answer.text)
 
     act("skip")
     assert admin.lane("merge", "builders", "good").watermark == 2
@@ -385,6 +593,12 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     act("delete-letters", id="none of them")
     act("delete-group")
     assert admin.groups("over") == []
+    act("pause-schedule")
+    act("resume-schedule")
+    (nightly, weekly) = admin.schedules()
+    assert (nightly.paused_by, nightly.pause_reason, weekly.paused_at) == ("ann", "incident 7", None)
+    act("remove-schedule")
+    assert [each.name for each in admin.schedules()] == ["weekly"]
     done = events(caplog, "action.done", logging.WARNING)
     assert len(done) == len(events(caplog, "action.asked")) == len(ACTIONS)
     assert all("by=ann" in line and "incident 7" in line for line in done)
@@ -398,6 +612,9 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
         "redrive",
         "seek",
         "delete_group",
+        "pause_schedule",
+        "resume_schedule",
+        "remove_schedule",
     }  # a letter was not there
     assert "incident 7" in visitor.get("/audit", topic="merge").text
     assert TOKEN not in caplog.text
@@ -407,7 +624,10 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
 def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Client) -> None:
     """They are gone from every list."""
     visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
-    assert visitor.post("/act/delete-letters", **FORMS["delete-letters"], why="x").status_code == 200
+    form = {**FORMS["delete-letters"], "why": "x"}
+    assert visitor.post("/act/delete-letters", **form).status_code == 400  # nothing was typed
+    assert len(own_shop.admin.dead_letters("merge")) == 1
+    assert visitor.post("/act/delete-letters", **form, typed="builders").status_code == 200
     assert own_shop.admin.dead_letters("merge") == []
 
 
@@ -421,7 +641,7 @@ def test_dead_letters_are_chosen_by_whatever_their_error_says(lanelog_client: la
     preview = visitor.get("/act/delete-letters", topic="t", group="g", letters=reason.reason).text
     address = re.search(r'<form method="post" action="([^"]+)"', preview)
     assert address
-    assert visitor.post(unescape(address[1]), why="x").status_code == 200
+    assert visitor.post(unescape(address[1]), why="x", typed="g").status_code == 200
     assert lanelog_client.admin.dead_letters("t") == []
 
 
@@ -503,7 +723,7 @@ def test_an_action_without_the_privilege_is_refused_and_logged(
         visitor = Visitor(dashboard(client, Access(allow_actions=True)))
         for name, form in FORMS.items():
             assert visitor.get(f"/act/{name}", **form).status_code in {200, 403}  # MySQL demands UPDATE for a lock, too
-            answer = visitor.post(f"/act/{name}", **form, why="x")
+            answer = visitor.post(f"/act/{name}", **form, why="x", typed=TYPED.get(name, ""))
             assert answer.status_code == 403, (name, answer.text)
             assert "<h1>The database account lacks a privilege</h1>" in answer.text, name
             assert "lanelog grants --role" in answer.text, name
@@ -531,7 +751,7 @@ def test_the_card_of_dead_letters_offers_what_its_command_does(
         told = json.loads(Command(lanelog_url)(*words[:2], "--json", *words[2:]).stdout)
         (button,) = re.findall(r'<a class="button" [^>]*href="(.*?)">Redrive…', card)
         preview = visitor.send("GET", unescape(button)).text
-        assert dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", preview))["messages"] == str(told["messages"])
+        assert re.findall(r"<p>(\d+) dead letters? with", preview) == [str(told["messages"])]
     left = {(each.group, each.reason): each.count for each in lanelog_client.admin.dead_letter_reasons(topic)}
     (action,) = re.findall(r'<form method="post" action="(.*?)"', preview)
     assert visitor.post(unescape(action), why="it is mended").status_code == 200
@@ -539,6 +759,62 @@ def test_the_card_of_dead_letters_offers_what_its_command_does(
     (gone,) = left.keys() - now.keys()
     assert left[gone] == told["messages"]
     assert set(gone) <= set(words)
+
+
+def test_dead_letters_are_read_page_by_page(lanelog_client: lanelog.Client) -> None:
+    """Whatever their number, a page has 25 of them and 10 reasons, and none is left out between two pages."""
+    lanelog_client.publish_many("t", [(f"k{number // 2:02}", f"reason {number}".encode()) for number in range(60)])
+    with lanelog_client.subscribe("t", "g", saying, start="earliest") as subscription:
+        eventually(lambda: subscription.stats().dead_lettered == 60)
+    visitor = Visitor(dashboard(lanelog_client))
+
+    def read(address: str, following: str, row: str) -> list[list[str]]:
+        pages = []
+        while address:
+            text = visitor.send("GET", address).text
+            pages.append(re.findall(row, text))
+            further = re.search(rf'href="([^"]+)">{following}', text)
+            address = unescape(further[1]) if further else ""
+        return pages
+
+    pages = read("/dead-letters?topic=t", "Next page", r'href="/message\?[^"]*key=(k\d+)&amp;offset=(\d+)')
+    assert [len(page) for page in pages] == [25, 25, 10]
+    assert len({letter for page in pages for letter in page}) == 60
+    reasons = read("/dead-letters?topic=t", r"\d+ more reasons?", r">(reason \d+)</a>")
+    assert [len(page) for page in reasons] == [10] * 6
+    assert len({reason for page in reasons for reason in page}) == 60
+
+
+def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog.Client) -> None:
+    """Each reason leads to its dead letters; no choice shows those of another one."""
+    reasons = ["no such branch", "it's 100 % _full\\"]
+    lanelog_client.publish_many("t", [(f"k{number}", reasons[number % 2].encode()) for number in range(12)])
+    for group in ("g", "h"):
+        with lanelog_client.subscribe("t", group, saying, start="earliest") as subscription:
+            eventually(lambda subscription=subscription: subscription.stats().dead_lettered == 12)
+    visitor, admin = Visitor(dashboard(lanelog_client)), lanelog_client.admin
+
+    def keys(**chosen: str) -> list[str]:
+        return re.findall(r'href="/message\?[^"]*key=(k\d+)', visitor.get("/dead-letters", topic="t", **chosen).text)
+
+    assert sorted(keys(prefix="k1")) == sorted(["k1", "k10", "k11"] * 2)
+    assert sorted(keys(prefix="k1", group="h", reason=reasons[1])) == ["k1", "k11"]
+    assert keys(prefix="%") == keys(prefix="_") == []
+    page = visitor.get("/dead-letters", topic="t").text
+    (address, *_) = re.findall(r'<a href="(/dead-letters\?[^"]*reason=it[^"]*)"', page)
+    listed = visitor.send("GET", unescape(address)).text
+    assert "<h2>6 dead letters</h2>" in listed
+    assert "ago</span>" in listed
+    assert "Next page" not in listed
+    last = admin.dead_letters("t", "g", reason=reasons[0], limit=3)[-1]
+    following = admin.dead_letters("t", "g", reason=reasons[0], after=(last.dead_letter_topic, last.key, last.offset))
+    assert [each.key for each in following] == [each.key for each in admin.dead_letters("t", "g", reason=reasons[0])][
+        3:
+    ]
+    for wrong in ({"key_prefix": 1}, {"after": ("t", "k", 0)}, {"reason": 7}):
+        with pytest.raises(ConfigurationError):
+            admin.dead_letters("t", **wrong)  # type: ignore[arg-type]
+    assert visitor.get("/dead-letters", topic="t", page="0").status_code == 404
 
 
 def saying(message: lanelog.Message) -> None:

@@ -43,6 +43,7 @@ ADDRESSES = (
     "schedules",
     "delayed",
     "delayed?topic=merge",
+    "search?topic=merge&prefix=go&text=x",
     "archives",
     "audit",
     "charts",
@@ -211,6 +212,9 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             (f"{letters}builders", "redrive"),
             (f"{letters}others", "delete-letters"),
             ("lanes?topic=over&group=builders", "delete-group"),
+            ("schedules", "pause-schedule"),
+            ("schedules", "resume-schedule"),
+            ("schedules", "remove-schedule"),
         ):
             page.visit(address + place)
             page.follow(f"document.querySelector('a.button[href*=\"act/{name}?\"]').click()")
@@ -220,13 +224,16 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
                 page.ask("document.querySelector('[name=to]').value = 'earliest'")
                 page.follow("document.querySelector('form[method=get] button').click()")
             page.ask("document.querySelector('[name=why]').value = 'incident 7'")
+            named = "e => e.value = e.parentElement.querySelector('strong').innerText"
+            page.ask(f"document.querySelectorAll('[name=typed]').forEach({named})")
             page.follow("document.querySelector('form[method=post] button').click()")
             assert page.ask("document.querySelector('h1').innerText") == f"{ACTIONS[name].label}: done", place
             assert page.ask("document.documentElement.scrollWidth <= window.innerWidth"), place
             assert page.ask(CONTRAST) >= 4.5, place
             clicked.add(name)
         assert {each.verb for each in client.admin.audit() if each.reason == "incident 7"} == {
-            "pause", "resume", "retry", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group"
+            "pause", "resume", "retry", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group",
+            "pause_schedule", "resume_schedule", "remove_schedule",
         }  # fmt: skip
     assert clicked == ACTIONS.keys()
 

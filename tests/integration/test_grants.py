@@ -73,6 +73,8 @@ MAY["dashboard"] = {
     ("DELETE", "queue_groups"),
     ("INSERT", "queue_history"),
     ("UPDATE", "queue_history"),
+    ("UPDATE", "queue_schedules"),
+    ("DELETE", "queue_schedules"),
     ("INSERT", "queue_audit"),
 }
 MAY["admin"] = MAY["janitor"] | {("DELETE", table) for table in ("queue_groups", "queue_schedules", "queue_audit")}
@@ -374,11 +376,16 @@ def test_the_dashboard_looks_and_does_each_of_its_actions(role_urls: dict[str, s
         ("seek", {**group, "to": "earliest"}),
         ("redrive", letters),
         ("delete-letters", letters),
+        ("pause-schedule", {"name": "nightly"}),
+        ("resume-schedule", {"name": "nightly"}),
+        ("remove-schedule", {"name": "nightly"}),
         ("delete-group", group),
     ]
     assert {name for name, _ in acts} == {*ACTIONS}
     with lanelog.connect(role_urls["publisher"]) as client:
         client.publish_many("merge", [("repo-1", b"bad"), ("repo-1", b"good"), ("repo-2", b"wait"), ("repo-2", b"x")])
+
+        client.schedule("nightly", "0 3 29 2 *", "merge", "repo-1", b"")
 
     def handle(message: lanelog.Message) -> None:
         if message.payload == b"bad":

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -99,6 +100,32 @@ def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kil
             eventually(lambda: client.health().ready)
         assert subscription.state == "stopped"
     assert client.health().loops == ()
+    proxy.close()
+
+
+def test_a_client_that_only_publishes_is_ready_while_the_database_answers(
+    lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked by who wants to know, not again within five seconds, and nobody waits long for a silent one."""
+    proxy = Proxy(ConnectConfig.from_url(lanelog_url))
+    with lanelog.connect(proxy.url, connect_timeout=1.0, read_timeout=2.0, publish_timeout=3.0) as client:
+        found = client.health()
+        assert (found.ready, found.live, found.lacking, found.publishes_only) == (True, True, (), True)
+        proxy.silent = True
+        assert client.health().ready  # from the answer before
+        monkeypatch.setattr("lanelog._reachable.EVERY", 0.0)
+        began = time.monotonic()
+        found = client.health()
+        assert time.monotonic() - began < 3
+        assert (found.ready, found.live) == (False, True)
+        assert found.lacking[0].startswith("database: no answer for 1")
+        eventually(lambda: "DatabaseError" in client.health().lacking[0], within=20)
+        proxy.silent = False
+        proxy.cut_all()
+        eventually(lambda: client.health().ready, within=20)
+        with client.subscribe("t", "g", accept):
+            assert not client.health().publishes_only
+        assert "no subscription" in client.health().lacking
     proxy.close()
 
 

@@ -190,7 +190,7 @@ def test_status_names_the_process_whose_workers_hang(lanelog_client: Client, stu
     assert any(frame.endswith("in Locked.wait_for_the_lock") for frame in frames)
     assert hung.lines() == [
         hung.lines()[0],
-        f"    {hung.detail}",
+        f"    {hung.sentence}",
         *(f"    {note}" for note in hung.notes),
         f"    $ {hung.command}",
     ]
@@ -229,7 +229,7 @@ def test_long_builds_are_no_incident(lanelog_client: Client, locked: Locked, raw
     eventually(lambda: w if (w := workload(lanelog_client)) and len(w.handlers) == 4 else None)
     (behind,) = lanelog_client.admin.status().problems
     assert behind.what == "behind"
-    assert behind.detail == "12 messages in 12 lanes, 1 member, 4 of 4 workers busy; where it is:"
+    assert behind.sentence == "12 messages in 12 lanes, 1 member, 4 of 4 workers busy; where it is:"
     assert behind.command == "lanelog lanes t g --by lag"
     (group,) = lanelog_client.admin.figures().groups
     assert (group.hung_members, group.stuck_lanes) == (0, 0)

@@ -161,7 +161,7 @@ def in_transaction(stage: Stage, point: str) -> Actor:
 @pytest.mark.thorough
 def test_a_time_out_before_the_claim_fences_the_transaction(stage: Stage) -> None:
     """Its block is through, its claim is not: attempt 2 commits, attempt 1 raises LeaseLost and leaves nothing."""
-    point = "before RELEASE SAVEPOINT lanelog_start"
+    point = "before RECLAIM"
     owner = in_transaction(stage, point)
     owner.do("let_pass", seconds=VISIBLE)
     stage.until_acked(1)

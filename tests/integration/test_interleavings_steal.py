@@ -1,9 +1,12 @@
 """The steal of a lane, against everything that its old owner may be in the middle of: flush, dead letter, transaction.
 
 The old owner is a process whose keeper hangs, whose heartbeat the test lets run out, and whose settlement is stopped
-before, between and behind its statements; then the thief is the one that is stopped. `test_stopped_process.py` has the
-process that is stopped as a whole, `test_failover.py` the one that dies.
+before, between and behind its statements; then the thief is the one that is stopped. Last, the thief judges an owner
+whose heartbeat comes between the statements of the steal. `test_stopped_process.py` has the process that is stopped as
+a whole, `test_failover.py` the one that dies.
 """
+
+import json
 
 import pytest
 
@@ -28,6 +31,12 @@ AT_THE_FENCE = [
 ]
 HOW = pytest.mark.parametrize("how", ["return", *thorough("reject", "transaction")])
 
+BEATING, BEATEN = "before heartbeats.BEAT", "after heartbeats.BEAT"
+SEEMS_DEAD = "UPDATE queue_subscriber_heartbeats SET liveness_lock = 'lanelog:of nobody'"
+"""Whose lock is free in two looks is dead."""
+UNDECIDED = ["after heartbeats.MEMBERS", "before heartbeats.STILL_SILENT"]
+DECIDED = ["after heartbeats.STILL_SILENT", TAKING, "after COMMIT following leases.TAKE"]
+
 
 @pytest.fixture
 def turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Turns:
@@ -42,7 +51,7 @@ def dying_owner(stage: Stage, how: str, point: str) -> Actor:
     zombie = settling(stage, how, point, "free", name="zombie")
     zombie.pause(HANG).paused(HANG)
     zombie.do("lose_authority")
-    rows(stage.raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at - 1")
+    rows(stage.raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at + 1")
     return zombie
 
 
@@ -199,3 +208,76 @@ def test_an_owner_that_stands_aside_keeps_a_lane_until_its_settlement_is_written
     stage.until_acked(3)
     assert of_lane_k(seen) == [(3, 1)]
     assert_settled_once(stage, how, "zombie")
+
+
+def judged(stage: Stage, point: str) -> tuple[Actor, Actor]:
+    """An owner in the middle of offset 2 of lane k, and a thief that is stopped there.
+
+    The owner seems to be dead, and its heartbeat is on its way: it comes when this returns.
+    """
+    thief = stage.actor("thief", trusting=True).pause(point)
+    owner = stage.member("zombie", lease_renewal=0.5)
+    stage.client.publish("t", "k", "{}")
+    stage.until_acked(1)
+    stage.client.publish("t", "k", json.dumps({"wait": HANDLING}))
+    owner.paused(HANDLING).pause(BEATING).paused(BEATING)
+    rows(stage.raw, SEEMS_DEAD)
+    thief.do("subscribe", topic="t", group="g")
+    thief.paused(point)
+    owner.pause(BEATEN).go(BEATING)
+    return owner.paused(BEATEN), thief
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("point", UNDECIDED)
+def test_an_owner_whose_heartbeat_comes_before_the_steal_looks_again_keeps_its_lane(stage: Stage, point: str) -> None:
+    """Whatever the thief has seen before: nothing is delivered twice, nothing is refused."""
+    owner, thief = judged(stage, point)
+    thief.go(point)
+    thief.turn()
+    assert stage.owners() == {"k": "zombie"}
+    owner.go(HANDLING)
+    stage.until_acked(2)
+    owner.go(BEATEN)
+    stage.client.publish("t", "k", "{}")
+    stage.until_acked(3)
+    assert sorted(owner.started() + thief.started()) == [(1, 1), (2, 1), (3, 1)]
+    assert_nothing_left(stage)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("point", DECIDED)
+def test_an_owner_whose_heartbeat_comes_behind_that_look_loses_its_lane_and_is_no_member_less(
+    stage: Stage, point: str
+) -> None:
+    """What it does then is refused, and the thief begins it again. It still has a heartbeat, and a share."""
+    owner, thief = judged(stage, point)
+    thief.go(point)
+    thief.paused(HANDLING).go(HANDLING)
+    stage.until_acked(2)
+    thief.turn()
+    assert rows(stage.raw, "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at > 0") == [(0,)]
+    owner.go(HANDLING)
+    owner.go(BEATEN)
+    owner.is_refused("return")
+    stage.client.publish("t", "k", "{}")
+    stage.until_acked(3)
+    assert owner.started()[:2] == [(1, 1), (2, 1)]
+    assert sorted(thief.started() + owner.started()[2:]) == [(2, 2), (3, 1)]
+    assert_nothing_left(stage)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("point", ["before heartbeats.DEREGISTER_DEAD", "after heartbeats.DEREGISTER_DEAD"])
+def test_an_owner_whose_heartbeat_meets_its_burial_stays_a_member(stage: Stage, point: str) -> None:
+    """The thief has all lanes, and notes that the dead one has left: its heartbeat prevents that, or takes it back."""
+    owner, thief = judged(stage, point)
+    thief.go(point)
+    thief.paused(HANDLING).go(HANDLING)
+    thief.turn()
+    assert rows(stage.raw, "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at > 0") == [(0,)]
+    owner.go(HANDLING)
+    owner.go(BEATEN)
+    owner.is_refused("return")
+    stage.until_acked(2)
+    assert thief.started() == [(2, 2)]

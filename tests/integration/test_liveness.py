@@ -96,6 +96,9 @@ def test_a_process_that_dies_while_it_stands_aside_is_replaced(fleet: Fleet, lan
     assert seen.wait(1, within=20.0) == [(1, 2)]
     dead = "SELECT deregistered_at > heartbeat_at FROM queue_subscriber_heartbeats WHERE subscriber_name LIKE 'aside:%'"
     eventually(lambda: one(raw, dead) == 1)
+    states = {each.name.partition(":")[0]: each for each in lanelog_client.admin.members("t", "g")}
+    assert (states["aside"].state, states["aside"].stopped_at) == ("dead", None)
+    assert states["aside"].found_dead_by in {each.name for each in states.values()} - {states["aside"].name}
 
 
 @pytest.mark.thorough

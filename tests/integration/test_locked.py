@@ -161,8 +161,8 @@ def look(admin: Admin, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.topic, found.key, found.rank) == ("t", "k", Rank.STUCK)
     assert f"Connection {number} (root@" in found.detail
     assert f"KILL {number}" in found.detail
-    assert found.seconds is not None
-    assert 1 <= found.seconds < 15
+    assert found.lasted is not None
+    assert 1 <= found.lasted < 15
     assert (admin.figures().held_head or 0) >= 1
 
 

@@ -100,6 +100,18 @@ def named(name: str, first: int, count: int) -> list[str]:
     return [f"{name}@{datetime.fromtimestamp(first / 1000 + 60 * n, UTC):%Y-%m-%dT%H:%M:%SZ}" for n in range(count)]
 
 
+def berlin(milliseconds: int) -> str:
+    """The id of a message of `s` in Berlin."""
+    there = datetime.fromtimestamp(milliseconds / 1000, BERLIN)
+    return f"s@{there:%Y-%m-%dT%H:%M:%S}[Europe/Berlin]" + "[fold=1]" * there.fold
+
+
+def berlin_row(milliseconds: int) -> str:
+    """The same time in the row, with the offset of the moment: the tests run in summer, too."""
+    there = datetime.fromtimestamp(milliseconds / 1000, BERLIN)
+    return f"{there.isoformat()}[Europe/Berlin]" + "[fold=1]" * there.fold
+
+
 def test_a_schedule_publishes_one_message_at_its_time(
     admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], published: list[str]
 ) -> None:
@@ -116,7 +128,7 @@ def test_a_schedule_publishes_one_message_at_its_time(
     assert published == ["t"]
     (message,) = admin_only.admin.messages("t", "k")
     text = f"{datetime.fromtimestamp(first / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    assert message.id == f"s@{datetime.fromtimestamp(first / 1000, BERLIN):%Y-%m-%dT%H:%M:%S}"
+    assert message.id == berlin(first)
     assert message.payload == b'{"n":1}'
     given = {"by": "ann", "content-type": "application/json"}
     assert message.metadata == {**given, "lanelog.schedule": "s", "lanelog.fire_time": text}
@@ -176,11 +188,8 @@ def test_the_version_before_may_fire_in_between(
     for number, count in ((1, 0), (2, 1), (3, 1)):
         stop_the_clock(session, first + number * MINUTE)
         assert fired() == count
-    begin = datetime.fromtimestamp(first / 1000, BERLIN)
-    assert ids(raw) == [f"s@{begin + timedelta(minutes=number):%Y-%m-%dT%H:%M:%S}" for number in (0, 2, 3)]
-    assert wall_clock(raw) == tuple(
-        f"{begin + timedelta(minutes=number):%Y-%m-%dT%H:%M:%S}+01:00[Europe/Berlin]" for number in (4, 3)
-    )
+    assert ids(raw) == [berlin(first + number * MINUTE) for number in (0, 2, 3)]
+    assert wall_clock(raw) == tuple(berlin_row(first + number * MINUTE) for number in (4, 3))
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
@@ -381,6 +390,31 @@ def test_a_changed_expression_or_zone_counts_from_now(admin_only: Client) -> Non
     assert there.next_fire_at > there.updated_at
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["changed", "removed and declared anew"])
+def test_a_move_to_a_zone_in_the_west_loses_no_time(
+    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], anew: bool
+) -> None:
+    """The wall clock shows again what it has shown in the other zone: these are other occurrences, each with an id."""
+    hour = 60 * MINUTE
+    declared(admin_only, expression="0 * * * *", timezone="Europe/Berlin", catch_up="all")
+    before = one(raw, "SELECT next_fire_at FROM queue_schedules") - 8 * hour
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = %s, expression_at = %s", before, before - 1)
+    assert fired() >= 8
+    if anew:
+        admin_only.admin.remove_schedule("s")
+    declared(admin_only, expression="0 * * * *", timezone="America/New_York")
+    first = one(raw, "SELECT next_fire_at FROM queue_schedules")
+    for number in range(8):
+        stop_the_clock(session, first + number * hour)
+        assert fired() == 1
+        assert "[America/New_York]" in ids(raw)[-1]
+    moments = [message.metadata["lanelog.fire_time"] for message in admin_only.admin.messages("t", "k")]
+    assert moments == [
+        f"{datetime.fromtimestamp(each / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        for each in range(before, first + 8 * hour, hour)
+    ]
+
+
 def test_a_change_loses_no_time_that_is_due(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
     """Old and new version declare in turn, right when it is due: it is published once, as of the last declaration."""
     declared(admin_only)
@@ -524,7 +558,7 @@ def test_what_is_fired_across_a_change_of_the_clock_is_what_the_preview_shows(
         for seconds, count in ((-0.5, 0), (0.2, 1)):
             stop_the_clock(session, int((moment.timestamp() + seconds) * 1000))
             assert fired() == count
-    assert ids(raw) == [f"s@{each:%Y-%m-%dT%H:%M:%S}" + "[fold=1]" * each.fold for each in shown]
+    assert ids(raw) == [berlin(int(each.timestamp() * 1000)) for each in shown]
 
 
 def test_maintain_fires_what_is_due(admin_only: Client, raw: Any) -> None:
@@ -627,6 +661,30 @@ def test_maintenance_goes_on_with_schedules_after_a_clock_went_back(admin_only: 
     assert one(raw, "SELECT next_fire_at FROM queue_schedules") in (first, first + MINUTE)
 
 
+@pytest.mark.parametrize(
+    "fault", ["next_fire_at = 9223372036854775808", "next_fire_at = next_fire_at + 60000, timezone = 'Europe/Atlantis'"]
+)
+def test_a_waiting_schedule_that_is_faulty_stops_no_other_duty(
+    admin_only: Client, raw: Any, scheduler: Scheduler, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    """A time beyond the calendar, or a zone that this process does not know: others are set back, fired, appended."""
+    for name in ("a", "b"):
+        declared(admin_only, name, timezone="Europe/Berlin")
+    first = one(raw, "SELECT next_fire_at FROM queue_schedules WHERE name = 'b'")
+    rows(raw, f"UPDATE queue_schedules SET {fault} WHERE name = 'a'")
+    rows(raw, "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s WHERE name = 'b'", 60 * MINUTE)
+    admin_only.publish("t", "later", b"x", id="d", delay=1)
+    turns_at(scheduler, first - 1)
+    turns_at(scheduler, first)
+    assert [each for each in ids(raw) if each.startswith("b@")] != []
+    eventually(lambda: turns_at(scheduler, first + 5000) or ids(raw, key="later") == ["d"])
+    atlantis = "Atlantis" in fault
+    assert len(events(caplog, "schedule.faulty")) == atlantis
+    assert len(events(caplog, "schedule.clock_went_back")) == (1 if atlantis else 2)
+    rows(raw, f"UPDATE queue_schedules SET {fault} WHERE name = 'a'")
+    assert admin_only.admin.maintain().failed == {}
+
+
 # -- tables of the version before --------------------------------------------------------------------------------------
 
 
@@ -643,7 +701,7 @@ def test_on_tables_of_the_version_before_schedules_work_without_the_new_columns(
         assert client.admin.resume_schedule("s").changed
         first = late_by(raw, 0)
         assert client.admin.maintain().fired >= 1
-        assert ids(raw)[0] == f"s@{datetime.fromtimestamp(first / 1000, BERLIN):%Y-%m-%dT%H:%M:%S}"
+        assert ids(raw)[0] == berlin(first)
         rows(raw, "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s", 60 * MINUTE)
         client.admin.maintain()
         (info,) = client.admin.schedules()

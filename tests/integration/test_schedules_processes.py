@@ -146,7 +146,8 @@ def test_two_processes_with_different_time_zone_data_publish_once_a_day(
                     process.tell(start=True)
                 process.tell(turn=first + day * 24 * HOUR * 1000 + minutes * 60_000)
     day = datetime.fromtimestamp(first / 1000, UTC)
-    assert message_ids(lanelog_client) == [f"s@{day + timedelta(days=each):%Y-%m-%dT12:00:00}" for each in range(5)]
+    noons = [f"s@{day + timedelta(days=each):%Y-%m-%dT12:00:00}[Europe/Berlin]" for each in range(5)]
+    assert message_ids(lanelog_client) == noons
     assert one(raw, "SELECT fired FROM queue_schedules") == 5
     assert not fleet.logged("schedule.clock_went_back")
     assert not fleet.logged("schedule.missed")

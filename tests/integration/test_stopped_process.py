@@ -40,7 +40,7 @@ def test_a_process_that_slept_past_its_lease_changes_nothing_any_more(
         lanelog_client.publish("t", key, json.dumps({"how": how, "after": True}))
     sleeper.said("waiting", count=3)
     sleeper.freeze()
-    rows(raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at - 1")
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at + 1")
     lanelog_client.subscribe("t", "g", inherit, name="heir")
     eventually(lambda: all(watermark(raw, "g", "t", key) == 2 for key in LANES))
     assert sorted(seen.items) == sorted((key, *what) for key in LANES for what in ((1, 2), (2, 1)))
@@ -83,7 +83,7 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_flush_blocks_nobody_for_lo
     eventually(lambda: not waits_for_a_lock(raw), what="the locks in the sleeper's hands")
     lanelog_client.publish_many("t", [(key, "{}") for key in keys])
     assert holds_locks(raw)  # publishers have not waited for that
-    rows(raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at - 1")
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET expires_at = heartbeat_at + 1")
     lanelog_client.subscribe("t", "g", lambda _: None, name="heir")
     eventually(lambda: all(watermark(raw, "g", "t", key) == 3 for key in keys), within=60, what="the heir's work")
     assert {owner.split(":")[0] for owner in owners(raw, "g", "t").values()} == {"heir"}

@@ -96,8 +96,8 @@ def test_on_the_command_line(lanelog_url: str, client: Client, path: str, tmp_pa
     both = lanelog_command.refused("archive", "--path", path, "--topics", "merge", "--pattern", "x")
     assert both == "give --topics or --pattern, not both"
     assert "there is no archive at" in lanelog_command.refused("replay", "--path", path, "--topic", "merge")
-    when = lanelog_command.refused("replay", "--path", path, "--topic", "merge", "--since", "yesterday")
-    assert when == "--since 'yesterday' is no time: write 2026-01-31T12:00:00Z"
+    when = lanelog_command.refused("replay", "--path", path, "--topic", "merge", "--since", "lately")
+    assert when == "--since 'lately' is no time: write 2026-01-31T12:00:00Z, 2026-01-31, yesterday or -1h"
     assert not Path(path).exists()
 
 

@@ -7,7 +7,7 @@ A point is text, `before` or `after` something that one connection sends:
 
 * `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed;
 * `before COMMIT following flushes.FLUSH`: the transaction in which that statement was executed is about to commit;
-* `before RELEASE SAVEPOINT lanelog_start`: a statement that is no constant goes by its own text.
+* `before RECLAIM`: a block of user code is through, and nothing that comes behind it was sent.
 
 A point stops the first connection that comes there after it was armed, once.
 """
@@ -29,6 +29,7 @@ from lanelog._database.wire import Wire
 from lanelog._stores import leases
 
 COMMIT = "COMMIT"
+RECLAIM = "RECLAIM"
 IN_THE_BLOCK = "in the block"
 """Where a caller's transaction stops: its user's own code, after what it published."""
 
@@ -133,17 +134,16 @@ class Pauses:
         self._say("paused", point=text)
         armed.go.wait()
 
-    def install(self) -> None:
+    def install(self) -> None:  # noqa: C901 - one small function for each method that it wraps
         """Wrap every connection of this process."""
-        run, commit, rollback = Wire._run, Wire.commit, Wire.rollback
+        begin, run, commit, rollback = Wire.begin, Wire._run, Wire.commit, Wire.rollback
+        reclaim, commit_with = Wire.reclaim, Wire.commit_with
         pauses = self
 
         def paused_run(wire: Wire, sql: str, args: Sequence[object]) -> Any:
             name = name_of(sql)
             if name == "flushes.FLUSH_FENCED":
                 return flush_in_steps(wire, sql, args)
-            if name == "START TRANSACTION":
-                pauses._end(wire)
             return one(wire, name, sql, args)
 
         def one(wire: Wire, name: str, sql: str, args: Sequence[object]) -> Any:
@@ -158,7 +158,7 @@ class Pauses:
         def flush_in_steps(wire: Wire, sql: str, args: Sequence[object]) -> Any:
             # The server locks the lease, writes and commits. Here each is a step, under the names of a larger flush.
             _, _, group, topic, key, owner, *_ = args  # the watermark and the mark come first
-            paused_run(wire, "START TRANSACTION", ())
+            fresh_begin(wire)
             try:
                 one(wire, "leases.FENCE", leases.FENCE.format(keys="%s"), (group, topic, key, owner))
                 result = one(wire, "flushes.FLUSH", sql, args)
@@ -167,6 +167,14 @@ class Pauses:
                 forgetful_rollback(wire)
                 raise
             return result
+
+        def fresh_begin(wire: Wire, *, proven: bool = True) -> None:
+            pauses._end(wire)
+            begin(wire, proven=proven)
+
+        def paused_reclaim(wire: Wire) -> None:
+            pauses._meet(wire, run, before=True, what=RECLAIM, sent=pauses._transaction(wire))
+            reclaim(wire)
 
         def paused_commit(wire: Wire) -> int:
             sent = pauses._transaction(wire)
@@ -181,6 +189,8 @@ class Pauses:
             rollback(wire)
 
         def taken_apart(wire: Wire, statements: Sequence[Statement]) -> list[int]:
+            if not statements:
+                return commit_with(wire, ())
             # What the server runs one by one is sent one by one, so that it can be stopped in between.
             return [
                 *(int(paused_run(wire, one.sql, one.args).lastrowid or 0) for one in statements),
@@ -188,7 +198,7 @@ class Pauses:
             ]
 
         Wire._run, Wire.commit, Wire.rollback = paused_run, paused_commit, forgetful_rollback  # type: ignore[method-assign]
-        Wire.commit_with = taken_apart  # type: ignore[method-assign]
+        Wire.begin, Wire.reclaim, Wire.commit_with = fresh_begin, paused_reclaim, taken_apart  # type: ignore[method-assign]
 
     def _transaction(self, wire: Wire) -> _Transaction:
         with self._lock:

@@ -22,6 +22,8 @@ SET_OPTION = b"\x1b"
 """The command that permits several statements in a packet."""
 _SEPARATOR = b";\n"
 """Between two statements of a packet."""
+_BLOCK_ENDS = b"; END"
+"""What may stand behind a COMMIT: it is the last in a block, which MariaDB runs as one statement."""
 _MORE = 0x0008
 """The flag of an answer that another one follows."""
 
@@ -46,7 +48,7 @@ class Proxy:
     connections: int = 0
     """How many were made."""
     end_early: bool = False
-    """Whether the next packet of several statements ends after the first one, as by KILL QUERY between two of them: the
+    """Whether the next packet with a COMMIT ends after the first statement, as by KILL QUERY between two of them: the
     answer says that another one follows, and the server waits for its client."""
     requests: int = 0
     """How many there were, of all connections."""
@@ -127,9 +129,9 @@ class Proxy:
                 data = self._shortened(data, ends)
                 if data.endswith(DOOM.encode()):
                     ends_at = b"COMMIT"
-                if self.cut_at and data.endswith(self.cut_at):
+                if self.cut_at and data.removesuffix(_BLOCK_ENDS).endswith(self.cut_at):
                     ends_at, self.cut_at = self.cut_at, b""
-                if ends_at and data.endswith(ends_at):
+                if ends_at and data.removesuffix(_BLOCK_ENDS).endswith(ends_at):
                     self.cuts += 1
                     client.shutdown(socket.SHUT_WR)  # what the server answers gets nowhere
                     if self.keep:
@@ -144,7 +146,7 @@ class Proxy:
                 server.shutdown(socket.SHUT_WR)
 
     def _shortened(self, request: bytes, ends: threading.Event) -> bytes:
-        if not (self.end_early and _SEPARATOR in request):
+        if not (self.end_early and request.endswith(_SEPARATOR + b"COMMIT")):
             return request
         self.end_early = False
         ends.set()

@@ -67,6 +67,7 @@ LOOKS = (
     Verb("dead_letters", ("merge",), line="dlq list merge"),
     Verb("dead_letter_reasons", ("merge",), line="dlq list merge --reasons"),
     Verb("scheduled", ("merge",), line="scheduled list merge"),
+    Verb("scheduled_counts"),
     Verb("schedules", line="schedule list"),
     Verb("status", line="status"),
     Verb("figures"),
@@ -127,7 +128,7 @@ CHANGES = (
         "skip",
         ("merge", "builders", "good", 2),
         {"reason": "x", "dry_run": False},
-        line="skip merge builders good 2 --reason x --execute",
+        line="skip merge builders good 2 --why x --execute",
         writes=(LEASES, STATE, OFFSETS, AUDIT),
     ),
     Verb(

@@ -26,6 +26,8 @@ CLOCK = "SET timestamp = "
 """How the simulation sets the clock of a session: no statement of the library's."""
 IDENTITY = re.compile(r"\b[0-9a-f]{64}\b")
 """Who the server is: another one in each run."""
+COMMITS = re.compile(r"(^|lanelog_start;\s)COMMIT(; END)?$")
+"""The end of a transaction, with the proof that it stands or without. Not that of a packet with writes."""
 TRACEBACK = re.compile(r"Traceback \(most recent call last\):(?:\\.|[^'\\])*")
 """What a handler raised, as a dead letter or a delivery row keeps it: with lines and files, which may move."""
 
@@ -73,7 +75,7 @@ class Recorder:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Listen to all connections."""
         connection = pymysql.connections.Connection
-        opened, command, commit, closed = Driver.open, connection._execute_command, connection.commit, connection.close
+        opened, command, closed = Driver.open, connection._execute_command, connection.close
 
         def open_(driver: Driver, *, autocommit: bool) -> Any:
             self._opening = self.world.processes.get(driver)
@@ -84,15 +86,16 @@ class Recorder:
 
         def execute_command(raw: Any, kind: int, sql: Any) -> None:
             text = sql if isinstance(sql, str) else bytes(sql).decode("utf-8", "surrogateescape")
-            self.sent(raw, text or f"(command {kind})")
-            command(raw, kind, sql)
-
-        def commit_(raw: Any) -> None:
             process, committed = self._cut or (None, False)
-            cut = process is not None and raw in process.connections
+            cut = process is not None and raw in process.connections and COMMITS.search(text)
+            self.sent(raw, text or f"(command {kind})")
             if committed or not cut:
-                commit(raw)
+                command(raw, kind, sql)
             if cut:
+                if committed:
+                    raw._read_query_result()
+                    while raw._result.has_next:
+                        raw._read_query_result()
                 self._cut = None
                 self.sent(raw, "(lost)")
                 self.world.cut(raw)
@@ -105,7 +108,6 @@ class Recorder:
 
         monkeypatch.setattr(Driver, "open", open_)
         monkeypatch.setattr(connection, "_execute_command", execute_command)
-        monkeypatch.setattr(connection, "commit", commit_)
         monkeypatch.setattr(connection, "close", close)
 
 

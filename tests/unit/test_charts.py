@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog._places import GroupTopic
-from lanelog.admin import Status
-from lanelog.dashboard import looks
+from lanelog.admin import Problem, Rank, Status
+from lanelog.dashboard import looks, stuck
 from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw
 from lanelog.dashboard.jobs import Job, Jobs
 from lanelog.dashboard.live import WebPace
@@ -186,3 +186,22 @@ def test_a_look_that_fails_fails_for_all_who_wait_for_it() -> None:
     with pytest.raises(DatabaseError, match="away"):
         look()
     assert len(asked) == 2
+
+
+def test_no_two_cards_have_one_id() -> None:
+    """Two connections that hold the row of one topic are two cards, which differ in nothing but their command."""
+    held = [
+        Problem(
+            rank=Rank.STUCK,
+            what="locked",
+            topic="t",
+            group="",
+            detail="held",
+            remedy="to end it",
+            command=f"kill {number}",
+        )
+        for number in (7, 8)
+    ]
+    ids = [card.id for card in stuck.cards(evolve(STATUS, problems=tuple(held)))]
+    assert len(set(ids)) == 2
+    assert ids[0] == stuck.cards(evolve(STATUS, problems=(held[0],)))[0].id

@@ -1,8 +1,12 @@
 """How the command line prints values: nothing that steers a terminal, nothing cut where it matters."""
 
 import json
+import shlex
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
+from pathlib import Path
 
 import click
 import pytest
@@ -10,10 +14,14 @@ from click.testing import CliRunner
 
 from lanelog._text import age, moment, shown
 from lanelog.admin import OwnerState, SoughtLane
+from lanelog.cli._bounds import Measured, alarms
 from lanelog.cli._cells import count, name, text
+from lanelog.cli._examples import EXAMPLES
+from lanelog.cli._main import cli
 from lanelog.cli._output import ago, block, payload, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import INTERRUPTED, Measured, Verbs, alarms, instant
+from lanelog.cli._times import instant, told
+from lanelog.cli._verbs import INTERRUPTED, Verbs
 from lanelog.errors import ConfigurationError
 
 
@@ -100,8 +108,47 @@ def test_a_time_needs_its_offset_from_utc() -> None:
     assert instant("2026-01-31 12:00:00-00:30").utcoffset() == -timedelta(minutes=30)  # type: ignore[union-attr]
     with pytest.raises(ConfigurationError, match="no time zone"):
         instant("2026-01-31T12:00:00")
-    for wrong in ("yesterday", "2026-01-31T12:00+99:00", "2026-02-30T12:00Z", ""):
+    for wrong in (
+        "lately",
+        "2026-01-31T12:00+99:00",
+        "2026-02-30T12:00Z",
+        "2026-02-30",
+        "-",
+        "-5",
+        "-1h1d",
+        "-9999999w",
+        "",
+    ):
         assert instant(wrong) is None
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A terminal whose zone is not UTC."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_days_are_those_of_the_terminal_and_distances_are_from_now() -> None:
+    """A day is the midnight that begins it, also on the day on which the clocks change; a preview tells both zones."""
+    assert instant("2026-01-31") == datetime(2026, 1, 30, 23, tzinfo=UTC)
+    assert instant("2026-03-29") == datetime(2026, 3, 28, 23, tzinfo=UTC)
+    assert instant("2026-03-30") == datetime(2026, 3, 29, 22, tzinfo=UTC)
+    before = datetime.now(UTC).replace(microsecond=0)
+    distances = {"-1h": -3600, "-1h30m": -5400, "+2d": 172_800, "-1w": -604_800, "-90s": -90, "-90m": -5400}
+    found = {word: instant(word) for word in distances}
+    after = datetime.now(UTC)
+    for word, seconds in distances.items():
+        assert before <= found[word] - timedelta(seconds=seconds) <= after  # type: ignore[operator]
+    days = [day for word in ("yesterday", "today", "tomorrow") if (day := instant(word))]
+    assert {(day.hour, day.minute) for day in days} == {(0, 0)}
+    assert days[0] < days[1] <= after < days[2]
+    assert after - days[1] < timedelta(hours=25)
+    assert told(datetime(2026, 7, 1, tzinfo=UTC)) == "2026-07-01T00:00:00Z (2026-07-01 02:00:00 CEST)"
 
 
 def test_alarms_are_one_line() -> None:
@@ -138,3 +185,31 @@ def test_a_text_of_several_lines_is_a_block_that_steers_nothing() -> None:
     text = "ValueError: \x1b[31m\nTraceback:\n  File\n\n" + "x" * 1000
     lines = ["error", r"  ValueError: \x1b[31m", "  Traceback:", "    File", "", "  " + "x" * 1000]
     assert block("error", text) == lines
+
+
+def test_the_help_of_every_command_ends_with_examples_that_parse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command has some, each line is a call of that command, and the help shows it as it is typed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.txt").touch()
+    found = dict(commands(cli))
+    assert set(found) == set(EXAMPLES)
+    for words, lines in EXAMPLES.items():
+        help_text = CliRunner().invoke(cli, [*words.split(), "--help"]).output
+        for line in lines:
+            assert f"  lanelog {line}\n" in help_text
+            assert line.startswith(words)
+            with found[words].make_context(words, shlex.split(line.removeprefix(words))):
+                pass  # it would be refused here
+
+
+def commands(group: click.Group, *before: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, by its words."""
+    context = click.Context(group)
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
+        if isinstance(command, click.Group):
+            yield from commands(command, *before, word)
+        elif command is not None:
+            yield " ".join((*before, word)), command

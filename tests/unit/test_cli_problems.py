@@ -1,24 +1,37 @@
 """What `status` makes of values: which problem, how bad, and with which command."""
 
 import os
+import re
 import shlex
 import subprocess
 from datetime import UTC, datetime
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from rich.text import Text
 
-from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, MessageState, OwnerState, TopicInfo, Workload
+from lanelog._engine.contradictions import Contradiction
+from lanelog.admin import (
+    DeadLetterReason,
+    GroupInfo,
+    LaneInfo,
+    LastMember,
+    MessageState,
+    OwnerState,
+    RunningHandler,
+    Status,
+    TopicInfo,
+    Workload,
+)
 from lanelog.admin.operate.held_heads import HeldHead
 from lanelog.admin.operate.hung import members_hung
+from lanelog.admin.operate.problem import Problem, Rank, command
 from lanelog.admin.operate.problems import (
-    Problem,
-    Rank,
-    command,
     lanes_may_be_wrong,
+    of_contradiction,
     of_group,
     of_held_head,
     of_lane,
@@ -29,6 +42,7 @@ from lanelog.admin.operate.problems import (
 from lanelog.admin.operate.writes import Unwritten
 from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told
+from lanelog.dashboard.stuck import _buttons, headline
 from support.cli import all_verbs
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -47,6 +61,13 @@ LANE = LaneInfo(
 TOPIC = TopicInfo(
     topic="merge", lanes=5, messages=9, head=9, floor=0, dead_letters=9, groups=("builders",),
     dead_letter_topics=("merge_dlq",), holds_dead_letters=False, newest_lane_at=WHEN,
+)  # fmt: skip
+HUNG = Workload(
+    host="vm", pid=23734, workers=2, busy=2, quiet=31.0, longest=0.0, patience=30.0,
+    handlers=(
+        RunningHandler(topic="merge", key="repo 1", offset=7, seconds=32.0, stack='File "a.py", line 1, in f\nb\x1b'),
+        RunningHandler(topic="merge", key="repo 2", offset=1, seconds=31.0, stack='File "a.py", line 1, in f\nb\x1b'),
+    ),
 )  # fmt: skip
 
 
@@ -70,10 +91,10 @@ def reason(text: str, count: int) -> DeadLetterReason:
     )
 
 
-DELETE = "lanelog delete-group merge builders"
+MEMBERS = "lanelog members merge builders"
 RESUME = "lanelog resume merge builders"
 RELEASE = "lanelog release merge builders 'repo 1'"
-SKIP = "lanelog skip merge builders 'repo 1' 7 --reason '…'"
+RETRY = "lanelog retry merge builders 'repo 1'"
 FAILING = {"state": MessageState.RETRYABLE, "attempts": 2, "last_error": "no", "next_attempt_in": 3.0}
 FREE = {"owner": None, "owner_state": None}
 
@@ -83,20 +104,81 @@ FREE = {"owner": None, "owner_state": None}
     [
         ({"lag": 0, "oldest_age": None, "members": 0}, None, None),
         ({}, None, None),
-        ({"members": 0}, "nobody consumes", DELETE),
+        ({"members": 0}, "nobody consumes", MEMBERS),
         ({"members": 0, "members_unchanged": 30.0}, None, None),
         ({"oldest_age": 61.0}, "behind", "lanelog lanes merge builders --by lag"),
         ({"paused_at": WHEN, "members": 0}, "paused", RESUME),
         ({"paused_at": WHEN, "lag": 0}, "paused", RESUME),
         ({"order": "archive", "members": 0, "oldest_age": 86_400.0}, None, None),
         ({"order": "archive", "oldest_age": 100_000.0}, None, None),
-        ({"order": "archive", "members": 0, "oldest_age": 86_401.0}, "not archived", DELETE),
-        ({"order": "replay", "members": 0, "oldest_age": 86_401.0}, "replay unfinished", DELETE),
+        ({"order": "archive", "members": 0, "oldest_age": 86_401.0}, "not archived", MEMBERS),
+        ({"order": "replay", "members": 0, "oldest_age": 86_401.0}, "replay unfinished", MEMBERS),
     ],
 )
 def test_a_group(changes: dict[str, Any], what: str | None, mend: str | None) -> None:
     """A pause explains everything; no member comes before being behind; a young backlog with members is work."""
     assert [(each.what, each.command) for each in of_group(group(**changes), None)] == ([(what, mend)] if what else [])
+
+
+def every_problem() -> list[Problem]:
+    """One of each state that `status` can print."""
+    groups = (
+        {"members": 0},
+        {"oldest_age": 61.0},
+        {"paused_at": WHEN},
+        *({"order": job, "members": 0, "oldest_age": 86_401.0} for job in ("archive", "replay")),
+    )
+    lanes: tuple[dict[str, Any], ...] = (
+        {"owner_state": OwnerState.DEAD},
+        FAILING,
+        {"state": MessageState.PROCESSING, "attempts": 1},
+        FREE,
+        {"lease_epoch": 2**64 - 1},
+        {"lease_epoch": 2**64 - 1, **FREE},
+        {"paused_at": WHEN},
+    )
+    servers = (Unwritten(what=what, detail="", seconds=1.0) for what in ("read only", "no writes", "another server"))
+    wrong = Contradiction(topic="merge", group="builders", key="a", problem="lost", offset=1, head=0)
+    found = [
+        *map(of_server, servers),
+        of_contradiction(wrong),
+        held("a", 12),
+        *(each for changes in groups for each in of_group(group(**changes), None)),
+        *(of_lane(lane(**changes), GROUP, 61.0) for changes in lanes),
+        *of_letters(TOPIC, [reason("bad", 5), reason("a\x1b", 4), reason("b", 3), reason("c", 2)]),
+        *of_letters(TOPIC, None),
+        *members_hung(GROUP, {"vm-23734:abc": HUNG, "vm-1:abc": attrs.evolve(HUNG, pid=1)}),
+    ]
+    return [each for each in found if each is not None]
+
+
+def test_no_problem_names_a_command_that_destroys() -> None:
+    """For each state of the runbook: what it names looks, hands out again, puts back, or ends a process that hangs."""
+    runbook = (Path(__file__).parents[2] / "docs/operations/runbook.md").read_text()
+    states = re.findall(r"^\| `([A-Z ]+)` \|", runbook, re.MULTILINE)
+    found = every_problem()
+    assert {each.what.upper() for each in found} == set(states)
+    heals = re.compile("lanelog (doctor|status|members|lanes|retry|release|resume|dlq list|dlq redrive) ?")
+    others = [each.command for each in found if not heals.match(each.command)]
+    assert others == ['[ "$(uname -n)" = vm ] && kill -KILL 23734']
+    assert [each.what for each in found if re.search("skip|delete|purge|give it up", each.sentence)] == []
+    buttons = {(each.what, button.href.partition("?")[0]) for each in found for button in _buttons(each)[:1]}
+    assert {href for _, href in buttons} == {"act/redrive", "act/release", "act/resume", "act/retry"}
+
+
+def test_a_group_without_members_names_who_was_there_last() -> None:
+    """With the host, and since when each is gone; once their rows are deleted, that it is not known any more."""
+    gone = (
+        LastMember(name="vm-1-23:abc", state=OwnerState.DEAD, silent=185.0),
+        LastMember(name="vm-2-7:def", state=OwnerState.STOPPED, silent=4000.0),
+    )
+    (found,) = of_group(group(members=0, last_members=gone), None)
+    who = "vm-1-23:abc (dead, gone for 3m05s), vm-2-7:def (stopped, gone for 1h06m)"
+    assert found.detail == f"3 messages in 1 lane; last there: {who}; start its subscribers again"
+    assert found.sentence == f"{found.detail}; who they were:"
+    assert found.lines()[0] == "NOBODY CONSUMES  merge builders, for 3m05s"
+    (found,) = of_group(group(members=0), None)
+    assert "; who was there last is not known any more; start" in found.detail
 
 
 def test_a_growing_lag_says_so() -> None:
@@ -115,13 +197,13 @@ def test_a_growing_lag_says_so() -> None:
         ({"owner_state": OwnerState.DEAD}, None, "owner gone", RELEASE),
         ({"owner_state": OwnerState.DEAD, "owner_silent": 30.0}, None, None, None),
         ({"owner_state": OwnerState.MISSING, "owner_silent": None}, None, "owner gone", RELEASE),
-        (FAILING, None, "failing", SKIP),
+        (FAILING, None, "failing", RETRY),
         ({**FAILING, "oldest_age": 30.0}, None, None, None),
         ({"state": MessageState.PROCESSING}, 60.0, None, None),
         ({"state": MessageState.PROCESSING, "attempts": 1}, 61.0, "slow", RELEASE),
         ({**FREE, "oldest_age": 30.0}, None, None, None),
         (FREE, None, "no owner", "lanelog members merge builders"),
-        ({"lease_epoch": 2**63 - 2}, None, None, None),
+        ({"lease_epoch": 2**53 - 1}, None, None, None),
         ({"lease_epoch": 2**64 - 1}, None, "absurd epoch", RELEASE),
         ({"lease_epoch": 2**64 - 1, **FREE}, None, "absurd epoch", "lanelog members merge builders"),
         ({"paused_at": WHEN}, None, "paused", f"{RESUME} --key 'repo 1'"),
@@ -206,7 +288,7 @@ def test_the_worst_comes_first() -> None:
 @pytest.mark.parametrize("name", ["plain", "two words", "it's", "$(x)", "-rf", "--execute", "ä;b", "a`b", "#"])
 def test_a_command_can_be_pasted(name: str) -> None:
     """A shell and click take it apart into the names it was made of, whatever they are."""
-    words = shlex.split(command("skip", name, name, name, "7", options=["--reason", "…", "--execute"]))
+    words = shlex.split(command("skip", name, name, name, "7", options=["--why", "…", "--execute"]))
     assert words[:2] == ["lanelog", "skip"]
     verb = all_verbs()["skip"]
     params = verb.make_context("skip", words[2:]).params
@@ -218,7 +300,7 @@ def test_a_problem_of_the_server_names_no_topic() -> None:
     """The state and how long it has lasted; why; and where more is seen."""
     assert of_server(Unwritten(what="no writes", detail="a lock", seconds=65.0)).lines() == [
         "NO WRITES, for 1m05s",
-        "    a lock; nothing is said about members here",
+        "    a lock; nothing is said about members here; to see more:",
         "    $ lanelog doctor",
     ]
 
@@ -238,9 +320,9 @@ def test_a_problem_is_three_lines() -> None:
     found = of_lane(lane(state=MessageState.RETRYABLE, attempts=2, last_error="no\nway"), GROUP, None)
     assert isinstance(found, Problem)
     assert found.lines() == [
-        "FAILING  merge builders repo 1 offset 7, for 31s, owner host-1:abc",
-        r"    attempt 2 failed: no\nway; the next is due; to give it up:",
-        f"    $ {SKIP}",
+        "FAILING  merge builders repo 1 offset 7, the oldest waits 31s, owner host-1:abc",
+        r"    attempt 2 failed: no\nway; the next is due; when the cause is mended, at once:",
+        f"    $ {RETRY}",
     ]
 
 
@@ -248,12 +330,13 @@ def test_a_lane_that_waits_for_its_next_attempt_names_the_verb_that_ends_the_wai
     """Beside when the attempt comes by itself; the command stays the one that gives the message up."""
     found = of_lane(lane(**FAILING | {"next_attempt_in": 540.0}), GROUP, None)
     assert isinstance(found, Problem)
-    assert "; the next in 9m00s, at once by `lanelog retry`; to give it up:" in found.detail
-    assert found.command == SKIP
+    assert found.sentence.endswith("; the next in 9m00s; when the cause is mended, at once:")
+    assert found.command == RETRY
 
 
-def plain(lines: list[Line]) -> list[str]:
-    return [str(line) for line in lines]
+def plain(entries: list[list[Line]]) -> list[str]:
+    """All lines, with an empty one between two entries."""
+    return [str(line) for entry in entries for line in (*entry, "")][:-1]
 
 
 def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
@@ -263,20 +346,44 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         for n in range(40)
     ]
     other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
-    detail = "attempt 2 failed: no branch 0; the next in 3s, at once by `lanelog retry`; to give it up:"
+    detail = "attempt 2 failed: no branch 0; the next in 3s; when the cause is mended, at once:"
     lines = plain(told([*filter(None, failing), *filter(None, [other])], most=100))
     assert lines[:4] == [
-        "FAILING  merge builders 40 lanes, the oldest for 1m40s",
+        "FAILING  merge builders 40 lanes, the oldest waits 1m40s",
         f"    lanes k0, k1, k2, …; the first: {detail}",
-        "    $ lanelog lanes merge builders --by age",
+        "    $ lanelog retry merge builders --all",
         "",
     ]
     assert lines[4].startswith("FAILING  merge builders other offset 7")
     gone = [lane(key=f"k{n}", owner_state=OwnerState.DEAD) for n in range(3)]
     lines = plain(told([each for one in gone if (each := of_lane(one, GROUP, None))], most=100))
-    assert lines[2] == "    $ lanelog release merge builders k0"  # which releases all lanes of their owner
+    gone_all = "its owner is dead, and others have not taken the lane yet; to free all its lanes:"
+    assert lines == [
+        "OWNER GONE  merge builders 3 lanes, the longest for 31s",
+        f"    lanes k0, k1, k2; the first: {gone_all}",
+        "    $ lanelog release merge builders k0",
+    ]
+    slow = [lane(key=f"k{n}", state=MessageState.PROCESSING, attempts=1) for n in range(2)]
+    lines = plain(told([each for n, one in enumerate(slow) if (each := of_lane(one, GROUP, 61.0 + n))], most=100))
+    assert lines == [
+        "SLOW  merge builders 2 lanes, the longest for 1m02s",
+        "    lanes k0, k1; the first: attempt 1 has been running for 1m01s; which they are:",
+        "    $ lanelog lanes merge builders --by age",
+    ]
     assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
     assert plain(told([], most=100)) == ["nothing is stuck"]
+
+
+def test_nothing_is_stuck_counts_what_waits_for_its_next_attempt() -> None:
+    """A wait that is young is no problem, and is no silence either."""
+    assert plain(told([], most=100, waiting=1)) == ["nothing is stuck; 1 message waits for its next attempt"]
+    several = "nothing is stuck in what was looked at; 1,200 messages wait for their next attempt"
+    assert plain(told([], most=100, waiting=1200, complete=False)) == [several]
+    seen = Status(
+        at=WHEN, topics=1, groups=(group(waiting=2), group(waiting=1)), lag=3, oldest_age=1.0, oldest_age_exact=True,
+        dead_letters=0, problems=(),
+    )  # fmt: skip
+    assert headline(seen)[0].startswith("Nothing is stuck; 3 messages wait for their next attempt. 1 topic,")
 
 
 def held(key: str, connection: int) -> Problem:
@@ -294,14 +401,13 @@ def test_each_connection_that_holds_heads_is_an_entry_of_its_own() -> None:
         "time out. Commit it, roll it back, or `KILL {0}`; then look again:"
     )
     assert plain(told([held("a", 12), held("b", 15), held("c", 12)], most=100)) == [
-        "HEAD LOCKED  merge - 2 lanes, the oldest for 9s",
+        "HEAD LOCKED  merge - 2 lanes, the longest for 9s",
         f"    lanes a, c; the first: {by.format(12)}",
         "    $ lanelog status merge",
         "",
         "HEAD LOCKED  merge - b, for 9s",
         f"    {by.format(15)}",
         "    $ lanelog status merge",
-        "",
     ]
 
 
@@ -311,8 +417,7 @@ def test_a_held_row_of_a_topic_is_not_taken_for_a_key() -> None:
     assert problem.key is None
     assert problem.detail == (
         "Connection 12 (app@h) has an open transaction that has locked the topic's own row. The first publish under a "
-        "key, members that take lanes and administration may wait for it. Commit it, roll it back, or `KILL 12`; then "
-        "look again:"
+        "key, members that take lanes and administration may wait for it. Commit it, roll it back, or `KILL 12`"
     )
 
 
@@ -322,16 +427,49 @@ def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
     (paused,) = of_group(group(paused_at=WHEN), None)
     assert stuck
     for problem, word, tone in ((stuck, "FAILING", "red"), (paused, "PAUSED", "yellow")):
-        line = told([problem], most=100)[0]
+        line = told([problem], most=100)[0][0]
         assert isinstance(line, Text)
         assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [(word, tone)]
 
 
+def test_dead_letters_of_several_topics_are_one_line_each() -> None:
+    """With their most frequent reason; those of a single topic keep the command that puts them back."""
+    orders = attrs.evolve(TOPIC, topic="orders")
+    letters = [*of_letters(TOPIC, [reason("bad " * 40, 5), reason("x", 2)]), *of_letters(orders, [reason("y", 1)])]
+    head, merge, other, look = plain(told(letters, most=100))
+    assert (head, look) == ("DEAD LETTERS  2 topics", "    $ lanelog dlq list merge --reasons")
+    assert merge.startswith("    merge: 5 messages: bad bad")
+    assert merge.endswith(", and 1 reason more")
+    assert len(merge) <= 78
+    assert other == "    orders: 1 message: y"
+    assert "dlq redrive merge builders --reason x" in "".join(plain(told(of_letters(TOPIC, [reason("x", 2)]), most=9)))
+
+
+def test_a_hung_process_shows_where_its_handlers_stand() -> None:
+    """Handlers with the same stack once, between the sentence and the command; a terminal breaks the sentence alone."""
+    (hung,) = members_hung(GROUP, {"vm-23734:abc": HUNG})
+    (entry,) = told([hung], most=100)
+    assert [str(line) for line in entry] == hung.lines()
+    head, sentence, *rest = entry
+    assert (str(head), isinstance(sentence, Text)) == ("HUNG  merge builders, for 31s, owner vm-23734:abc", True)
+    assert str(sentence) == (
+        "    2 of 2 workers of vm-23734 are busy, none has ended for 31s, which is longer than is normal there (30s); "
+        "to end its process 23734, run this on the host or in the container vm (SIGTERM alone waits for its handlers):"
+    )
+    assert rest == [
+        "    merge repo 1 offset 7 and 1 more, for 32s, at:",
+        '      File "a.py", line 1, in f',
+        r"      b\x1b",
+        '    $ [ "$(uname -n)" = vm ] && kill -KILL 23734',
+    ]
+
+
 def test_elsewhere_the_command_of_status_ends_nothing() -> None:
     """Its number may be another process's there. The first process of a container is ended from outside."""
-    of = Workload(host="it's else", pid=os.getpid(), workers=1, busy=1, quiet=31.0, longest=0.0, patience=30.0)
+    of = attrs.evolve(HUNG, host="it's else", pid=os.getpid())
     (hung,) = members_hung(GROUP, {"vm:1": of})
     assert subprocess.run(["sh", "-c", hung.command], check=False).returncode == 1
     (first,) = members_hung(GROUP, {"vm:1": attrs.evolve(of, pid=1)})
     assert "End the container it's else without a grace period" in first.detail
-    assert first.command == "lanelog members merge builders"
+    assert first.sentence.endswith("; what the members do:")
+    assert first.command == MEMBERS

@@ -25,6 +25,7 @@ from lanelog.cli._main import SECTIONS, cli
 from lanelog.cli._output import Answer, on_screen
 from lanelog.cli._pattern import groups_of, topics_of
 from lanelog.cli._table import Column, Table, Tone
+from lanelog.cli._watch import Watched, screen
 from lanelog.errors import ConfigurationError
 from support.cli import all_verbs
 
@@ -106,7 +107,8 @@ def test_no_line_is_longer_than_the_terminal_and_no_cell_is_folded(table: str, d
     assert all(cell_len(line) <= 80 for line in lines)
     screen = shown.screen(80)
     assert lines[0].split() == list(screen.heads)
-    assert len(lines) == 1 + len(rows) + (2 if screen.hidden else 0)
+    below = lines.index("") if screen.hidden else len(lines)
+    assert below == 1 + len(rows)
     assert {column.head for column in columns if not column.rank} <= set(screen.heads)
 
 
@@ -314,3 +316,53 @@ def test_a_pattern_that_fits_nothing_is_refused(topic: str | None, group: str | 
 def test_places_in_sentences_are_short() -> None:
     """Names of 255 characters leave the line readable."""
     assert cell_len(_totals.where("t" * 255, "g" * 255, "中" * 255)) < 120
+
+
+ENTRIES = [[f"PROBLEM {n}  merge builders", "    its detail", "    $ lanelog " + "x" * 90] for n in range(16)]
+"""Five rows of 80 columns each, with the empty one behind."""
+
+
+def test_a_list_is_cut_to_the_height_of_the_terminal() -> None:
+    """The worst stay, whole, and so does what was left out of the look; the rest is counted. `--wide` shows all."""
+    answer = Answer(data=None, before=["16 problems", ""], entries=ENTRIES, left_out="only the first 9 topics")
+    lines = [line.plain for line in on_screen(answer, 80, 24)]
+    assert sum(max(1, -(-len(line) // 80)) for line in lines) <= 23
+    assert [line for line in lines if line.startswith("PROBLEM")] == [f"PROBLEM {n}  merge builders" for n in range(3)]
+    assert lines[-3:] == ["… 13 more: --wide shows all, --watch scrolls", "", "only the first 9 topics"]
+    assert sum(line.plain.startswith("PROBLEM") for line in on_screen(answer, None)) == 16
+    (worst,) = [line.plain for line in on_screen(answer, 80, 3) if line.plain.startswith("PROBLEM")]
+    assert worst == "PROBLEM 0  merge builders"
+
+
+def test_a_table_without_room_gives_way_to_the_problems() -> None:
+    """If both have room, both are shown."""
+    answer = Answer(data=None, before=["1 problem", ""], entries=ENTRIES[:1], table=Table(LANES, [lane()] * 20, NOW))
+    assert len(on_screen(answer, 80, 40)) == 27
+    assert [line.plain for line in on_screen(answer, 80, 24)][-1] == "… the table: --wide shows it"
+
+
+def test_the_line_below_a_table_is_never_cropped() -> None:
+    """It is broken between its words."""
+    total = " ".join(["word"] * 30)
+    answer = Answer(data=None, table=Table(LANES, [lane()], NOW), total=total)
+    below = lines_of(answer, 40)[3:]
+    assert " ".join(line.strip() for line in below if line.startswith("word")) == total
+    assert all(len(line) <= 40 for line in below)
+
+
+def test_a_watch_scrolls() -> None:
+    """The clock stays; the last line says where this is; no key leads beyond the first or the last line."""
+    watched = Watched(lambda: Answer(data=None))
+    watched.answer = Answer(data=None, lines=[f"line {n}" for n in range(70)])
+
+    def seen(top: int, height: int = 24) -> tuple[list[str], int]:
+        lines, stays = screen(watched, "lanelog status", NOW, width=80, height=height, wide=False, top=top)
+        return [line.plain for line in lines], stays
+
+    lines, top = seen(0)
+    assert (len(lines), lines[2], lines[-1]) == (23, "line 0", "lines 1 to 20 of 70: ↓ ↑ or space scroll")
+    lines, top = seen(5)
+    assert (lines[2], top) == ("line 5", 5)
+    lines, top = seen(99)
+    assert (lines[-2], lines[-1], top) == ("line 69", "lines 51 to 70 of 70: ↓ ↑ or space scroll", 50)
+    assert (seen(-3)[1], seen(9, height=80)[1]) == (0, 0)

@@ -143,7 +143,7 @@ def test_a_loop_whose_thread_has_ended_is_late(begin: Start) -> None:
 
 
 def test_nothing_that_runs_is_live_and_not_ready() -> None:
-    """A client that only publishes: there is nothing to restart, and nothing that is ready to handle."""
+    """All subscriptions have ended: there is nothing to restart, and nothing that is ready to handle."""
     found = Health(loops=(), heartbeats=(), database=vitals.UNASKED, connections=(), tables=0, subscriptions=())
     assert (found.live, found.ready) == (True, False)
     assert "no subscription" in found.lacking

@@ -16,7 +16,8 @@ from lanelog._cron import Cron, parse
 from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import dues
 from lanelog._engine.scheduling.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
-from lanelog._engine.scheduling.planned import correction, plan, wall
+from lanelog._engine.scheduling.planned import correction, plan_due, wall
+from lanelog._engine.scheduling.recurring import message_ids
 from lanelog._stores.schedules import ScheduleRow
 from support.zones import tzdata, zone
 
@@ -41,21 +42,38 @@ def at(text: str, fold: int = 0) -> Occurrence:
 
 
 def test_an_occurrence_in_an_id_and_in_a_row() -> None:
-    """Its wall-clock time without a zone; with the moment's offset and the zone. The second of two says so."""
+    """Its wall-clock time and zone; in a row with the moment's offset, too. The second of two says so."""
     berlin = parse("* * * * *", "Europe/Berlin")
     for hour, in_id, in_row in (
-        (0, "2026-10-25T02:30:00", "2026-10-25T02:30:00+02:00[Europe/Berlin]"),
-        (1, "2026-10-25T02:30:00[fold=1]", "2026-10-25T02:30:00+01:00[Europe/Berlin][fold=1]"),
+        (0, "2026-10-25T02:30:00[Europe/Berlin]", "2026-10-25T02:30:00+02:00[Europe/Berlin]"),
+        (1, "2026-10-25T02:30:00[Europe/Berlin][fold=1]", "2026-10-25T02:30:00+01:00[Europe/Berlin][fold=1]"),
     ):
         one = occurrence(berlin, int(datetime(2026, 10, 25, hour, 30, tzinfo=UTC).timestamp() * 1000))
-        assert (str(one), one.row_form("Europe/Berlin")) == (in_id, in_row)
+        assert (one.id_form("Europe/Berlin"), one.row_form("Europe/Berlin")) == (in_id, in_row)
         assert from_row(in_row, "Europe/Berlin") == one
         assert from_row(in_row, "Europe/Paris") is None
 
 
+def test_an_id_without_room_for_its_wall_clock_time_has_the_moment() -> None:
+    """The longest name in a zone with a long name, at the second of two equal times: no id is refused."""
+    long = "America/North_Dakota/New_Salem"
+    second = occurrence(parse("* * * * *", long), int(datetime(2026, 11, 1, 7, 30, tzinfo=UTC).timestamp() * 1000))
+    assert message_ids("s", long, second)[0] == f"s@2026-11-01T01:30:00[{long}][fold=1]"
+    name = "s" * 200
+    assert message_ids(name, long, second) == (f"{name}@2026-11-01T07:30:00Z",)
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "[Europe/Berlin]", "2026-10-25T02:30:00[Europe/Berlin]", "2026-13-25T02:30:00+01:00[Europe/Berlin]"],
+    [
+        "",
+        "x",
+        "[Europe/Berlin]",
+        "2026-10-25T02:30:00[Europe/Berlin]",
+        "2026-13-25T02:30:00+01:00[Europe/Berlin]",
+        "0001-01-01T00:00:00+01:00[Europe/Berlin]",
+        "9999-12-31T23:30:00-01:00[Europe/Berlin]",
+    ],
 )
 def test_a_row_that_somebody_spoilt_has_no_occurrence(text: str) -> None:
     """It is read as one without a note."""
@@ -134,7 +152,7 @@ def test_a_next_time_is_planned_anew_unless_this_data_is_known_to_be_older(there
     for version in ("", "2000a"):
         found = correction(planned(cron, START + (12 - there) * HOUR, hours=there, tzdata=version), cron)
         assert found is not None
-        assert (found.next.at, str(found.next)) == ((START + 10 * HOUR) * 1000, "2026-10-20T12:00:00")
+        assert found.next == Occurrence((START + 10 * HOUR) * 1000, datetime(2026, 10, 20, 12))  # noqa: DTZ001 - on the wall
         assert not found.clock
     assert correction(planned(cron, START + (12 - there) * HOUR, hours=there, tzdata="2999a"), cron) is None
     assert correction(planned(cron, START + 10 * HOUR, hours=2), cron) is None
@@ -157,6 +175,18 @@ def test_a_clock_that_went_back_is_told_from_other_data() -> None:
         assert (found.next.at, found.clock) == ((START + 11 * HOUR) * 1000, True)
 
 
+@pytest.mark.parametrize("zone_name", ["UTC", "Europe/Berlin", "America/New_York"])
+@pytest.mark.parametrize("absurd", [253_370_764_800_000, 253_402_300_799_000, 10**15, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_next_time_at_the_end_of_the_calendar_or_beyond_is_set_back(zone_name: str, absurd: int) -> None:
+    """As after a clock that was ahead: no time zone data says such a time. Noted or not."""
+    cron = parse("0 * * * *", zone_name)
+    row = planned(cron, START, hours=0)
+    for noted in ("", f"9999-12-31T23:59:59+00:00[{zone_name}]"):
+        found = correction(evolve(row, timezone=zone_name, next_fire_at=absurd, next_local=noted), cron)
+        assert found is not None
+        assert (found.next.at, found.clock) == ((START + HOUR) * 1000, True)
+
+
 def test_a_moment_of_an_older_version_with_older_data_is_planned_anew() -> None:
     """It is no time of the expression here, so no clock went back. A moment before the own one stays."""
     cron = cron_in(NOON, 2 * HOUR)
@@ -164,6 +194,37 @@ def test_a_moment_of_an_older_version_with_older_data_is_planned_anew() -> None:
     assert found is not None
     assert (found.next.at, found.clock) == ((START + 10 * HOUR) * 1000, False)
     assert correction(planned(cron, START + 9 * HOUR, hours=3, noted=False), cron) is None
+
+
+def due(row: ScheduleRow, cron: Cron) -> tuple[list[str], int]:
+    """What is fired for a row that is due now: the wall-clock times, and the next moment in hours."""
+    read = plan_due(row, cron)
+    found = dues(
+        cron, row.catch_up, first=read.next, since_ms=row.expression_at, fired=read.fired, now_ms=row.now, most=500
+    )
+    return [f"{one.local:%dT%H:%M}" for one in found.times], found.next.at // (HOUR * 1000) - START // HOUR
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+@pytest.mark.parametrize(("there", "next_day"), [(1, 0), (3, 24)], ids=["to the east", "to the west"])
+def test_a_due_moment_of_an_older_version_with_older_data_is_no_occurrence_of_its_own(
+    catch_up: str, there: int, next_day: int
+) -> None:
+    """It fired this noon and planned its own: nothing more comes before the next noon. Not fired, this noon comes."""
+    cron = cron_in(NOON, 2 * HOUR)
+    hours = next_day + 12 - there
+    moment = START + hours * HOUR
+    row = evolve(planned(cron, moment, hours=there, noted=False), now=moment * 1000, catch_up=catch_up)
+    assert due(evolve(row, last_fire_at=(START + 10 * HOUR) * 1000), cron) == ([], 34)
+    assert due(row, cron) == (["20T12:00"], 34)
+
+
+def test_a_moment_that_was_due_before_the_zone_was_declared_stands_for_itself() -> None:
+    """It is a time of the zone before: fired once, and the next one is of this zone."""
+    cron = cron_in(NOON, 2 * HOUR)
+    row = planned(cron, START + 11 * HOUR, hours=1, noted=False)
+    row = evolve(row, now=row.next_fire_at + 1000, expression_at=row.next_fire_at)
+    assert due(row, cron) == (["20T13:00"], 34)
 
 
 def test_the_version_of_the_data_is_found_where_zoneinfo_finds_the_zone(tmp_path: Path) -> None:
@@ -225,7 +286,7 @@ class Processes:
         return found is not None and found.clock
 
     def _fire(self, cron: Cron, *, older: bool) -> None:
-        row, read = self.row, plan(self.row, cron)
+        row, read = self.row, plan_due(self.row, cron)
         found = dues(
             cron, "all", first=read.next, since_ms=row.expression_at, fired=read.fired, now_ms=row.now, most=500
         )
@@ -277,7 +338,7 @@ def test_whatever_their_data_is_no_occurrence_is_fired_twice_and_no_common_one_i
     for number, now in enumerate(range(START * 1000, (END + 24 * HOUR) * 1000, EVERY_MS)):
         process, starts = looks[number % len(looks)]
         found.look(process % len(data), now, starts=starts, older=False)
-    names = [str(one) for one in found.fired]
+    names = [(one.local, one.fold) for one in found.fired]
     assert len(names) == len(set(names))
     for fold in (0, 1):
         for before, after in pairwise(one.local for one in found.fired if one.fold == fold):

@@ -18,7 +18,8 @@ NAMES = {
 ADMIN_NAMES = {
     "Admin", "AuditInfo", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding",
     "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState",
-    "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
+    "HistoryInfo", "LaneInfo", "LastMember", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState",
+    "OffsetInfo",
     "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried",
     "RunningHandler", "Workload",
     "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
@@ -55,21 +56,23 @@ Admin.group_names: topic beginning limit
 Admin.key_names: topic beginning limit
 Admin.groups: topic group limit
 Admin.members: topic group
-Admin.lanes: topic group order_by limit after
+Admin.lanes: topic group order_by limit after before
 Admin.lane: topic group key
 Admin.server:
 Admin.offsets: topic group key limit
 Admin.leases: topic group stale limit
+Admin.keys_of: topic id limit
 Admin.message: topic key id offset
 Admin.messages: topic key from_offset limit
 Admin.acting: by reason
 Admin.audit: topic limit
 Admin.history: topic group key offset id outcome since until limit
 Admin.scheduled: topic key limit
+Admin.scheduled_counts:
 Admin.cancel_scheduled: topic key id dry_run
-Admin.dead_letters: topic group limit
+Admin.dead_letters: topic group reason key_prefix after limit
 Admin.dead_letter_reasons: topic group
-Admin.redrive: topic group ids reason all rate delay ttl max_deliveries to_topic progress dry_run
+Admin.redrive: topic group ids reason all key since limit rate delay ttl max_deliveries to_topic progress dry_run
 Admin.delete_dead_letters: topic group ids reason all progress dry_run
 Admin.seek: topic group key to dry_run
 Admin.pause: topic group key by reason dry_run

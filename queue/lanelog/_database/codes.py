@@ -15,6 +15,8 @@ NULL_REFUSED: Final = ER.BAD_NULL_ERROR
 """NULL for a column that is NOT NULL."""
 NO_SUCH_DATABASE: Final = ER.BAD_DB_ERROR
 NO_SUCH_SAVEPOINT: Final = ER.SP_DOES_NOT_EXIST
+OUT_OF_STEP: Final = CR.CR_COMMANDS_OUT_OF_SYNC
+"""The driver has not sent the statement: an answer to an earlier one was not read whole."""
 UNKNOWN: Final = ER.UNKNOWN_ERROR
 ZERO_DOWNTIME_PATCH: Final = "Zero Downtime Patch"
 """Aurora says this with `UNKNOWN` when it was patched below a connection. The transaction was rolled back."""
@@ -55,7 +57,7 @@ LOST: Final = frozenset(
         _CONNECTION_KILLED,
         CR.CR_SERVER_GONE_ERROR,
         CR.CR_SERVER_LOST,
-        CR.CR_COMMANDS_OUT_OF_SYNC,
+        OUT_OF_STEP,
         CR.CR_MALFORMED_PACKET,
         CR.CR_SERVER_LOST_EXTENDED,
         _SESSION_WAS_KILLED,

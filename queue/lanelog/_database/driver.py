@@ -65,7 +65,9 @@ _SETTINGS = (
 _SESSION = f"SET SESSION {_SETTINGS}, autocommit = {{autocommit}}"
 # Before our last statements in a transaction that user code had, to undo its settings. (Not `timestamp`: hardened
 # servers refuse every SET of it.)
-_OURS_AGAIN = f"SET SESSION {_SETTINGS}, NAMES {_CHARSET} COLLATE {_COLLATION}"
+# Autocommit is off already, unless user code has ended the transaction. Then ours are in another one, which is never
+# committed.
+_OURS_AGAIN = f"SET SESSION {_SETTINGS}, autocommit = 0, NAMES {_CHARSET} COLLATE {_COLLATION}"
 # All settings of a new connection in one statement. In another database than the connection's the server refuses it:
 # there is no autocommit 2.
 _AS_NEW = (

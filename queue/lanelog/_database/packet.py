@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
+from lanelog.errors import DatabaseError
+
 COMMIT: Final = "COMMIT"
 
 # PyMySQL has no name for this command. Its argument is the option.
@@ -41,6 +43,21 @@ def permit(raw: Any, *, several: bool) -> None:
     raw.command(_COM_SET_OPTION, struct.pack("<H", option))
 
 
+def run(cursor: Any, before: Sequence[str], sql: str, args: Sequence[object], *, several: bool) -> None:
+    """Run a statement behind others, and leave its answer in the cursor. Raises the driver's errors.
+
+    `several`: in one packet, otherwise one by one.
+    """
+    if not several:
+        for text in before:
+            cursor.execute(text)
+        before = ()
+    cursor.execute(";\n".join([*before, sql]) if before else sql, args or None)
+    for _ in before:
+        if not cursor.nextset():
+            raise DatabaseError("the server has left out a part of its answer", code=None, retriable=True)
+
+
 def send(cursor: Any, statements: Sequence[Statement], told: list[int], begun: Callable[[], None]) -> None:
     """Send the statements and a COMMIT. Append to `told` the LAST_INSERT_ID that each of them answers with.
 
@@ -56,12 +73,15 @@ def send(cursor: Any, statements: Sequence[Statement], told: list[int], begun: C
 
 
 def hung_up(raw: Any) -> bool:
-    """Whether this machine knows that the server has closed the connection. Asks without a round trip.
+    """Whether this machine knows that the connection was closed, by the server or here. Asks without a round trip.
 
     False where the system does not tell.
     """
     if not hasattr(select, "poll") or not hasattr(select, "POLLRDHUP"):
         return False
     asked = select.poll()
-    asked.register(raw._sock if hasattr(raw, "_sock") else raw, select.POLLRDHUP)  # noqa: SLF001 - there is no public way
+    try:
+        asked.register(raw._sock if hasattr(raw, "_sock") else raw, select.POLLRDHUP)  # noqa: SLF001 - there is no public way
+    except Exception:  # noqa: BLE001 - each driver has its own for a connection that was closed
+        return True
     return bool(asked.poll(0))

@@ -16,6 +16,7 @@ from attrs import define, field
 
 from lanelog._database import codes, fork
 from lanelog._database.blocking import LockHolder, holder
+from lanelog._database.crowd import Crowd
 from lanelog._database.driver import Driver
 from lanelog._database.executor import Executor
 from lanelog._database.loans import Loan, SharedWires
@@ -60,11 +61,13 @@ class Database:
     _closed: bool = field(default=False, init=False)
     _facts: ServerFacts | None = field(default=None, init=False)
     _worth: Worth = field(factory=Worth, init=False, repr=False)
+    _crowd: Crowd = field(init=False, repr=False)
     waits: int = field(default=0, init=False, repr=False)
     """How often a thread had to wait for a connection of the pool."""
 
     def __attrs_post_init__(self) -> None:
         self._driver = Driver(self.config)
+        self._crowd = Crowd(self.config.pool_size)
         self._wires = SharedWires(self._driver)
         fork.register_shared(self)
 
@@ -75,7 +78,7 @@ class Database:
         """A transaction on a pooled connection: COMMIT at the end of the block, ROLLBACK if it raises.
 
         `wait`: seconds until a connection is free (default: publish_timeout), then DatabaseError. `guarded`: for blocks
-        that give `raw` to user code, see `Transaction.verify`. Our statements then name their database, and afterwards
+        that give `raw` to user code, see `Transaction.reclaim`. Our statements then name their database, and afterwards
         the connection is as new, or closed. If COMMIT loses the connection, the DatabaseError has `outcome_unknown`.
         After a deadlock or a lock time-out nothing is committed: an error that the block swallows is raised again.
         `locks`: whether it may lock rows. Then ConfigurationError refuses a session that would keep them for hours.
@@ -85,20 +88,17 @@ class Database:
         try:
             with self._borrow(wait, lent=guarded, hasty=hasty) as loan:
                 wire = loan.wire
-                if guarded:
-                    wire.refuse_packets()
-                    wire.ensure()
                 if locks:
                     wire.check_locks()
                 transaction = Transaction(wire, Naming(wire, self.config.database) if guarded else None)
                 if hasty:
                     wire.execute(_HASTY)
-                loan.pooled.begin()
+                loan.pooled.begin(proven=locks)  # without locks nothing is written
                 if guarded:
-                    transaction.guard()
+                    wire.lend()
                 yield transaction
-                transaction.verify()
                 loan.pooled.commit()
+                transaction.unproven = wire.proof.unproven
         except DatabaseError as exc:
             if hasty and exc.code == codes.LOCK_WAIT_TIMEOUT:
                 exc.args = (f"{exc}: {_HELD_UP}",)
@@ -229,7 +229,7 @@ class Database:
     def _take(self, loan: Loan, seconds: float) -> None:
         at_once = loan.take()
         self.waits += not at_once  # two threads at once may count one wait
-        if not at_once and not loan.wait(seconds):
+        if not at_once and not self._crowd.wait(loan, seconds):
             raise DatabaseError(
                 f"all {self.config.pool_size} connections of the pool were in use for {seconds:g} s: "
                 "raise pool_size, or shorten the transactions",
@@ -332,7 +332,7 @@ class _Autocommit:
         return self._committed(lambda wire: wire.one(sql, args))
 
     def _committed(self, run: Callable[[Wire], T]) -> T:
-        self._pooled.begin()
+        self._pooled.begin(proven=False)
         try:
             found = run(self._pooled.dbapi_connection)
             self._pooled.commit()

@@ -37,7 +37,7 @@ SETTLED: Final = 2.5
 LONGEST: Final = 10.0
 """Seconds after which the shortage is logged in any case, also if the loops take turns."""
 
-SELDOM: Final = Backoff(least=0.05, first=0.2, most=10.0)
+SELDOM: Final = Backoff(least=0.05, first=0.2, most=4.0)
 """Between two tries of a loop that is worth less than the settler. Others, who lack connections too, try meanwhile."""
 
 _REMEDIES: Final = {

@@ -139,7 +139,7 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[Executor]:
-        """START TRANSACTION … COMMIT. Any exception rolls back.
+        """A transaction, which begins with the first statement. COMMIT at the end; any exception rolls back.
 
         A transaction that met a deadlock, a lock time-out or a lost connection is not committed, even if the block
         swallows that error: it is raised again instead.
@@ -147,8 +147,7 @@ class Session:
         self._ready()
         if self.purpose not in _GIVE_BACK:
             self._wire.check_locks()
-        self._wire.execute("START TRANSACTION")
-        self._wire.doomed = None  # a statement before it, outside of a transaction, may have met a deadlock
+        self._wire.begin()
         pinned, self._inside = self._inside, True
         try:
             yield self
@@ -174,6 +173,8 @@ class Session:
 
     def _ready(self) -> None:
         if not self._inside:
+            if self._wire.proof.begun:
+                self._wire.drop()  # an interrupt has left a transaction open, and what follows would be part of it
             self.ensure()
 
     def _give_way(self) -> None:

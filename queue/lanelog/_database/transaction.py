@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lanelog._database import codes
 from lanelog._database.executor import Executor
 from lanelog._database.instrumentation import instrumented
 from lanelog._database.packet import Statement
 from lanelog._database.wire import Wire
-from lanelog.errors import DatabaseError
 
 
 class Transaction:
@@ -24,8 +22,9 @@ class Transaction:
         self.execute = (executor or wire).execute
         self.query = (executor or wire).query
         self.one = (executor or wire).one
-        self._guarded = False
         self._lent: Any = None
+        self.unproven = False
+        """After the block: whether it may have ended unseen right before its COMMIT, which nothing has noticed."""
 
     def __repr__(self) -> str:
         return f"<Transaction on {self._wire!r}>"
@@ -65,40 +64,11 @@ class Transaction:
         """Give up the connection, and with it the transaction: another server answers than expected."""
         self._wire.drop()
 
-    def guard(self) -> None:
-        """Set a savepoint before user code gets `raw`. A connection that died while idle is replaced."""
-        try:
-            self._wire.execute("SAVEPOINT lanelog_start")
-        except DatabaseError:
-            if self._wire.raw is not None:
-                raise
-            self._wire.ensure()
-            self._wire.execute("SAVEPOINT lanelog_start")
-        self._guarded = True
-
     def reclaim(self) -> None:
-        """Verify, and undo what user code has set in the session, before our own statements."""
-        self.verify()
-        self._wire.reclaim()
-
-    def verify(self) -> None:
-        """Raise unless it is still the transaction that was begun. Called before the last writes, or the COMMIT.
+        """Undo what user code has set in the session, before our own statements.
 
         User code may have committed, rolled back, altered a table (an implicit commit), or swallowed a deadlock. Its
-        earlier writes are then committed or lost already, and a later commit would not be one with them.
+        earlier writes are then committed or lost already, and ours would not be one with them. So COMMIT proves that it
+        is still the transaction that was begun.
         """
-        if self._wire.doomed is not None:
-            raise self._wire.doomed
-        if not self._guarded:
-            return
-        self._guarded = False
-        try:
-            self._wire.execute("RELEASE SAVEPOINT lanelog_start")
-        except DatabaseError as exc:
-            if exc.code != codes.NO_SUCH_SAVEPOINT:
-                raise
-            raise DatabaseError(
-                "the transaction ended inside the block, by commit(), rollback(), a statement that commits implicitly "
-                "or a deadlock that was not raised: what was written before that point is not part of it any more",
-                code=exc.code,
-            ) from exc
+        self._wire.reclaim()

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from lanelog._database import fork, packet
+from lanelog._database import codes, fork, packet, savepoint
 from lanelog._database.driver import LOCK_WAIT_SECONDS, Driver, OwnState
 from lanelog._database.incarnation import Incarnation, read_incarnation
 from lanelog._database.packet import Statement
+from lanelog._database.savepoint import TransactionProof
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.time_left import at_most
 from lanelog._database.translation import (
@@ -61,6 +62,9 @@ class Wire:
     """Whether the server takes several statements in a packet now. None: it never does."""
     _committed: bool = field(default=False, init=False)
     """Whether a packet has committed, and nothing was sent after it."""
+    proof: TransactionProof = field(factory=TransactionProof, init=False, repr=False)
+    """Whether a transaction has begun that proves at its COMMIT that it has not ended before."""
+    _mariadb: bool = field(default=False, init=False)
     _state: OwnState = field(init=False)  # while there is a connection
     _descriptor: fork.Descriptor | None = field(default=None, init=False)
 
@@ -86,6 +90,8 @@ class Wire:
         self.doomed = None
         self._incarnation = None
         self._several = False
+        self._mariadb = self.facts.mariadb
+        self.proof.connected(autocommit=self._autocommit)
         self._used = self.connected_at = self.steady_since = time.monotonic()
         self.generation += 1
         self.raw = raw  # the last: an interrupt leaves a whole connection, or none
@@ -104,8 +110,7 @@ class Wire:
     def look(self) -> Incarnation:
         """Ask again which server answers: a proxy may have changed it. Raises DatabaseError."""
         self._live()
-        mariadb = self.facts is not None and self.facts.mariadb
-        self._incarnation = read_incarnation(self, mariadb=mariadb)
+        self._incarnation = read_incarnation(self, mariadb=self._mariadb)
         return self._incarnation
 
     def ensure_fresh(self, seconds: float = FRESH) -> None:
@@ -144,16 +149,54 @@ class Wire:
         rows = self._run(sql, args).fetchall()
         return rows[0] if rows else None
 
-    def begin(self) -> None:
-        """Send nothing: with autocommit off the first statement begins the transaction."""
+    def begin(self, *, proven: bool = True) -> None:
+        """Send nothing: the first statement begins the transaction.
+
+        `proven`: behind a savepoint, by which COMMIT proves that the transaction has not ended unseen.
+        """
         self._committed = False
+        self.proof.begin(proven=proven)
+        self.doomed = None  # a statement before it, outside of a transaction, may have met a deadlock
+
+    def lend(self) -> None:
+        """Set the savepoint before user code gets the connection, and allow one statement in a packet only.
+
+        A connection that died while idle is replaced.
+        """
+        self.proof.lent = self.proof.stands = True
+        try:
+            if self._several:
+                self._permit(several=False)
+            self._run(savepoint.SET, ())
+        except DatabaseError:
+            if self.raw is not None:
+                raise
+            self.doomed = None
+            self.ensure()
+            self._run(savepoint.SET, ())
 
     def commit(self) -> None:
-        """COMMIT, if `commit_with` did not. When the connection is lost, the error says that the outcome is unknown."""
-        if self._committed:
+        """COMMIT, if `commit_with` did not. When the connection is lost, the error says that the outcome is unknown.
+
+        If the transaction has ended unseen, nothing is committed, and DatabaseError says so. `proof.unproven` tells
+        where that cannot be known.
+        """
+        proof = self.proof
+        if self._committed or (proof.begun and not proof.stands):
+            proof.end()  # nothing was sent, or nothing since
             return
         if self.doomed is not None:
             raise self.doomed
+        if proof.stands and (self._mariadb or self.takes_packets(begun=True)):
+            self.commit_with(())
+            proof.end()
+            return
+        if proof.stands:
+            try:
+                self._run(savepoint.RELEASE, ())
+            except DatabaseError as exc:
+                raise proof.explained(exc) from exc
+            proof.unproven = True
         raw = self._live()
         try:
             with calling:
@@ -164,6 +207,7 @@ class Wire:
                 raise
             raise translate(exc, committing=True) from exc
         self._used = time.monotonic()
+        proof.end()
 
     def takes_packets(self, *, begun: bool = False) -> bool:
         """Let the server take several statements in a packet. Return whether it does. Raises DatabaseError.
@@ -183,42 +227,46 @@ class Wire:
     def commit_with(self, statements: Sequence[Statement]) -> list[int]:
         """Run statements and COMMIT in one packet, after `takes_packets`. Return what they told, as `packet.send` does.
 
-        Raises DatabaseError. If one of the statements was refused, none was committed. If the connection is lost, the
-        outcome is unknown, and the error says so. The caller rolls back after an error.
+        Raises DatabaseError. If one of the statements was refused, or the transaction had ended unseen, none was
+        committed. If the connection is lost, the outcome is unknown, and the error says so. The caller rolls back after
+        an error.
         """
         if self.doomed is not None:
             raise self.doomed
         raw = self._live()
         told: list[int] = []
+        sent = [Statement(savepoint.RELEASE, ()), *statements] if self.proof.stands else statements
         # After KILL QUERY between two statements of a packet the server waits for us, silent, and keeps its locks. So
         # the connection is dropped soon, if the driver can. The server notices that at once. If it was only slow, the
-        # outcome is unknown.
-        pause = at_most(min(_PAUSE, self._driver.config.read_timeout))
+        # outcome is unknown. Without statements there is hardly a moment for that, and a COMMIT may be slow.
+        pause = at_most(
+            min(_PAUSE, self._driver.config.read_timeout) if statements else self._driver.config.read_timeout
+        )
         try:
             with calling:
-                packet.send(
-                    raw.cursor(self._state.cursorclass), statements, told, lambda: self._driver.limit(raw, pause)
-                )
+                cursor = raw.cursor(self._state.cursorclass)
+                if self._several:
+                    packet.send(cursor, sent, told, lambda: self._driver.limit(raw, pause))
+                else:
+                    cursor.execute(savepoint.COMMITTED_IN_A_BLOCK)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
             error = translate(exc)
-            if len(told) >= len(statements) or breaks_connection(error):
+            if self.proof.stands and not told and savepoint.is_gone(error):
+                error = self.proof.explained(error)
+            elif len(told) >= len(sent) or not self._several or breaks_connection(error):
                 self.drop()
-                error = translate(exc, committing=True)
+                error = translate(exc, committing=not _was_not_sent(error, told))
             if breaks_transaction(error):
                 self.doomed = error
             raise error from exc
         finally:
             self._used = time.monotonic()
         self._committed = True
+        self.proof.stands = False
         return told
-
-    def refuse_packets(self) -> None:
-        """Before user code gets the connection: allow one statement in a packet only. On an error it is closed."""
-        if self.raw is not None and self._several:
-            self._permit(several=False)
 
     def _permit(self, *, several: bool) -> None:
         try:
@@ -239,6 +287,7 @@ class Wire:
     def rollback(self) -> None:
         """ROLLBACK. Never fails: otherwise the connection is closed, which rolls back, too."""
         self.doomed = None
+        self.proof.end()
         if self.raw is None:
             return
         try:
@@ -251,7 +300,9 @@ class Wire:
             raise
 
     def reclaim(self) -> None:
-        """Undo what user code has set, before our last statements in its transaction."""
+        """Undo what user code has set, before our last statements in its transaction. COMMIT proves that it stands."""
+        if self.doomed is not None:
+            raise self.doomed
         raw = self._live()
         try:
             with calling:
@@ -305,12 +356,15 @@ class Wire:
     def _run(self, sql: str, args: Sequence[object]) -> Any:
         self._committed = False
         raw = self._live()
+        before = self.proof.before()
+        if before and self._several is False:
+            self._permit(several=True)
         began = time.monotonic()
         try:
             # User code may have set another class.
             cursor = raw.cursor(self._state.cursorclass)
             with calling:
-                cursor.execute(sql, args or None)
+                packet.run(cursor, before, sql, args, several=self._several is True)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
@@ -325,6 +379,7 @@ class Wire:
             self._used = time.monotonic()
             if self._used - began > STALL:
                 self.steady_since = self._used
+        self.proof.sent(before)
         return cursor
 
     def _live(self) -> Any:
@@ -333,3 +388,7 @@ class Wire:
             raise self.doomed or DatabaseError("the connection was closed before", code=0, retriable=True)
         self._driver.limit(self.raw, at_most(self._driver.config.read_timeout))
         return self.raw
+
+
+def _was_not_sent(error: LanelogError, told: Sequence[int]) -> bool:
+    return isinstance(error, DatabaseError) and error.code == codes.OUT_OF_STEP and not told

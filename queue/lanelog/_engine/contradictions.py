@@ -31,7 +31,7 @@ from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from lanelog._database import Executor, Session
 
@@ -99,7 +99,10 @@ def judge(lane: LaneRows) -> Judgement | None:
     """Judge a lane. None: nothing is wrong, or there is no lane."""
     if lane.head is None and lane.floor is None and lane.last is None:
         return None
-    head = max(_counted(lane.head) or 0, _counted(lane.floor) or 0, lane.last or 0)
+    ends = [_counted(lane.head), _counted(lane.floor)]
+    if _end_is_lost(lane):
+        ends += map(_counted, _reached(lane))  # an offset that was given out must not be given out again
+    head = max(lane.last or 0, *(end or 0 for end in ends))
     # When the floor is missing, the new one must not release a stored message.
     floor = _counted(lane.floor)
     if floor is None:
@@ -118,6 +121,17 @@ def judge(lane: LaneRows) -> Judgement | None:
         },
     )
     return judgement if judgement.lane or judgement.rewound or judgement.swallowing else None
+
+
+def _end_is_lost(lane: LaneRows) -> bool:
+    """Whether neither head nor floor says how many offsets were given out."""
+    return _counted(lane.head) is None and _counted(lane.floor) is None
+
+
+def _reached(lane: LaneRows) -> Iterator[int]:
+    """The offsets up to which the groups have settled messages."""
+    yield from lane.watermarks.values()
+    yield from (through for rows in lane.rows.values() for _, through in rows)
 
 
 def _wrong_with_head(lane: LaneRows) -> tuple[str, int]:
@@ -190,13 +204,14 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
         return []  # the topic row was deleted since: the next look finds the lane again
     readers = list(groups.readers(cx, topic))
     floor, head = lane_rows.lock_floor(cx, topic, key), lane_rows.lock_head(cx, topic, key)
-    judgement = judge(lane_rows.read(cx, topic, key, readers))
+    rows = lane_rows.read(cx, topic, key, readers)
+    judgement = judge(rows)
     if judgement is None:
         return []
-    if judgement.groups:
+    if judged := readers if _end_is_lost(rows) else judgement.groups:
         # Every settlement that was under way is committed now, so the judgement is made again.
-        lane_rows.lock_leases(cx, topic, key, judgement.groups)
-        judgement = judge(lane_rows.read(cx, topic, key, judgement.groups))
+        lane_rows.lock_leases(cx, topic, key, judged)
+        judgement = judge(lane_rows.read(cx, topic, key, judged))
         if judgement is None:
             return []
     if floor is None:

@@ -51,21 +51,21 @@ EVENTS: Final = (
         "INFO",
         "dashboard",
         "A user of the dashboard asked for an action. If neither `action.done` nor `action.failed` follows, it died.",
-        "verb by why topic group key offset to id letters rate",
+        "verb by why topic group key offset to id letters rate name",
     ),
     Event(
         "action.done",
         "WARNING",
         "dashboard",
         "A user of the dashboard changed something.",
-        "verb by why topic group key offset to id letters rate",
+        "verb by why topic group key offset to id letters rate name",
     ),
     Event(
         "action.failed",
         "WARNING",
         "dashboard",
         "An action of the dashboard was refused, or stopped in the middle; `error` says why.",
-        "verb by why topic group key offset to id letters rate error",
+        "verb by why topic group key offset to id letters rate name error",
     ),
     Event(
         "job.failed",
@@ -103,6 +103,14 @@ EVENTS: Final = (
         "The tables contradicted each other about a lane, as after a partial restore, and were put right; what was "
         "in doubt is delivered again.",
         "topic key group problem offset head",
+    ),
+    Event(
+        "pool.too_small",
+        "WARNING",
+        "database",
+        "A hundred times within a minute, a thread waited for a connection of the pool. `needed`: the `pool_size` with "
+        "which none would have waited. Once for each client.",
+        "pool_size waits needed remedy",
     ),
     Event(
         "tables.older",

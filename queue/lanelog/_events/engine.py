@@ -124,7 +124,7 @@ EVENTS: Final = (
         "lanes.epochs_replaced",
         "WARNING",
         "keeper",
-        "Lanes had a `lease_epoch` that lanelog never writes (2^63 - 1 or more), and got another one: find out which "
+        "Lanes had a `lease_epoch` that lanelog never writes (2^53 or more), and got another one: find out which "
         "program or restore wrote it. `keys` names the first of them.",
         "topic group lanes keys epoch",
     ),
@@ -177,7 +177,7 @@ EVENTS: Final = (
         "topic.epoch_replaced",
         "WARNING",
         "keeper",
-        "The topic's row had a `max_epoch` that lanelog never writes (2^63 - 1 or more), and got another one: find out "
+        "The topic's row had a `max_epoch` that lanelog never writes (2^53 or more), and got another one: find out "
         "which program or restore wrote it.",
         "topic epoch",
     ),

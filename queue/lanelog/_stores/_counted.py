@@ -14,10 +14,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from lanelog._checks import MAX_SECONDS
 from lanelog._database import NOW_MS
 
-BEYOND_COUNTING: Final = 2**63 - 1
-"""From here on, a number is beyond counting. What lanelog writes fits into a signed number of 64 bits, as Spark has."""
+BEYOND_COUNTING: Final = 2**53
+"""From here on, a number is beyond counting. The clock, in milliseconds, is near 2^41, and a million messages a second
+in one lane need 285 years up to here.
+
+The bound lies far below the end of the column. A number just below that end does the same harm a few messages later."""
+
+LONGEST_MS: Final = int(MAX_SECONDS * 1000)
+"""No lease lasts longer, so a heartbeat that ends later was not written by lanelog."""
 
 FAR: Final = 2**62
 """The latest time, in milliseconds, with which the servers calculate: `signed`."""

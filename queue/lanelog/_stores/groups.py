@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._database import NOW_MS
+from lanelog._stores._counted import BEYOND_COUNTING, LONGEST_MS
 from lanelog._stores._due_soon import HORIZON_MS, RECENT_MS
 from lanelog._stores._pause import Pause
 
@@ -59,7 +60,8 @@ FROM queue_groups g FORCE INDEX (by_topic)
 LEFT JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
        ON h.consumer_group = g.consumer_group AND h.topic = g.topic
           AND h.deregistered_at IN (0, h.heartbeat_at)
-          AND (h.expires_at > {NOW_MS} - %s OR IF(h.liveness_lock = '', 1, IS_FREE_LOCK(h.liveness_lock)) = 0)
+          AND (h.expires_at BETWEEN {NOW_MS} - %s + 1 AND {NOW_MS} + {LONGEST_MS}
+               OR IF(h.liveness_lock = '', 1, IS_FREE_LOCK(h.liveness_lock)) = 0)
 WHERE g.topic = %s AND g.dead_letter_topic IS NOT NULL AND g.paused_at = 0 AND h.subscriber_name IS NULL
 """
 
@@ -78,8 +80,8 @@ SET_PAUSE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET paused_at = %s, pau
 WHERE consumer_group = %s AND topic = %s"""
 
 # Count a pause or resume of a lane. The members see the count change (PRIMARY; the row is locked).
-COUNT_LANE_PAUSE = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET lane_pauses = lane_pauses + 1
-WHERE consumer_group = %s AND topic = %s"""
+COUNT_LANE_PAUSE = f"""UPDATE queue_groups FORCE INDEX (PRIMARY)
+SET lane_pauses = IF(lane_pauses < {BEYOND_COUNTING}, lane_pauses + 1, 0) WHERE consumer_group = %s AND topic = %s"""
 
 # The start of a group. For an archive it is the archive's name (PRIMARY).
 START = "SELECT start_at FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s"

@@ -4,6 +4,9 @@ Owns the SQL of its table. Never judges whether an owner is alive: `liveness` do
 
 An owner that lives and stands aside is as one that left, also for older versions: `deregistered_at` is set. With each
 heartbeat it becomes the same as `heartbeat_at`. Of an owner that left it is greater.
+
+An owner that others found dead is as one that left, too. Its `liveness_lock`, which nobody holds any more, then names
+who found it: `FOUND_DEAD` and a name. Its next heartbeat, if it lives after all, puts a lock there again.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from attrs import frozen
 
 from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog._places import GroupTopic
+from lanelog._stores._counted import LONGEST_MS
 from lanelog._stores._points import placeholders
 from lanelog.errors import DatabaseError
 
@@ -53,18 +57,24 @@ BEAT = _beat_with(*_HINTED, "workload")
 ROW = """SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
-# Every owner of some groups of a topic, with the state of its liveness lock (PRIMARY, prefix).
+FOUND_DEAD = "dead by "
+"""What `liveness_lock` begins with in the row of an owner that was found dead. No lock is called like this."""
+_FINDER_MOST = 64 - len(FOUND_DEAD)
+"""Characters of the finder's name that the row holds, in ASCII: members ask for the lock, and servers refuse names that
+are longer, or that utf8mb3 does not have."""
+
+# Every owner of some groups of a topic, with its liveness lock and that lock's state (PRIMARY, prefix).
 MEMBERS = f"""
 SELECT consumer_group, subscriber_name, heartbeat_at, expires_at, deregistered_at,
-       IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, incarnation, {NOW_MS}
+       IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, incarnation, {NOW_MS},
+       liveness_lock
 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group IN ({{groups}}) AND topic = %s
 """
 
 # Every owner, on tables of version 1 (PRIMARY, prefix).
 MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_at, '',")
 
-# What the workers of the living owners of some groups do, by their last heartbeats. A free lock is a dead process's
-# (PRIMARY, prefix).
+# What the workers of the living owners of some groups do. A free lock is a dead process's (PRIMARY, prefix).
 WORKLOADS = f"""
 SELECT consumer_group, subscriber_name, workload FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({{groups}}) AND topic = %s AND workload IS NOT NULL AND expires_at >= {NOW_MS}
@@ -112,15 +122,19 @@ ACTIVE_1 = ACTIVE.replace("s.incarnation", "''").replace(", incarnation\n", "\n"
 # Later than the heartbeat, or, if nothing is later, another time.
 _LEFT = f"GREATEST({NOW_MS}, IF(heartbeat_at < {2**63}, heartbeat_at + 1, 0))"
 
-# An owner leaves. Its row stays for a while, so that others see it go (PRIMARY).
+# An owner leaves. Its row stays for a while, so that others see it go (PRIMARY). It may have been found dead before.
 DEREGISTER = f"""
-UPDATE queue_subscriber_heartbeats SET deregistered_at = {_LEFT}
+UPDATE queue_subscriber_heartbeats SET deregistered_at = {_LEFT},
+       liveness_lock = IF(LEFT(liveness_lock, {len(FOUND_DEAD)}) = '{FOUND_DEAD}', '', liveness_lock)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
-# The same for a dead owner, unless it has written a heartbeat since (PRIMARY).
+# The same for a dead owner, unless it has written a heartbeat since, and who found it (PRIMARY). The second of two that
+# find it changes nothing: the name stays that of the first.
 DEREGISTER_DEAD = f"""
-UPDATE queue_subscriber_heartbeats SET deregistered_at = {_LEFT}
+UPDATE queue_subscriber_heartbeats
+SET liveness_lock = IF(LEFT(liveness_lock, {len(FOUND_DEAD)}) = '{FOUND_DEAD}', liveness_lock, %s),
+    deregistered_at = {_LEFT}
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s AND heartbeat_at = %s
 """
 
@@ -199,6 +213,7 @@ class HeartbeatRow:
     lock_free: bool | None  # None: it has no lock, or the server does not tell
     incarnation: Incarnation  # of the server that granted the lock
     now: int
+    found_dead_by: str | None = None  # None: it lives, or left by itself
 
     @property
     def deregistered(self) -> bool:
@@ -209,6 +224,11 @@ class HeartbeatRow:
     def aside(self) -> bool:
         """Whether it lives, or did at its last heartbeat, and wants no lanes."""
         return self.deregistered_at == self.heartbeat_at != 0
+
+    @property
+    def expired(self) -> bool:
+        """Whether its heartbeat has ended, or ends later than any that lanelog writes."""
+        return not self.now < self.expires_at <= self.now + LONGEST_MS
 
     def lock_free_on(self, server: Incarnation) -> bool | None:
         """Whether its lock is free on that server. None: unknown.
@@ -265,9 +285,10 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
     """Return the same of each of a few groups."""
     query = (MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1).format(groups=placeholders(groups))
     found: dict[str, list[HeartbeatRow]] = {group: [] for group in groups}
-    for group, owner, beat, expires, gone, free, started, identity, now in cx.query(query, (*groups, topic)):
+    for group, owner, beat, expires, gone, free, started, identity, now, lock in cx.query(query, (*groups, topic)):
         lock_free = None if free is None else bool(free)
-        row = HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now)
+        by = lock.removeprefix(FOUND_DEAD) if lock.startswith(FOUND_DEAD) else None
+        row = HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now, by)
         if owner:  # else it is the mark of an eviction
             found.setdefault(group, []).append(row)
     return found
@@ -319,9 +340,10 @@ def deregister(cx: Executor, at: GroupTopic, owner: str) -> None:
     cx.execute(DEREGISTER, (*at.columns, owner))
 
 
-def deregister_dead(cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int) -> None:
-    """Note that a dead owner has left. If it still lives, its next heartbeat takes this back."""
-    cx.execute(DEREGISTER_DEAD, (*at.columns, owner, heartbeat_at))
+def deregister_dead(cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int, *, by: str) -> None:
+    """Note that a dead owner has left, and who found it. If it still lives, its next heartbeat takes this back."""
+    finder = by[:_FINDER_MOST].encode("ascii", "replace").decode()
+    cx.execute(DEREGISTER_DEAD, (FOUND_DEAD + finder, *at.columns, owner, heartbeat_at))
 
 
 def still_silent(

@@ -172,6 +172,11 @@ def lock_head(cx: Executor, topic: str, key: str) -> int | None:
     return _number(cx.one(LOCK_HEAD, (topic, key)))
 
 
+def first(cx: Executor, topic: str, key: str) -> int | None:
+    """Return the offset of the first message of a lane, None if there is none."""
+    return _number(cx.one(FIRST, (topic, key)))
+
+
 def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
     """Read the rows of a lane in several statements. The caller holds the locks, or reads in one snapshot."""
     named = ["", *groups]
@@ -183,7 +188,7 @@ def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
     return LaneRows(
         head=_number(cx.one(HEAD, (topic, key))),
         floor=places.pop("", None),
-        first=_number(cx.one(FIRST, (topic, key))),
+        first=first(cx, topic, key),
         last=_number(cx.one(LAST, (topic, key))),
         watermarks=places,
         rows=rows,

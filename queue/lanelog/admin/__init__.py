@@ -15,7 +15,7 @@ from lanelog._engine.contradictions import Contradiction
 from lanelog._workload import RunningHandler, Workload
 from lanelog.admin.admin import Admin
 from lanelog.admin.operate.figures import Figures, GroupFigures, ServerFigures
-from lanelog.admin.operate.problems import Problem, Rank
+from lanelog.admin.operate.problem import Problem, Rank
 from lanelog.admin.operate.server import TableSize
 from lanelog.admin.operate.status import Status
 from lanelog.admin.types.messages import (
@@ -24,13 +24,14 @@ from lanelog.admin.types.results import (
     AuditInfo, Deleted, Finding, GroupDeleted, Maintained, OpenLanes, Paused, Purged, Redriven, Released, Resumed,
     Retried, SchedulePaused, ScheduleRemoved, ScheduleResumed, Skipped, Sought, SoughtLane, TopicDeleted)
 from lanelog.admin.types.topology import (
-    GroupInfo, LaneInfo, LeaseInfo, MemberInfo, MessageState, OffsetInfo, OwnerState, ScheduleInfo, TopicInfo)
+    GroupInfo, LaneInfo, LastMember, LeaseInfo, MemberInfo, MessageState, OffsetInfo, OwnerState, ScheduleInfo,
+    TopicInfo)
 
 __all__ = [
     "Admin", "AuditInfo", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding",
-    "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo", "LaneInfo", "LeaseInfo", "Maintained",
-    "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo", "OpenLanes", "OwnerState", "Paused", "Problem", "Purged",
-    "Rank", "Redriven", "Released", "Resumed", "Retried", "RunningHandler", "ScheduleInfo", "SchedulePaused",
-    "ScheduleRemoved", "ScheduleResumed", "ScheduledInfo", "ServerFigures", "Skipped", "Sought", "SoughtLane", "Status",
-    "TableSize", "TopicDeleted", "TopicInfo", "Workload",
+    "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo", "LaneInfo", "LastMember", "LeaseInfo",
+    "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo", "OpenLanes", "OwnerState", "Paused",
+    "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried", "RunningHandler", "ScheduleInfo",
+    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduledInfo", "ServerFigures", "Skipped", "Sought",
+    "SoughtLane", "Status", "TableSize", "TopicDeleted", "TopicInfo", "Workload",
 ]

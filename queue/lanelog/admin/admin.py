@@ -116,6 +116,9 @@ class Admin:
         replay that no process runs after a day. Pauses, dead letters and contradictions between tables are shown at
         once.
 
+        Where one key has at least half of the lag of a group that is behind, the problem names it, and says how many
+        messages a second come in and go out. For that, this looks twice, two seconds apart, or compares with `since`.
+
         Args:
             topics: Look only at these topics. None: at all, up to 1,000.
             since: An earlier answer. Where a lag has grown since then, its problem says by how many messages a second.
@@ -242,6 +245,7 @@ class Admin:
         order_by: Literal["age", "lag", "key"] = "age",
         limit: int = 100,
         after: str = "",
+        before: str = "",
     ) -> list[LaneInfo]:
         """Return the lanes of a topic as a group sees them.
 
@@ -253,9 +257,11 @@ class Admin:
                 which nothing was settled for longest.
             limit: The most lanes to return.
             after: With `"key"`: only lanes whose keys come after this one. To read on, pass the last key of an answer.
+            before: With `"key"`: the last `limit` lanes whose keys come before this one, in order of the keys. To read
+                back, pass the first key of an answer.
         """
         at = GroupTopic(topic=topic, group=group)
-        return lanes.lanes(self._database, at, order_by=order_by, limit=limit, after=after)
+        return lanes.lanes(self._database, at, order_by=order_by, limit=limit, after=after, before=before)
 
     def lane(self, topic: str, group: str, key: str) -> LaneInfo:
         """Return one lane as a group sees it."""
@@ -309,6 +315,18 @@ class Admin:
             The message, or None if the lane does not hold it.
         """
         return messages.message(self._database, topic, key, message_id=id, offset=offset)
+
+    def keys_of(self, topic: str, id: str, *, limit: int = 10_000) -> list[str]:  # noqa: A002 - the field's name
+        """Return the keys of the lanes that hold a message with this id, for one whose key is not known.
+
+        An id is unique in its lane only, so there may be several.
+
+        Args:
+            topic: The topic.
+            id: The id under which it was published.
+            limit: So many lanes are looked at, the first by key, 1 to 10,000.
+        """
+        return messages.keys_of(self._database, topic, id, limit)
 
     def messages(self, topic: str, key: str, *, from_offset: int | None = None, limit: int = 100) -> list[MessageInfo]:
         """Return messages of a lane in offset order, without their states for groups.
@@ -376,6 +394,10 @@ class Admin:
             limit: The most messages to return.
         """
         return scheduled.list_scheduled(self._database, topic, key, limit)
+
+    def scheduled_counts(self) -> dict[str, int]:
+        """Return the number of messages that are not in the log yet, by topic. Topics without any are left out."""
+        return scheduled.counts(self._database)
 
     def open_lanes(self, topic: str) -> int:
         """Return over how many open lanes a topic spreads its messages without a key."""
@@ -603,15 +625,29 @@ class Admin:
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 
-    def dead_letters(self, topic: str, group: str | None = None, *, limit: int = 100) -> list[DeadLetterInfo]:
+    def dead_letters(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        key_prefix: str = "",
+        after: tuple[str, str, int] | None = None,
+        limit: int = 100,
+    ) -> list[DeadLetterInfo]:
         """Return dead letters by dead letter topic, key and offset. Those redriven or deleted are left out.
 
         Args:
             topic: The original topic, or a dead letter topic.
             group: Only dead letters of this group. None: of all groups.
+            reason: Only dead letters with this reason (`DeadLetterInfo.reason`). None: with any.
+            key_prefix: Only dead letters whose keys begin so. Empty: of all keys.
+            after: Only dead letters behind this dead letter topic, key and offset. To read on, pass those of the last
+                one of an answer. None: from the first one on.
             limit: The most dead letters to return.
         """
-        return listing.dead_letters(self._database, topic, group, limit=limit)
+        chosen = listing.Chosen(group=group, reason=reason, beginning=key_prefix, after=after)
+        return listing.dead_letters(self._database, topic, chosen, limit=limit)
 
     def dead_letter_reasons(self, topic: str, group: str | None = None) -> list[DeadLetterReason]:
         """Count dead letters by group and reason, the most frequent first; at most 1,000 reasons.
@@ -632,6 +668,9 @@ class Admin:
         ids: Collection[str] | None = None,
         reason: str | None = None,
         all: bool = False,  # noqa: A002 - reads as it should: redrive(…, all=True)
+        key: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
         rate: float | None = None,
         delay: Duration = 0.0,
         ttl: Duration | None = None,
@@ -655,6 +694,9 @@ class Admin:
             ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
             reason: All dead letters with this reason (`DeadLetterInfo.reason`).
             all: True: all dead letters of the group.
+            key: Of those only the dead letters of this key.
+            since: Of those only what was given up then or later; an aware datetime.
+            limit: Of those at most so many, key by key and the oldest of each key first. A repetition takes the next.
             rate: The most messages a second. None: as fast as possible.
             delay: Seconds that the copies wait outside of the log first, as delayed messages do.
             ttl: Seconds in which a copy may be delivered, from now or from when it is due. None: no limit, whatever the
@@ -675,6 +717,9 @@ class Admin:
             ids=ids,
             reason=reason,
             everything=all,
+            key=key,
+            since=since,
+            limit=limit,
             rate=rate,
             delay=delay,
             ttl=ttl,

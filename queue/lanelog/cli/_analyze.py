@@ -10,7 +10,8 @@ import click
 from lanelog._text import moment, plural, shown
 from lanelog.cli._archive import need_spark, password_option
 from lanelog.cli._output import Answer
-from lanelog.cli._verbs import finish, instant, json_option
+from lanelog.cli._times import FORMS, moment_of
+from lanelog.cli._verbs import finish, innermost, json_option
 
 
 @click.command()
@@ -19,6 +20,7 @@ from lanelog.cli._verbs import finish, instant, json_option
     "--url",
     metavar="URL",
     help="mysql://user:password@host:3306/database; default: LANELOG_URL, else only the archive.",
+    callback=innermost,
 )
 @password_option
 @click.option("--no-live", is_flag=True, help="Read the archive alone, also where LANELOG_URL is set.")
@@ -32,7 +34,7 @@ from lanelog.cli._verbs import finish, instant, json_option
     show_default=True,
     help="Of the tables.",
 )
-@click.option("--until", metavar="TIME", help="Leave out what is newer: 2026-06-01T10:00:00Z.")
+@click.option("--until", metavar="TIME", help=f"Leave out what is newer than {FORMS}.")
 @click.option(
     "--stalled-after",
     type=click.FloatRange(0, min_open=True),
@@ -59,9 +61,7 @@ def analyze(
     need_spark("matplotlib", "jinja2")
     from lanelog.spark.analyze import AnalyzeOptions, run
 
-    cutoff = None if until is None else instant(until)
-    if until is not None and cutoff is None:
-        raise click.UsageError(f"{until!r} is no time: write 2026-06-01T10:00:00Z")
+    cutoff = moment_of("--until", until)
     done = run(
         AnalyzeOptions(
             output=output,

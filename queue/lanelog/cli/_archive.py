@@ -16,7 +16,8 @@ from lanelog._text import plural, shown
 from lanelog.cli import _columns_messages
 from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, moment_of, url_option
+from lanelog.cli._times import FORMS, moment_of
+from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, url_option
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
 @click.option("--to", metavar="TOPIC", help="Where they go. Default: back to where they were.")
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only of this key; may be repeated.")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Only of this id; may be repeated.")
-@click.option("--since", metavar="TIME", help="Written then or later, such as 2026-01-31T12:00:00Z.")
+@click.option("--since", metavar="TIME", help=f"Written then or later, such as {FORMS}.")
 @click.option("--until", metavar="TIME", help="Written before.")
 @click.option("--dead-letters-of", metavar="GROUP", help="This group's dead letters, for it alone.")
 @click.option("--target-group", metavar="GROUP", help="For this group alone; the others pass them by.")

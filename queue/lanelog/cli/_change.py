@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,16 +16,18 @@ import click
 
 from lanelog._text import moment, plural, shown
 from lanelog.cli._output import Answer
-from lanelog.cli._verbs import changing, instant, login, steering
-from lanelog.errors import ConfigurationError
+from lanelog.cli._times import FORMS, instant, told
+from lanelog.cli._verbs import Unfinished, changing, login, steering, words
+from lanelog.errors import ConfigurationError, LanelogError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
-    from lanelog.admin import Admin
+    from lanelog.admin import Admin, Retried
 
-_PLACES = "'earliest', 'latest', a time such as 2026-01-31T12:00:00Z, or the offset of a lane's next message"
+_PAGE = 1000
+"""Lanes of one look of `retry --all`."""
+_PLACES = "'earliest', 'latest', a time such as " + FORMS + ", or the offset of a lane's next message"
 
 
 def place(text: str) -> str | datetime | int:
@@ -50,7 +53,7 @@ def bound(before: str | None, offset: int | None) -> datetime | int:
     # delete the wrong messages.
     found = None if before.isdecimal() else instant(before)
     if found is None:
-        raise ConfigurationError(f"cannot purge before {before!r}: give a time such as 2026-01-31T12:00:00Z")
+        raise ConfigurationError(f"cannot purge before {before!r}: give a time such as {FORMS}")
     return found
 
 
@@ -76,9 +79,11 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
 
     Running workers go on from there by themselves.
     """
-    done = admin.seek(topic, group, key=key, to=place(to), dry_run=dry_run)
+    target = place(to)
+    done = admin.seek(topic, group, key=key, to=target, dry_run=dry_run)
+    where = told(target) if isinstance(target, datetime) else done.to
     text = (
-        f"{_would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {done.to}: "
+        f"{_would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {where}: "
         f"{plural(done.again, 'settled message')} again, {plural(done.passed, 'unsettled one')} passed over"
     )
     if done.clamped:
@@ -93,7 +98,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
 @click.argument("topic")
 @click.argument("group")
 @click.option("--key", help="Only this lane.")
-@click.option("--reason", default="", help="Shown wherever the pause is listed.")
+@words(help="Why; shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
 def pause(
@@ -129,7 +134,7 @@ def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bo
 @click.argument("group")
 @click.argument("key")
 @click.argument("offset", type=int)
-@click.option("--reason", required=True, help="Why it is not handled; recorded.")
+@words(required=True, help="Why it is not handled; recorded.")
 @partial(changing, why=False)
 def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason: str, dry_run: bool) -> Answer:
     """Settle the message at OFFSET of lane KEY for GROUP without handling it. Other groups still get it."""
@@ -144,14 +149,23 @@ def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason:
 @click.command()
 @click.argument("topic")
 @click.argument("group")
-@click.argument("key")
-@click.option("--offset", type=int, help="Only this message.")
+@click.argument("key", required=False)
+@click.option("--offset", type=int, help="Only this message of KEY.")
+@click.option("--all", "everything", is_flag=True, help="Those of all lanes, lane by lane.")
 @changing
-def retry(admin: Admin, *, topic: str, group: str, key: str, offset: int | None, dry_run: bool) -> Answer:
+def retry(
+    admin: Admin, *, topic: str, group: str, key: str | None, offset: int | None, everything: bool, dry_run: bool
+) -> Answer:
     """Hand the waiting messages of lane KEY out to GROUP at once, whatever their back-off: after a fix.
 
     What else is being handled there is delivered again, and its handler is refused when it settles.
     """
+    if (key is None) is not everything:
+        raise ConfigurationError("choose the lane by exactly one of KEY and --all")
+    if key is None:
+        if offset is not None:
+            raise ConfigurationError("--offset is for one lane: give its KEY")
+        return _retry_all(admin, topic, group, dry_run=dry_run)
     done = admin.retry(topic, group, key, offset, dry_run=dry_run)
     where = _where(topic, group, key)
     if not done.changed:
@@ -159,6 +173,34 @@ def retry(admin: Admin, *, topic: str, group: str, key: str, offset: int | None,
         return Answer(data=done, lines=[f"{what} of {where} waits for another attempt"])
     text = f"{_would('hand', 'handed', dry_run=dry_run)} out {plural(done.messages, 'message')} of {where} at once"
     return Answer(data=done, lines=[text])
+
+
+def _retry_all(admin: Admin, topic: str, group: str, *, dry_run: bool) -> Answer:
+    """Retry lane by lane, each in a transaction of its own.
+
+    If it ends in the middle, the lanes before are done, and the same command goes on. A message that fails meanwhile in
+    a lane that was passed waits, as after the end.
+    """
+    done: list[Retried] = []
+    after = ""
+    while page := admin.lanes(topic, group, order_by="key", after=after, limit=_PAGE):
+        after = page[-1].key
+        for lane in page:
+            if not lane.waiting:
+                continue
+            try:
+                done.append(admin.retry(topic, group, lane.key, dry_run=dry_run))
+            except LanelogError as exc:
+                if dry_run or not done:
+                    raise
+                raise Unfinished(f"{exc}; {plural(len(done), 'lane')} done: the same command goes on") from exc
+    changed = [each for each in done if each.changed]
+    count = sum(each.messages for each in changed)
+    data = {"topic": topic, "group": group, "lanes": len(changed), "messages": count, "dry_run": dry_run}
+    if not changed:
+        return Answer(data=data, lines=[f"nothing of {_where(topic, group)} waits for another attempt"])
+    what = f"{plural(count, 'message')} in {plural(len(changed), 'lane')} of {_where(topic, group)}"
+    return Answer(data=data, lines=[f"{_would('hand', 'handed', dry_run=dry_run)} out {what} at once"])
 
 
 @click.command()
@@ -245,14 +287,17 @@ def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
 
 @click.command()
 @click.argument("topic")
-@click.option("--before", metavar="TIME", help="A time such as 2026-01-31T12:00:00Z.")
+@click.option("--before", metavar="TIME", help=f"A time such as {FORMS}.")
 @click.option("--before-offset", type=int, metavar="N", help="Or an offset, which is meant in every lane.")
 @changing
 def purge(admin: Admin, *, topic: str, before: str | None, before_offset: int | None, dry_run: bool) -> Answer:
     """Delete the messages of TOPIC that were written before a time, settled or not."""
-    done = admin.purge(topic, before=bound(before, before_offset), dry_run=dry_run)
+    end = bound(before, before_offset)
+    done = admin.purge(topic, before=end, dry_run=dry_run)
     text = f"{_would('delete', 'deleted', dry_run=dry_run)} {plural(done.messages, 'message')} "
     text += f"in {plural(done.lanes, 'lane')} of {shown(topic)}"
+    if isinstance(end, datetime):
+        text += f", written before {told(end)}"
     return Answer(
         data=done,
         lines=[text, *_unsettled(done.unsettled)],

@@ -107,6 +107,9 @@ MEMBERS = (
     time("HEARTBEAT", "heartbeat_at", rank=2),
 )
 
+FOUND_DEAD = error("FOUND-BY", "found_dead_by", rank=4)
+"""Who found members dead, if they did."""
+
 _failing = when(lambda each: each.last_error, Tone.BAD)
 
 LANES = (

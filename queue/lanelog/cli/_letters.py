@@ -17,6 +17,7 @@ from lanelog._text import age, moment, plural, shown
 from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, block, payload
 from lanelog.cli._table import Table
+from lanelog.cli._times import FORMS, moment_of, told
 from lanelog.cli._verbs import Verbs, changing, limit_option, reading
 from lanelog.errors import ConfigurationError
 
@@ -122,6 +123,9 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
 @click.argument("topic")
 @click.argument("group")
 @_choice
+@click.option("--key", metavar="KEY", help="Of those, or of all, only the dead letters of this key.")
+@click.option("--since", metavar="TIME", help=f"Of those, or of all, only what was given up then or later: {FORMS}.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Of those at most N, the oldest of each key first.")
 @click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
 @click.option("--delay", type=float, default=0.0, metavar="S", help="Deliver them S seconds from now.")
 @click.option("--ttl", type=float, metavar="S", help="Let them expire S seconds after that. Default: never.")
@@ -136,6 +140,9 @@ def redrive(
     ids: tuple[str, ...],
     reason: str | None,
     everything: bool,
+    key: str | None,
+    since: str | None,
+    limit: int | None,
     rate: float | None,
     delay: float,
     ttl: float | None,
@@ -144,6 +151,8 @@ def redrive(
     dry_run: bool,
 ) -> Answer:
     """Put dead letters of GROUP back into TOPIC, for this group only and in the order of each key."""
+    begin = moment_of("--since", since)
+    everything |= not ids and reason is None and (key is not None or begin is not None)
     _check_choice(ids, reason, everything=everything)
     with _counting("dead letters put back") as progress:
         done = admin.redrive(
@@ -152,6 +161,9 @@ def redrive(
             ids=ids or None,
             reason=reason,
             all=everything,
+            key=key,
+            since=begin,
+            limit=limit,
             rate=rate,
             delay=delay,
             ttl=ttl,
@@ -162,6 +174,8 @@ def redrive(
         )
     text = f"{'would put' if dry_run else 'put'} {plural(done.messages, 'dead letter')} of {shown(group)} "
     text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}"
+    if begin is not None:
+        text += f", given up since {told(begin)}"
     if done.delay:
         text += f", to be delivered in {age(done.delay)}"
     left = f"{plural(done.remaining, 'dead letter')} left, because other transactions held their lanes: run it again"

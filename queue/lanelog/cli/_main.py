@@ -82,8 +82,8 @@ SECTIONS = {
 def cli() -> None:
     """A partitioned message log inside MySQL or MariaDB.
 
-    The database is that of --url or LANELOG_URL. Every verb that looks takes --json and --watch. Every verb that
-    destroys something only shows what it would do, unless --execute is given.
+    The database is that of --url, before or behind the verb, or that of LANELOG_URL. Every verb that looks takes --json
+    and --watch. Every verb that destroys something only shows what it would do, unless --execute is given.
     """
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lanelog._text import moment, shown
+from lanelog._text import moment, plural, shown
 from lanelog.admin.read.history import OUTCOMES
 from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, ago, block, payload, to_json
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import json_option, limit_option, moment_of, reading, url_option
+from lanelog.cli._times import FORMS, moment_of, told
+from lanelog.cli._verbs import json_option, limit_option, reading, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,15 +28,19 @@ if TYPE_CHECKING:
     from lanelog.admin import Admin, HistoryInfo, MessageInfo
 
 _PAYLOAD_MAX = 10_000
+_LANES = 10_000
+"""Lanes in which `show --id` looks for a message without its key."""
+_NAMED = 5
+"""Lanes that an error names."""
 _NO_HISTORY = "no history; a group keeps one only if it subscribes with history=True"
 _NONE_SUCH = "no message that left like this; without options all are listed that the history has"
 
 
 @click.command()
 @click.argument("topic")
-@click.argument("key")
+@click.argument("key", required=False)
 @click.argument("offset", type=int, required=False)
-@click.option("--id", "message_id", metavar="ID", help="The message of this id, instead of an offset.")
+@click.option("--id", "message_id", metavar="ID", help="The message of this id, instead of an offset; needs no KEY.")
 @click.option("--from", "from_offset", type=int, metavar="OFFSET", help="List from here; default: the oldest.")
 @click.option("--raw", is_flag=True, help="Write the payload of one message, and nothing else.")
 @limit_option
@@ -44,14 +49,21 @@ def show(
     admin: Admin,
     *,
     topic: str,
-    key: str,
+    key: str | None,
     offset: int | None,
     message_id: str | None,
     from_offset: int | None,
     raw: bool,
     limit: int,
 ) -> Answer:
-    """Show the messages of lane KEY, or one of them, by OFFSET or --id, with its state for every group."""
+    """Show the messages of lane KEY, or one of them, by OFFSET or --id, with its state for every group.
+
+    Without KEY, --id looks through the first 10000 lanes of TOPIC.
+    """
+    if key is None:
+        if message_id is None:
+            raise ConfigurationError("give the KEY of a lane, or --id")
+        key = _key_of(admin, topic, message_id)
     one = offset is not None or message_id is not None
     if raw and not one:
         raise ConfigurationError("--raw is for one message: give its OFFSET or --id")
@@ -78,6 +90,22 @@ def show(
         sys.stdout.buffer.write(message.payload)
         return Answer(data=None, silent=True)
     return _described(message, admin.now())
+
+
+def _key_of(admin: Admin, topic: str, message_id: str) -> str:
+    """Return the key of the one lane that holds the message. Raises ConfigurationError with how far it looked."""
+    keys = admin.keys_of(topic, message_id, limit=_LANES)
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        more = ", …" if len(keys) > _NAMED else ""
+        there = ", ".join(map(repr, keys[:_NAMED])) + more
+        many = f"{len(keys)} lanes of topic {topic!r} have a message {message_id!r}"
+        raise ConfigurationError(f"{many}: name one, {there}")
+    lanes = admin.topic(topic).lanes
+    where = f"the first {_LANES:,} of {lanes:,} lanes" if lanes > _LANES else f"the {plural(lanes, 'lane')}"
+    then = "give its KEY" if lanes > _LANES else "never there, or collected"
+    raise ConfigurationError(f"no message with id {message_id!r} in {where} of topic {topic!r}: {then}")
 
 
 def _between(found: Sequence[MessageInfo]) -> str:
@@ -158,7 +186,7 @@ def tail(
 @click.option("--key", help="Only this lane, from its end.")
 @click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Only those that left like this.")
-@click.option("--since", metavar="TIME", help="Only those that left then or later: 2026-11-21T10:00:00Z.")
+@click.option("--since", metavar="TIME", help=f"Only those that left then or later: {FORMS}.")
 @click.option("--until", metavar="TIME", help="Only those that left before.")
 @limit_option
 @reading
@@ -175,25 +203,31 @@ def history(
     limit: int,
 ) -> Answer:
     """List how messages of TOPIC left GROUP, the last first. The group must subscribe with history=True."""
+    first, end = moment_of("--since", since), moment_of("--until", until)
     found = admin.history(
         topic,
         group,
         key=key,
         id=message_id,
         outcome=outcome,
-        since=moment_of("--since", since),
-        until=moment_of("--until", until),
+        since=first,
+        until=end,
         limit=limit,
     )
     chosen = message_id is not None or outcome is not None or since is not None or until is not None
     where = _totals.where(topic, group, key)
     return Answer(
         data=found,
-        summary=f"{where}: {_outcomes(found)}",
+        summary=f"{where}{_within(first, end)}: {_outcomes(found)}",
         table=Table(_columns_messages.HISTORY, found, admin.now()),
         total=_totals.listed(found, "message", limit) + ", the last first",
         nothing=f"{where}: {_NONE_SUCH if chosen else _NO_HISTORY}",
     )
+
+
+def _within(first: datetime | None, end: datetime | None) -> str:
+    since = "" if first is None else f", since {told(first)}"
+    return since if end is None else f"{since}, before {told(end)}"
 
 
 def _outcomes(found: Sequence[HistoryInfo]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
@@ -40,6 +39,8 @@ class Answer:
 
     data: object
     before: Sequence[Line] = ()
+    entries: Sequence[Sequence[Line]] = ()
+    """The worst first. A terminal shows so many as fit, and says how many more there are."""
     summary: str = ""
     """One line above the table, on a terminal."""
     table: Table | None = None
@@ -56,6 +57,8 @@ class Answer:
     """What was not looked at, in one line: for standard error, or below the table."""
     silent: bool = False
     """Whether the answer is already written."""
+    database: str = ""
+    """Which database answered, on which host: the first line on a terminal."""
 
 
 def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
@@ -69,10 +72,10 @@ def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
         return
     if sys.stdout.isatty():
         console = Console(highlight=False)
-        for each in on_screen(answer, None if wide else console.width):
+        for each in on_screen(answer, *((None, None) if wide else console.size)):
             console.print(each, soft_wrap=True)
         return
-    for line in map(_text, answer.before):
+    for line in map(_text, [*answer.before, *_parted(answer)]):
         click.echo(line.plain)
     if answer.table is not None:
         click.echo(answer.table.plain())
@@ -82,30 +85,76 @@ def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
         click.echo(line.plain)
 
 
-def on_screen(answer: Answer, width: int | None) -> list[Text]:
-    """Return the lines that a terminal of `width` cells shows. None: as wide as they need to be."""
-    lines = _broken(answer.before, width)
+def on_screen(answer: Answer, width: int | None, height: int | None = None) -> list[Text]:
+    """Return the lines that a terminal of `width` cells and `height` lines shows.
+
+    Args:
+        answer: What to show.
+        width: None: as wide as the lines need to be.
+        height: Entries are left out, and the table with them, if all together has no room. None: all are shown.
+    """
+    head = _note(answer.database, width, Tone.FAINT) if answer.database else []
+    head += _broken(answer.before, width)
+    body = _body(answer, width)
+    foot = [Text(), *_note(answer.left_out, width, Tone.WARN)] if answer.left_out else []
+    foot += _broken(answer.lines, width)
+    all_entries = _broken(_parted(answer), width)
+    room = None if height is None or width is None else height - 1 - _rows([*head, *foot], width)
+    if not answer.entries or room is None or width is None or _rows([*all_entries, *body], width) <= room:
+        return [*head, *all_entries, *body, *foot]
+    return [*head, *_fitting(answer.entries, width, room), *foot]
+
+
+def _body(answer: Answer, width: int | None) -> list[Text]:
+    """Return the table with the lines above and below it, or what stands instead of it."""
+    lines: list[Text] = []
     if answer.prose:
         lines += _broken(answer.prose, width)
     elif answer.table is not None and (answer.table.rows or not answer.nothing):
         screen = answer.table.screen(width)
         hidden = f"no room for {', '.join(screen.hidden)}: --wide shows all" if screen.hidden else ""
         if answer.summary:
-            lines += [_note(answer.summary, width), Text()]
+            lines += [*_note(answer.summary, width), Text()]
         lines += screen.lines
         if answer.total or hidden:
             lines.append(Text())
-        lines += [_note(answer.total, width)] if answer.total else []
-        lines += [_note(hidden, width, Tone.FAINT)] if hidden else []
+        lines += _note(answer.total, width) if answer.total else []
+        lines += _note(hidden, width, Tone.FAINT) if hidden else []
     elif answer.nothing:
-        lines += [_note(line, width) for line in textwrap.wrap(answer.nothing, width or len(answer.nothing))]
-    if answer.left_out:
-        lines += [Text(), _note(answer.left_out, width, Tone.WARN)]
-    return lines + _broken(answer.lines, width)
+        lines += _note(answer.nothing, width)
+    return lines
 
 
-def _note(text: str, width: int | None, tone: Tone | None = None) -> Text:
-    return Text(text if width is None else crop(text, width), style=tone or "")
+def _parted(answer: Answer) -> list[Line]:
+    """Return all entries, with an empty line behind each that something follows."""
+    lines = [line for entry in answer.entries for line in (*entry, "")]
+    return lines if answer.table is not None else lines[:-1]
+
+
+def _fitting(entries: Sequence[Sequence[Line]], width: int, room: int) -> list[Text]:
+    """Return the first entries, one at least, and a line about the others."""
+    lines: list[Text] = []
+    for count, entry in enumerate(entries):
+        broken = _broken([*entry, ""], width)
+        if count and _rows([*lines, *broken], width) + 1 > room:
+            more = f"… {len(entries) - count} more: --wide shows all, --watch scrolls"
+            return [*lines, *_note(more, width, Tone.FAINT)]
+        lines += broken
+    return [*lines, *_note("… the table: --wide shows it", width, Tone.FAINT)]
+
+
+def _rows(lines: Sequence[Text], width: int) -> int:
+    """Return the rows of a terminal that the lines take: a command is left as long as it is."""
+    return sum(max(1, -(-line.cell_len // width)) for line in lines)
+
+
+def _note(text: str, width: int | None, tone: Tone | None = None) -> list[Text]:
+    """Break a line above or below a table between its words: none of them is lost."""
+    line = Text(text, style=tone or "")
+    lines = [line] if width is None else list(line.wrap(Console(width=width), width))
+    for each in lines:
+        each.rstrip()
+    return lines
 
 
 def _broken(lines: Sequence[Line], width: int | None) -> list[Text]:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from lanelog._text import age, plural, shown
-from lanelog.admin.operate.problems import HEAD_LOCKED, OWNER_GONE, Rank, command
+from lanelog.admin.operate.problem import HEAD_LOCKED, OWNER_GONE, Rank, command
+from lanelog.admin.operate.status import attempts_awaited
+from lanelog.cli._crop import crop
 from lanelog.cli._output import Line
 from lanelog.cli._table import Tone
 
@@ -25,23 +27,46 @@ _VARIES: Final = re.compile(r"[0-9a-f]{8,}|(\d+[a-z]*)+")
 """Numbers, durations and ids: lanes that fail alike differ in these."""
 _NAMED: Final = 3
 """The most lanes of one entry that are named."""
+_LINE: Final = 78
+"""Cells of the line of a topic with dead letters."""
+_TOPIC: Final = 30
 _TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
 
 
-def told(problems: Sequence[Problem], *, most: int, complete: bool = True) -> list[Line]:
-    """Return the lines of all problems, in order.
+def told(problems: Sequence[Problem], *, most: int, complete: bool = True, waiting: int = 0) -> list[list[Line]]:
+    """Return the lines of each entry, in order.
 
-    Problems of one group that are alike stand where the first of them is.
+    Problems of one group that are alike stand where the first of them is. Dead letters of several topics are one entry,
+    with a line for each topic.
 
     Args:
         problems: The worst first.
         most: The number of lanes of a group that were looked at. If all are alike, there may be more.
         complete: Whether all was looked at.
+        waiting: The number of messages that wait for their next attempt.
     """
     if not problems:
-        good = Text("nothing is stuck", style=Tone.GOOD)
-        return [good if complete else Text("nothing is stuck in what was looked at", style=Tone.WARN)]
-    return [line for alike in _alike(problems) for line in (*_lines(alike, most), "")]
+        waits = f"; {attempts_awaited(waiting)}" if waiting else ""
+        good = Text(f"nothing is stuck{waits}", style=Tone.GOOD)
+        return [[good if complete else Text(f"nothing is stuck in what was looked at{waits}", style=Tone.WARN)]]
+    letters = [each for each in problems if each.rank is Rank.DEAD_LETTERS]
+    if len({each.topic for each in letters}) == 1:
+        letters = []
+    others = [each for each in problems if each not in letters]
+    found = [_lines(alike, most) for alike in _alike(others)]
+    return [*found, _letters(letters)] if letters else found
+
+
+def _letters(problems: Sequence[Problem]) -> list[Line]:
+    topics: dict[str, list[Problem]] = {}
+    for each in problems:
+        topics.setdefault(each.topic, []).append(each)
+    lines: list[Line] = [Text.assemble((problems[0].what.upper(), Tone.BAD), f"  {plural(len(topics), 'topic')}")]
+    for topic, found in topics.items():
+        more = f", and {plural(len(found) - 1, 'reason')} more" if len(found) > 1 else ""
+        room = _LINE - len(more)
+        lines.append(Text(crop(f"    {shown(topic, _TOPIC)}: {found[0].detail.partition(';')[0]}", room, 0.8) + more))
+    return [*lines, f"    $ {command('dlq list', problems[0].topic, options=['--reasons'])}"]
 
 
 def _alike(problems: Iterable[Problem]) -> list[list[Problem]]:
@@ -60,18 +85,26 @@ def _lines(alike: Sequence[Problem], most: int) -> list[Line]:
     if len(alike) > 1:
         rest = _together(alike, most)
     tone = _TONES.get(first.rank, Tone.BAD)
-    *sentences, mend = rest[1:]
-    return [Text.assemble((what, tone), rest[0].removeprefix(what)), *map(Text, sentences), mend]  # a command is pasted
+    head, sentence, *pasted = rest  # a stack and a command are left as they are
+    return [Text.assemble((what, tone), head.removeprefix(what)), Text(sentence), *pasted]
 
 
 def _together(alike: Sequence[Problem], most: int) -> list[str]:
     first = alike[0]
     lanes = plural(len(alike), "lane") + (" or more" if len(alike) >= most else "")
     line = f"{first.what.upper()}  {shown(first.topic)} {shown(first.group)} {lanes}"
-    if first.seconds is not None:
-        line += f", the oldest for {age(max(each.seconds or 0 for each in alike))}"
+    if first.since is not None:
+        line += f", the first since {min(each.since for each in alike if each.since is not None)}"
+    elif first.lasted is not None:
+        line += f", the longest for {age(max(each.lasted or 0 for each in alike))}"
+    elif first.seconds is not None:
+        line += f", the oldest waits {age(max(each.seconds or 0 for each in alike))}"
     keys = ", ".join(shown(each.key, 40) for each in alike[:_NAMED])
     more = ", …" if len(alike) > _NAMED else ""
     same = {each.owner if each.what == OWNER_GONE else each.command for each in alike}
-    mend = first.command if len(same) == 1 else command("lanes", first.topic, first.group, options=["--by", "age"])
-    return [line, f"    lanes {keys}{more}; the first: {first.detail}", f"    $ {mend}"]
+    remedy, mend = first.remedy, first.command
+    if len(same) > 1 and first.command_for_all is not None:
+        mend = first.command_for_all
+    elif len(same) > 1:
+        remedy, mend = "which they are", command("lanes", first.topic, first.group, options=["--by", "age"])
+    return [line, f"    lanes {keys}{more}; the first: {first.detail}; {remedy}:", f"    $ {mend}"]

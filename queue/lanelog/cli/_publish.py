@@ -18,7 +18,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from lanelog._codec import utf8
 from lanelog._text import plural, shown
 from lanelog.cli._output import Answer
-from lanelog.cli._verbs import Unfinished, finish, json_option, moment_of, url_option
+from lanelog.cli._times import FORMS, moment_of, told
+from lanelog.cli._verbs import Unfinished, finish, json_option, url_option
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _BATCH, _CHUNK = 1000, 1024 * 1024
 @click.option("--file", "file", type=click.File("rb"), help="One message a line; `-`: standard input.")
 @click.option("--id", "message_id", metavar="ID", help="Makes MESSAGE idempotent: a second time it is a duplicate.")
 @click.option("--delay", type=float, metavar="S", help="Deliver in S seconds, and not at once.")
-@click.option("--deliver-at", metavar="TIME", help="Deliver at a time such as 2026-01-31T12:00:00Z.")
+@click.option("--deliver-at", metavar="TIME", help=f"Deliver at a time such as {FORMS[:-3]}+1h.")
 @click.option("--ttl", type=float, metavar="S", help="Deliver within S seconds, or not at all.")
 @click.option("--metadata", "pairs", multiple=True, metavar="NAME=VALUE", help="Of each message; may be repeated.")
 @json_option
@@ -90,6 +91,8 @@ def publish(
         assert message is not None  # noqa: S101 - for the type checker
         (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
     text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
+    if at is not None and not receipt.offset and not receipt.duplicate:
+        text += f": {told(at)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json)
 
 

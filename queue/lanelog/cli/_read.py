@@ -12,22 +12,27 @@ import click
 from lanelog._places import GroupTopic
 from lanelog._text import shown
 from lanelog.cli import _columns, _totals
-from lanelog.cli._output import Answer
+from lanelog.cli._bounds import Measured, alarms, bounding_letters, measured, monitored
+from lanelog.cli._output import Answer, ago
 from lanelog.cli._pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import Measured, alarms, bounding_letters, limit_option, measured, monitored, reading
+from lanelog.cli._verbs import limit_option, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
-    from lanelog.admin import Admin, GroupInfo
+    from lanelog.admin import Admin, GroupInfo, TopicInfo
 
 
 @click.command()
+@click.argument("topic", metavar="[NAME]", required=False)
 @limit_option
 @reading
-def topics(admin: Admin, *, limit: int) -> Answer:
-    """List the topics, and what they hold."""
+def topics(admin: Admin, *, topic: str | None, limit: int) -> Answer:
+    """List the topics, and what they hold; or describe the topic NAME."""
+    if topic is not None:
+        return _described(admin.topic(topic), admin.now())
     found = admin.topics(limit)
     return Answer(
         data=found,
@@ -36,6 +41,22 @@ def topics(admin: Admin, *, limit: int) -> Answer:
         total=_totals.messages(found, limit),
         nothing="no topic: a topic is there once something is published to it, or a group subscribes",
     )
+
+
+def _described(topic: TopicInfo, now: datetime) -> Answer:
+    of = "dead letter topic" if topic.holds_dead_letters else "topic"
+    about = [
+        (of, shown(topic.topic)),
+        ("lanes", f"{topic.lanes:,}, the newest {ago(topic.newest_lane_at, now)}" if topic.lanes else "0"),
+        ("messages", f"{topic.messages:,} in the log, of {topic.head:,} published"),
+        ("dead letters", f"{topic.dead_letters:,}"),
+        ("  they lie in", ", ".join(map(shown, topic.dead_letter_topics))),
+        ("groups", ", ".join(map(shown, topic.groups)) or "none: nobody reads it, and nothing is collected"),
+    ]
+    if topic.holds_dead_letters:
+        about.pop()  # no group reads one
+    width = max(len(head) for head, _ in about) + 2
+    return Answer(data=topic, lines=[f"{head:<{width}}{text}" for head, text in about if text])
 
 
 @click.command()
@@ -65,11 +86,12 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
 def members(admin: Admin, *, topic: str, group: str) -> Answer:
     """List the subscribers of GROUP on TOPIC, alive or not."""
     found = admin.members(topic, group)
+    finders = (_columns.FOUND_DEAD,) if any(each.found_dead_by for each in found) else ()
     where = _totals.where(topic, group)
     return Answer(
         data=found,
         summary=f"{where}: {_totals.members(found)}",
-        table=Table(_columns.MEMBERS, found, admin.now()),
+        table=Table((*_columns.MEMBERS, *finders), found, admin.now()),
         total=_totals.lanes_of_members(found),
         nothing=f"{where}: no member; nobody has subscribed, or its heartbeat is forgotten",
     )

@@ -16,19 +16,19 @@ from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer
 from lanelog.cli._publish import metadata_of
 from lanelog.cli._table import Table
+from lanelog.cli._times import FORMS, moment_of
 from lanelog.cli._verbs import (
     Verbs,
     changing,
     finish,
-    instant,
     json_option,
     limit_option,
     login,
     reading,
     steering,
     url_option,
+    words,
 )
-from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin
@@ -117,7 +117,7 @@ def add(
 
 @schedule.command(short_help="Let it publish nothing more, until resume.")
 @click.argument("name")
-@click.option("--reason", default="", help="Shown wherever the pause is listed.")
+@words(help="Why; shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
 def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool) -> Answer:
@@ -157,13 +157,11 @@ def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
 @click.argument("expression")
 @_zone_option
 @click.option("--count", default=10, show_default=True, metavar="N", help="So many times, up to 1000.")
-@click.option("--after", metavar="TIME", help="Later than a time such as 2027-03-27T00:00:00Z; default: now.")
+@click.option("--after", metavar="TIME", help=f"Later than a time such as {FORMS}; default: now.")
 @reading
 def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: str | None) -> Answer:
     """Show when EXPRESSION would fire, in its zone and in UTC. Nothing is declared."""
-    begin = None if after is None else instant(after)
-    if after is not None and begin is None:
-        raise ConfigurationError(f"--after {after!r} is no time: write it as 2027-03-27T00:00:00Z")
+    begin = moment_of("--after", after)
     found = admin.preview_schedule(expression, timezone=timezone, count=count, after=begin)
     return Answer(data=found, table=Table(_columns_messages.PREVIEW, found))
 

@@ -13,11 +13,12 @@ from lanelog._text import age, plural
 from lanelog.admin.operate.problems import oldest_first
 from lanelog.admin.operate.status import LANES, members_of
 from lanelog.cli import _columns
+from lanelog.cli._bounds import alarms, measured, monitored
 from lanelog.cli._output import Answer
 from lanelog.cli._pattern import topics_of
 from lanelog.cli._problem_lines import told
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import alarms, measured, monitored, reading
+from lanelog.cli._verbs import reading
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Status
@@ -53,7 +54,8 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     lagging = sorted((group for group in found.groups if group.lag), key=lambda group: oldest_first(group.oldest_age))
     return Answer(
         data=found,
-        before=[summary, "", *told(found.problems, most=LANES, complete=not left_out)],
+        before=[summary, ""],
+        entries=told(found.problems, most=LANES, complete=not left_out, waiting=found.waiting),
         table=Table(_columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
         alarms=alarms(measured(found.groups), max_lag, max_age, left_out=left_out if unproven else ""),
         left_out="" if unproven else left_out,

@@ -6,25 +6,29 @@ nothing was changed. 130: Ctrl-C. Never knows what a verb does.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import getpass
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from attrs import evolve
 
-from lanelog._text import age, shown
+from lanelog._text import shown
+from lanelog.cli._bounds import BOUNDS
+from lanelog.cli._examples import give_examples
 from lanelog.cli._names import give_types
 from lanelog.cli._output import Answer, print_answer
-from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.errors import LanelogError
 from lanelog_command import early
 
 if TYPE_CHECKING:
-    from lanelog.admin import GroupInfo
+    from lanelog.admin import Admin
+    from lanelog.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,13 +39,25 @@ INTERRUPTED: Final = 130
 _PATIENCE: Final = 3.0
 """Seconds after which --watch says that the database does not answer."""
 
-url_option = click.option(
-    "--url", metavar="URL", help="mysql://user:password@host:3306/database; default: LANELOG_URL."
-)
+_URL: Final = "lanelog.cli.url"
+
+
+def innermost(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Return the URL that was given last: before the verb, or behind it."""
+    if value is not None:
+        ctx.meta[_URL] = value
+    found: str | None = ctx.meta.get(_URL)
+    return found
+
+
+_ANY_URL: Final[dict[str, Any]] = {
+    "metavar": "URL",
+    "help": "mysql://user:password@host:3306/database; default: LANELOG_URL.",
+    "callback": innermost,
+}
+url_option = click.option("--url", **_ANY_URL)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-wide_option = click.option(
-    "--wide", is_flag=True, help="Show all columns and crop nothing, however long the lines are."
-)
+wide_option = click.option("--wide", is_flag=True, help="Show all columns and all entries, and crop nothing.")
 why_option = click.option("--why", default="", metavar="TEXT", help="Why; `lanelog audit` shows it.")
 limit_option = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
@@ -73,6 +89,10 @@ class Verbs(click.Group):
     draining: Collection[str] = ()
     """Verbs that end in order at a SIGTERM of before they ran. It ends all others as it ends any program."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.params.append(click.Option(["--url"], expose_value=False, **_ANY_URL))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs, in order."""
         return sorted({*super().list_commands(ctx), *(name for names in self.rooms.values() for name in names)})
@@ -83,17 +103,36 @@ class Verbs(click.Group):
             if cmd_name in names and cmd_name not in self.commands:
                 for verb in import_module(f"lanelog.cli.{room}").VERBS:
                     give_types(verb)
+                    give_examples(verb, verb.name or "")
                     self.add_command(verb)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Do as click does. From here on SIGTERM ends the command, unless the verb drains."""
+        """Do as click does. From here on SIGTERM ends the command, unless the verb drains.
+
+        A command that is not there is refused with the one that may be meant.
+        """
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {args[0]!r}{self._meant(ctx, args[0])}", ctx)
         name, verb, rest = super().resolve_command(ctx, args)
         if name not in self.draining:
             early.end()
         return name, verb, rest
+
+    def _meant(self, ctx: click.Context, wrong: str) -> str:
+        """Return the question whether another command is meant: one of this name elsewhere, or one with a name like it.
+
+        Imports the modules of all verbs, because subcommands stand there: only after a mistake.
+        """
+        last = {name: [name] for name in self.list_commands(ctx)}
+        for name in list(last):
+            verb = self.get_command(ctx, name)
+            for below in verb.commands if isinstance(verb, click.Group) else ():
+                last.setdefault(below, []).append(f"{name} {below}")
+        close = [wrong] if wrong in last else difflib.get_close_matches(wrong, last, n=1)
+        return "".join(f", did you mean {' or '.join(map(repr, last[name]))}" for name in close)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -154,7 +193,7 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
         connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect
         with connect(url) as client:
-            look = functools.partial(function, client.admin, **params)
+            look = functools.partial(_of, client, function, client.admin, **params)
             if watch:
                 from lanelog.cli import _watch
 
@@ -180,6 +219,13 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
     return verb
 
 
+def _of(client: Client, function: Callable[..., Answer], admin: Admin, **params: Any) -> Answer:
+    """Return the answer of the verb, with the name of its database."""
+    config = client.config
+    host = config.unix_socket or f"{config.host}:{config.port}"
+    return evolve(function(admin, **params), database=f"{shown(config.database)} at {shown(host)}")
+
+
 def changing(function: Callable[..., Answer], *, why: bool = True) -> Callable[..., None]:
     """Make a verb of `function(admin, …, dry_run) -> Answer` that only shows what it would do without --execute.
 
@@ -203,11 +249,30 @@ def _changing(function: Callable[..., Answer], flag: str, *, why: bool) -> Calla
         dry_run = params.pop(flag) is (flag == "dry_run")
         reason = params.pop("why") if why else ""
         with lanelog.connect(url) as client:
-            answer = function(client.admin.acting(login(), reason), dry_run=dry_run, **params)
+            answer = _of(client, function, client.admin.acting(login(), reason), dry_run=dry_run, **params)
         how = "add --execute to do it" if flag == "execute" else "leave --dry-run out to do it"
         finish(answer, as_json=as_json, note=f"nothing was changed: {how}" if dry_run else None)
 
     return url_option(json_option(why_option(verb) if why else verb))
+
+
+def words(*, required: bool = False, help: str) -> Callable[[F], F]:  # noqa: A002 - as click calls it
+    """Add --why to a verb that keeps the operator's words itself, as its `reason`. --reason selects dead letters."""
+    given: dict[str, Any] = {"required": True} if required else {"default": ""}
+
+    def add(function: F) -> F:
+        function = click.option(
+            "--reason", "refused", hidden=True, is_eager=True, expose_value=False, callback=_not_reason
+        )(function)
+        return click.option("--why", "reason", metavar="TEXT", help=help, **given)(function)
+
+    return add
+
+
+def _not_reason(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    """Refuse the spelling of before: a script that has it must not pause or skip without its words."""
+    if value is not None:
+        raise click.UsageError("--reason selects dead letters: say why with --why", ctx)
 
 
 def login() -> str:
@@ -216,105 +281,6 @@ def login() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # this user id has no name, as in a container
         return ""
-
-
-BOUNDS: Final = ("max_lag", "max_age", "max_dead_letters")
-LETTERS_MAX: Final = 9999
-"""The greatest bound of --max-dead-letters. `Admin.dead_letters` reads at most one dead letter more."""
-
-
-def bounding_letters(function: F) -> F:
-    """Add --max-dead-letters."""
-    return click.option(
-        "--max-dead-letters",
-        type=click.IntRange(0, LETTERS_MAX),
-        metavar="N",
-        help="Exit with status 1 if there are more than N dead letters.",
-    )(function)
-
-
-def monitored(function: F) -> F:
-    """Add --max-lag and --max-age."""
-    function = click.option(
-        "--max-age",
-        type=click.FloatRange(0),
-        metavar="S",
-        help="Exit with status 1 if the oldest unsettled message is older than S seconds.",
-    )(function)
-    return click.option(
-        "--max-lag",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Exit with status 1 if more than N messages are unsettled.",
-    )(function)
-
-
-class Measured(NamedTuple):
-    """A place with the numbers that bounds are about."""
-
-    name: str
-    lag: int
-    oldest: float | None
-    """Seconds since its oldest unsettled message was written. None: nothing is unsettled."""
-    exact: bool = True
-    """False: there may be an older one."""
-
-
-def measured(groups: Iterable[GroupInfo]) -> list[Measured]:
-    """Return what bounds are about, of groups."""
-    return [
-        Measured(f"{shown(each.topic)} {shown(each.group)}", each.lag, each.oldest_age, each.oldest_age_exact)
-        for each in groups
-    ]
-
-
-def alarms(
-    what: Sequence[Measured],
-    max_lag: int | None,
-    max_age: float | None,
-    *,
-    dying: Sequence[str] = (),
-    max_dead_letters: int | None = None,
-    left_out: str = "",
-) -> tuple[str, ...]:
-    """Return one line at most: which bound is exceeded and by how much, the worst first.
-
-    Args:
-        what: The places.
-        max_lag: The bound of the lag. None: no bound.
-        max_age: The bound of the age, in seconds. None: no bound.
-        dying: The names of places with more than `max_dead_letters`.
-        max_dead_letters: The bound of dead letters. None: no bound.
-        left_out: Says that some places were not looked at: nobody knows whether a bound holds for those.
-    """
-    late = [(each.name, each.lag) for each in what if max_lag is not None and each.lag > max_lag]
-    old = [
-        (each.name, each.oldest)
-        for each in what
-        if max_age is not None and each.oldest is not None and each.oldest > max_age
-    ]
-    exceeded = {name for name, _ in old}
-    unknown = [each.name for each in what if max_age is not None and not each.exact and each.name not in exceeded]
-    parts = []
-    if late:
-        name, lag = max(late, key=lambda each: each[1])
-        parts.append(f"lag {lag:,} > {max_lag:,} on {name}{_more(late)}")
-    if old:
-        name, oldest = max(old, key=lambda each: each[1])
-        parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
-    if unknown:
-        parts.append(
-            f"the oldest age of {unknown[0]}{_more(unknown)} is a lower bound: too many lanes lag to know it exactly"
-        )
-    if dying:
-        parts.append(f"dead letters > {max_dead_letters} on {dying[0]}{_more(dying)}")
-    if left_out and any(bound is not None for bound in (max_lag, max_age, max_dead_letters)):
-        parts.append(left_out)
-    return ("; ".join(parts),) if parts else ()
-
-
-def _more(found: Sequence[object]) -> str:
-    return f" and {len(found) - 1} more" if len(found) > 1 else ""
 
 
 def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | None = None) -> None:
@@ -331,32 +297,3 @@ def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | Non
 def rest(seconds: float) -> None:
     """Wait. An Event's wait hears Ctrl-C."""
     threading.Event().wait(seconds)
-
-
-# -- arguments ---------------------------------------------------------------------------------------------------------
-
-
-def instant(text: str) -> datetime | None:
-    """Return an ISO 8601 time with its offset from UTC; None if the text is no time.
-
-    Raises ConfigurationError for a time without an offset from UTC.
-    """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if found.tzinfo is None:
-        raise ConfigurationError(
-            f"the time {text!r} has no time zone: write {found.isoformat()}Z for UTC, or {found.isoformat()}+02:00"
-        )
-    return found
-
-
-def moment_of(option: str, text: str | None) -> datetime | None:
-    """Return the time that an option names, if it was given. Raises ConfigurationError for a text that is no time."""
-    if text is None:
-        return None
-    found = instant(text)
-    if found is None:
-        raise ConfigurationError(f"{option} {text!r} is no time: write 2026-01-31T12:00:00Z")
-    return found

@@ -1,12 +1,13 @@
 """`--watch`: the same look again and again, with a clock, until `q` or Ctrl-C.
 
-Owns the rhythm, the keyboard and the line about a database that does not answer. Never decides what is looked at. It
-restores the settings of the terminal, however it ends.
+Owns the rhythm, the keyboard, what is scrolled to, and the line about a database that does not answer. Never decides
+what is looked at. It restores the settings of the terminal, however it ends.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -14,9 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from enum import Enum
+from typing import Final
 
 import click
-from attrs import define
+from attrs import define, evolve
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -30,8 +33,36 @@ from lanelog.errors import LanelogError
 PATIENCE = 10
 """A pause is at least so many times as long as the look before it: who watches must not keep a server busy."""
 
-Wait = Callable[[float], bool]
-"""Waits for a number of seconds. True: `q` was pressed."""
+
+class Key(Enum):
+    """What a key does."""
+
+    QUIT = "quit"
+    UP = "up"
+    DOWN = "down"
+    PAGE_UP = "page up"
+    PAGE_DOWN = "page down"
+
+
+_KEYS: Final = {
+    b"q": Key.QUIT,
+    b"Q": Key.QUIT,
+    b"k": Key.UP,
+    b"\x1b[A": Key.UP,
+    b"\x1bOA": Key.UP,
+    b"j": Key.DOWN,
+    b"\x1b[B": Key.DOWN,
+    b"\x1bOB": Key.DOWN,
+    b"b": Key.PAGE_UP,
+    b"\x1b[5~": Key.PAGE_UP,
+    b" ": Key.PAGE_DOWN,
+    b"\x1b[6~": Key.PAGE_DOWN,
+}
+_PRESSED: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|.", re.DOTALL)
+"""One key as a terminal sends it."""
+
+Wait = Callable[[float], list[Key]]
+"""Waits for a number of seconds, or until keys were pressed that do something. None were: the time is over."""
 
 
 @define(eq=False)
@@ -112,30 +143,53 @@ def _screens(watched: Watched, interval: float, console: Console, *, wide: bool)
     title = f"{click.get_current_context().command_path}, every {interval:g}s"
     watched.turn()  # before the terminal is changed: an error of the first look is one line, as without --watch
     with _keyboard() as wait, Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        top = 0
         while True:
-            width, height = console.size
-            lines = screen(watched, title, _now(), width=width, height=height, wide=wide)
-            live.update(Group(*lines), refresh=True)
-            if wait(watched.pause(interval)):
-                return
+            due = time.monotonic() + watched.pause(interval)
+            while True:
+                width, height = console.size
+                lines, top = screen(watched, title, _now(), width=width, height=height, wide=wide, top=top)
+                live.update(Group(*lines), refresh=True)
+                keys = wait(max(0.0, due - time.monotonic()))
+                if Key.QUIT in keys:
+                    return
+                if not keys:
+                    break
+                top += sum(_step(key, height) for key in keys)
             watched.turn()
 
 
-def screen(watched: Watched, title: str, now: datetime, *, width: int, height: int, wide: bool) -> list[Text]:
-    """Return at most `height` lines: the clock, a missing answer, and the last answer."""
-    lines = [Text(crop(f"{title}  {now:%H:%M:%S}  q ends it", width), style=Tone.FAINT)]
+def _step(key: Key, height: int) -> int:
+    """Return by how many lines a key scrolls down."""
+    page = max(1, height // 2)
+    return {Key.UP: -1, Key.DOWN: 1, Key.PAGE_UP: -page, Key.PAGE_DOWN: page}[key]
+
+
+def screen(
+    watched: Watched, title: str, now: datetime, *, width: int, height: int, wide: bool, top: int = 0
+) -> tuple[list[Text], int]:
+    """Return at most `height` lines: the clock, a missing answer, and of the last answer what is scrolled to.
+
+    `top`: the first line of the answer to show. Returned as it is, or as the answer allows.
+    """
+    answer = watched.answer
+    database = f"  {answer.database}" if answer is not None and answer.database else ""
+    lines = [Text(crop(f"{title}  {now:%H:%M:%S}  q ends it{database}", width), style=Tone.FAINT)]
     if watched.silent_since is not None:
         lines.append(Text(crop(watched.complaint, width), style=Tone.BAD))
     lines.append(Text())
-    if watched.answer is not None:
-        lines += on_screen(watched.answer, None if wide else width)
+    body = [] if answer is None else on_screen(evolve(answer, database=""), None if wide else width)
     room = max(1, height - 1)  # the cursor stands in the last line
-    if len(lines) > room:
-        missing = len(lines) - room + 1
-        lines = [*lines[: room - 1], Text(crop(f"… {missing} more lines than this window has", width), Tone.FAINT)]
+    if len(lines) + len(body) <= room:
+        top, lines = 0, [*lines, *body]
+    else:
+        shown_lines = max(1, room - len(lines) - 1)
+        top = max(0, min(top, len(body) - shown_lines))
+        where = f"lines {top + 1} to {top + shown_lines} of {len(body)}: ↓ ↑ or space scroll"
+        lines = [*lines, *body[top : top + shown_lines], Text(crop(where, width), Tone.FAINT)]
     for line in lines:
         line.no_wrap, line.overflow = True, "crop"
-    return lines
+    return lines, top
 
 
 @contextmanager
@@ -153,21 +207,24 @@ def _keyboard() -> Iterator[Wait]:
     handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         tty.setcbreak(stdin)
-        yield lambda seconds: _pressed_q(stdin, seconds)
+        yield lambda seconds: _pressed(stdin, seconds)
     finally:
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
         signal.signal(signal.SIGTERM, handler)
 
 
-def _slept(seconds: float) -> bool:
+def _slept(seconds: float) -> list[Key]:
     select.select([], [], [], seconds)
-    return False
+    return []
 
 
-def _pressed_q(keyboard: int, seconds: float) -> bool:
-    """Wait until `q`, or until the time is over. Other keys do nothing. A closed terminal ends it, too."""
+def _pressed(keyboard: int, seconds: float) -> list[Key]:
+    """Wait until keys that do something, or until the time is over. A closed terminal ends the watch, as `q` does."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
-        if select.select([keyboard], [], [], left)[0] and os.read(keyboard, 1) in {b"q", b"Q", b""}:
-            return True
-    return False
+        if select.select([keyboard], [], [], left)[0]:
+            data = os.read(keyboard, 64)
+            keys = [_KEYS[key] for key in _PRESSED.findall(data) if key in _KEYS] if data else [Key.QUIT]
+            if keys:
+                return keys
+    return []

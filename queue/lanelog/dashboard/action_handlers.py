@@ -19,13 +19,14 @@ from lanelog._telemetry import get_logger
 from lanelog._text import moment, shown
 from lanelog.admin import Admin, Status
 from lanelog.admin.lookup.arguments import BY_MAX
+from lanelog.dashboard import outcomes
 from lanelog.dashboard.access import Access
 from lanelog.dashboard.actions import ACTIONS, Doer, WebAction
 from lanelog.dashboard.guard import USER
 from lanelog.dashboard.jobs import Job, Jobs, JobStopped, Progress
 from lanelog.dashboard.live import Fragment, Streams
 from lanelog.dashboard.looks import SharedLook
-from lanelog.dashboard.rendering import RESULT_MAX, Renderer, told
+from lanelog.dashboard.rendering import RESULT_MAX, Renderer
 from lanelog.dashboard.views import WebPage, link
 from lanelog.errors import ConfigurationError
 
@@ -59,16 +60,19 @@ class ActionHandlers:
     _streams: Streams
 
     def preview(self, request: Request) -> Response:
-        """Show what an action would change, and ask why."""
+        """Show what an action would change, and ask why. Where it destroys, ask for a name, too."""
         action = self._permitted(request)
         if isinstance(action, Response):
             return action
         given = dict(request.query_params)
         fields = {name: given[name] for name in (*action.needs, *action.may) if given.get(name)}
-        planned = None
+        planned: tuple[str, ...] = ()
+        loses = action.red
         if set(action.needs) <= fields.keys() or not action.asks:
             doer = Doer(by=request.scope[USER], why="", dry_run=True)
-            planned = told(action.verb(self._admin, action.chosen(given), doer))
+            fields = dict(action.fixed(self._admin, action.chosen(given)))
+            result = action.verb(self._admin, fields, doer)
+            planned, loses = outcomes.sentences(result), action.loses(result)
         asked_last = {name: label for name, label in action.asks.items() if name not in action.needs}
         return self._renderer.page(
             request,
@@ -84,6 +88,9 @@ class ActionHandlers:
             # In the address, and not in fields: a browser turns each end of a line in a field into CR and LF.
             chosen=urlencode({name: value for name, value in fields.items() if name not in asked_last}),
             planned=planned,
+            typed=fields[action.typed] if loses and planned else None,
+            loses=loses,
+            back=outcomes.places(fields)[0],
         )
 
     async def act(self, request: Request) -> Response:
@@ -96,14 +103,15 @@ class ActionHandlers:
 
     def _act(self, request: Request, action: WebAction, form: Mapping[str, str]) -> Response:
         """Run the verb. A form that is sent twice runs it twice. The second time, little or nothing is left to do."""
-        fields = action.chosen(form)
+        fields = action.fixed(self._admin, action.chosen(form))
         why = form.get("why", "").strip()
         if not why:
             raise ConfigurationError("say why: the reason is kept in the audit and in the log")
         doer = Doer(by=request.scope[USER], why=why, dry_run=False)
+        self._confirmed(action, fields, doer, form.get("typed", ""))
         name = request.path_params["name"]
         if not action.long:
-            return self._done(request, action, doer, self._run(name, action, fields, doer))
+            return self._done(request, action, doer, fields, self._run(name, action, fields, doer))
         job = Job(title=action.label, by=doer.by, why=why, place=fields)
 
         def count() -> int:
@@ -114,11 +122,22 @@ class ActionHandlers:
 
         self._jobs.start(job, count, verb)
         if job.wait(SHORT) and job.error is None:
-            return self._done(request, action, doer, job.result)
+            return self._done(request, action, doer, fields, job.result)
         if job.error is not None and not isinstance(job.error, JobStopped):
             raise job.error
         root = request.scope.get("root_path", "").rstrip("/")
         return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
+
+    def _confirmed(self, action: WebAction, fields: Mapping[str, str], doer: Doer, typed: str) -> None:
+        """Refuse what destroys, unless its name was typed.
+
+        Whether it destroys is asked again: the log goes on between the preview and the click.
+        """
+        if not action.typed or typed.strip() == fields[action.typed].strip():
+            return
+        if action.red or action.loses(action.verb(self._admin, fields, evolve(doer, dry_run=True))):
+            name = shown(fields[action.typed], RESULT_MAX)
+            raise ConfigurationError(f"this destroys something: type {name} to confirm it; nothing was changed")
 
     def _run(self, name: str, action: WebAction, fields: Mapping[str, str], doer: Doer) -> Any:
         """Run a verb, and log it.
@@ -139,8 +158,17 @@ class ActionHandlers:
         log.bind(**context).warning("action.done")
         return result
 
-    def _done(self, request: Request, action: WebAction, doer: Doer, result: Any) -> Response:
-        page = WebPage(title=f"{action.label}: done", lead=f"By {doer.by}: {doer.why}", facts=tuple(told(result)))
+    def _done(
+        self, request: Request, action: WebAction, doer: Doer, fields: Mapping[str, str], result: Any
+    ) -> Response:
+        ended = "done" if getattr(result, "changed", True) else "nothing to do"
+        page = WebPage(
+            title=f"{action.label}: {ended}",
+            lead=f"By {doer.by}: {doer.why}",
+            sentences=outcomes.sentences(result),
+            links=outcomes.places(fields),
+            buttons=outcomes.undo(result),
+        )
         return self._renderer.sheets(request, page)
 
     def _permitted(self, request: Request) -> WebAction | Response:
@@ -214,7 +242,7 @@ def _shown(job: Job) -> dict[str, Any]:
         "job": job,
         "running": running,
         "facts": facts,
-        "result": told(job.result) if job.result is not None else [],
+        "result": outcomes.sentences(job.result) if job.result is not None else (),
     }
 
 

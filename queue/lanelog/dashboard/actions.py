@@ -1,4 +1,4 @@
-"""What the dashboard can change: for each action its fields, and its verb of administration.
+"""What the dashboard can change: for each action its fields, its verb of administration, and whether it destroys.
 
 Owns this table. Never decides who may act (`action_handlers` does), and never talks to a browser. The preview is the
 verb itself, with `dry_run`.
@@ -6,13 +6,17 @@ verb itself, with `dry_run`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from attrs import frozen
 
+from lanelog._text import moment
 from lanelog.admin import Admin
 from lanelog.admin.lookup.arguments import unheard
+from lanelog.dashboard.views import WebButton, link
 from lanelog.errors import ConfigurationError
 
 
@@ -32,6 +36,11 @@ Fields = Mapping[str, str]
 Verb = Callable[[Admin, Fields, Doer], Any]
 
 
+def always(_planned: Any) -> bool:
+    """Tell that an action destroys, whatever its preview says."""
+    return True
+
+
 @frozen(kw_only=True)
 class WebAction:
     """One action."""
@@ -47,7 +56,22 @@ class WebAction:
     """Fields that a person fills in, each with its label. What is in `may` changes nothing of the preview."""
     long: bool = False
     """Whether it may take minutes. Then the result of its verb has `messages`."""
+    typed: str = ""
+    """The field whose value a person must type before something is lost for good. Empty: nothing ever is."""
+    destroys: Callable[[Any], bool] = always
+    """Given the preview's value: whether something is lost for good. It counts only together with `typed`."""
+    fixed: Callable[[Admin, Fields], Fields] = lambda _, fields: fields
+    """Returns the fields with what is relative in them made absolute, so that the click does what the preview said."""
     verb: Verb
+
+    @property
+    def red(self) -> bool:
+        """Whether it always destroys: then the buttons that lead to it say so, too."""
+        return bool(self.typed) and self.destroys is always
+
+    def loses(self, planned: Any) -> bool:
+        """Return whether the action would lose something for good, given its preview."""
+        return bool(self.typed) and self.destroys(planned)
 
     def chosen(self, given: Fields) -> dict[str, str]:
         """Return the fields of this action. Refuse a request without one that it needs."""
@@ -82,8 +106,28 @@ def _resume(admin: Admin, at: Fields, doer: Doer) -> Any:
 
 
 def _seek(admin: Admin, at: Fields, doer: Doer) -> Any:
-    to: str | int = whole("to", at["to"]) if at["to"].isdecimal() else at["to"]
+    to = at["to"] if at["to"] in ENDS else whole("to", at["to"]) if at["to"].isdecimal() else instant(at["to"])
     return admin.seek(at["topic"], at["group"], key=at.get("key"), to=to, dry_run=doer.dry_run)
+
+
+def _fixed(admin: Admin, at: Fields) -> Fields:
+    """Return the fields of a seek. `-2h` becomes the time two hours before the database's."""
+    relative = RELATIVE.fullmatch(at["to"].strip())
+    if not relative:
+        return at
+    back = timedelta(**{UNITS[relative[2]]: int(relative[1])})
+    return {**at, "to": moment(admin.now() - back)}
+
+
+def instant(text: str) -> datetime:
+    """Return a time, in UTC if it names no zone."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f"to must be {', '.join(ENDS)}, an offset, a time such as 2026-11-27T09:00 (UTC), or -2h; not {text[:40]!r}"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _redrive(admin: Admin, at: Fields, doer: Doer) -> Any:
@@ -103,6 +147,18 @@ def _delete_group(admin: Admin, at: Fields, doer: Doer) -> Any:
     return admin.delete_group(at["topic"], at["group"], dry_run=doer.dry_run)
 
 
+def _pause_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.pause_schedule(at["name"], by=doer.by[:255], reason=doer.why, dry_run=doer.dry_run)
+
+
+def _resume_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.resume_schedule(at["name"], dry_run=doer.dry_run)
+
+
+def _remove_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
+    return admin.remove_schedule(at["name"], dry_run=doer.dry_run)
+
+
 def _letters(at: Fields) -> dict[str, Any]:
     """Return the choice of dead letters: one by its id, or all of a reason. A missing field never means all."""
     if "id" in at:
@@ -120,6 +176,9 @@ def whole(name: str, text: str) -> int:
 
 
 DIGITS_MAX: Final = 18
+ENDS: Final = ("earliest", "latest")
+RELATIVE: Final = re.compile(r"-([0-9]{1,5})([smhd])")
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 _LANE = ("topic", "group", "key")
 _GROUP = ("topic", "group")
@@ -129,6 +188,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         label="Skip the message",
         warning="The group never handles this message. The lane goes on with the next one.",
         needs=(*_LANE, "offset"),
+        typed="offset",
         verb=_skip,
     ),
     "retry": WebAction(
@@ -160,7 +220,10 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         warning="Going back handles messages again. Going forward leaves messages out.",
         needs=(*_GROUP, "to"),
         may=("key",),
-        asks={"to": "To: earliest, latest or an offset"},
+        asks={"to": "To: earliest, latest, a time in UTC (2026-11-27T09:00), -2h, or of one lane an offset"},
+        fixed=_fixed,
+        typed="group",
+        destroys=lambda planned: planned.passed > 0,
         verb=_seek,
     ),
     "redrive": WebAction(
@@ -178,14 +241,41 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         needs=_GROUP,
         may=("id", "letters"),
         long=True,
+        typed="group",
         verb=_delete_letters,
     ),
     "delete-group": WebAction(
         label="Delete the group",
-        warning="Its place in the topic is forgotten, and what only it held back is collected. "
+        warning="Its offsets in the topic are forgotten, and messages that only it kept are collected. "
         "This cannot be taken back.",
         needs=_GROUP,
+        typed="group",
         verb=_delete_group,
+    ),
+    "pause-schedule": WebAction(
+        label="Pause the schedule",
+        warning="It publishes nothing until it is resumed. Times that pass meanwhile are skipped.",
+        needs=("name",),
+        verb=_pause_schedule,
+    ),
+    "resume-schedule": WebAction(
+        label="Resume the schedule",
+        warning="It publishes again, from its next time on.",
+        needs=("name",),
+        verb=_resume_schedule,
+    ),
+    "remove-schedule": WebAction(
+        label="Remove the schedule",
+        warning="It publishes nothing more. What it has published stays. A process that declares it creates it again.",
+        needs=("name",),
+        typed="name",
+        verb=_remove_schedule,
     ),
 }
 """By the last part of its address."""
+
+
+def button(name: str, text: str = "", /, **fields: object) -> WebButton:
+    """Return the button that leads to the preview of an action."""
+    action = ACTIONS[name]
+    return WebButton(text=text or action.label, href=link(f"act/{name}", **fields), red=action.red)

@@ -6,6 +6,7 @@ actions in `action_handlers`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -22,7 +23,7 @@ from lanelog._places import GroupTopic
 from lanelog._text import moment
 from lanelog.admin import Admin, Status
 from lanelog.client import Client
-from lanelog.dashboard import charts, pages, stuck
+from lanelog.dashboard import charts, pages, stuck, tiles
 from lanelog.dashboard.access import Access
 from lanelog.dashboard.action_handlers import ActionHandlers, TooMuch
 from lanelog.dashboard.asked import Asked, Maker
@@ -33,13 +34,17 @@ from lanelog.dashboard.looks import SharedLook
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.rendering import Renderer, trouble
 from lanelog.dashboard.samples import SPAN, Samples
-from lanelog.dashboard.views import link
+from lanelog.dashboard.views import WebPlace, link
 from lanelog.errors import LanelogError
 
+ENVIRONMENT: Final = "LANELOG_ENVIRONMENT"
+"""The variable that says what the database is for."""
 FRESH: Final = 2.0
 """Seconds for which all open pages get the same answer."""
 REFRESH: Final = 10
 """Seconds after which a page that changes reloads itself, where it can have no stream of events."""
+TILES: Final = 3600
+"""Seconds that the curves of the front page show."""
 _SPANS: Final = {"1": 3600, "6": SPAN}
 """Seconds that charts show, by what the address says."""
 _STATIC: Final = {
@@ -50,7 +55,12 @@ _STATIC: Final = {
 
 
 def dashboard(
-    client: Client, access: Access | None = None, *, mask: Mask | None = None, pace: WebPace | None = None
+    client: Client,
+    access: Access | None = None,
+    *,
+    mask: Mask | None = None,
+    pace: WebPace | None = None,
+    environment: str | None = None,
 ) -> ASGIApp:
     """Return the dashboard of a client's database as an ASGI application, to be served or mounted under a prefix.
 
@@ -62,6 +72,8 @@ def dashboard(
         access: Who may use it. None: every user of this machine, without actions.
         mask: Called with a message whose payload is to be shown. Returns the bytes to show instead.
         pace: How often it looks. None: as `WebPace()` says.
+        environment: What the database is for, such as `production`: every page shows it beside the database's name.
+            None: the variable `LANELOG_ENVIRONMENT`, or nothing.
 
     Example:
         Below `/queue` of a FastAPI application, whose host name is `shop.example.com`::
@@ -69,13 +81,26 @@ def dashboard(
             access = Access(hosts=("shop.example.com",), token=os.environ["LANELOG_WEB_TOKEN"])
             app.mount("/queue", dashboard(client, access))
     """
-    return assemble(client, access, mask=mask, pace=pace, live=True)
+    return assemble(client, access, mask=mask, pace=pace, environment=environment, live=True)
 
 
-def assemble(client: Client, access: Access | None, *, mask: Mask | None, pace: WebPace | None, live: bool) -> ASGIApp:
+def assemble(
+    client: Client,
+    access: Access | None,
+    *,
+    mask: Mask | None,
+    pace: WebPace | None,
+    environment: str | None,
+    live: bool,
+) -> ASGIApp:
     """Return the application. Without `live`, pages reload themselves instead of asking for streams of events."""
     rules = access or Access()
-    return Guard(_Site(client.admin, rules, mask, pace or WebPace(), live).application(), rules)
+    place = WebPlace(
+        database=client.config.database,
+        address=client.config.address(),
+        environment=os.environ.get(ENVIRONMENT, "") if environment is None else environment,
+    )
+    return Guard(_Site(client.admin, rules, mask, pace or WebPace(), place, live).application(), rules)
 
 
 @define(eq=False)
@@ -86,6 +111,7 @@ class _Site:
     _access: Access
     _mask: Mask | None
     _pace: WebPace
+    _place: WebPlace
     _live: bool
     _streams: Streams = field(init=False)
     _status: SharedLook[Status] = field(init=False)
@@ -97,7 +123,7 @@ class _Site:
         self._status = SharedLook(lambda before: self._admin.status(since=before), FRESH)
         self._samples = Samples(self._status, self._pace.sample)
         self._streams = Streams(self._pace)
-        self._renderer = Renderer(self._access, self._live)
+        self._renderer = Renderer(self._access, self._live, self._place)
 
     def application(self) -> ASGIApp:
         """Return the routes."""
@@ -153,12 +179,21 @@ class _Site:
         try:
             status = self._status()
         except LanelogError as error:
-            return {"headline": f"{trouble(error)}: {error}", "tone": "bad", "cards": [], "more": 0, "at": ""}
+            return {
+                "headline": f"{trouble(error)}: {error}",
+                "tone": "bad",
+                "tiles": [],
+                "cards": [],
+                "more": 0,
+                "at": "",
+            }
         line, tone = stuck.headline(status)
         more = max(0, len(status.problems) - stuck.SHOWN)
         return {
             "headline": line,
             "tone": tone,
+            "tiles": tiles.tiles(status, charts.draw(self._samples.latest(TILES), lambda _: True)),
+            "box": (charts.WIDTH, charts.HEIGHT),
             "cards": stuck.cards(status),
             "more": more,
             "at": moment(status.at),
@@ -207,6 +242,7 @@ class _Site:
                 fields=dict(request.query_params),
                 mask=self._mask,
                 status=self._status,
+                rates=self._samples.rates,
                 jobs=self._jobs,
             )
             return self._renderer.sheets(request, make(asked))

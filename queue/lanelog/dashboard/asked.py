@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cached_property
 
 from attrs import field, frozen
 
+from lanelog._places import GroupTopic
+from lanelog._text import age, moment
 from lanelog.admin import Admin, Status
 from lanelog.dashboard.jobs import Jobs
 from lanelog.dashboard.payload import Mask
-from lanelog.dashboard.views import WebPage
+from lanelog.dashboard.views import WebCell, WebPage
 from lanelog.errors import ConfigurationError
 
 
@@ -22,6 +26,8 @@ class Asked:
     mask: Mask | None
     status: Callable[[], Status]
     """The shared look at the whole log: groups of all topics cost a look at all lanes."""
+    rates: Callable[[], Mapping[GroupTopic, tuple[float, float]]]
+    """What was published and settled in a second, by group, where two samples know."""
     jobs: Jobs
     """The actions of this process that run, or have ended."""
 
@@ -31,6 +37,23 @@ class Asked:
         if not value:
             raise ConfigurationError(f"the address names no {name}")
         return value
+
+    @cached_property
+    def now(self) -> datetime:
+        """The database's clock. Only a page that shows a time asks for it."""
+        return self.admin.now()
+
+    def when(self, at: datetime | None) -> str:
+        """Return a time, and how long ago it was."""
+        return moment(at) if at is None else f"{moment(at)} ({self.ago(at).text})"
+
+    def ago(self, at: datetime | None) -> WebCell:
+        """Return how long ago a time was, or how far away it is, with the time itself for a mouse that rests there."""
+        if at is None:
+            return WebCell(moment(at))
+        seconds = (self.now - at).total_seconds()
+        text = f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"
+        return WebCell(text, title=moment(at))
 
 
 Maker = Callable[[Asked], WebPage]

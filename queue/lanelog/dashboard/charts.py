@@ -98,7 +98,7 @@ def draw(samples: Sequence[Sample], chosen: Callable[[GroupTopic], bool]) -> lis
         newest=_interval(samples[-2], samples[-1], 0.0, chosen),
     )
     return [
-        _chart("Messages a second", drawn, _rate_text, ("published", _published), ("settled", _settled)),
+        _chart("Messages a second", drawn, rate_text, ("published", _published), ("settled", _settled)),
         _chart("Lag, in messages", drawn, _count_text, ("lag", lambda each: each.lag)),
         _chart("Age of the oldest message", drawn, age, ("age", lambda each: each.oldest)),
         _chart("Latency, from publish to settlement", drawn, age, ("latency", _latency)),
@@ -177,7 +177,8 @@ def _latency(each: _Interval) -> float | None:
     return None if each.lag else 0.0
 
 
-def _rate_text(value: float | None) -> str:
+def rate_text(value: float | None) -> str:
+    """Return a number in a second. None is not known."""
     return "-" if value is None else f"{value:,.{int(value < _FEW)}f}"
 
 

@@ -1,4 +1,4 @@
-"""The pages that show messages: one message, dead letters, schedules, and what is delayed.
+"""The pages that show messages: one message, schedules, and what is delayed.
 
 Owns what they show of a message. A payload is shown only when the address asks for it, in the form that it names.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from lanelog._engine.lane.error_text import summary
-from lanelog._text import age, moment, plural, shown
-from lanelog.admin import DeadLetterReason, HistoryInfo, MessageInfo
-from lanelog.dashboard.actions import whole
+from lanelog._text import age, plural, shown
+from lanelog.admin import HistoryInfo, MessageInfo
+from lanelog.dashboard.actions import button, whole
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import FORMS, as_read
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -18,7 +18,8 @@ from lanelog.errors import ConfigurationError
 
 RECENT: Final = 20
 """Messages of a lane that are shown from one offset on."""
-_LETTERS: Final = 100
+_DELAYED: Final = 100
+"""Delayed messages on one page."""
 _ERROR: Final = 120
 
 
@@ -34,7 +35,7 @@ def sheet(asked: Asked, title: str, topic: str, key: str, first: int, end: int |
         (
             WebCell(f"{each.offset:,}", link("message", topic=topic, key=key, offset=each.offset)),
             each.id,
-            moment(each.published_at),
+            asked.ago(each.published_at),
             f"{each.payload_bytes:,}",
         )
         for each in found
@@ -63,13 +64,13 @@ def message(asked: Asked) -> WebPage:
         facts=(
             ("Topic", WebCell(topic, link("groups", topic=topic))),
             ("Id", found.id),
-            ("Published", moment(found.published_at)),
-            ("Expires", moment(found.expires_at)),
+            ("Published", asked.when(found.published_at)),
+            ("Expires", asked.when(found.expires_at)),
             ("Payload", f"{plural(found.payload_bytes, 'byte')}, hidden until asked for"),
             *_metadata(found),
         ),
         links=tuple(WebCell(f"Show as {each}", link("message", **here, show=each)) for each in FORMS),
-        sheets=(_states(found), _history(history)),
+        sheets=(_states(asked, found), _history(asked, history)),
         texts=tuple(texts),
     )
 
@@ -78,14 +79,14 @@ def _metadata(found: MessageInfo) -> list[tuple[str, Texts]]:
     return [(f"Metadata {name}", value) for name, value in sorted(found.metadata.items())]
 
 
-def _states(found: MessageInfo) -> WebSheet:
+def _states(asked: Asked, found: MessageInfo) -> WebSheet:
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
             WebCell(each.group, link("lane", topic=found.topic, group=each.group, key=found.key)),
             str(each.state),
             str(each.attempts),
             age(each.next_attempt_in),
-            moment(each.last_attempt_at),
+            asked.ago(each.last_attempt_at),
             each.owner or "-",
         )
         for each in found.states
@@ -97,14 +98,14 @@ def _states(found: MessageInfo) -> WebSheet:
     )
 
 
-def _history(found: list[HistoryInfo]) -> WebSheet:
+def _history(asked: Asked, found: list[HistoryInfo]) -> WebSheet:
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
             WebCell(each.group, link("lane", topic=each.topic, group=each.group, key=each.key)),
             each.outcome,
             str(each.attempts),
-            moment(each.first_delivered_at),
-            moment(each.finished_at),
+            asked.ago(each.first_delivered_at),
+            asked.ago(each.finished_at),
             each.owner or "-",
         )
         for each in found
@@ -112,56 +113,6 @@ def _history(found: list[HistoryInfo]) -> WebSheet:
     columns = ("Group", "Outcome", "Attempts", "First delivered", "Finished", "Owner")
     return WebSheet(
         title="How it left each group", columns=columns, rows=rows, note="Of groups that keep history (history=True)."
-    )
-
-
-def dead_letters(asked: Asked) -> WebPage:
-    """Dead letters of a topic by reason, and the newest of them. Without a topic: which topics have some."""
-    topic, group = asked.fields.get("topic"), asked.fields.get("group")
-    if not topic:
-        having = [each for each in asked.admin.topics() if each.dead_letters and not each.holds_dead_letters]
-        found: list[tuple[Texts | WebButton, ...]] = [
-            (WebCell(each.topic, link("dead-letters", topic=each.topic)), f"{each.dead_letters:,}") for each in having
-        ]
-        return WebPage(
-            title="Dead letters", sheets=(WebSheet(title="", columns=("Topic", "Dead letters"), rows=found),)
-        )
-    letters: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.key, link("message", topic=each.dead_letter_topic, key=each.key, offset=each.offset)),
-            each.group,
-            short(each.last_error),
-            moment(each.failed_at),
-            WebButton(text="Redrive", href=link("act/redrive", topic=topic, group=each.group, id=each.id)),
-            WebButton(text="Delete", href=link("act/delete-letters", topic=topic, group=each.group, id=each.id)),
-        )
-        for each in asked.admin.dead_letters(topic, group, limit=_LETTERS)
-    ]
-    columns = ("Key", "Group", "Error", "Failed", "", "")
-    return WebPage(
-        title=f"Dead letters of {topic}",
-        links=(WebCell("Jobs that redrive or delete", link("jobs")),),
-        sheets=(
-            WebSheet(
-                title="By reason",
-                columns=("Reason", "Group", "Messages", "Keys", "Newest", "", ""),
-                rows=[_reason(topic, each) for each in asked.admin.dead_letter_reasons(topic, group)],
-            ),
-            WebSheet(title=f"At most {_LETTERS} of them", columns=columns, rows=letters),
-        ),
-    )
-
-
-def _reason(topic: str, found: DeadLetterReason) -> tuple[Texts | WebButton, ...]:
-    chosen = {"topic": topic, "group": found.group, "letters": found.reason}
-    return (
-        shown(found.reason),
-        found.group,
-        f"{found.count:,}",
-        f"{found.keys:,}",
-        moment(found.newest_failed_at),
-        WebButton(text="Redrive all", href=link("act/redrive", **chosen)),
-        WebButton(text="Delete all", href=link("act/delete-letters", **chosen)),
     )
 
 
@@ -173,13 +124,17 @@ def schedules(asked: Asked) -> WebPage:
             f"{each.expression} {each.timezone}",
             each.topic,
             each.key,
-            WebCell("paused", None, "warn") if each.paused_at else moment(each.next_fire_at),
-            moment(each.last_fire_at),
+            WebCell("paused", None, "warn") if each.paused_at else asked.ago(each.next_fire_at),
+            asked.ago(each.last_fire_at),
             f"{each.fired:,}",
+            button("resume-schedule", "Resume", name=each.name)
+            if each.paused_at
+            else button("pause-schedule", "Pause", name=each.name),
+            button("remove-schedule", "Remove", name=each.name),
         )
         for each in asked.admin.schedules()
     ]
-    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired")
+    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired", "", "")
     return WebPage(title="Schedules", sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 
@@ -188,15 +143,21 @@ def delayed(asked: Asked) -> WebPage:
     topic = asked.fields.get("topic")
     if not topic:
         found: list[tuple[Texts | WebButton, ...]] = [
-            (WebCell(name, link("delayed", topic=name)),) for name in asked.admin.topic_names(limit=1000)
+            (WebCell(name, link("delayed", topic=name)), f"{count:,}")
+            for name, count in sorted(asked.admin.scheduled_counts().items())
         ]
-        return WebPage(title="Delayed", sheets=(WebSheet(title="", columns=("Topic",), rows=found),))
+        return WebPage(
+            title="Delayed",
+            lead="Topics with messages that are not in the log yet.",
+            sheets=(WebSheet(title="", columns=("Topic", "Messages"), rows=found),),
+        )
     rows: list[tuple[Texts | WebButton, ...]] = [
-        (each.key, each.id, moment(each.deliver_at), age(each.due_in), f"{each.payload_bytes:,}")
-        for each in asked.admin.scheduled(topic, limit=_LETTERS)
+        (each.key, each.id, asked.ago(each.deliver_at), age(each.due_in), f"{each.payload_bytes:,}")
+        for each in asked.admin.scheduled(topic, limit=_DELAYED)
     ]
     columns = ("Key", "Id", "Due", "In", "Bytes")
-    note = f"At most {_LETTERS} are shown, by key and id."
+    count = asked.admin.scheduled_counts().get(topic, 0)
+    note = f"{plural(count, 'message')}. At most {_DELAYED} are shown, by key and id."
     return WebPage(
         title=f"Delayed messages of {topic}", sheets=(WebSheet(title="", columns=columns, rows=rows, note=note),)
     )

@@ -1,38 +1,24 @@
-"""The pages that show tables: topics, groups, members, lanes and the database.
+"""The pages that show tables: topics, groups, members, archives, jobs, the audit and the database.
 
-Owns which columns they have. Each is a function of what was asked for; none reads more than a page of lanes. Pages of
-messages stand in `message_pages`.
+Owns which columns they have. Each is a function of what was asked for. Pages of lanes stand in `lane_pages`, of
+messages in `message_pages`, of dead letters in `letter_pages`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, cast
+from typing import Final
 
-from lanelog._text import age, moment, plural
-from lanelog.admin import GroupInfo, LaneInfo, MessageState, OwnerState
-from lanelog.dashboard import message_pages
+from lanelog._places import GroupTopic
+from lanelog._text import age
+from lanelog.admin import GroupInfo, OwnerState, Problem, Rank
+from lanelog.dashboard import lane_pages, letter_pages, message_pages, search_page
 from lanelog.dashboard.asked import Asked, Maker
+from lanelog.dashboard.charts import rate_text
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
-from lanelog.errors import ConfigurationError
 
-LANES: Final = 50
-"""Lanes on one page."""
 ACTS: Final = 100
 """Entries of the audit on one page."""
-COMPARED: Final = 500
-"""Lanes among which those of one state are looked for."""
-_ORDERS: Final = ("age", "lag", "key")
-PAUSED: Final = "paused"
-_STATES: Final = (
-    MessageState.RETRYABLE,
-    MessageState.PROCESSING,
-    MessageState.PENDING,
-    MessageState.POSTPONED,
-    MessageState.EXPIRED,
-    PAUSED,
-)
-"""The states by which lanes are chosen: that of the lane's next message, or the lane's own."""
 
 
 def topics(asked: Asked) -> WebPage:
@@ -58,30 +44,37 @@ def topics(asked: Asked) -> WebPage:
 
 def groups(asked: Asked) -> WebPage:
     """The groups of a topic, or of all topics."""
-    topic, status = asked.fields.get("topic"), asked.status()
+    topic, status, rates = asked.fields.get("topic"), asked.status(), asked.rates()
+    worst: dict[tuple[str, str], Problem] = {}
+    for problem in status.problems:  # the worst ones come first
+        worst.setdefault((problem.topic, problem.group), problem)
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
             WebCell(each.topic, link("groups", topic=each.topic)),
             WebCell(each.group, link("lanes", topic=each.topic, group=each.group)),
-            _group_state(each, known=status.members_known),
+            _group_state(each, worst.get((each.topic, each.group)), known=status.members_known),
             WebCell(
                 f"{each.members:,}" if status.members_known else "unknown",
                 link("members", topic=each.topic, group=each.group),
             ),
             f"{each.lag:,}",
             age(each.oldest_age, exact=each.oldest_age_exact),
+            *map(rate_text, rates.get(GroupTopic(topic=each.topic, group=each.group), (None, None))),
             f"{each.lagging_lanes:,} of {each.lanes:,}",
             each.order,
         )
         for each in status.groups
         if topic in (None, each.topic)
     ]
-    columns = ("Topic", "Group", "State", "Members", "Lag", "Oldest", "Lanes behind", "Order")
+    columns = ("Topic", "Group", "State", "Members", "Lag", "Oldest", "In/s", "Out/s", "Lanes behind", "Order")
     title = "Groups" if topic is None else f"Groups of {topic}"
     return WebPage(title=title, sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 
-def _group_state(group: GroupInfo, *, known: bool) -> Texts:
+def _group_state(group: GroupInfo, problem: Problem | None, *, known: bool) -> Texts:
+    """Return the state of a group: its worst problem in the words of the front page, or else how far it is."""
+    if problem is not None:
+        return WebCell(problem.what, None, "bad" if problem.rank <= Rank.NOBODY else "warn")
     if group.paused_at is not None:
         return WebCell("paused", None, "warn")
     if known and not group.members:
@@ -97,7 +90,7 @@ def members(asked: Asked) -> WebPage:
             each.name,
             WebCell(str(each.state), None, "good" if each.state is OwnerState.ALIVE else "warn"),
             f"{each.lanes:,}",
-            moment(each.heartbeat_at),
+            asked.ago(each.heartbeat_at),
             age(each.lease_left),
         )
         for each in asked.admin.members(topic, group)
@@ -106,148 +99,12 @@ def members(asked: Asked) -> WebPage:
     return WebPage(title=f"Members of {topic} {group}", sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 
-def lanes(asked: Asked) -> WebPage:
-    """The lanes of a group: the worst by age or lag, those of one state, or all of them page by page."""
-    topic, group = asked.need("topic"), asked.need("group")
-    by, state, after = asked.fields.get("by", "age"), asked.fields.get("state"), asked.fields.get("after", "")
-    if by not in _ORDERS:
-        raise ConfigurationError(f"lanes are ordered by {', '.join(_ORDERS)}, not by {by!r}")
-    order = cast('Literal["age", "lag", "key"]', by)
-    found = asked.admin.lanes(
-        topic, group, order_by=order, limit=LANES if state is None else COMPARED, after=after if by == "key" else ""
-    )
-    full = len(found) >= (LANES if state is None else COMPARED)
-    if state is not None:
-        chosen = [each for each in found if _is_in(each, state)]
-        shown = chosen[:LANES]
-        note = f"Of the {plural(len(found), 'lane')} that come first by {by}."
-        if by != "key" and len(chosen) > LANES:
-            note += f" The first {LANES} of {len(chosen)}; all are listed by key."
-    else:
-        shown = found
-        note = f"The first {LANES} by {by}; all are listed by key." if full and by != "key" else ""
-    turns = [WebCell(f"by {each}", link("lanes", topic=topic, group=group, by=each)) for each in _ORDERS]
-    turns += [WebCell(each, link("lanes", topic=topic, group=group, by=by, state=each)) for each in _STATES]
-    if by == "key" and (full or len(shown) == LANES):
-        last = (shown if len(shown) == LANES else found)[-1].key
-        turns.append(WebCell("Next page", link("lanes", topic=topic, group=group, by=by, state=state, after=last)))
-    return WebPage(
-        title=f"Lanes of {topic} {group}",
-        links=(
-            WebCell("Members", link("members", topic=topic, group=group)),
-            WebCell("Charts", link("charts", topic=topic, group=group)),
-            *turns,
-        ),
-        buttons=_group_buttons(topic, group),
-        sheets=(
-            WebSheet(
-                title="",
-                columns=("Key", "State", "Lag", "Oldest", "Attempts", "Owner", "Error"),
-                rows=[_lane_row(each) for each in shown],
-                note=note,
-            ),
-        ),
-    )
-
-
-def _is_in(lane: LaneInfo, state: str) -> bool:
-    if state == PAUSED:
-        return lane.paused_at is not None or lane.group_paused
-    return lane.state == state
-
-
-def _group_buttons(topic: str, group: str) -> tuple[WebButton, ...]:
-    named = {"pause": "Pause", "resume": "Resume", "seek": "Seek", "delete-group": "Delete the group"}
-    return tuple(
-        WebButton(text=text, href=link(f"act/{name}", topic=topic, group=group)) for name, text in named.items()
-    )
-
-
-def _lane_row(lane: LaneInfo) -> tuple[Texts | WebButton, ...]:
-    return (
-        WebCell(lane.key, link("lane", topic=lane.topic, group=lane.group, key=lane.key)),
-        _lane_state(lane),
-        f"{lane.lag:,}",
-        age(lane.oldest_age),
-        str(lane.attempts),
-        lane.owner or "-",
-        message_pages.short(lane.last_error),
-    )
-
-
-def _lane_state(lane: LaneInfo) -> Texts:
-    if lane.paused_at is not None or lane.group_paused:
-        return WebCell("paused", None, "warn")
-    if lane.state is None:
-        return WebCell("caught up", None, "good")
-    return WebCell(str(lane.state), None, "bad" if lane.attempts and lane.last_error else "")
-
-
-def lane(asked: Asked) -> WebPage:
-    """One lane of a group: where it stands, who owns it, and its next messages."""
-    topic, group, key = asked.need("topic"), asked.need("group"), asked.need("key")
-    found = asked.admin.lane(topic, group, key)
-    place = {"topic": topic, "group": group, "key": key}
-    steer = {"resume": "Resume"} if found.paused_at else {"pause": "Pause"}
-    actions = {**({"retry": "Retry now"} if found.waiting else {}), **steer, "release": "Release", "seek": "Seek"}
-    buttons = [WebButton(text=text, href=link(f"act/{name}", **place)) for name, text in actions.items()]
-    next_one = found.watermark + 1
-    if found.lag:
-        skip = link("act/skip", **place, offset=next_one)
-        buttons.insert(0, WebButton(text=f"Skip offset {next_one}", href=skip))
-    return WebPage(
-        title=f"Lane {key}",
-        facts=(
-            ("Topic", WebCell(topic, link("groups", topic=topic))),
-            ("Group", WebCell(group, link("lanes", topic=topic, group=group))),
-            ("State", _lane_state(found)),
-            ("Lag", f"{found.lag:,}"),
-            ("Oldest", age(found.oldest_age)),
-            ("Acked", f"{found.watermark:,} of {found.head:,}"),
-            ("Owner", f"{found.owner} ({found.owner_state})" if found.owner else "-"),
-            ("Lease left", age(found.lease_left)),
-            ("Attempts", str(found.attempts)),
-            ("Next attempt in", age(found.next_attempt_in)),
-            (
-                "Paused",
-                f"{moment(found.paused_at)} by {found.paused_by}: {found.pause_reason}" if found.paused_at else "-",
-            ),
-        ),
-        buttons=tuple(buttons),
-        sheets=(
-            message_pages.sheet(asked, "Next messages", topic, key, next_one),
-            message_pages.sheet(asked, "Before them", topic, key, max(1, next_one - message_pages.RECENT), next_one),
-            _other_groups(asked, found),
-        ),
-        texts=(("Last error", found.last_error),) if found.last_error else (),
-    )
-
-
-def _other_groups(asked: Asked, lane: LaneInfo) -> WebSheet:
-    """Return where the other groups are in the lane."""
-    place = {"topic": lane.topic, "key": lane.key}
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.group, link("lane", group=each.group, **place)),
-            f"{each.watermark:,}",
-            f"{each.lag:,}",
-            each.owner or "-",
-            WebCell("paused", None, "warn") if each.paused_at else "-",
-            moment(each.updated_at),
-        )
-        for each in asked.admin.offsets(lane.topic, key=lane.key)
-        if each.group != lane.group
-    ]
-    columns = ("Group", "Acked", "Lag", "Owner", "Paused", "Last moved")
-    return WebSheet(title="Other groups here", columns=columns, rows=rows)
-
-
 def audit(asked: Asked) -> WebPage:
     """Who changed what with the verbs of administration, the last first: of a topic, or of all."""
     topic = asked.fields.get("topic")
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
-            moment(each.at),
+            asked.ago(each.at),
             each.by or each.account,
             each.verb,
             WebCell(each.topic, link("audit", topic=each.topic)) if each.topic else "-",
@@ -284,7 +141,7 @@ def archives(asked: Asked) -> WebPage:
                 f"{each.lag:,}",
                 age(each.oldest_age, exact=each.oldest_age_exact),
                 each.start or "-",
-                moment(each.created_at),
+                asked.ago(each.created_at),
             )
         )
     columns = ("Topic", "Group", "Kind", "State", "Behind", "Oldest", "Archive", "Since")
@@ -304,7 +161,7 @@ def jobs(asked: Asked) -> WebPage:
             f"{each.done:,}" if each.total is None else f"{each.done:,} of {each.total:,}",
             each.by,
             each.why,
-            moment(each.begun_at),
+            asked.ago(each.begun_at),
         )
         for each in asked.jobs.all()
     ]
@@ -340,12 +197,13 @@ PAGES: Final[Mapping[str, Maker]] = {
     "topics": topics,
     "groups": groups,
     "members": members,
-    "lanes": lanes,
-    "lane": lane,
+    "lanes": lane_pages.lanes,
+    "lane": lane_pages.lane,
     "message": message_pages.message,
-    "dead-letters": message_pages.dead_letters,
+    "dead-letters": letter_pages.dead_letters,
     "schedules": message_pages.schedules,
     "delayed": message_pages.delayed,
+    "search": search_page.search,
     "archives": archives,
     "jobs": jobs,
     "audit": audit,

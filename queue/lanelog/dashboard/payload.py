@@ -26,7 +26,7 @@ def as_read(message: MessageInfo, form: str, mask: Mask | None) -> str:
     """Return the payload of a message in one of the forms."""
     if form not in FORMS:
         raise ConfigurationError(f"a payload is shown as {', '.join(FORMS)}, not as {form!r}")
-    payload = message.payload if mask is None else _masked(message, mask)
+    payload = message.payload if mask is None else masked(message, mask)
     cut = payload[:MOST]
     rest = f"\n… {plural(len(payload) - MOST, 'more byte')}" if len(payload) > MOST else ""
     if form == "hex":
@@ -41,11 +41,12 @@ def as_read(message: MessageInfo, form: str, mask: Mask | None) -> str:
     return _text(cut) + rest
 
 
-def _masked(message: MessageInfo, mask: Mask) -> bytes:
-    masked: object = mask(message)  # the application's code
-    if not isinstance(masked, bytes):
-        raise LanelogError(f"the mask returned a {type(masked).__name__} instead of bytes, so no payload is shown")
-    return masked
+def masked(message: MessageInfo, mask: Mask) -> bytes:
+    """Return what may be seen of a payload."""
+    shown: object = mask(message)  # the application's code
+    if not isinstance(shown, bytes):
+        raise LanelogError(f"the mask returned a {type(shown).__name__} instead of bytes, so no payload is shown")
+    return shown
 
 
 def _text(payload: bytes) -> str:

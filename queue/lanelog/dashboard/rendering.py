@@ -5,30 +5,28 @@ Owns the environment of the templates. Asks no database.
 
 from __future__ import annotations
 
-from datetime import datetime
 from importlib.metadata import version
 from typing import Any, Final
 
-import attrs
 from attrs import define, field
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from lanelog._database import codes
-from lanelog._text import moment, shown
 from lanelog.dashboard.access import Access
 from lanelog.dashboard.guard import USER
-from lanelog.dashboard.views import WebButton, WebPage, cell
+from lanelog.dashboard.views import WebButton, WebPage, WebPlace, cell
 from lanelog.errors import ConfigurationError, DatabaseError
 
 RESULT_MAX: Final = 1000
-"""Characters of one field of a result. A verb may name thousands of lanes."""
+"""Characters of one field of an action. A reason may be long."""
 _NAV: Final = (
     ("Is it stuck?", ""),
     ("Charts", "charts"),
     ("Topics", "topics"),
     ("Groups", "groups"),
+    ("Search", "search"),
     ("Dead letters", "dead-letters"),
     ("Schedules", "schedules"),
     ("Delayed", "delayed"),
@@ -57,6 +55,7 @@ class Renderer:
     _access: Access
     _live: bool
     """Whether pages may ask for streams of events."""
+    _place: WebPlace
     _templates: Environment = field(init=False, factory=_environment)
     _version: str = field(init=False, factory=lambda: version("lanelog"))
 
@@ -73,6 +72,7 @@ class Renderer:
             "may_act": self._access.allow_actions,
             "version": self._version,
             "live": self._live,
+            "place": self._place,
             "stream": None,
             "refresh": 0,
         }
@@ -89,7 +89,8 @@ class Renderer:
     def failed(self, request: Request, error: Exception) -> HTMLResponse:
         """Return the page for an error of this library."""
         if isinstance(error, ConfigurationError):
-            return self.problem(request, 404 if request.method == "GET" else 400, "Not found", str(error))
+            status, title = (404, "Not found") if request.method == "GET" else (400, "Refused")
+            return self.problem(request, status, title, str(error))
         return self.problem(request, 403 if _denied(error) else 503, trouble(error), str(error))
 
 
@@ -103,12 +104,3 @@ def trouble(error: Exception) -> str:
 
 def _denied(error: Exception) -> bool:
     return isinstance(error, DatabaseError) and error.code in codes.DENIED_ANYWHERE
-
-
-def told(result: Any) -> list[tuple[str, str]]:
-    """Return the fields of a verb's result, as names and texts."""
-    return [
-        (name.replace("_", " "), moment(value) if isinstance(value, datetime) else shown(str(value), RESULT_MAX))
-        for name, value in attrs.asdict(result, recurse=False).items()
-        if name not in ("dry_run", "moved") and value is not None
-    ]

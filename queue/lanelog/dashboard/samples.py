@@ -99,6 +99,25 @@ class Samples:
             found = list(self._ring)
         return [each for each in found if found[-1].at - each.at <= timedelta(seconds=seconds)]
 
+    def rates(self) -> dict[GroupTopic, tuple[float, float]]:
+        """Return what was published and what was settled in a second, by group, between the last two samples.
+
+        A group that went back, or whose lanes were purged, settles nothing in that time.
+        """
+        with self._lock:
+            if len(self._ring) < 2:  # noqa: PLR2004 - a rate needs two samples
+                return {}
+            before, after = self._ring[-2], self._ring[-1]
+        seconds = (after.at - before.at).total_seconds()
+        return {
+            at: (
+                max(0, now.head - before.groups[at].head) / seconds,
+                max(0, now.settled - before.groups[at].settled) / seconds,
+            )
+            for at, now in after.groups.items()
+            if at in before.groups
+        }
+
     def add(self, status: Status) -> None:
         """Add a sample, unless this one is there already. After the server's clock was set back, begin anew."""
         worst = sorted(status.groups, key=lambda group: -group.lag)[:GROUPS]

@@ -6,25 +6,30 @@ Owns the choice of the button for each problem. `admin.status` finds the problem
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from datetime import datetime
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
 from lanelog.admin.operate.hung import HUNG
-from lanelog.admin.operate.status import members_of
-from lanelog.dashboard.actions import ACTIONS
+from lanelog.admin.operate.problem import FAILING, OWNER_GONE
+from lanelog.admin.operate.status import attempts_awaited, members_of
+from lanelog.dashboard.actions import ACTIONS, button
 from lanelog.dashboard.views import WebButton, WebCell, link
 
 SHOWN: Final = 50
 """Problems on the front page. The rest is counted."""
-_LANE_ACTIONS: Final = {"failing": "skip", "owner gone": "release", "slow": "release"}
-_GROUP_ACTIONS: Final = {
-    "nobody consumes": "delete-group",
-    "not archived": "delete-group",
-    "replay unfinished": "delete-group",
+_LANE_ACTIONS: Final = {
+    FAILING: ("retry", "skip"),
+    OWNER_GONE: ("release",),
+    "slow": ("release",),
 }
+"""The first one brings work back. A group that nobody consumes needs a process, which no button starts."""
+_PEOPLE: Final = ("no owner", HUNG, "nobody consumes", "not archived", "replay unfinished")
+"""States of which more is seen in who the members are, or were."""
 
 
 @frozen(kw_only=True)
@@ -37,6 +42,9 @@ class StuckCard:
     tone: str
     place: tuple[WebCell, ...]
     since: str
+    """How long it has lasted, or the age of the oldest message that it holds back."""
+    began: str
+    """The exact time, where it is known."""
     owner: str | None
     detail: str
     notes: str
@@ -59,19 +67,25 @@ def headline(status: Status) -> tuple[str, str]:
     if status.left_out:
         sums += f"; {status.left_out}"
     if not status.problems:
+        waits = f"; {attempts_awaited(status.waiting)}" if status.waiting else ""
         if status.left_out:
-            return f"Nothing is stuck in what was looked at. {sums}.", "warn"
-        return f"Nothing is stuck. {sums}.", "good"
+            return f"Nothing is stuck in what was looked at{waits}. {sums}.", "warn"
+        return f"Nothing is stuck{waits}. {sums}.", "good"
     worst = status.problems[0].rank
     return f"{plural(len(status.problems), 'problem')}. {sums}.", "bad" if worst <= Rank.NOBODY else "warn"
 
 
 def cards(status: Status) -> list[StuckCard]:
-    """Return the worst problems."""
-    return [_card(each) for each in status.problems[:SHOWN]]
+    """Return the worst problems, no two with one id: two connections may hold the same row."""
+    found: list[StuckCard] = []
+    seen: Counter[str] = Counter()
+    for each in (_card(each, status.at) for each in status.problems[:SHOWN]):
+        seen[each.id] += 1
+        found.append(each if seen[each.id] == 1 else evolve(each, id=f"{each.id}-{seen[each.id]}"))
+    return found
 
 
-def _card(problem: Problem) -> StuckCard:
+def _card(problem: Problem, at: datetime) -> StuckCard:
     topic, group, key = problem.topic, problem.group or None, problem.key
     place = [WebCell(topic, link("groups", topic=topic))] if topic else []
     if group is not None:
@@ -87,9 +101,10 @@ def _card(problem: Problem) -> StuckCard:
         what=problem.what,
         tone="bad" if problem.rank <= Rank.NOBODY else "warn",
         place=tuple(place),
-        since=f"since {problem.since}" if problem.since else f"for {age(problem.seconds)}" if problem.seconds else "",
+        since=_since(problem, at),
+        began=problem.since or "",
         owner=problem.owner,
-        detail=problem.detail,
+        detail=problem.sentence,
         notes="\n".join(problem.notes),
         command=problem.command,
         buttons=_buttons(problem),
@@ -97,24 +112,36 @@ def _card(problem: Problem) -> StuckCard:
     )
 
 
+def _since(problem: Problem, at: datetime) -> str:
+    """Return how long a problem has lasted, relative to the look that found it."""
+    if problem.since is None:
+        return problem.lasts
+    try:
+        lasted = (at - datetime.fromisoformat(problem.since)).total_seconds()
+    except (ValueError, TypeError):  # it is no time of the database's clock
+        return f"since {problem.since}"
+    return f"for {age(max(0.0, lasted))}"
+
+
 def _buttons(problem: Problem) -> tuple[WebButton, ...]:
-    group, key, offset = problem.group or None, problem.key, None
+    group, key = problem.group or None, problem.key
     if group is None:
         return ()
+    names: tuple[str, ...] = ()
     if problem.reason is not None:
-        name = "redrive"
+        names = ("redrive",)
     elif problem.rank is Rank.PAUSED:
-        name = "resume"
+        names = ("resume",)
     elif key is not None:
-        name = _LANE_ACTIONS.get(problem.what, "")
-        offset = problem.offset if name == "skip" else None
-    else:
-        name = _GROUP_ACTIONS.get(problem.what, "")
-    names = [name, "retry"] if name == "skip" else [name] if name else []
+        names = _LANE_ACTIONS.get(problem.what, ())
     return tuple(
-        WebButton(
-            text=ACTIONS[each].label,
-            href=link(f"act/{each}", topic=problem.topic, group=group, key=key, offset=offset, letters=problem.reason),
+        button(
+            each,
+            topic=problem.topic,
+            group=group,
+            key=key,
+            offset=problem.offset if "offset" in ACTIONS[each].needs else None,
+            letters=problem.reason,
         )
         for each in names
     )
@@ -126,7 +153,7 @@ def _look(problem: Problem) -> WebCell:
         return WebCell("Dead letters, by reason", link("dead-letters", topic=topic, group=group))
     if group is None:
         return WebCell("Groups", link("groups", topic=topic or None))
-    if problem.what in ("no owner", HUNG):
+    if problem.what in _PEOPLE:
         return WebCell("Members", link("members", topic=topic, group=group))
     if problem.key is not None:
         return WebCell("The lane", link("lane", topic=topic, group=group, key=problem.key))

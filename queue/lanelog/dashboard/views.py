@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from attrs import frozen
 
 
-def link(to: str, **parameters: object) -> str:
+def link(to: str, /, **parameters: object) -> str:
     """Return an address below the dashboard's root, without those parameters that are None."""
     given = {name: value for name, value in parameters.items() if value is not None}
     return f"{to}?{urlencode(given)}" if given else to
@@ -25,9 +25,21 @@ class WebCell:
     href: str | None = None
     tone: str = ""
     """A class of the style sheet: `bad`, `warn`, `good`, or none."""
+    title: str = ""
+    """What is shown where a mouse rests on it: the exact time of a relative one."""
 
 
 Texts = str | WebCell
+
+
+@frozen(kw_only=True)
+class WebPlace:
+    """What every page names: which database it shows, where that is, and what it is for."""
+
+    database: str
+    address: str
+    environment: str
+    """Such as `production`. Empty: nobody has said."""
 
 
 @frozen(kw_only=True)
@@ -36,6 +48,8 @@ class WebButton:
 
     text: str
     href: str
+    red: bool = False
+    """Whether the action destroys."""
 
 
 @frozen(kw_only=True)
@@ -46,17 +60,31 @@ class WebSheet:
     columns: tuple[str, ...]
     rows: list[tuple[Texts | WebButton, ...]]
     note: str = ""
+    links: tuple[WebCell, ...] = ()
+    """To the pages before and behind."""
+
+
+@frozen(kw_only=True)
+class WebField:
+    """A field of the form that chooses what a page shows. Without a label it is not shown, and kept."""
+
+    name: str
+    value: str
+    label: str = ""
 
 
 @frozen(kw_only=True)
 class WebPage:
-    """A page: facts, buttons, tables and texts, in this order."""
+    """A page: sentences, facts, buttons, tables and texts, in this order."""
 
     title: str
     lead: str = ""
+    sentences: tuple[str, ...] = ()
     facts: tuple[tuple[str, Texts], ...] = ()
     links: tuple[WebCell, ...] = ()
     buttons: tuple[WebButton, ...] = ()
+    fields: tuple[WebField, ...] = ()
+    """Of the form that chooses. Without any, there is none."""
     sheets: tuple[WebSheet, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
     """Titles and preformatted texts: payloads and tracebacks."""

@@ -25,7 +25,12 @@ StartResponse = Callable[..., Any]
 
 
 def dashboard(
-    client: Client, access: Access | None = None, *, mask: Mask | None = None, pace: WebPace | None = None
+    client: Client,
+    access: Access | None = None,
+    *,
+    mask: Mask | None = None,
+    pace: WebPace | None = None,
+    environment: str | None = None,
 ) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
     """Return the dashboard as a WSGI application, for a prefix of another one. Arguments as for `lanelog.dashboard`.
 
@@ -38,7 +43,8 @@ def dashboard(
     """
 
     def made() -> Any:
-        site: Any = assemble(client, access, mask=mask, pace=pace, live=False)  # each names ASGI's types in its own way
+        # Each names ASGI's types in its own way.
+        site: Any = assemble(client, access, mask=mask, pace=pace, environment=environment, live=False)
         return ASGIMiddleware(site)
 
     return _WsgiDashboard(made)

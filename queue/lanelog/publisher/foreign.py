@@ -1,6 +1,7 @@
 """Statements on a connection that belongs to the caller: any DB-API connection with `%s` parameters.
 
-Never commits. Rolls back to its own savepoint only, and closes its own cursors only. It closes the connection itself in
+Never commits. Rolls back to its own savepoint only, or what is left where that is gone with the caller's transaction.
+Closes its own cursors only. It closes the connection itself in
 one case: an interrupt came between a statement and its answer, and half of a publish could be committed there.
 """
 
@@ -62,7 +63,8 @@ class ForeignExecutor:
     def begin(self) -> None:
         """Set a savepoint. If it does not last, no transaction is open: raise ConfigurationError.
 
-        With autocommit on and no transaction, the head's lock would end with each statement.
+        With autocommit on and no transaction, the head's lock would end with each statement. With autocommit off, the
+        transaction ended unseen between the two statements: raise TransactionGone.
         """
         try:
             self.execute("SAVEPOINT lanelog_publish")
@@ -70,6 +72,8 @@ class ForeignExecutor:
         except DatabaseError as exc:
             if exc.code != codes.NO_SUCH_SAVEPOINT:
                 raise
+            if self.one("SELECT @@autocommit") == (0,):
+                raise _gone(exc) from exc
             raise ConfigurationError(
                 "connection has autocommit on and no transaction open, so that nothing would hold the message and your "
                 "own writes together: call connection.begin(), or turn autocommit off"
@@ -105,15 +109,14 @@ class ForeignExecutor:
         if exc.code is not None and exc.code not in codes.TRANSACTION_GONE - {codes.LOCK_WAIT_TIMEOUT}:
             try:
                 self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
-            except DatabaseError:
-                pass
+            except DatabaseError as gone:
+                if gone.code == codes.NO_SUCH_SAVEPOINT:
+                    # The caller's transaction ended unseen. What is open now has nothing but a part of this publish.
+                    with suppress(DatabaseError):
+                        self.execute("ROLLBACK")
             else:
                 return exc
-        return TransactionGone(
-            f"the server has rolled back the whole transaction, your own writes included: repeat all of it ({exc})",
-            code=exc.code,
-            retriable=True,
-        )
+        return _gone(exc)
 
     def undo_quietly(self) -> None:
         """Undo the writes since `begin`, after an error that did not come from the server."""
@@ -170,6 +173,14 @@ class ForeignExecutor:
 
 class TransactionGone(DatabaseError):
     """The server has rolled back the caller's whole transaction: repeat all of it."""
+
+
+def _gone(exc: DatabaseError) -> TransactionGone:
+    return TransactionGone(
+        f"the server has rolled back the whole transaction, your own writes included: repeat all of it ({exc})",
+        code=exc.code,
+        retriable=True,
+    )
 
 
 def _refuse_sqlalchemy(connection: object) -> None:

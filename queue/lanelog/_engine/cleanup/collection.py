@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, heartbeats, leases, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, heartbeats, lane_rows, leases, moves, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 STEP = 1000
 """How many offsets of one lane one pass may release."""
+
+FAR = 10 * STEP
+"""A lane with more offsets to delete begins at its first message. Usually it has no more than a few steps."""
 
 HEARTBEATS_KEPT = 600.0
 
@@ -79,6 +82,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     if not readers:
         return Collected(no_readers=True)
     marks = offsets.watermarks(cx, topic, readers, list(floors))
+    floors = _below_heads(cx, topic, floors, marks)
     acked = {key: min(marks.get((group, key), row.floor) for group in readers) for key, row in floors.items()}
     targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
     if retention_ms:
@@ -87,12 +91,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
         offsets.raise_floors(cx, topic, raised)
-    return Collected(
-        lanes={
-            key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
-            for key, row in floors.items()
-        }
-    )
+    return Collected(lanes=_spans(cx, topic, floors, raised))
 
 
 def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping[tuple[str, str], int]) -> Collected:
@@ -109,7 +108,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     topic_row = partitions.share_topic(cx, topic)
     if topic_row is None:
         return Collected(no_readers=True)
-    floors = offsets.try_lock_floors(cx, topic, keys)
+    floors = _below_heads(cx, topic, offsets.try_lock_floors(cx, topic, keys), {})
     settled = deliveries.load(cx, GroupTopic.reserved(topic), list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
     letters = moves.letters(cx, topic, ranges) if kept else {}
@@ -123,12 +122,42 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     if raised:
         offsets.raise_floors(cx, topic, raised)
     return Collected(
-        lanes={
-            key: Span(deleted=row.deleted_through, floor=raised.get(key, row.floor), risen=key in raised)
-            for key, row in floors.items()
-        },
+        lanes=_spans(cx, topic, floors, raised),
         aged=sum(aged.values()),
     )
+
+
+def _below_heads(
+    cx: Executor, topic: str, floors: Mapping[str, FloorRow], marks: Mapping[tuple[str, str], int]
+) -> dict[str, FloorRow]:
+    """The floors of the lanes in which neither the floor nor one of these watermarks is above the head.
+
+    In any other lane one of them was never reached by counting, so it says nothing about what is settled. Such a lane
+    keeps its messages until it is mended. Heads only grow, and this reads them last: a lane that is right stays in.
+    """
+    highest = {key: row.floor for key, row in floors.items()}
+    for (_, key), acked in marks.items():
+        highest[key] = max(highest[key], acked)
+    heads = partitions.heads(cx, topic, list(floors))
+    return {key: row for key, row in floors.items() if highest[key] <= heads.get(key, 0)}
+
+
+def _spans(cx: Executor, topic: str, floors: Mapping[str, FloorRow], raised: Mapping[str, int]) -> dict[str, Span]:
+    """What step 2 is to delete of each lane, at most `FAR` offsets of it.
+
+    A head that was mended may be far above the last message, and the floor with it. What the log does not have needs no
+    deletion: that of a million million offsets one by one would never end.
+    """
+    spans = {}
+    for key, row in floors.items():
+        deleted, floor = row.deleted_through, raised.get(key, row.floor)
+        if floor - deleted > FAR:
+            first = lane_rows.first(cx, topic, key)
+            deleted = floor if first is None else max(deleted, min(first - 1, floor))
+            floor = min(floor, deleted + FAR)
+            offsets.raise_deleted(cx, topic, {key: deleted})
+        spans[key] = Span(deleted=deleted, floor=floor, risen=key in raised)
+    return spans
 
 
 def _read_by_all(cx: Executor, topic: str, floors: Mapping[str, FloorRow]) -> dict[str, int]:

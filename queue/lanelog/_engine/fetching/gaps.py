@@ -107,10 +107,21 @@ class Gaps:
         if head >= BEYOND_COUNTING:  # nothing was given out up to there: the load mends it
             member.disown_lane(lane.term, "its head is too great a number")
             return
+        self._skip(member, lane, offset, head)
+
+    def _skip(self, member: Member, lane: Lane, offset: int, head: int) -> None:
+        """Skip a missing offset, and with it what was released behind it, unless the floor is above the head.
+
+        Such a floor was never raised by counting, so it says nothing about what is released.
+        """
+        at, key = member.at, lane.key
         floor = offsets.load(self.session, at, [key]).get(("", key))
         self.still_ours()
         if floor is None or floor.offset_acked < offset:
             log.error("log.hole_found", topic=at.topic, key=key, group=at.group, offset=offset, head=head)
             member.fetching.skip_holes(lane, offset, offset)
+        elif floor.offset_acked > partitions.heads(self.session, at.topic, [key]).get(key, 0):
+            # The load mends it. The head is read again: a purge of messages may have raised both since the first read.
+            member.disown_lane(lane.term, "its floor is above its head")
         else:  # messages up to the floor are released for all groups
             member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + HOLES_AT_ONCE - 1))

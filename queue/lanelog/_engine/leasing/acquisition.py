@@ -124,7 +124,7 @@ def deregister_dead(session: Session, member: Member, dead: Sequence[DeadOwner],
     at = member.at
     for each in dead:
         if each not in known and not leases.holds(session, at, each.owner):
-            heartbeats.deregister_dead(session, at, each.owner, each.heartbeat_at)
+            heartbeats.deregister_dead(session, at, each.owner, each.heartbeat_at, by=member.owner)
             known.add(each)
 
 

@@ -15,7 +15,7 @@ gap there and fired a time within it.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import MAXYEAR, UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
@@ -43,9 +43,12 @@ class Occurrence:
     fold: int = 0
     """1: it is the second of two equal times."""
 
-    def __str__(self) -> str:
-        """Return the form in ids: `2026-10-25T02:30:00`, and `2026-10-25T02:30:00[fold=1]`."""
-        return self.local.isoformat(timespec="seconds") + ("[fold=1]" if self.fold else "")
+    def id_form(self, zone: str) -> str:
+        """Return the form in ids: `2026-10-25T02:30:00[Europe/Berlin]`, with `[fold=1]` behind it for a second one.
+
+        It has no offset, because processes may disagree about that.
+        """
+        return f"{self.local.isoformat(timespec='seconds')}[{zone}]" + ("[fold=1]" if self.fold else "")
 
     def row_form(self, zone: str) -> str:
         """Return the form in rows, that of RFC 9557: `2026-10-25T02:30:00+01:00[Europe/Berlin][fold=1]`.
@@ -66,7 +69,7 @@ def occurrence(cron: Cron, at: int) -> Occurrence:
 
 
 def from_row(text: str, zone: str) -> Occurrence | None:
-    """Read the form of rows. None: there is none, or it is of another zone."""
+    """Read the form of rows. None: there is none, it is of another zone, or beyond the calendar."""
     match = _ROW_FORM.fullmatch(text)
     if match is None or match["zone"] != zone:
         return None
@@ -74,7 +77,7 @@ def from_row(text: str, zone: str) -> Occurrence | None:
         there = datetime.fromisoformat(match["time"])
     except ValueError:
         return None
-    if there.tzinfo is None:
+    if there.tzinfo is None or not _EPOCH.year <= there.year < MAXYEAR:
         return None
     at = (there - _EPOCH) // timedelta(milliseconds=1)
     return Occurrence(at, there.replace(tzinfo=None), 1 if match["fold"] else 0)

@@ -66,6 +66,20 @@ def plan(row: ScheduleRow | ToCome, cron: Cron) -> PlannedRow:
     )
 
 
+def plan_due(row: ScheduleRow, cron: Cron) -> PlannedRow:
+    """Read a row that is due.
+
+    A moment without a note that is no time of the expression here was planned by an older version with other data. It
+    is read as the latest occurrence before it: that one is fired now, unless it was fired. A moment that was due when
+    the expression was declared is one of the expression or zone before, and stands for itself.
+    """
+    found, at = plan(row, cron), row.next_fire_at
+    if found.noted or at <= row.expression_at or not _is_foreign(cron, at):
+        return found
+    latest = cron.last(0, at)
+    return found if latest is None else evolve(found, next=evolve(occurrence(cron, latest), at=at))
+
+
 def _fired(row: ScheduleRow | ToCome, cron: Cron) -> Fired:
     """Return what was fired. A time in the future, from a clock that was set back, does not count."""
     if not row.last_fire_at or row.last_fire_at > row.now + CLOCK_BACK_MS:
@@ -74,6 +88,11 @@ def _fired(row: ScheduleRow | ToCome, cron: Cron) -> Fired:
     if row.last_fire_at in (each.at for each in (fired.highest, fired.again) if each is not None):
         return fired
     return Fired().with_one(occurrence(cron, row.last_fire_at))
+
+
+def _is_foreign(cron: Cron, at: int) -> bool:
+    """Whether a moment is no time of the expression here, so was found with other time zone data."""
+    return cron.timezone != "UTC" and next(cron.between(at - 1, at), None) is None
 
 
 def wall(cron: Cron, following: Occurrence, fired: Fired) -> Wall:
@@ -109,8 +128,8 @@ def correction(row: ScheduleRow | ToCome, cron: Cron) -> Correction | None:
     own = found.fired.following(cron, soon)
     soonest = found.fired.following(cron, row.now)
     if not found.noted:
-        # Another version has planned it. A moment that is no time of the expression here was found with other data.
-        foreign = row.timezone != "UTC" and cron.after(row.next_fire_at - 1) != row.next_fire_at
+        # Another version has planned it, or nobody: no data says a time beyond the calendar.
+        foreign = row.next_fire_at <= _cron.LATEST_MS and _is_foreign(cron, row.next_fire_at)
         return Correction(soonest, not foreign) if own.at < row.next_fire_at else None
     there = reached(cron, found.next)
     if own.at < there:

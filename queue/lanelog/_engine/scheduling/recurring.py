@@ -7,10 +7,10 @@ Lock order: schedules X, by name → heads X, by topic and key → messages. Sch
 a locked schedule or lane is left for a later turn, and holds up no other.
 
 A crash before the COMMIT: nothing was fired, and the next look of any process fires it. A crash after it, or an
-unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name and
-wall-clock time, would still show it. A sleep in the middle: the server ends the silent session and rolls back. Two at
-once: one skips the other's locked row, and finds a later next time after the COMMIT. Two with different time zone data:
-whoever finds the row due fires the occurrence that it names, and neither fires it again.
+unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name,
+wall-clock time and zone, would still show it. A sleep in the middle: the server ends the silent session and rolls back.
+Two at once: one skips the other's locked row, and finds a later next time after the COMMIT. Two with different time
+zone data: whoever finds the row due fires the occurrence that it names, and neither fires it again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._checks import NAME_MAX
 from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import DueTimes, dues
 from lanelog._engine.scheduling.occurrences import Occurrence
-from lanelog._engine.scheduling.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, wall
+from lanelog._engine.scheduling.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, plan_due, wall
 from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.schedules import Due, ScheduleRow
 from lanelog._telemetry import get_logger
-from lanelog.errors import DatabaseError, LanelogError
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
 
 if TYPE_CHECKING:
@@ -63,13 +64,15 @@ def metadata_of(name: str, ms: int, given: str | None) -> str | None:
     return encode_metadata({**decode_metadata(given), SCHEDULE: name, FIRE_TIME: fire_time(ms)})
 
 
-def message_ids(row: ScheduleRow, one: Occurrence) -> tuple[str, ...]:
+def message_ids(name: str, timezone: str, one: Occurrence) -> tuple[str, ...]:
     """The id of the message for one occurrence, and other ids that it may have in the log.
 
-    Versions before tables of version 6 made the id of the moment, in every zone.
+    The zone is part of it: after a move to another zone, the same wall-clock time comes again, and is another one.
+    Versions before tables of version 6 made the id of the moment, in every zone. So is it where that id has no room.
     """
-    of_moment = f"{row.name}@{fire_time(one.at)}"
-    return (of_moment,) if row.timezone == "UTC" else (f"{row.name}@{one}", of_moment)
+    of_moment = f"{name}@{fire_time(one.at)}"
+    of_wall_clock = f"{name}@{one.id_form(timezone)}"
+    return (of_moment,) if timezone == "UTC" or len(of_wall_clock) > NAME_MAX else (of_wall_clock, of_moment)
 
 
 @frozen
@@ -160,8 +163,12 @@ class RecurringSchedules:
         again, whatever moment this process expects it at.
         """
         for row in schedules.to_come(session, tables=self.database.tables_version):
-            if (topics is None or row.topic in topics) and correction(row, cron_of(row)) is not None:
-                self._set_back(session, row.name)
+            if topics is None or row.topic in topics:
+                try:
+                    if correction(row, cron_of(row)) is not None:
+                        self._set_back(session, row.name)
+                except ConfigurationError as error:  # another process may know this zone or expression
+                    self._note_faulty(row.name, error)
 
     def _set_back(self, session: Session, name: str) -> None:
         tables = self.database.tables_version
@@ -237,10 +244,13 @@ class RecurringSchedules:
         elif len(names) > 1 and (own or (isinstance(error, DatabaseError) and error.code == codes.LOCK_WAIT_TIMEOUT)):
             turn.todo.extend([name] for name in names)
         elif own:
-            log.error("schedule.faulty", schedule=names[0], error=error)
-            self._faulty[names[0]] = time.monotonic() + FAULTY_WAIT
+            self._note_faulty(names[0], error)
         else:
             turn.failure = turn.failure or error
+
+    def _note_faulty(self, name: str, error: LanelogError) -> None:
+        log.error("schedule.faulty", schedule=name, error=error)
+        self._faulty[name] = time.monotonic() + FAULTY_WAIT
 
     def _transact(self, session: Session, names: Sequence[str]) -> _Outcome:
         outcome = _Outcome()
@@ -279,7 +289,7 @@ class RecurringSchedules:
             if planned and (left <= 0 or size <= 0):
                 outcome.cut = True
                 break
-            read = plan(row, cron_of(row))
+            read = plan_due(row, cron_of(row))
             found = dues(
                 read.cron,
                 row.catch_up,
@@ -306,12 +316,14 @@ class RecurringSchedules:
         wanted = sorted(
             ((one, fire.row) for fire in fires for one in fire.dues.times), key=lambda each: (each[0].at, each[1].name)
         )
-        points = [(row.key, message_id) for one, row in wanted for message_id in message_ids(row, one)]
+        points = [
+            (row.key, message_id) for one, row in wanted for message_id in message_ids(row.name, row.timezone, one)
+        ]
         stored = messages.find_ids(cx, topic, points) if points else {}
         moves: dict[str, int] = defaultdict(int)
         rows = []
         for one, row in wanted:
-            ids = message_ids(row, one)
+            ids = message_ids(row.name, row.timezone, one)
             if any((row.key, message_id) in stored for message_id in ids):
                 continue
             moves[row.key] += 1

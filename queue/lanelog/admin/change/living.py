@@ -127,7 +127,7 @@ def _judged(cx: Executor, at: GroupTopic) -> list[tuple[HeartbeatRow, bool | Non
 def _lives(row: HeartbeatRow, server: Incarnation) -> bool | None:
     if row.deregistered:
         return False
-    if row.lock_free is False or row.expires_at > row.now:
+    if row.lock_free is False or not row.expired:
         return True
     # A lock that another run of the server granted was freed by the restart.
     return False if row.lock_free_on(server) else None

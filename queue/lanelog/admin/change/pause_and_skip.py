@@ -302,13 +302,15 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
         held = leases.lock_owners(cx, at, [key]).get(key)
         owner = held.owner if held is not None else ""
         known = owners.load(cx, at)
+        epoch = 0 if held is None else held.epoch + bool(owner)
         if held is not None and owner and not dry_run:
             lease_takeover.take_away(cx, at, [key], held.epoch)
             void = interrupt.interrupt(cx, at, {key: held})
             offsets.unmark(cx, at, void)
             if known.gone(owner) and not leases.holds(cx, at, owner):
                 # The others count it as a member as long as its lock is held, and would leave its share to it.
-                heartbeats.deregister_dead(cx, at, owner, known.rows[owner].heartbeat_at)
+                heartbeats.deregister_dead(cx, at, owner, known.rows[owner].heartbeat_at, by="release")
+            epoch = leases.lock_owners(cx, at, [key])[key].epoch  # another one, if the row's was beyond counting
             act.record(cx, database)
         return Released(
             topic=at.topic,
@@ -317,7 +319,7 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
             changed=bool(owner),
             owner=owner or None,
             owner_state=known.state(owner) if owner else None,
-            epoch=0 if held is None else held.epoch + bool(owner),
+            epoch=epoch,
             others=(),
             dry_run=dry_run,
         )

@@ -184,7 +184,7 @@ def _transaction(
                 offsets.unmark(cx, at[group], void[group])
                 offsets.raise_watermarks(cx, at[group], reached[group])
             _record(cx, database, act, sum(target - floors[key].floor for key, target in targets.items()))
-        lanes = {key: (row.deleted_through, targets.get(key, row.floor)) for key, row in floors.items()}
+        lanes = {key: (row.deleted_through, wanted[key]) for key, row in floors.items()}
         return ReleasedLanes(lanes, held, unsettled)
 
 

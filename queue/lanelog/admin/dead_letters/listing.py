@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
 from lanelog._places import GroupTopic
 from lanelog.admin.dead_letters.selection import REASON_MAX, reason_of
-from lanelog.admin.lookup.arguments import limit_of, optional
+from lanelog.admin.lookup.arguments import check_text, limit_of, offset_of, optional
 from lanelog.admin.lookup.known import known_group, known_topic, repeated
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read.topics import dead_letter_topics
 from lanelog.admin.types.messages import DeadLetterInfo, DeadLetterReason
-from lanelog.config import check_name
+from lanelog.config import NAME_MAX, check_name
 from lanelog.message import decode_metadata, utc_from_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lanelog._database import Database, Executor
 
@@ -37,12 +39,14 @@ WHERE m.topic = %s AND m.failed_group <> '' AND d.message_offset IS NULL
       AND (%s = '' OR m.original_topic = %s) AND (%s = '' OR m.failed_group = %s)
 """
 
-# Dead letters of a topic that are not settled, in key order; of one original topic and one group, if these are not
-# empty (both PRIMARY).
+# Dead letters of a topic that are not settled, in key order, behind a key and an offset; of one original topic and one
+# group, of keys that begin so, and of a reason, if these are not empty (both PRIMARY).
 LETTERS = f"""
 SELECT m.topic, m.partition_key, m.`offset`, m.id, m.original_topic, m.original_offset, m.metadata, m.failed_group,
        m.last_error, m.failure_count, m.failed_at, m.published_at, m.payload_bytes
 FROM queue_messages m FORCE INDEX (PRIMARY) {_UNSETTLED}
+      AND m.partition_key >= %s AND (m.partition_key > %s OR m.`offset` > %s)
+      AND LEFT(m.partition_key, CHAR_LENGTH(%s)) = %s AND (%s IS NULL OR {REASON} = %s)
 ORDER BY m.partition_key, m.`offset` LIMIT %s
 """
 
@@ -67,16 +71,57 @@ def holders(cx: Executor, topic: str) -> tuple[list[str], str]:
     return list(dead_letter_topics([topic], found)[topic]), topic
 
 
-def dead_letters(database: Database, topic: str, group: str | None, *, limit: int) -> list[DeadLetterInfo]:
+@frozen(kw_only=True)
+class Chosen:
+    """Which dead letters of a topic are listed."""
+
+    group: str | None
+    reason: str | None = None
+    beginning: str = ""
+    """What their keys begin with."""
+    after: tuple[str, str, int] | None = None
+    """Dead letter topic, key and offset of the last one that was listed before."""
+
+    def holds(self, where: str) -> bool:
+        """Return whether any of a dead letter topic may be listed: topics come in order of their names."""
+        return self.after is None or where >= self.after[0]
+
+    def values(self, where: str, original: str, limit: int) -> tuple[object, ...]:
+        """Return the arguments of `LETTERS`."""
+        group, (_, key, offset) = self.group or "", self.after if self.after and self.after[0] == where else ("", "", 0)
+        fixed = (where, original, original, group, group)
+        return (*fixed, key, key, offset, self.beginning, self.beginning, self.reason, self.reason, limit)
+
+
+def dead_letters(database: Database, topic: str, chosen: Chosen, *, limit: int) -> list[DeadLetterInfo]:
     """See `Admin.dead_letters`."""
     limit_of(limit)
-    rows = _rows(database, topic, group, LETTERS, limit)
-    return [_info(row) for row in rows[:limit]]
+    if chosen.reason is not None:
+        check_text("reason", chosen.reason, REASON_MAX)
+    check_text("key_prefix", chosen.beginning, NAME_MAX)
+    if chosen.after is not None:
+        where, key, offset = chosen.after
+        check_name("after", where)
+        check_name("after", key)
+        offset_of(offset, "after")
+
+    def rows(cx: Executor, where: Sequence[str], original: str) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        for each in where:
+            if len(found) < limit and chosen.holds(each):
+                found += cx.query(LETTERS, chosen.values(each, original, limit - len(found)))
+        return found
+
+    return [_info(row) for row in _rows(database, topic, chosen.group, rows)]
 
 
 def dead_letter_reasons(database: Database, topic: str, group: str | None) -> list[DeadLetterReason]:
     """See `Admin.dead_letter_reasons`."""
-    rows = _rows(database, topic, group, REASONS, REASONS_MAX)
+
+    def counted(cx: Executor, where: Sequence[str], original: str) -> list[tuple[Any, ...]]:
+        name = group or ""
+        return [row for each in where for row in cx.query(REASONS, (each, original, original, name, name, REASONS_MAX))]
+
     reasons = [
         DeadLetterReason(
             dead_letter_topic=where,
@@ -87,13 +132,19 @@ def dead_letter_reasons(database: Database, topic: str, group: str | None) -> li
             oldest_failed_at=utc_from_ms(oldest),
             newest_failed_at=utc_from_ms(newest),
         )
-        for where, name, reason, count, keys, oldest, newest in rows
+        for where, name, reason, count, keys, oldest, newest in _rows(database, topic, group, counted)
     ]
     reasons.sort(key=lambda each: (-each.count, each.dead_letter_topic, each.group, each.reason))
     return reasons[:REASONS_MAX]
 
 
-def _rows(database: Database, topic: str, group: str | None, sql: str, limit: int) -> list[tuple[Any, ...]]:
+def _rows(
+    database: Database,
+    topic: str,
+    group: str | None,
+    query: Callable[[Executor, Sequence[str], str], list[tuple[Any, ...]]],
+) -> list[tuple[Any, ...]]:
+    """Return what a query finds in the dead letter topics of a topic, given them and the original topic."""
     check_name("topic", topic)
     optional("group", group)
 
@@ -101,11 +152,7 @@ def _rows(database: Database, topic: str, group: str | None, sql: str, limit: in
         with database.snapshot() as cx:
             where, original = holders(cx, topic)
             _check_group(cx, where, original, group)
-            found: list[tuple[Any, ...]] = []
-            for each in where:
-                if len(found) < limit or sql is REASONS:
-                    found += cx.query(sql, (each, original, original, group or "", group or "", limit))
-            return found
+            return query(cx, where, original)
 
     return repeated(database, look, "reading dead letters")
 
@@ -114,7 +161,8 @@ def _check_group(cx: Executor, where: Sequence[str], original: str, group: str |
     """Refuse a group that is not registered for the original topic and has no dead letters there."""
     if group is None:
         return
-    if original and not any(cx.query(LETTERS, (each, original, original, group, group, 1)) for each in where):
+    any_of = Chosen(group=group)
+    if original and not any(cx.query(LETTERS, any_of.values(each, original, 1)) for each in where):
         known_group(cx, GroupTopic(topic=original, group=group))
 
 

@@ -22,21 +22,24 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
+from lanelog._text import moment
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.arguments import check_names
+from lanelog.admin.lookup.arguments import aware, check_names, milliseconds, optional
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.types.results import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
+from lanelog.message import utc_from_ms
 from lanelog.publisher.timing import make_timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from lanelog._database import Database, Executor
     from lanelog.admin.dead_letters.selection import Choice, Letter
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     Points = Sequence[tuple[str, int]]
 
 MAX_DELIVERIES = 1_000_000
+LIMIT_MAX = 1_000_000_000
 
 BATCH = 500
 BATCH_BYTES = 8 * 1024 * 1024
@@ -64,6 +68,9 @@ def redrive(
     ids: Collection[str] | None,
     reason: str | None,
     everything: bool,
+    key: str | None,
+    since: datetime | None,
+    limit: int | None,
     rate: float | None,
     delay: Duration,
     ttl: Duration | None,
@@ -78,21 +85,19 @@ def redrive(
 ) -> Redriven:
     """See `Admin.redrive`."""
     check_names(at)
-    chosen = selection.choice(ids, reason, everything=everything)
+    chosen = _narrowed(selection.choice(ids, reason, everything=everything), key, since, limit)
     timing = _check(rate, delay, ttl, max_deliveries, to_topic)
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
     if to_topic in dead_topics:
-        raise ConfigurationError(
-            f"to_topic={to_topic!r} holds these dead letters: they would come back to where they are"
-        )
+        raise ConfigurationError(f"to_topic={to_topic!r} holds these dead letters: they would come back where they are")
     work = _Redrive(
         database=database,
         act=Act(
             verb="redrive",
             topic=at.topic,
             group=at.group,
-            choice=_recorded(reason, to_topic, everything=everything),
+            choice=_recorded(chosen, to_topic, limit),
             actor=actor,
         ),
         at=at,
@@ -106,7 +111,7 @@ def redrive(
     )
     read(database, work.check_target, "looking for the group")
     try:
-        for found in selection.letters(database, dead_topics, at, chosen):
+        for found in selection.first(selection.letters(database, dead_topics, at, chosen), limit):
             work.choose(chosen, found)
             if not dry_run:
                 work.put_back(found)
@@ -118,10 +123,21 @@ def redrive(
     return work.result(chosen, dry_run=dry_run)
 
 
-def _recorded(reason: str | None, to_topic: str | None, *, everything: bool) -> str:
+def _narrowed(chosen: Choice, key: str | None, since: datetime | None, limit: int | None) -> Choice:
+    """Check what narrows the choice, and return it with key and time."""
+    if limit is not None:
+        check_integer("limit", limit, least=1, most=LIMIT_MAX)
+    return evolve(chosen, key=optional("key", key), since=0 if since is None else milliseconds(aware("since", since)))
+
+
+def _recorded(chosen: Choice, to_topic: str | None, limit: int | None) -> str:
     """The choice, as the audit of this call records it."""
-    choice = "all" if everything else "ids" if reason is None else f"reason {reason}"
-    return choice if to_topic is None else f"{choice}, to topic {to_topic}"
+    parts = ["ids" if chosen.ids is not None else "all" if chosen.reason is None else f"reason {chosen.reason}"]
+    parts += [] if chosen.key is None else [f"key {chosen.key}"]
+    parts += [f"since {moment(utc_from_ms(chosen.since))}"] if chosen.since else []
+    parts += [] if limit is None else [f"at most {limit}"]
+    parts += [] if to_topic is None else [f"to topic {to_topic}"]
+    return ", ".join(parts)
 
 
 def _check(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from lanelog._checks import check_name
 from lanelog._database import codes
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Dead letters of one group in a bounded piece of a lane that are not settled yet (both PRIMARY); many pieces are joined
 # by UNION ALL.
 LETTERS = """(SELECT m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
-        JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"'))
+        JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"')), m.failed_at
  FROM queue_messages m FORCE INDEX (PRIMARY)
  LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
         ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
@@ -40,7 +40,7 @@ LETTERS = """(SELECT m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.
 # Dead letters of one group by their own ids in some lanes that are not settled yet (by_id; PRIMARY).
 BY_ID = """
 SELECT m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
-       JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"'))
+       JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"')), m.failed_at
 FROM queue_messages m FORCE INDEX (by_id)
 LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
        ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
@@ -86,6 +86,7 @@ class Letter:
     payload_bytes: int
     reason: str
     original_id: str | None
+    failed_at: int
 
 
 @frozen
@@ -94,6 +95,10 @@ class Choice:
 
     ids: frozenset[str] | None
     reason: str | None
+    key: str | None = None
+    """Of those only the dead letters of this key."""
+    since: int = 0
+    """Of those only the dead letters that were given up at this time or later, in epoch milliseconds."""
 
     @property
     def own_ids(self) -> tuple[str, ...]:
@@ -103,6 +108,8 @@ class Choice:
 
     def takes(self, letter: Letter) -> bool:
         """Return whether the dead letter is chosen."""
+        if self.key not in {None, letter.key} or letter.failed_at < self.since:
+            return False
         if self.ids is not None:
             return letter.id in self.ids or letter.original_id in self.ids
         return self.reason is None or letter.reason == self.reason
@@ -164,20 +171,36 @@ def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choi
     if own:
         named: set[str] = set()
         for dead_topic in dead_topics:
-            for found in _some(database, dead_topic, at, own):
+            for found in _some(database, dead_topic, at, own, choice.key):
                 taken = [letter for letter in found if choice.takes(letter)]
                 named.update(name for letter in taken for name in choice.named(letter))
                 yield taken
-        choice = Choice(frozenset(own) - named, None)
+        choice = evolve(choice, ids=frozenset(own) - named)
         if not choice.ids:
             return
     for dead_topic in dead_topics:
-        for found in _some(database, dead_topic, at, ()):
+        for found in _some(database, dead_topic, at, (), choice.key):
             yield [letter for letter in found if choice.takes(letter)]
 
 
-def _some(database: Database, dead_topic: str, at: GroupTopic, own: Sequence[str]) -> Iterator[list[Letter]]:
-    """Yield the group's dead letters in one dead letter topic; with `own`, perhaps only those with these ids."""
+def first(found: Iterable[list[Letter]], most: int | None) -> Iterator[list[Letter]]:
+    """Yield so many dead letters at most. None: all. Of each key it is the first ones, so their order is kept."""
+    left = most
+    for letters_found in found:
+        yield letters_found[:left]
+        if left is not None:
+            left -= len(letters_found[:left])
+            if not left:
+                return
+
+
+def _some(
+    database: Database, dead_topic: str, at: GroupTopic, own: Sequence[str], only: str | None
+) -> Iterator[list[Letter]]:
+    """Yield the group's dead letters in one dead letter topic; with `own`, perhaps only those with these ids.
+
+    `only`: the one lane to read. None: all.
+    """
     for page in pages(database, dead_topic, PAGE):
         floors = read(
             database,
@@ -186,7 +209,7 @@ def _some(database: Database, dead_topic: str, at: GroupTopic, own: Sequence[str
             dead_topic,
             [key for key, _ in page],
         )
-        held = [(key, floors[key].offset_acked, head) for key, head in page if key in floors]
+        held = [(key, floors[key].offset_acked, head) for key, head in page if key in floors and only in {None, key}]
         if own and len(own) * len(held) < sum(head - floor for _, floor, head in held):
             keys = [key for key, _, _ in held]
             for some in chunked(keys, max(1, POINTS_A_READ // len(own))):
@@ -232,8 +255,8 @@ def _by_id(cx: Executor, dead_topic: str, at: GroupTopic, keys: Sequence[str], i
 
 def _letters(dead_topic: str, rows: Iterable[tuple[Any, ...]]) -> list[Letter]:
     found = [
-        Letter(dead_topic, key, offset, message_id, size, reason_of(error), original)
-        for key, offset, message_id, size, error, original in rows
+        Letter(dead_topic, key, offset, message_id, size, reason_of(error), original, failed_at)
+        for key, offset, message_id, size, error, original, failed_at in rows
     ]
     found.sort(key=lambda letter: (letter.key.encode(), letter.offset))
     return found

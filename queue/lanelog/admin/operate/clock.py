@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from lanelog._checks import MAX_SECONDS
 from lanelog._database import NOW_MS
+from lanelog._stores._counted import LONGEST_MS
 from lanelog._text import age, shown
 from lanelog.admin.types.results import Finding
 from lanelog.errors import SchemaError
 
 if TYPE_CHECKING:
     from lanelog.admin.operate.copies import Patient
-
-LONGEST_MS: Final = int(MAX_SECONDS * 1000)
-"""No lease lasts longer."""
 
 # Of a thousand subscribers, the one whose heartbeat lies farthest ahead: the time at which it was written, and its end
 # if that is later than any lease ends; the server's clock (PRIMARY).

@@ -15,7 +15,7 @@ from lanelog._database import codes
 from lanelog._stores import scheduled
 from lanelog.admin.lookup.known import read
 from lanelog.admin.operate import server, status
-from lanelog.admin.operate.problems import FAILING, Rank
+from lanelog.admin.operate.problem import FAILING, Rank
 from lanelog.admin.operate.server import TableSize
 from lanelog.admin.operate.status import InsideGroup
 from lanelog.admin.read.topics import GroupLook

@@ -12,7 +12,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from lanelog._text import age, plural, shown
-from lanelog.admin.operate.problems import SLOW, Problem, Rank, command
+from lanelog.admin.operate.problem import Problem, Rank, command
+from lanelog.admin.operate.problems import SLOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,17 +55,19 @@ def busy_words(workloads: Iterable[Workload]) -> str:
 
 def _problem(group: GroupInfo, owner: str, found: Workload) -> Problem:
     busy = f"{found.busy} of {plural(found.workers, 'worker')}"
-    ends = (
+    detail = (
         f"{busy} of {shown(owner.rpartition(':')[0])} are busy, none has ended for {age(found.quiet)}, which is longer "
-        f"than is normal there ({age(found.patience)}). "
+        f"than is normal there ({age(found.patience)})"
     )
     if found.pid == _FIRST_OF_CONTAINER:
-        ends += f"End the container {shown(found.host)} without a grace period: SIGTERM alone waits for its handlers"
-        mend = command("members", group.topic, group.group)
+        detail += (
+            f". End the container {shown(found.host)} without a grace period: SIGTERM alone waits for its handlers"
+        )
+        remedy, mend = "what the members do", command("members", group.topic, group.group)
     else:
-        ends += (
-            f"To end its process {found.pid}, run this on the host or in the container {shown(found.host)} (SIGTERM "
-            "alone waits for its handlers):"
+        remedy = (
+            f"to end its process {found.pid}, run this on the host or in the container {shown(found.host)} (SIGTERM "
+            "alone waits for its handlers)"
         )
         mend = f'[ "$(uname -n)" = {shlex.quote(found.host)} ] && kill -KILL {found.pid}'
     return Problem(
@@ -72,9 +75,10 @@ def _problem(group: GroupInfo, owner: str, found: Workload) -> Problem:
         what=HUNG,
         topic=group.topic,
         group=group.group,
-        seconds=found.quiet,
+        lasted=found.quiet,
         owner=owner,
-        detail=ends,
+        detail=detail,
+        remedy=remedy,
         notes=tuple(_stacks(found.handlers)),
         command=mend,
     )

@@ -211,7 +211,7 @@ def _collect(database: Database, topic: str, release: Callable[[list[str]], Coll
             released = repeated(database, release, "releasing messages", keys)
             for step in collection.deletion(topic, released.lanes, letters=letters):
                 deleted += read(database, step, "deleting messages")
-            keys = [key for key, span in released.lanes.items() if span.risen and span.full]
+            keys = [key for key, span in released.lanes.items() if span.full]
     return deleted
 
 

@@ -1,21 +1,18 @@
-"""What is wrong, judged from what administration shows: since when, which owner has it, and the command that mends it.
+"""What is wrong, judged from what administration shows: since when, which owner has it, and what brings work back.
 
 Owns these judgements, as plain functions of values. Asks no database, and changes nothing. A command that it names
-never destroys or redelivers anything before it has shown what it would do.
+destroys nothing, and redelivers nothing before it has shown what it would do.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
-from enum import IntEnum
 from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
 
 from lanelog._engine.lane.error_text import summary
 from lanelog._stores import _counted as counted
 from lanelog._text import age, moment, plural, shown
+from lanelog.admin.operate.problem import BEHIND, FAILING, HEAD_LOCKED, OWNER_GONE, Problem, Rank, command
 from lanelog.admin.read.owners import GRACE
 from lanelog.admin.types.topology import MessageState
 
@@ -38,83 +35,11 @@ REASONS: Final = 3
 """Reasons of dead letters that are shown for each topic; `dlq list --reasons` shows all."""
 
 
-FAILING: Final = "failing"
-"""The state of a lane whose first message failed and waits for its next attempt."""
-OWNER_GONE: Final = "owner gone"
-"""The state of a lane whose owner gives no sign of life. To release one lane of such an owner releases all."""
-HEAD_LOCKED: Final = "head locked"
-"""The state of a lane whose head a transaction has locked. To end that connection frees all lanes that it holds."""
-
-
-class Rank(IntEnum):
-    """How bad a problem is. Problems are shown in this order, and within one rank by age."""
-
-    SERVER = 0
-    """Nothing can be written, or this is not the server that is written to. Nothing is concluded about members."""
-    STUCK = 1
-    NOBODY = 2
-    PAUSED = 3
-    BEHIND = 4
-    DEAD_LETTERS = 5
-
-
 _JOBS: Final = {
     "archive": (Rank.BEHIND, "not archived", "run `lanelog archive`"),
     "replay": (Rank.BEHIND, "replay unfinished", "run the same `lanelog replay` again"),
 }
 """By order of the group: jobs that read the log, are no subscribers, and take no lanes."""
-
-
-@frozen(kw_only=True)
-class Problem:
-    """One thing that is wrong, found by `status`. `lines()` returns it as the command line shows it."""
-
-    rank: Rank
-    what: str
-    """The state, in the words of the runbook: `failing`, `nobody consumes`, …"""
-    topic: str
-    group: str
-    key: str | None = None
-    offset: int | None = None
-    seconds: float | None = None
-    """Age of the oldest message that it holds back, or how long it has lasted."""
-    since: str | None = None
-    """When it began, if that is known."""
-    owner: str | None = None
-    detail: str
-    cause: str | None = None
-    """The error, if there is one: lanes that fail alike have the same."""
-    reason: str | None = None
-    """The reason of the dead letters that the command puts back. None: it puts none back."""
-    notes: tuple[str, ...] = ()
-    """What stands below the sentence, line by line: where hung handlers are."""
-    command: str
-    """The shell command that mends it, or shows more.
-
-    A command that would destroy something only shows what it would do.
-    """
-
-    def lines(self) -> list[str]:
-        """Return it as people read it: three lines, and the notes before the last."""
-        where = [] if self.rank is Rank.SERVER else [shown(self.topic), shown(self.group)]
-        where += [] if self.key is None else [shown(self.key)]
-        if self.offset is not None:
-            where.append(f"offset {self.offset}")
-        first = "  ".join([self.what.upper(), *([" ".join(where)] if where else [])])
-        if self.since is not None:
-            first += f", since {self.since}"
-        elif self.seconds is not None:
-            first += f", for {age(self.seconds)}"
-        if self.owner is not None:
-            first += f", owner {shown(self.owner)}"
-        return [first, f"    {self.detail}", *(f"    {note}" for note in self.notes), f"    $ {self.command}"]
-
-
-def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
-    """Return the command line, quoted for a shell. A name that looks like an option comes behind `--`."""
-    dashes = ["--"] if any(argument.startswith("-") for argument in arguments) else []
-    parts = [*options, *dashes, *arguments] if dashes else [*arguments, *options]
-    return f"lanelog {verb} {' '.join(map(shlex.quote, parts)).replace(shlex.quote('--'), '--')}"
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -127,8 +52,9 @@ def of_server(why: Unwritten) -> Problem:
         what=why.what,
         topic="",
         group="",
-        seconds=why.seconds,
+        lasted=why.seconds,
         detail=f"{why.detail}; nothing is said about members here",
+        remedy="to see more",
         command="lanelog doctor",
     )
 
@@ -144,7 +70,9 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True, b
     """
     names = (group.topic, group.group)
 
-    def problem(rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None) -> list[Problem]:
+    def problem(
+        rank: Rank, what: str, detail: str, remedy: str, mend: str, *, since: str | None = None
+    ) -> list[Problem]:
         return [
             Problem(
                 rank=rank,
@@ -152,8 +80,10 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True, b
                 topic=group.topic,
                 group=group.group,
                 seconds=None if since else group.oldest_age,
+                lasted=group.last_members[0].silent if group.last_members and since is None else None,
                 since=since,
                 detail=detail,
+                remedy=remedy,
                 command=mend,
             )
         ]
@@ -161,7 +91,8 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True, b
     if group.paused_at is not None:
         by = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}"
         detail = f"{by}; {plural(group.lag, 'message')} waiting"
-        return problem(Rank.PAUSED, "paused", detail, command("resume", *names), since=moment(group.paused_at))
+        mend = command("resume", *names)
+        return problem(Rank.PAUSED, "paused", detail, "to go on", mend, since=moment(group.paused_at))
     if (
         not believed
         or not group.lag
@@ -173,17 +104,26 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True, b
         behind += f", growing by {growth:.1f}/s"
     if group.order in _JOBS:
         rank, what, go_on = _JOBS[group.order]
-        detail = f"{behind} held back from collection; {go_on}, or, if that is not wanted any more:"
-        return problem(rank, what, detail, command("delete-group", *names))
+        detail = f"{behind} held back from collection; {_last(group)}; {go_on}"
+        return problem(rank, what, detail, "who ran it", command("members", *names))
     if not group.members:
         if group.members_unchanged <= GRACE:
             return []
-        detail = f"{behind}; start a subscriber, or, if the group is not needed any more:"
-        return problem(Rank.NOBODY, "nobody consumes", detail, command("delete-group", *names))
+        detail = f"{behind}; {_last(group)}; start its subscribers again"
+        return problem(Rank.NOBODY, "nobody consumes", detail, "who they were", command("members", *names))
     if (group.oldest_age or 0) <= SLOW:
         return []
-    detail = f"{behind}, {plural(group.members, 'member')}{busy and f', {busy}'}; where it is:"
-    return problem(Rank.BEHIND, "behind", detail, command("lanes", *names, options=["--by", "lag"]))
+    detail = f"{behind}, {plural(group.members, 'member')}{busy and f', {busy}'}"
+    return problem(Rank.BEHIND, BEHIND, detail, "where it is", command("lanes", *names, options=["--by", "lag"]))
+
+
+def _last(group: GroupInfo) -> str:
+    """Return who was there last, and since when they have been gone. The name of a member begins with its host."""
+    if not group.last_members:
+        return "who was there last is not known any more"
+    return "last there: " + ", ".join(
+        f"{shown(each.name)} ({each.state}, gone for {age(each.silent)})" for each in group.last_members
+    )
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
@@ -207,7 +147,16 @@ def of_lane(
     place = (lane.topic, lane.group, lane.key)
 
     def problem(
-        rank: Rank, what: str, detail: str, mend: str, *, since: str | None = None, cause: str | None = None
+        rank: Rank,
+        what: str,
+        detail: str,
+        remedy: str,
+        mend: str,
+        *,
+        lasted: float | None = None,
+        since: str | None = None,
+        cause: str | None = None,
+        for_all: str | None = None,
     ) -> Problem:
         return Problem(
             rank=rank,
@@ -217,11 +166,14 @@ def of_lane(
             key=lane.key,
             offset=offset,
             seconds=lane.oldest_age,
+            lasted=lasted,
             since=since,
             owner=lane.owner,
             detail=detail,
+            remedy=remedy,
             cause=cause,
             command=mend,
+            command_for_all=for_all,
         )
 
     if lane.paused_at is not None:
@@ -229,6 +181,7 @@ def of_lane(
             Rank.PAUSED,
             "paused",
             f"by {shown(lane.paused_by)}: {shown(lane.pause_reason)}; {plural(lane.lag, 'message')} waiting",
+            "to go on",
             command("resume", lane.topic, lane.group, options=["--key", lane.key]),
             since=moment(lane.paused_at),
         )
@@ -236,34 +189,49 @@ def of_lane(
         return None
     if lane.owner_state is not None and not lane.owner_state.lives:
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
-        return problem(Rank.STUCK, OWNER_GONE, detail, command("release", *place))
+        mend = command("release", *place)
+        return problem(Rank.STUCK, OWNER_GONE, detail, "to free all its lanes", mend, lasted=lane.owner_silent)
     if lane.state is MessageState.RETRYABLE and lane.attempts:
-        due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}, at once by `lanelog retry`"
-        detail = f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}; to give it up:"
-        mend = command("skip", *place, str(offset), options=["--reason", "…"])
-        return problem(Rank.STUCK, FAILING, detail, mend, cause=summary(lane.last_error))
+        return _failing(lane, problem)
     if lane.state is MessageState.PROCESSING and running is not None and running > normal:
-        detail = f"attempt {lane.attempts} has been running for {age(running)}; to have another worker try:"
-        return problem(Rank.STUCK, "slow", detail, command("release", *place))
+        detail = f"attempt {lane.attempts} has been running for {age(running)}"
+        mend = command("release", *place)
+        return problem(Rank.STUCK, "slow", detail, "to have another worker try", mend, lasted=running)
     return _of_lease(lane, group, problem)
 
 
-def _of_lease(lane: LaneInfo, group: GroupInfo, problem: Callable[[Rank, str, str, str], Problem]) -> Problem | None:
+def _failing(lane: LaneInfo, problem: Callable[..., Problem]) -> Problem:
+    """Return the problem of a lane whose first message failed. `problem` makes it."""
+    due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
+    return problem(
+        Rank.STUCK,
+        FAILING,
+        f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}",
+        "when the cause is mended, at once",
+        command("retry", lane.topic, lane.group, lane.key),
+        cause=summary(lane.last_error),
+        for_all=command("retry", lane.topic, lane.group, options=["--all"]),
+    )
+
+
+def _of_lease(
+    lane: LaneInfo, group: GroupInfo, problem: Callable[[Rank, str, str, str, str], Problem]
+) -> Problem | None:
     """Return what is wrong with a lane's lease, if nothing else is wrong with the lane. `problem` makes it."""
     members = command("members", lane.topic, lane.group)
     if lane.lease_epoch >= counted.BEYOND_COUNTING:
         if lane.owner is None:
-            then, mend = "the next owner of this version replaces it; who they are:", members
+            then, mend = "the next owner of this version replaces it, one of", members
         else:
-            then, mend = "to replace it:", command("release", lane.topic, lane.group, lane.key)
+            then, mend = "to replace it", command("release", lane.topic, lane.group, lane.key)
         detail = (
             f"its lease_epoch is {lane.lease_epoch}, which lanelog never writes; members of the version before this "
-            f"one stand still by it, with all their lanes; {then}"
+            f"one may stand still by it, with all their lanes"
         )
-        return problem(Rank.STUCK, "absurd epoch", detail, mend)
+        return problem(Rank.STUCK, "absurd epoch", detail, then, mend)
     if lane.owner is None:
-        detail = f"{plural(group.members, 'member')}, and none has taken the lane; what they say of themselves:"
-        return problem(Rank.STUCK, "no owner", detail, members)
+        detail = f"{plural(group.members, 'member')}, and none has taken the lane"
+        return problem(Rank.STUCK, "no owner", detail, "what they say of themselves", members)
     return None
 
 
@@ -302,7 +270,8 @@ def of_contradiction(wrong: Contradiction) -> Problem:
         group=wrong.group,
         key=wrong.key,
         offset=wrong.offset,
-        detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows; what mends it:",
+        detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows",
+        remedy="what mends it",
         command="lanelog doctor",
     )
 
@@ -325,9 +294,10 @@ def of_held_head(held: HeldHead) -> Problem | None:
         topic=held.topic,
         group="",
         key=held.key or None,
-        seconds=held.seconds,
+        lasted=held.seconds,
         detail=f"{by} has an open transaction that has locked {locked}. Commit it, roll it back, or "
-        f"`KILL {held.connection}`; then look again:",
+        f"`KILL {held.connection}`",
+        remedy="then look again",
         cause=by,
         command=command("status", held.topic),
     )
@@ -340,26 +310,32 @@ def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> 
     """Return the dead letters of a topic, by their most frequent reasons. None: there are too many to look through."""
     look = command("dlq list", topic.topic, options=["--reasons"])
     if reasons is None:
-        detail = f"{plural(topic.dead_letters, 'dead letter')}; why:"
-        return [_letters(topic, "", detail, look)]
+        return [_letters(topic, "", plural(topic.dead_letters, "dead letter"), "why", look)]
     counted = sorted(reasons, key=lambda each: -each.count)
     found = []
     for each in counted[:REASONS]:
-        mend, reason = look, None
+        remedy, mend, reason = "why", look, None
         if each.reason and each.reason.isprintable():
-            reason = each.reason
+            remedy, reason = "when that is mended", each.reason
             mend = command("dlq redrive", topic.topic, each.group, options=["--reason", reason])
-        detail = f"{plural(each.count, 'message')}: {shown(each.reason)}; when that is mended:"
+        detail = f"{plural(each.count, 'message')}: {shown(each.reason)}"
         since = moment(each.oldest_failed_at)
-        found.append(_letters(topic, each.group, detail, mend, since=since, reason=reason))
+        found.append(_letters(topic, each.group, detail, remedy, mend, since=since, reason=reason))
     rest = sum(each.count for each in counted[REASONS:])
     if rest:
-        found.append(_letters(topic, "", f"{plural(rest, 'message')} for other reasons:", look))
+        found.append(_letters(topic, "", f"{plural(rest, 'message')} for other reasons", "all reasons", look))
     return found
 
 
 def _letters(
-    topic: TopicInfo, group: str, detail: str, mend: str, *, since: str | None = None, reason: str | None = None
+    topic: TopicInfo,
+    group: str,
+    detail: str,
+    remedy: str,
+    mend: str,
+    *,
+    since: str | None = None,
+    reason: str | None = None,
 ) -> Problem:
     return Problem(
         rank=Rank.DEAD_LETTERS,
@@ -368,6 +344,7 @@ def _letters(
         group=group,
         since=since,
         detail=detail,
+        remedy=remedy,
         reason=reason,
         command=mend,
     )
@@ -382,6 +359,7 @@ def worst_first(found: Iterable[Problem]) -> list[Problem]:
     """Sort by rank, and the oldest of each rank first."""
 
     def place(each: Problem) -> tuple[int, int, str, str, str]:
-        return each.rank, oldest_first(each.seconds), each.topic, each.group, each.key or ""
+        seconds = each.lasted if each.seconds is None else each.seconds
+        return each.rank, oldest_first(seconds), each.topic, each.group, each.key or ""
 
     return sorted(found, key=place)

@@ -18,12 +18,12 @@ from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.together import together
-from lanelog.admin.operate import repair
+from lanelog.admin.operate import backlog, repair
 from lanelog.admin.operate.held_heads import held_heads
 from lanelog.admin.operate.hung import busy_words, members_hung, normal_seconds
+from lanelog.admin.operate.problem import Problem
 from lanelog.admin.operate.problems import (
     SLOW,
-    Problem,
     lanes_may_be_wrong,
     of_contradiction,
     of_group,
@@ -38,7 +38,7 @@ from lanelog.admin.read import lanes, messages, registrations, topics, workloads
 from lanelog.admin.read.ages import USUAL
 from lanelog.admin.read.registrations import GROUPS_MAX
 from lanelog.admin.read.topics import GroupLook
-from lanelog.admin.types.topology import GroupInfo, MessageState
+from lanelog.admin.types.topology import GroupInfo, LaneInfo, MessageState
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from lanelog._workload import Workload
     from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.operate.writes import Unwritten
-    from lanelog.admin.types.topology import LaneInfo, TopicInfo
+    from lanelog.admin.types.topology import TopicInfo
 
 LANES: Final = 100
 """Lanes of each lagging group that are looked at: those with the oldest messages."""
@@ -93,12 +93,19 @@ class Status:
 
     Then `GroupInfo.members` says nothing, and no problem follows from it.
     """
+    heaviest_lanes: tuple[LaneInfo, ...] = ()
+    """Of each group that is behind, the lane that has at least half of its lag, as it was at first."""
     topics_left_out: int = 0
     """Topics that were not looked at: without a choice, the first 1,000 are."""
     groups_left_out: int = 0
     """Groups that were not looked at: the first 1,000 are, or the first 1,000 of each chosen topic."""
     topics_not_compared: int = 0
     """Topics whose tables were not compared with each other, because that took too long."""
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for their next attempt, summed over groups."""
+        return sum(group.waiting for group in self.groups)
 
     @property
     def left_out(self) -> str:
@@ -116,6 +123,12 @@ def members_of(found: Status) -> str:
     return plural(sum(group.members for group in found.groups), "member") if found.members_known else "members unknown"
 
 
+def attempts_awaited(messages: int) -> str:
+    """Return how many messages wait, in words: `2 messages wait for their next attempt`."""
+    waits = "waits for its" if messages == 1 else "wait for their"
+    return f"{plural(messages, 'message')} {waits} next attempt"
+
+
 def status(database: Database, chosen: Collection[str] | None, since: Status | None) -> Status:
     """See `Admin.status`."""
     if isinstance(chosen, str | bytes):
@@ -125,6 +138,8 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
     seen = look(database, chosen)
     groups = [each.info for each in seen.groups]
     growth = {} if since is None else _growth(groups, at, since)
+    before, seconds = (None, 0.0) if since is None else (since.heaviest_lanes, (at - since.at).total_seconds())
+    found, heaviest = backlog.name_keys(database, list(_problems(database, seen, growth)), groups, before, seconds)
     ages = [group.oldest_age for group in groups if group.oldest_age is not None]
     return Status(
         at=at,
@@ -134,11 +149,12 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
         oldest_age=max(ages, default=None),
         oldest_age_exact=all(group.oldest_age_exact for group in groups),
         dead_letters=sum(topic.dead_letters for topic in seen.topics if not topic.holds_dead_letters),
-        problems=tuple(worst_first(_problems(database, seen, growth))),
+        problems=tuple(worst_first(found)),
         topics_left_out=seen.topics_left_out,
         groups_left_out=seen.groups_left_out,
         topics_not_compared=seen.topics_not_compared,
         members_known=seen.unwritten is None,
+        heaviest_lanes=heaviest,
     )
 
 

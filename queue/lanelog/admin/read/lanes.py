@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
+from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_lane, known_topic, repeated
@@ -44,8 +45,9 @@ LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
 BY_LAG = f"""
 SELECT p.partition_key {_LANES}
 WHERE p.topic = %s AND p.partition_key <> ''
-ORDER BY CAST(p.head_offset AS SIGNED) - CAST({WATERMARK} AS SIGNED) - COALESCE((
-  SELECT CAST(SUM(d.through_offset + 1 - GREATEST(d.message_offset, {WATERMARK} + 1)) AS SIGNED)
+ORDER BY {signed("p.head_offset")} - {signed(WATERMARK)} - COALESCE((
+  SELECT CAST(SUM({signed("d.through_offset")} + 1 - GREATEST({signed("d.message_offset")}, {signed(WATERMARK)} + 1))
+         AS SIGNED)
   FROM queue_delivery_state d FORCE INDEX (PRIMARY)
   WHERE d.consumer_group = %s AND d.topic = p.topic AND d.partition_key = p.partition_key AND d.acked = 1
         AND d.through_offset > {WATERMARK}), 0) DESC, p.partition_key LIMIT %s
@@ -55,6 +57,12 @@ ORDER BY CAST(p.head_offset AS SIGNED) - CAST({WATERMARK} AS SIGNED) - COALESCE(
 BY_KEY = """
 SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s
+"""
+
+# The same in front of a key, the last one first (PRIMARY).
+BY_KEY_BACK = """
+SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key > '' AND partition_key < %s ORDER BY partition_key DESC LIMIT %s
 """
 
 _LEASE = "partition_key, leased_by, lease_epoch, leased_at FROM queue_partition_leases"
@@ -77,6 +85,7 @@ def lanes(
     order_by: str,
     limit: int,
     after: str = "",
+    before: str = "",
     breadth: ages.Breadth = ages.USUAL,
 ) -> list[LaneInfo]:
     """See `Admin.lanes`."""
@@ -84,8 +93,10 @@ def lanes(
     limit_of(limit)
     if order_by not in ORDERS:
         raise ConfigurationError(f"order_by must be one of {', '.join(map(repr, ORDERS))}, not {order_by!r}")
-    if after and order_by != "key":
-        raise ConfigurationError("after needs order_by='key': lanes change their places in the other orders")
+    if (after or before) and order_by != "key":
+        raise ConfigurationError("after and before need order_by='key': lanes change their places in the other orders")
+    if after and before:
+        raise ConfigurationError("after and before exclude each other: read on in one direction")
 
     def look() -> list[LaneInfo]:
         with database.snapshot() as cx:
@@ -94,6 +105,8 @@ def lanes(
                 keys = ages.oldest(cx, at, limit, breadth)
             elif order_by == "lag":
                 keys = [key for (key,) in cx.query(BY_LAG, (at.group, at.topic, at.group, limit))]
+            elif before:
+                keys = [key for (key,) in cx.query(BY_KEY_BACK, (at.topic, before, limit))][::-1]
             else:
                 keys = [key for (key,) in cx.query(BY_KEY, (at.topic, after, limit))]
             return _lanes(cx, at.topic, {at.group: keys}, [at.group] if paused else [])[at.group]
@@ -155,6 +168,7 @@ def _lane(
     group_paused: bool,
 ) -> LaneInfo:
     owner, place = facts.owner, facts.place
+    in_flight, waiting = owners.handed_out(facts.in_flight, facts.waiting)
     return LaneInfo(
         topic=topic,
         group=group,
@@ -170,8 +184,8 @@ def _lane(
         owner_silent=owners.silent(owner),
         lease_left=owners.left(owner) if owner else None,
         lease_epoch=facts.epoch,
-        in_flight=facts.in_flight,
-        waiting=facts.waiting,
+        in_flight=in_flight,
+        waiting=waiting,
         state=None if first is None else first.standing.state,
         attempts=0 if first is None else first.standing.attempts,
         last_error=None if first is None else first.standing.last_error,

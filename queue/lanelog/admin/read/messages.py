@@ -15,7 +15,7 @@ from lanelog._stores import groups, offsets, partitions
 from lanelog._stores._points import chunked, placeholders
 from lanelog._stores.moves import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
-from lanelog.admin.lookup.known import known_lane, repeated
+from lanelog.admin.lookup.known import known_lane, known_topic, pages, read, repeated
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.read import lane_totals, message_state
 from lanelog.admin.read.topics import dead_letter_topics
@@ -26,7 +26,7 @@ from lanelog.errors import ConfigurationError
 from lanelog.message import DeadLetter, decode_metadata, utc_from_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog.admin.read.lane_totals import LaneFacts
@@ -46,6 +46,12 @@ BY_OFFSET = f"SELECT {_COLUMNS} FORCE INDEX (PRIMARY) WHERE m.topic = %s AND m.p
 
 # One message by its id (by_id).
 BY_ID = f"SELECT {_COLUMNS} FORCE INDEX (by_id) WHERE m.topic = %s AND m.partition_key = %s AND m.id = %s"
+
+# Which lanes hold a message with an id (by_id).
+HOLDING = """
+SELECT partition_key FROM queue_messages FORCE INDEX (by_id)
+WHERE topic = %s AND partition_key IN ({keys}) AND id = %s
+"""
 
 # Sizes of the next messages of a lane, without payloads (PRIMARY).
 SIZES = """
@@ -145,6 +151,28 @@ def message(
             return _info(row, settled, _states_of(cx, row))
 
     return repeated(database, look, "reading a message")
+
+
+def keys_of(database: Database, topic: str, message_id: str, limit: int) -> list[str]:
+    """See `Admin.keys_of`. Each page of lanes is one statement, with a look-up for each lane."""
+    check_name("topic", topic)
+    check_name("id", message_id)
+    limit_of(limit)
+    read(database, known_topic, "looking for the topic", topic)
+    found: list[str] = []
+    left = limit
+    for page in pages(database, topic):
+        keys = [key for key, _ in page[:left]]
+        found += read(database, _holding, "looking for a message", topic, keys, message_id)
+        left -= len(keys)
+        if not left:
+            break
+    return found
+
+
+def _holding(cx: Executor, topic: str, keys: Sequence[str], message_id: str) -> list[str]:
+    sql = HOLDING.format(keys=placeholders(keys))
+    return sorted(key for (key,) in cx.query(sql, (topic, *keys, message_id)))
 
 
 def messages(

@@ -13,7 +13,7 @@ from attrs import field, frozen
 from lanelog._database import Incarnation, server_start, signed
 from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats
-from lanelog.admin.types.topology import OwnerState
+from lanelog.admin.types.topology import LastMember, OwnerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 UNKNOWN = Incarnation(0, "")
 GRACE: Final = 30.0
 """Seconds before some states are called wrong: meanwhile workers that restart take their lanes again."""
+LAST: Final = 3
+"""The most members that are named of those that were there last."""
 
 # Whole seconds since the server started (no table, no privilege needed).
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
@@ -45,8 +47,8 @@ class Owners:
         if row is None:
             return OwnerState.MISSING
         if row.deregistered:
-            return OwnerState.STOPPED
-        if row.expires_at <= row.now:
+            return OwnerState.STOPPED if row.found_dead_by is None else OwnerState.DEAD
+        if row.expired:
             return OwnerState.EXPIRED
         if row.lock_free_on(self._server):
             return OwnerState.DEAD
@@ -67,17 +69,31 @@ class Owners:
     def left(self, owner: str) -> float:
         """Return the seconds until the owner's leases may be taken by expiry."""
         row = self.rows.get(owner)
-        return 0.0 if row is None or row.deregistered else max(0, row.expires_at - row.now) / 1000
+        return 0.0 if row is None or row.deregistered or row.expired else (row.expires_at - row.now) / 1000
 
     def silent(self, owner: str) -> float | None:
         """Return the seconds since the owner stopped, or since its last sign of life. None: it has no row."""
         row = self.rows.get(owner)
-        return None if row is None else max(0, row.now - (row.deregistered_at or row.heartbeat_at)) / 1000
+        if row is None:
+            return None
+        left = row.deregistered_at if row.found_dead_by is None else 0
+        return max(0, row.now - (left or row.heartbeat_at)) / 1000
 
     def unchanged(self) -> float:
         """Return the seconds since the last sign of life of an owner that is not alive; infinite if there is none."""
         gone = [self.silent(owner) for owner in self.rows if not self.alive(owner)]
         return min((seconds for seconds in gone if seconds is not None), default=inf)
+
+    def handed_out(self, in_flight: int, waiting: int) -> tuple[int, int]:
+        """Return how many messages are in flight, and how many wait. Without a living owner, all of them wait."""
+        return (in_flight, waiting) if any(map(self.alive, self.rows)) else (0, in_flight + waiting)
+
+    def last(self) -> tuple[LastMember, ...]:
+        """Return who was there last, if nobody is alive."""
+        if any(map(self.alive, self.rows)):
+            return ()
+        gone = [LastMember(name=each, state=self.state(each), silent=self.silent(each) or 0) for each in self.rows]
+        return tuple(sorted(gone, key=lambda each: each.silent)[:LAST])
 
     def counted(self, lanes: Mapping[str, int]) -> tuple[int, int]:
         """Split lanes, counted by owner: how many have a living owner, and how many one that is not alive."""
@@ -95,7 +111,7 @@ def load_each(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, Owne
     # The columns of version 1 of the tables are enough here: they say when the server that granted a lock started.
     found = heartbeats.members_of(cx, topic, groups, tables=1)
     doubtful = any(
-        row.lock_free and not row.deregistered and row.expires_at > row.now for rows in found.values() for row in rows
+        row.lock_free and not row.deregistered and not row.expired for rows in found.values() for row in rows
     )
     server = Incarnation(server_start(cx), "") if doubtful else UNKNOWN
     return {

@@ -1,8 +1,7 @@
 """Topics, groups and members, with sums over their lanes.
 
-Owns these queries. Lists no lanes and no messages. The sums of a group come from one snapshot, so that they fit each
-other: it is held for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is looked
-for behind that snapshot.
+Owns these queries. Lists no lanes and no messages. The sums of a group come from one snapshot, so they fit: it is held
+for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is looked for behind it.
 """
 
 from __future__ import annotations
@@ -240,7 +239,8 @@ def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
                 heartbeat_at=utc_from_ms(row.heartbeat_at),
                 expires_at=utc_from_ms(row.expires_at),
                 lease_left=owners.left(row.owner),
-                stopped_at=when(row.deregistered_at if row.deregistered else 0),
+                stopped_at=when(row.deregistered_at if row.deregistered and row.found_dead_by is None else 0),
+                found_dead_by=row.found_dead_by if row.deregistered else None,
                 server_started_at=when(row.incarnation.started_ms),
                 workload=busy.get((at.group, row.owner)),
             )
@@ -371,6 +371,7 @@ def _group(
 ) -> GroupLook:
     facts, owners = sums.facts, sums.owners
     owned, stale = owners.counted(sums.lanes)
+    in_flight, waiting = owners.handed_out(facts.in_flight, facts.waiting)
     info = GroupInfo(
         topic=row.topic,
         group=row.group,
@@ -383,6 +384,7 @@ def _group(
         pause_reason=row.pause_reason,
         members=sum(owners.alive(owner) for owner in owners.rows),
         members_unchanged=min(owners.unchanged(), max(0, row.now - row.created_at) / 1000, uptime),
+        last_members=owners.last(),
         lanes=facts.lanes.count,
         owned_lanes=owned,
         stale_lanes=stale,
@@ -392,7 +394,7 @@ def _group(
         lag=facts.lag,
         oldest_age=oldest_age,
         oldest_age_exact=exact,
-        waiting=facts.waiting,
-        in_flight=facts.in_flight,
+        waiting=waiting,
+        in_flight=in_flight,
     )
     return GroupLook(info=info, oldest=oldest)

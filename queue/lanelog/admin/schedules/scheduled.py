@@ -58,6 +58,11 @@ def list_scheduled(database: Database, topic: str, key: str | None, limit: int) 
     return [_info(row) for row in read(database, _rows, "listing what is scheduled", topic, key, limit)]
 
 
+def counts(database: Database) -> dict[str, int]:
+    """See `Admin.scheduled_counts`."""
+    return read(database, scheduled.counts, "counting delayed messages")
+
+
 def _rows(cx: Executor, topic: str, key: str | None, limit: int) -> list[tuple[Any, ...]]:
     return cx.query(LIST, (topic, limit)) if key is None else cx.query(LIST_LANE, (topic, key, limit))
 

@@ -15,6 +15,8 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from lanelog import _cron
 from lanelog._checks import Duration, check_integer, check_name
 from lanelog._database import NOW_MS
@@ -22,7 +24,7 @@ from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import CatchUp
 from lanelog._engine.scheduling.occurrences import occurrence
 from lanelog._engine.scheduling.planned import cron_of, plan
-from lanelog._engine.scheduling.recurring import metadata_of
+from lanelog._engine.scheduling.recurring import message_ids, metadata_of
 from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow
@@ -94,7 +96,7 @@ def _declare(
         topic,
         outgoing.key,
         outgoing.payload,
-        message_id=f"{name}@{occurrence(cron, 0)}[fold=1]",  # the longest form
+        message_id=message_ids(name, timezone, evolve(occurrence(cron, 0), fold=1))[0],  # the longest form
         metadata=outgoing.metadata,
         codec=database.config.codec if outgoing.codec is None else outgoing.codec,
         max_payload_bytes=database.config.max_payload_bytes,

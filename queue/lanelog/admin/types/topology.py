@@ -52,7 +52,7 @@ class OwnerState(StrEnum):
     ASIDE = "aside"
     """The same, but the server has too few connections for it: it gives its lanes to others until it has enough."""
     DEAD = "dead"
-    """Its process is gone: its liveness lock is free. Others take its lanes within seconds."""
+    """Its process is gone: its liveness lock is free, or others have found it dead and taken its lanes."""
     EXPIRED = "expired"
     """Its heartbeat ran out: others may take its lanes."""
     STOPPED = "stopped"
@@ -95,6 +95,17 @@ class TopicInfo:
 
 
 @frozen(kw_only=True)
+class LastMember:
+    """A member of a group that is not alive."""
+
+    name: str
+    """As leases name it. Unless `subscriber_name` says otherwise, it begins with the host and the process."""
+    state: OwnerState
+    silent: float
+    """Seconds since it stopped, or since its last sign of life."""
+
+
+@frozen(kw_only=True)
 class GroupInfo:
     """One group on one topic."""
 
@@ -119,6 +130,9 @@ class GroupInfo:
     The least of: since the last sign of life of a member that is not alive, since the group was registered, since the
     server started.
     """
+    last_members: tuple[LastMember, ...] = ()
+    """Of a group without a living member: up to 3 that were there last, the latest first. Rows of members are deleted
+    later."""
     lanes: int
     """Lanes of the topic."""
     owned_lanes: int
@@ -144,7 +158,10 @@ class GroupInfo:
     waiting: int
     """Messages that wait for the next attempt, after one that failed, crashed or was postponed."""
     in_flight: int
-    """Messages handed out and not settled, also by a dead owner whose lanes are not taken yet."""
+    """Messages handed out and not settled, also by a dead owner whose lanes are not taken yet.
+
+    Without a living member none is: they wait.
+    """
 
 
 @frozen(kw_only=True)
@@ -166,6 +183,8 @@ class MemberInfo:
     """Seconds until its leases may be taken by expiry; 0 when it expired or stopped."""
     stopped_at: datetime | None
     """When it ended in order; None: it did not."""
+    found_dead_by: str | None = None
+    """The member that found it dead, at most 56 characters, or `release`. None: it lives, left, or is not found yet."""
     server_started_at: datetime | None
     """Start of the server that granted its liveness lock; None: it holds none."""
     workload: Workload | None = None
@@ -211,7 +230,7 @@ class LaneInfo:
     lease_epoch: int
     """Fencing token of the last owner; 0: it never had one."""
     in_flight: int
-    """Messages handed out and not settled, under the present epoch."""
+    """Messages handed out and not settled, under the present epoch; 0 if the group has no living member."""
     waiting: int
     """Messages that wait for another attempt."""
     state: MessageState | None

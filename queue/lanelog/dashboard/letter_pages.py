@@ -1,0 +1,139 @@
+"""The page of dead letters: grouped by reason, filtered, and read page by page.
+
+Owns what it shows of a dead letter. A page has the same height with a hundred dead letters as with a million.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lanelog._text import plural, shown
+from lanelog.admin import DeadLetterInfo, DeadLetterReason
+from lanelog.dashboard.actions import button, whole
+from lanelog.dashboard.asked import Asked
+from lanelog.dashboard.message_pages import short
+from lanelog.dashboard.views import Texts, WebButton, WebCell, WebField, WebPage, WebSheet, link
+from lanelog.errors import ConfigurationError
+
+LETTERS: Final = 25
+"""Dead letters on one page."""
+REASONS: Final = 10
+"""Reasons on one page: the most frequent ones first."""
+
+
+def dead_letters(asked: Asked) -> WebPage:
+    """Dead letters of a topic by reason, and page by page. Without a topic: which topics have some."""
+    topic = asked.fields.get("topic")
+    if not topic:
+        return _topics(asked)
+    chosen = {name: asked.fields[name] for name in ("group", "reason", "prefix") if asked.fields.get(name)}
+    here = {"topic": topic, **chosen}
+    reasons = asked.admin.dead_letter_reasons(topic, chosen.get("group"))
+    found = asked.admin.dead_letters(
+        topic,
+        chosen.get("group"),
+        reason=chosen.get("reason"),
+        key_prefix=chosen.get("prefix", ""),
+        after=_after(asked),
+        limit=LETTERS + 1,
+    )
+    alike = [each for each in reasons if chosen.get("reason") in (None, each.reason)]
+    total = sum(each.count for each in alike)
+    title = f"Those whose keys begin with {chosen['prefix']}" if "prefix" in chosen else plural(total, "dead letter")
+    return WebPage(
+        title=f"Dead letters of {topic}",
+        links=(
+            WebCell("All topics", link("dead-letters")),
+            *((WebCell("Without these filters", link("dead-letters", topic=topic)),) if chosen else ()),
+            WebCell("Jobs that redrive or delete", link("jobs")),
+        ),
+        fields=_fields(asked, topic),
+        sheets=(
+            _reasons(asked, here, reasons),
+            WebSheet(
+                title=title,
+                columns=("Key", "Group", "Error", "Attempts", "Failed", "", ""),
+                rows=[_letter(asked, topic, each) for each in found[:LETTERS]],
+                links=_pages(here, found, first="after" not in asked.fields),
+            ),
+        ),
+    )
+
+
+def _topics(asked: Asked) -> WebPage:
+    having = [each for each in asked.admin.topics() if each.dead_letters and not each.holds_dead_letters]
+    rows: list[tuple[Texts | WebButton, ...]] = [
+        (WebCell(each.topic, link("dead-letters", topic=each.topic)), f"{each.dead_letters:,}") for each in having
+    ]
+    return WebPage(title="Dead letters", sheets=(WebSheet(title="", columns=("Topic", "Dead letters"), rows=rows),))
+
+
+def _after(asked: Asked) -> tuple[str, str, int] | None:
+    """Return the last dead letter of the page before."""
+    if "after" not in asked.fields:
+        return None
+    return asked.need("where"), asked.need("after"), whole("offset", asked.need("offset"))
+
+
+def _fields(asked: Asked, topic: str) -> tuple[WebField, ...]:
+    given = asked.fields
+    return (
+        WebField(name="topic", value=topic),
+        WebField(name="group", value=given.get("group", ""), label="Group"),
+        WebField(name="prefix", value=given.get("prefix", ""), label="Key begins with"),
+        WebField(name="reason", value=given.get("reason", ""), label="Reason"),
+    )
+
+
+def _reasons(asked: Asked, here: dict[str, str], found: list[DeadLetterReason]) -> WebSheet:
+    """Return the reasons, some at a time. Those of a topic may be a thousand."""
+    page = whole("page", asked.fields.get("page", "1"))
+    if page < 1:
+        raise ConfigurationError("pages begin at 1")
+    begin, links = (page - 1) * REASONS, []
+    if page > 1:
+        links.append(WebCell("More frequent reasons", link("dead-letters", **here, page=page - 1)))
+    if begin + REASONS < len(found):
+        left = len(found) - begin - REASONS
+        links.append(WebCell(f"{plural(left, 'more reason')}", link("dead-letters", **here, page=page + 1)))
+    return WebSheet(
+        title="By reason",
+        columns=("Reason", "Group", "Messages", "Keys", "Newest", "", ""),
+        rows=[_reason(asked, here, each) for each in found[begin : begin + REASONS]],
+        links=tuple(links),
+    )
+
+
+def _reason(asked: Asked, here: dict[str, str], found: DeadLetterReason) -> tuple[Texts | WebButton, ...]:
+    chosen = {"topic": here["topic"], "group": found.group}
+    address = link("dead-letters", **{**here, "group": found.group, "reason": found.reason})
+    return (
+        WebCell(shown(found.reason), address),
+        found.group,
+        f"{found.count:,}",
+        f"{found.keys:,}",
+        asked.ago(found.newest_failed_at),
+        button("redrive", "Redrive all", **chosen, letters=found.reason),
+        button("delete-letters", "Delete all", **chosen, letters=found.reason),
+    )
+
+
+def _letter(asked: Asked, topic: str, found: DeadLetterInfo) -> tuple[Texts | WebButton, ...]:
+    return (
+        WebCell(found.key, link("message", topic=found.dead_letter_topic, key=found.key, offset=found.offset)),
+        found.group,
+        short(found.last_error),
+        f"{found.failure_count:,}",
+        asked.ago(found.failed_at),
+        button("redrive", "Redrive", topic=topic, group=found.group, id=found.id),
+        button("delete-letters", "Delete", topic=topic, group=found.group, id=found.id),
+    )
+
+
+def _pages(here: dict[str, str], found: list[DeadLetterInfo], *, first: bool) -> tuple[WebCell, ...]:
+    links = [] if first else [WebCell("First page", link("dead-letters", **here))]
+    if len(found) > LETTERS:
+        last = found[LETTERS - 1]
+        place = {"where": last.dead_letter_topic, "after": last.key, "offset": last.offset}
+        links.append(WebCell("Next page", link("dead-letters", **here, **place)))
+    return tuple(links)

@@ -1,0 +1,257 @@
+"""What a preview and a result say: sentences, and the way back.
+
+Owns these words. Asks no database: each function is given the value that a verb has returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any, Final
+
+from lanelog._text import moment, plural, shown
+from lanelog.admin import (
+    Deleted,
+    GroupDeleted,
+    Paused,
+    Redriven,
+    Released,
+    Resumed,
+    Retried,
+    SchedulePaused,
+    ScheduleRemoved,
+    ScheduleResumed,
+    Skipped,
+    Sought,
+)
+from lanelog.dashboard.actions import button
+from lanelog.dashboard.views import WebButton, WebCell, link
+
+_NAMED: Final = 5
+"""Lanes and offsets that a sentence names. The rest is counted."""
+
+
+@singledispatch
+def sentences(result: Any) -> tuple[str, ...]:
+    """Return what a verb has changed, or with `dry_run` would change. A new verb needs its words here."""
+    raise TypeError(f"no words for {type(result).__name__}")
+
+
+@sentences.register(Skipped)
+def _skipped(it: Skipped) -> tuple[str, ...]:
+    if not it.changed:
+        return (f"Group {it.group} has settled message {it.offset} of lane {shown(it.key)} already: nothing to do.",)
+    found = [
+        f"Message {it.offset} of lane {shown(it.key)} {_be(it)} settled for group {it.group} without being handled.",
+        f"Its id is {shown(it.id)}; it was {it.state} after {plural(it.attempts, 'attempt')}."
+        if it.id is not None
+        else "The log does not hold it any more.",
+    ]
+    return (*found, *_owner_loses(it.owner, it))
+
+
+@sentences.register(Retried)
+def _retried(it: Retried) -> tuple[str, ...]:
+    if not it.changed:
+        return (f"Nothing in lane {shown(it.key)} waits for its next attempt: nothing to do.",)
+    which = _named([str(each) for each in it.offsets])
+    said = (
+        f"{plural(it.messages, 'message')} of lane {shown(it.key)} {_be(it, it.messages)} due at once: offset {which}."
+    )
+    return (said, *_owner_loses(it.owner, it))
+
+
+@sentences.register(Released)
+def _released(it: Released) -> tuple[str, ...]:
+    if not it.changed:
+        return (f"Lane {shown(it.key)} has no owner: nothing to do.",)
+    lose = "would lose" if it.dry_run else "lost"
+    found = [f"{shown(it.owner)} ({it.owner_state}) {lose} lane {shown(it.key)}. Another worker takes it."]
+    if it.others:
+        found.append(f"It {lose} {plural(len(it.others), 'more lane')}, too: {_named(it.others)}.")
+    return tuple(found)
+
+
+@sentences.register(Paused)
+def _paused(it: Paused) -> tuple[str, ...]:
+    where = _where(it.group, it.key)
+    if not it.changed:
+        return (f"{where} has been paused since {moment(it.paused_at)}{_who(it.by, it.reason)}: nothing to do.",)
+    waits = f"{plural(it.lag, 'message')} {'wait' if it.lag != 1 else 'waits'} until it is resumed"
+    return (f"{where} {'would be' if it.dry_run else 'is'} paused. {waits}.",)
+
+
+@sentences.register(Resumed)
+def _resumed(it: Resumed) -> tuple[str, ...]:
+    where = _where(it.group, it.key)
+    if not it.changed:
+        return (f"{where} is not paused: nothing to do.",)
+    does = "would hand" if it.dry_run else "hands"
+    return (
+        f"{where} {does} out messages again.",
+        f"It was paused since {moment(it.paused_at)}{_who(it.by, it.reason)}.",
+    )
+
+
+@sentences.register(Sought)
+def _sought(it: Sought) -> tuple[str, ...]:
+    found = [f"{plural(it.lanes, 'lane')} of group {it.group} {_be(it, it.lanes)} set to {it.to}."]
+    if it.again:
+        found.append(f"{plural(it.again, 'settled message')} {_be(it, it.again)} delivered again.")
+    if it.passed:
+        never = "would never get" if it.dry_run else "never gets"
+        found.append(f"Group {it.group} {never} {plural(it.passed, 'message')} that it has not settled.")
+    if not it.again and not it.passed:
+        found.append("No message is delivered again, and none is left out.")
+    if it.clamped:
+        found.append(f"In {plural(it.clamped, 'lane')} that offset does not exist: the nearest one is taken.")
+    found += [
+        f"Lane {shown(each.key)}: the next message {'would be' if it.dry_run else 'is'} offset {each.after + 1}, "
+        f"not {each.before + 1}."
+        for each in it.moved[:_NAMED]
+    ]
+    if len(it.moved) > _NAMED:
+        found.append(f"{plural(len(it.moved) - _NAMED, 'more lane')} move likewise.")
+    if it.key is None and len(it.moved) > 1 and not it.dry_run:
+        found.append("No one step leads back: each lane had an offset of its own.")
+    return tuple(found)
+
+
+@sentences.register(Redriven)
+def _redriven(it: Redriven) -> tuple[str, ...]:
+    go = "would go" if it.dry_run else "went"
+    what = f"{plural(it.messages, 'dead letter')} with {plural(it.keys, 'key')}"
+    found = [f"{what} {go} back into topic {it.to_topic}, for group {it.group} alone."]
+    if not it.dry_run and it.messages:
+        found.append("What fails again becomes a dead letter again.")
+    if it.remaining:
+        found.append(f"{plural(it.remaining, 'dead letter')} stayed, because their lanes were locked: do it again.")
+    return (*found, *_missing(it.missing))
+
+
+@sentences.register(Deleted)
+def _deleted(it: Deleted) -> tuple[str, ...]:
+    what = f"{plural(it.messages, 'dead letter')} of group {it.group}, with {plural(it.keys, 'key')},"
+    return (f"{what} {_be(it, it.messages)} deleted for good.", *_missing(it.missing))
+
+
+@sentences.register(GroupDeleted)
+def _group_deleted(it: GroupDeleted) -> tuple[str, ...]:
+    found = [
+        f"Group {it.group} of topic {it.topic} {_be(it)} deleted, with its offsets in {plural(it.lanes, 'lane')}.",
+        f"It {'would never get' if it.dry_run else 'never gets'} {plural(it.lag, 'message')} that it has not settled."
+        if it.lag
+        else "It has settled all messages.",
+    ]
+    if it.members:
+        found.append(f"{plural(it.members, 'live member')} {'would fail' if it.dry_run else 'failed'}.")
+    if it.collectable:
+        found.append(f"{plural(it.collectable, 'message')} that only this group kept can be collected then.")
+    left = f"These groups stay: {', '.join(it.groups_left)}." if it.groups_left else "The topic has no other group."
+    return (*found, left)
+
+
+@sentences.register(SchedulePaused)
+def _schedule_paused(it: SchedulePaused) -> tuple[str, ...]:
+    name = f"Schedule {shown(it.name)}"
+    if not it.changed:
+        return (f"{name} has been paused since {moment(it.paused_at)}{_who(it.by, it.reason)}: nothing to do.",)
+    return (
+        f"{name} {'would be' if it.dry_run else 'is'} paused.",
+        f"Its next time, {moment(it.next_fire_at)}, is skipped if the pause lasts until then.",
+    )
+
+
+@sentences.register(ScheduleResumed)
+def _schedule_resumed(it: ScheduleResumed) -> tuple[str, ...]:
+    name = f"Schedule {shown(it.name)}"
+    if not it.changed:
+        return (f"{name} is not paused: nothing to do.",)
+    does = "would publish" if it.dry_run else "publishes"
+    return (
+        f"{name} {does} again, next at {moment(it.next_fire_at)}.",
+        f"It was paused since {moment(it.paused_at)}{_who(it.by, it.reason)}.",
+    )
+
+
+@sentences.register(ScheduleRemoved)
+def _schedule_removed(it: ScheduleRemoved) -> tuple[str, ...]:
+    return (
+        f"Schedule {shown(it.name)} of topic {it.topic}, key {shown(it.key)}, {_be(it)} removed.",
+        f"It has published {plural(it.fired, 'message')}. They stay.",
+    )
+
+
+# -- the way back ------------------------------------------------------------------------------------------------------
+
+
+def undo(result: Any) -> tuple[WebButton, ...]:
+    """Return the action that takes a result back, if one does."""
+    if not getattr(result, "changed", True):
+        return ()
+    if isinstance(result, Paused):
+        return (button("resume", "Resume again", topic=result.topic, group=result.group, key=result.key),)
+    if isinstance(result, Resumed):
+        return (button("pause", "Pause again", topic=result.topic, group=result.group, key=result.key),)
+    if isinstance(result, SchedulePaused):
+        return (button("resume-schedule", "Resume again", name=result.name),)
+    if isinstance(result, ScheduleResumed):
+        return (button("pause-schedule", "Pause again", name=result.name),)
+    if isinstance(result, Skipped):
+        place = {"topic": result.topic, "group": result.group, "key": result.key}
+        return (button("seek", f"Go back to offset {result.offset}", **place, to=result.offset),)
+    if isinstance(result, Sought) and len(result.moved) == 1:
+        (lane,) = result.moved
+        place = {"topic": result.topic, "group": result.group, "key": lane.key}
+        return (button("seek", f"Go back to offset {lane.before + 1}", **place, to=lane.before + 1),)
+    return ()
+
+
+def places(fields: Mapping[str, str]) -> tuple[WebCell, ...]:
+    """Return the pages of the place at which an action acts, the nearest first."""
+    topic, group, key = fields.get("topic"), fields.get("group"), fields.get("key")
+    found = []
+    if topic and group and key:
+        found.append(WebCell(f"Lane {shown(key)}", link("lane", topic=topic, group=group, key=key)))
+    if "name" in fields:
+        found.append(WebCell("Schedules", link("schedules")))
+    if "id" in fields or "letters" in fields:
+        found.append(WebCell("Dead letters", link("dead-letters", topic=topic, group=group)))
+    elif topic and group:
+        found.append(WebCell(f"Lanes of {group}", link("lanes", topic=topic, group=group)))
+    return (*found, WebCell("Is it stuck?", ""))
+
+
+# -- pieces of sentences -----------------------------------------------------------------------------------------------
+
+
+def _be(result: Any, count: int = 1) -> str:
+    if result.dry_run:
+        return "would be"
+    return "was" if count == 1 else "were"
+
+
+def _where(group: str, key: str | None) -> str:
+    return f"Group {group}" if key is None else f"Lane {shown(key)} of group {group}"
+
+
+def _who(by: str, reason: str) -> str:
+    who = f" by {shown(by)}" if by else ""
+    return f"{who} ({shown(reason)})" if reason else who
+
+
+def _owner_loses(owner: str | None, result: Any) -> tuple[str, ...]:
+    if not owner:
+        return ()
+    return (f"{owner} {'would lose' if result.dry_run else 'lost'} the lane, and may take it again.",)
+
+
+def _missing(count: int) -> tuple[str, ...]:
+    if not count:
+        return ()
+    return (f"{plural(count, 'id')} {'names' if count == 1 else 'name'} no dead letter of this group.",)
+
+
+def _named(names: tuple[str, ...] | list[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(shown(each) for each in names[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")

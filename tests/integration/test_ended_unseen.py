@@ -1,0 +1,251 @@
+"""Transactions that end without a word to their client: no success is told of what is not there.
+
+ROLLBACK comes on the same session before the first, the second, … statement of each operation. A proxy that connects
+again behind a living connection does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tenacity import stop_after_attempt, wait_fixed
+
+import lanelog
+from lanelog import Client, Message, Outgoing, Reject, RetryPolicy
+from lanelog.errors import DatabaseError
+from support.proxy import SET_OPTION, proxy_to
+from support.settling import create_effects, effects, have_effect
+from support.sql import connect, one, rows, watermark
+from support.unseen import DRIVERS, Ending, ending
+from support.waiting import eventually
+
+QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.01))
+
+
+@pytest.fixture(params=DRIVERS)
+def client(request: pytest.FixtureRequest, lanelog_url: str) -> Iterator[Client]:
+    """A client with one connection at a time, made by each of the drivers."""
+    with lanelog.connect(lanelog_url, driver=request.param, pool_size=2) as client:
+        yield client
+
+
+def each_statement(run: Callable[[int, Ending], object], *, thread: str = "", least: int) -> None:
+    """Call `run` with the transaction ending before each of its statements in turn, until it has no more of them."""
+    after = 0
+    while True:
+        with ending(after, thread) as at:
+            run(after, at)
+        if not at.ended:
+            break
+        after += 1
+    assert after >= least, at.sent
+
+
+def log_of(raw: Any, topic: str) -> list[tuple[str, str]]:
+    """Keys and ids of a topic's messages. Its lanes have no holes, and no message is above its head."""
+    heads = "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = %s AND partition_key <> ''"
+    for key, head in rows(raw, heads, topic):
+        sql = "SELECT `offset` FROM queue_messages WHERE topic = %s AND partition_key = %s ORDER BY 1"
+        assert [offset for (offset,) in rows(raw, sql, topic, key)] == list(range(1, head + 1))
+    return rows(raw, "SELECT partition_key, id FROM queue_messages WHERE topic = %s ORDER BY 1, 2", topic)
+
+
+def published(client: Client, raw: Any, publish: Callable[[str], list[str]], *, least: int) -> None:
+    """Publish so that the transaction ends: what was acknowledged is there once, what was refused is not.
+
+    It is an error of the database, never one of how the library is used.
+    """
+
+    def run(after: int, at: Ending) -> None:
+        topic = f"t{after}"
+        client.publish_many(topic, [("a", b"first"), ("b", b"first")])
+        before = log_of(raw, topic)
+        at.begin()
+        try:
+            ids = publish(topic)
+        except DatabaseError:
+            ids = []
+        assert sorted(set(log_of(raw, topic)) - set(before)) == sorted((name[0], name) for name in ids), at.sent
+        client.publish_many(topic, [("a", b"last"), ("b", b"last")])
+        log_of(raw, topic)
+
+    each_statement(run, least=least)
+
+
+def test_a_publish_alone(client: Client, raw: Any) -> None:
+    """In one packet, and with an id that is looked up."""
+
+    def publish(topic: str) -> list[str]:
+        ids = [client.publish(topic, "a", b"x", id="a1").id, client.publish(topic, "b", b"x").id]
+        rows(raw, "UPDATE queue_messages SET id = 'b1' WHERE id = %s", ids[1])
+        return ["a1", "b1"]
+
+    published(client, raw, publish, least=3)
+
+
+def test_a_publish_of_many(client: Client, raw: Any) -> None:
+    """Of two lanes, in two round trips."""
+
+    def publish(topic: str) -> list[str]:
+        return [
+            receipt.id
+            for receipt in client.publish_many(topic, [Outgoing("a", b"", id="a1"), Outgoing("b", b"", id="b1")])
+        ]
+
+    published(client, raw, publish, least=2)
+
+
+@pytest.mark.thorough
+def test_a_publish_that_fits_in_no_packet(client: Client, raw: Any) -> None:
+    """Its heads move by one statement, and its rows come by others."""
+    many = [Outgoing("a", b"", id=f"a{n}") for n in range(1001)]
+    published(client, raw, lambda topic: [receipt.id for receipt in client.publish_many(topic, many)], least=5)
+
+
+def test_a_publish_in_a_block(client: Client, raw: Any) -> None:
+    """Of the client: together with the caller's row, or neither."""
+    rows(raw, "CREATE TABLE own (topic VARCHAR(9) PRIMARY KEY)")
+
+    def publish(topic: str) -> list[str]:
+        with client.transaction() as connection:
+            rows(connection, "INSERT INTO own VALUES (%s)", topic)
+            return [client.publish(topic, "a", b"x", id="a1", connection=connection).id]
+
+    published(client, raw, publish, least=6)
+    joined = "SELECT COUNT(*) FROM own JOIN queue_messages AS m USING (topic) WHERE id = 'a1'"
+    assert one(raw, "SELECT COUNT(*) FROM own") == one(raw, joined)
+
+
+@pytest.mark.thorough
+def test_a_publish_in_a_transaction_of_the_callers(client: Client, lanelog_url: str, raw: Any) -> None:
+    """On a connection of the caller's: after an error nothing of it is there, and its lane goes on."""
+
+    def run(after: int, at: Ending) -> None:
+        topic = f"t{after}"
+        client.publish(topic, "a", b"first")
+        connection = connect(lanelog_url, autocommit=False)
+        refused = False
+        at.begin()
+        try:
+            client.publish(topic, "a", b"x", connection=connection)
+        except DatabaseError:
+            refused = True
+        ended = at.ended
+        at.ended = True  # the COMMIT is the caller's
+        connection.commit()
+        connection.close()
+        assert len(log_of(raw, topic)) == (1 if refused else 2), at.sent
+        client.publish(topic, "a", b"last")
+        log_of(raw, topic)
+        at.ended = ended
+
+    each_statement(run, least=5)
+
+
+def settled_with_its_rows(url: str, raw: Any, driver: str) -> None:
+    """Handle messages in transactions that end, until each is settled."""
+    create_effects(raw)
+
+    def run(after: int, at: Ending) -> None:
+        topic = f"t{after}"
+
+        def handle(message: Message) -> None:
+            at.begin()
+            with message.transaction() as connection:
+                have_effect(connection, message)
+
+        with lanelog.connect(url, driver=driver, pool_size=2) as client:
+            client.publish(topic, "k", str(after))
+            with client.subscribe(topic, "g", handle, retry=QUICK) as subscription:
+                eventually(lambda: subscription.stats().acked == 1, what=f"{after} of {at.sent}")
+        assert len(effects(raw)) == after + 1, at.sent
+
+    each_statement(run, thread="lanelog-worker", least=6)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_transaction_of_a_message(lanelog_url: str, raw: Any, driver: str) -> None:
+    """There is never an ack without the handler's rows, nor rows twice."""
+    settled_with_its_rows(lanelog_url, raw, driver)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_dead_letter(lanelog_url: str, raw: Any, driver: str) -> None:
+    """A message that is given up is there as a dead letter, once."""
+
+    def run(after: int, at: Ending) -> None:
+        topic = f"t{after}"
+
+        def handle(message: Message) -> None:
+            at.begin()
+            raise Reject("no")
+
+        with lanelog.connect(lanelog_url, driver=driver, pool_size=2) as client:
+            client.publish(topic, "k", b"x")
+            with client.subscribe(topic, "g", handle):
+                eventually(lambda: watermark(raw, "g", topic, "k") == 1, what=f"{after} of {at.sent}")
+        assert len(log_of(raw, f"{topic}_dlq")) == 1, at.sent
+
+    each_statement(run, thread="lanelog-settler", least=6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_message_with_a_delay(lanelog_url: str, raw: Any, driver: str) -> None:
+    """It is appended once, and waits no more."""
+
+    def run(after: int, at: Ending) -> None:
+        topic = f"t{after}"
+        with lanelog.connect(lanelog_url, driver=driver, pool_size=2) as client:
+            client.publish(topic, "k", b"first")
+            at.begin()
+            client.publish(topic, "k", b"x", delay=0.1, id="k1")
+            with client.subscribe(topic, "g", lambda _: None):
+                eventually(lambda: not one(raw, "SELECT COUNT(*) FROM queue_scheduled"), what=f"{after} of {at.sent}")
+        assert ("k", "k1") in log_of(raw, topic), at.sent
+
+    each_statement(run, thread="lanelog-scheduler", least=4)
+
+
+@pytest.mark.thorough
+def test_a_redrive(client: Client, raw: Any) -> None:
+    """What it counts is there again, and the dead letter is settled."""
+
+    def refuse(_: Message) -> None:
+        raise Reject("no")
+
+    def run(after: int, at: Ending) -> None:
+        topic = f"t{after}"
+        client.publish(topic, "k", b"x")
+        with client.subscribe(topic, "g", refuse):
+            eventually(lambda: watermark(raw, "g", topic, "k") == 1)
+        at.begin()
+        assert client.admin.redrive(topic, "g", all=True, dry_run=False).messages == 1, at.sent
+        assert len(log_of(raw, topic)) == 2, at.sent
+        assert client.admin.redrive(topic, "g", all=True, dry_run=False).messages == 0, at.sent
+
+    each_statement(run, least=8)
+
+
+@pytest.fixture
+def narrow_url(lanelog_url: str) -> Iterator[str]:
+    """Through a proxy that takes one statement at a time."""
+    with proxy_to(lanelog_url) as proxy:
+        proxy.refuse = SET_OPTION
+        yield proxy.url
+
+
+@pytest.mark.thorough
+def test_a_publish_behind_a_proxy_that_takes_one_statement_at_a_time(narrow_url: str, raw: Any) -> None:
+    """MariaDB commits in a block of statements. On MySQL another connection reads what was committed."""
+    with lanelog.connect(narrow_url, driver="pymysql", pool_size=2) as client:
+        published(client, raw, lambda topic: [client.publish(topic, "a", b"x", id="a1").id], least=5)
+
+
+@pytest.mark.thorough
+def test_a_transaction_of_a_message_behind_such_a_proxy(narrow_url: str, raw: Any) -> None:
+    """The same: there is never an ack without the handler's rows."""
+    settled_with_its_rows(narrow_url, raw, "pymysql")
