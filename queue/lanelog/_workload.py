@@ -16,6 +16,8 @@ TIMES_LONGEST: Final = 3
 """A run is normal until it has taken so many times the longest one that ended."""
 COLUMN_BYTES: Final = 60_000
 """The longest text in a heartbeat row. The column holds 65,535 bytes."""
+_BEYOND: Final = 2**53
+"""No count, process or time reaches this."""
 
 
 def patience(visibility_timeout: float, longest: float) -> float:
@@ -80,18 +82,18 @@ def parsed(text: str) -> Workload | None:
         found = json.loads(text)
         return Workload(
             host=str(found["host"]),
-            pid=int(found["pid"]),
-            workers=int(found["workers"]),
-            busy=int(found["busy"]),
-            quiet=float(found["quiet"]),
-            longest=float(found["longest"]),
-            patience=float(found["patience"]),
+            pid=int(_usable(found["pid"], least=1)),  # `kill -1` would end all processes
+            workers=int(_usable(found["workers"])),
+            busy=int(_usable(found["busy"])),
+            quiet=float(_usable(found["quiet"])),
+            longest=float(_usable(found["longest"])),
+            patience=float(_usable(found["patience"])),
             handlers=tuple(
                 RunningHandler(
                     topic=str(each["topic"]),
                     key=str(each["key"]),
                     offset=int(each["offset"]),
-                    seconds=float(each["seconds"]),
+                    seconds=float(_usable(each["seconds"])),
                     stack=str(each["stack"]),
                 )
                 for each in found["handlers"]
@@ -99,3 +101,10 @@ def parsed(text: str) -> Workload | None:
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+
+
+def _usable(number: float, *, least: int = 0) -> float:
+    """Return a number of a row. Raises ValueError if lanelog would not write it."""
+    if least <= number < _BEYOND:
+        return number
+    raise ValueError(number)

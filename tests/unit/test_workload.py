@@ -1,9 +1,11 @@
 """What the workers do, as values: when they are hung, and how it fits into a row."""
 
+import re
 import sys
 from types import FrameType
 
 import pytest
+from attrs import evolve
 
 from lanelog._engine.working.stacks import STACK_CHARACTERS, text_of
 from lanelog._workload import COLUMN_BYTES, RunningHandler, Workload, parsed, patience
@@ -70,6 +72,22 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
     """A row of a later version is read as far as it is known."""
     text = of().dumped()
     assert parsed(text.replace("{", '{"later":1,', 1)) == of()
+
+
+@pytest.mark.parametrize("name", ["pid", "workers", "busy", "quiet", "longest", "patience", "seconds"])
+@pytest.mark.parametrize("number", ["-1", "9007199254740992", "1e999", "NaN", "9" * 5000, '"7"', "null"])
+def test_a_row_with_an_absurd_number_says_nothing(name: str, number: str) -> None:
+    """No time without an end reaches status, and no number of a process that `kill` would take for many."""
+    text = evolve(of(), handlers=(handler("k", "f"),)).dumped()
+    assert parsed(text) is not None
+    absurd, count = re.subn(rf'"{name}":[0-9.]+', f'"{name}":{number}', text)
+    assert count == 1
+    assert parsed(absurd) is None
+
+
+def test_no_process_has_the_number_zero() -> None:
+    """`kill` would take it for the whole group of the shell."""
+    assert parsed(of().dumped().replace('"pid":23734', '"pid":0')) is None
 
 
 def deep(depth: int) -> FrameType:
