@@ -5,10 +5,13 @@ Owns the arithmetic alone. Never waits.
 
 from __future__ import annotations
 
-import random
+from random import SystemRandom
 from typing import Final
 
 from attrs import frozen
+
+RANDOM: Final = SystemRandom()
+"""It takes nothing from the module's generator, which an application may seed alike in all its processes, or fork."""
 
 _DOUBLINGS: Final = 10  # after this number, every bound is reached
 
@@ -25,7 +28,7 @@ class Backoff:
 
     def after(self, failures: int) -> float:
         """Return the seconds to wait after a number of failures in a row, from 1."""
-        return random.uniform(self.least, min(self.most, self.first * 2.0 ** min(failures - 1, _DOUBLINGS)))
+        return RANDOM.uniform(self.least, min(self.most, self.first * 2.0 ** min(failures - 1, _DOUBLINGS)))
 
 
 OF_LOOPS: Final = Backoff(least=0.05, first=0.1, most=2.0)

@@ -101,6 +101,7 @@ def test_an_owner_whose_epoch_was_made_absurd_goes_on_and_hands_over(group: Grou
     assert one(raw, EPOCH) < FIRST
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("verb", ["seek", "release"])
 def test_administration_takes_a_lane_with_an_absurd_epoch_away(group: Group, admin: Admin, raw: Any, verb: str) -> None:
     """The owner is fenced as ever: it has lost the lane, and takes it again under a new epoch."""
@@ -116,6 +117,7 @@ def test_administration_takes_a_lane_with_an_absurd_epoch_away(group: Group, adm
     group.handles(b"2", *KEYS)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("logged")
 def test_a_topic_row_with_an_absurd_epoch_stops_no_lane(
     group: Group, raw: Any, caplog: pytest.LogCaptureFixture
@@ -276,6 +278,7 @@ def test_collection_ends_where_the_head_was_mended_far_above_the_log(group: Grou
     assert one(raw, HEAD, "bad") == 2**40 + 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("floor", [2**40, GREATEST])
 def test_a_floor_above_the_head_releases_no_dead_letters(
     lanelog_client: Client, database: Database, raw: Any, floor: int
@@ -290,6 +293,7 @@ def test_a_floor_above_the_head_releases_no_dead_letters(
         assert collection.release_letters(cx, topic, ["bad"], {}).lanes == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("column", ["head_offset", "offset_acked"])
 @pytest.mark.parametrize("number", [2**63, GREATEST])
 def test_lanes_are_listed_by_their_lag(group: Group, admin: Admin, raw: Any, column: str, number: int) -> None:
@@ -378,6 +382,7 @@ def test_a_member_that_never_expires_holds_its_lanes_for_one_lease(
     group.handles(b"3", *KEYS, "new")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("table", "column"),
     [
@@ -403,6 +408,7 @@ def test_a_time_beyond_all_calendars_fails_no_command(
     assert admin.topics()[0].topic == "t"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("time", [2**62, 2**63, GREATEST])
 @pytest.mark.parametrize(
     ("table", "column"),

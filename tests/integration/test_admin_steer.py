@@ -288,7 +288,7 @@ def test_release_of_an_owner_that_is_gone_takes_all_its_lanes(
     assert (released.owner_state, released.others) == (OwnerState.EXPIRED, tuple(lost[1:]))
     assert [key for key, owner in sorted(owners(raw, "g", "t").items()) if not owner] == lost
     (member,) = admin.members("t", "g")
-    assert member.state is (OwnerState.STOPPED if len(lost) == 3 else OwnerState.EXPIRED)
+    assert member.state is (OwnerState.DEAD if len(lost) == 3 else OwnerState.EXPIRED)
 
 
 @pytest.mark.thorough

@@ -7,6 +7,7 @@ again behind a living connection does the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import Client, Message, Outgoing, Reject, RetryPolicy
-from lanelog.errors import DatabaseError
+from lanelog.errors import DatabaseError, SchemaError
 from support.proxy import SET_OPTION, proxy_to
 from support.settling import create_effects, effects, have_effect
 from support.sql import connect, one, rows, watermark
@@ -249,3 +250,27 @@ def test_a_publish_behind_a_proxy_that_takes_one_statement_at_a_time(narrow_url:
 def test_a_transaction_of_a_message_behind_such_a_proxy(narrow_url: str, raw: Any) -> None:
     """The same: there is never an ack without the handler's rows."""
     settled_with_its_rows(narrow_url, raw, "pymysql")
+
+
+@pytest.mark.parametrize("where", ["alone", "first", "second"])
+def test_a_statement_that_is_refused_leaves_the_next_transaction_whole(client: Client, raw: Any, where: str) -> None:
+    """Nobody knows how far its packet came, and whether autocommit is on: the next one says it again."""
+    client.publish("t", "k", b"x")
+    with closing(client._database.session("keeper")) as session:
+        with session.transaction() as cx:
+            cx.one("SELECT 1")
+        with suppress(SchemaError):
+            if where == "alone":
+                session.one("SELECT * FROM nowhere")
+            with session.transaction() as cx:
+                if where == "second":
+                    cx.one("SELECT 1")
+                cx.one("SELECT * FROM nowhere")
+        with suppress(ZeroDivisionError), session.transaction() as cx:
+            cx.execute("UPDATE queue_partitions SET head_offset = 7 WHERE topic = 't' AND partition_key = 'k'")
+            raise ZeroDivisionError
+        assert one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'") == 1
+        with session.transaction() as cx:
+            cx.execute("UPDATE queue_partitions SET head_offset = 7 WHERE topic = 't' AND partition_key = 'k'")
+        assert session.one("SELECT @@autocommit") == (1,)
+        assert one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'") == 7

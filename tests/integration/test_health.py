@@ -103,6 +103,7 @@ def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kil
     proxy.close()
 
 
+@pytest.mark.thorough
 def test_a_client_that_only_publishes_is_ready_while_the_database_answers(
     lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

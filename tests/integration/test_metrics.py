@@ -128,7 +128,8 @@ def test_an_archive_that_nobody_runs_is_an_alert_as_it_is_a_problem(
         "no process runs cold on t, an archive or a replay, and 3 messages wait for it, the oldest for more than a day"
     )
     alert = Alert("LanelogJobNotRun", "warning", {"topic": "t", "group": "cold"}, said, "lanelog status -- 't'")
-    on_call.mend(on_call.named(alert, "not archived"))
+    assert on_call.named(alert, "not archived") == "lanelog members t cold"
+    log.admin.delete_group("t", "cold", dry_run=False)
     on_call.quiet()
 
 

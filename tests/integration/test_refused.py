@@ -207,6 +207,7 @@ def test_a_database_that_is_dropped_ends_the_subscription_after_a_lease(
         lanelog_server.create_database(name)  # for want of it, the loops would try on until the process ends
         client.migrate()
         assert client.close()
+        lanelog_server.drop_database(name)
 
 
 def _seconds(caplog: pytest.LogCaptureFixture, first: str, last: str) -> float:

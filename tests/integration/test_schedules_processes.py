@@ -125,6 +125,7 @@ def declared_by(process: Firing, raw: Any, expression: str = NOON, catch_up: str
     return int(one(raw, "SELECT next_fire_at FROM queue_schedules"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
 def test_two_processes_with_different_time_zone_data_publish_once_a_day(

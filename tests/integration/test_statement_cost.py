@@ -297,6 +297,7 @@ def status_of(client: Client, raw: Any, topics: int) -> tuple[Status, int]:
     return found, sent["questions"]
 
 
+@pytest.mark.thorough
 def test_a_status_of_topics_in_which_no_lane_can_be_wrong_is_seven_statements_a_topic(
     client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +317,7 @@ def test_a_status_of_topics_in_which_no_lane_can_be_wrong_is_seven_statements_a_
     assert round((sent[1] - sent[0]) / 40) == 7, sent
 
 
+@pytest.mark.thorough
 def test_a_lane_that_is_stuck_costs_a_status_eleven_statements_more(
     client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,10 +276,11 @@ def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
 ) -> None:
     """Its drain has no bound, because handlers may take as long as they do: others would wait for ever."""
     bounds("silence", SILENCE=2.0, GRACE=3.0)
-    worker = start("--max-messages", "1")
+    worker = start("--max-messages", "1", "--workers", "2")
     (first,) = worker.started()
-    lanelog_client.publish_many("t", [("k", {}), ("k", {"wait": str(tmp_path / "done")})])
-    worker.program.said("started", count=2)
+    lanelog_client.publish("t", "waits", {"wait": str(tmp_path / "done")})
+    worker.program.said("started")
+    lanelog_client.publish("t", "ends", {})  # the first to end, so the other one is what the drain waits for
     told: list[str] = []
     eventually(lambda: told.append(capfd.readouterr().err) or "process.recycled" in "".join(told))
     stop(first)

@@ -58,6 +58,7 @@ def test_a_group_reads_from_its_watermark(client: Client, read: Read) -> None:
     assert sorted((row.topic, row.key, row.offset) for row in found) == [("t", "a", 4), ("t", "b", 1)]
 
 
+@pytest.mark.thorough
 def test_rows_become_messages(spark: SparkSession, client: Client, lanelog_url: str, read: Read) -> None:
     """Topics, keys, ids, payloads of bytes or text, and metadata; the content type is the rows' to say."""
     columns = "topic string, key string, value string, id string, metadata map<string,string>"

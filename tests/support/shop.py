@@ -62,6 +62,7 @@ LOOKS = (
     Verb("leases", (), {"stale": True}, line="leases --stale"),
     Verb("message", ("merge", "good"), {"offset": 1}, line="show merge good 1"),
     Verb("messages", ("merge", "good"), line="show merge good"),
+    Verb("keys_of", ("merge", "x")),
     Verb("history", ("merge", "builders"), line="history merge builders"),
     Verb("history", ("merge", "builders"), {"key": "good"}, line="history merge builders --key good"),
     Verb("dead_letters", ("merge",), line="dlq list merge"),

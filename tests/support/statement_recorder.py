@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import re
 import time
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from lanelog._backoff import RANDOM
 from support.simulation import MIDNIGHT, Driver, Process, World
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Chance:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = lambda: MIDNIGHT + self.world.clock.now  # noqa: E731 - two clocks of one kind
         monkeypatch.setattr(os, "urandom", self.urandom)
-        monkeypatch.setattr(random, "uniform", self.uniform)
+        monkeypatch.setattr(RANDOM, "uniform", self.uniform)
         monkeypatch.setattr(time, "time", now)
         monkeypatch.setattr(time, "time_ns", lambda: round(now() * 1e9))
 

@@ -15,6 +15,8 @@ NULL_REFUSED: Final = ER.BAD_NULL_ERROR
 """NULL for a column that is NOT NULL."""
 NO_SUCH_DATABASE: Final = ER.BAD_DB_ERROR
 NO_SUCH_SAVEPOINT: Final = ER.SP_DOES_NOT_EXIST
+NOT_UNDERSTOOD: Final = ER.PARSE_ERROR
+"""A syntax error, also of a server that takes one statement in a packet."""
 OUT_OF_STEP: Final = CR.CR_COMMANDS_OUT_OF_SYNC
 """The driver has not sent the statement: an answer to an earlier one was not read whole."""
 UNKNOWN: Final = ER.UNKNOWN_ERROR

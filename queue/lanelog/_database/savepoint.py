@@ -42,12 +42,12 @@ class TransactionProof:
     """Whether RELEASE and COMMIT were sent one by one. An end between the two would not be noticed."""
     _wanted: bool = field(default=False, init=False)
     """Whether a statement outside of a transaction is to commit by itself."""
-    _off: bool = field(default=True, init=False)
-    """Whether autocommit is off, or may be."""
+    _autocommit: bool | None = field(default=None, init=False)
+    """Whether autocommit is on. None: a packet that sets it has failed, perhaps after that."""
 
     def connected(self, *, autocommit: bool) -> None:
         """The session is new."""
-        self._wanted, self._off = autocommit, not autocommit
+        self._wanted = self._autocommit = autocommit
 
     def begin(self, *, proven: bool) -> None:
         """A transaction begins with the next statement."""
@@ -61,15 +61,20 @@ class TransactionProof:
     def before(self) -> Sequence[str]:
         """Return what goes before the next statement: a transaction begins, or autocommit is still off after one."""
         if self.begun and not self.stands:
-            before = (SET,) if self._off else (AUTOCOMMIT_OFF, SET)
-            self.stands = self._off = True
-            return before
-        return (AUTOCOMMIT_ON,) if self._off and self._wanted and not self.begun else ()
+            self.stands = True
+            if self._autocommit is False:
+                return (SET,)
+            self._autocommit = None
+            return (AUTOCOMMIT_OFF, SET)
+        if self.begun or not self._wanted or self._autocommit:
+            return ()
+        self._autocommit = None
+        return (AUTOCOMMIT_ON,)
 
     def sent(self, before: Sequence[str]) -> None:
-        """Call it when the statement was answered with success. Until then autocommit may be off."""
-        if AUTOCOMMIT_ON in before:
-            self._off = False
+        """Call it when the statement was answered with success. Until then nobody knows whether autocommit is on."""
+        if before and self._autocommit is None:
+            self._autocommit = AUTOCOMMIT_ON in before
 
     def explained(self, error: LanelogError) -> LanelogError:
         """Return the error to raise for the answer to a statement that needs the savepoint."""

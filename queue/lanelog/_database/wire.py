@@ -370,7 +370,11 @@ class Wire:
                 self.drop()  # its state is unknown
                 raise
             error = translate(exc)
-            if breaks_connection(error):
+            if before and isinstance(error, DatabaseError) and error.code == codes.NOT_UNDERSTOOD:
+                # The permission for packets belonged to a session that a proxy has replaced.
+                self.doomed, error.retriable = error, True
+                self.drop()
+            elif breaks_connection(error):
                 self.drop()
             if breaks_transaction(error):
                 self.doomed = error

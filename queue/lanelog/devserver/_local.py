@@ -4,7 +4,6 @@ Never uses or touches a server, a data directory or an option file that is alrea
 """
 
 import os
-import random
 import secrets
 import shutil
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 import tenacity
 from attrs import define, field
 
+from lanelog._backoff import RANDOM
 from lanelog.devserver import _guard
 from lanelog.devserver._programs import Program, copy, template
 from lanelog.devserver._server import DATABASE, DevServer, ServerUnavailable, greeting
@@ -188,7 +188,7 @@ class LocalServer(DevServer):
 
 def free_port() -> int:
     """Return a loopback port that is free."""
-    for port in random.sample(PORTS, 200):
+    for port in RANDOM.sample(PORTS, 200):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

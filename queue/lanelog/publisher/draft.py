@@ -6,7 +6,6 @@ Never talks to the database. A draft is made before any SQL, so that a bad messa
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from attrs import define, field
 
 from lanelog import _open_lanes
+from lanelog._backoff import RANDOM
 from lanelog._codec import CONTENT_TYPE, Codec, encode_payload
 from lanelog._stores.messages import wire_bytes
 from lanelog.config import check_name
@@ -85,7 +85,7 @@ class Draft:
         free = [key for key in _open_lanes.lane_keys(self.lanes) if key not in self.avoided]
         if not free:
             return False
-        self.key = random.choice(free)
+        self.key = RANDOM.choice(free)
         return True
 
     def is_own(self, offset: int) -> bool:

@@ -7,7 +7,6 @@ belong to the pool.
 from __future__ import annotations
 
 import itertools
-import random
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 from attrs import define, field
 
 from lanelog import _open_lanes
+from lanelog._backoff import RANDOM
 from lanelog.publisher.draft import Draft
 from lanelog.publisher.lanes import LaneCreator
 
@@ -41,7 +41,7 @@ class Spread:
     fresh: float = FRESH
     _known: dict[str, _Known] = field(factory=dict, init=False)
     # Processes that start at the same time must not meet in the same lanes.
-    _turns: Iterator[int] = field(factory=lambda: itertools.count(random.randrange(_open_lanes.MOST)), init=False)
+    _turns: Iterator[int] = field(factory=lambda: itertools.count(RANDOM.randrange(_open_lanes.MOST)), init=False)
 
     def place(self, topic: str, drafts: Sequence[Draft], *, deadline: float) -> None:
         """Set the keys of drafts without a key. Raises DatabaseError.

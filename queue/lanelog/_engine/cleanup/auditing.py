@@ -6,12 +6,12 @@ groups without a living member. Otherwise later messages would reach a wrong wat
 
 from __future__ import annotations
 
-import random
 import time
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._backoff import RANDOM
 from lanelog._engine import contradictions
 from lanelog._stores import groups, lane_rows
 
@@ -60,7 +60,7 @@ def audit(session: Session, member: Member, passes: Passes, now: float) -> bool:
         passes.due_at[topic] = now + duration  # this holds if the pass raises
         began = time.monotonic()
         done = audit_topic(session, topic)
-        pause = max(duration * random.uniform(0.8, 1.0), SHARE * (time.monotonic() - began))
+        pause = max(duration * RANDOM.uniform(0.8, 1.0), SHARE * (time.monotonic() - began))
         if done.mended and done.more:
             pause, more = 0.0, True
         elif done.busy:

@@ -6,13 +6,13 @@ runs in the keeper's thread, on the keeper's connection.
 
 from __future__ import annotations
 
-import random
 import time
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
 from lanelog._asleep import suspended
+from lanelog._backoff import RANDOM
 from lanelog._database import Incarnation, outage
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
@@ -167,7 +167,7 @@ class Coordinator:
         else:
             self._unheard_since, self.unheard = None, ""
             self._beaten = Beaten(now, slept, aside)
-            self._beat_at = now + config.lease_renewal * random.uniform(0.8, 1.0)
+            self._beat_at = now + config.lease_renewal * RANDOM.uniform(0.8, 1.0)
 
     def _not_heard(self, error: DatabaseError, now: float) -> None:
         """A heartbeat cannot be written, and a repetition alone does not mend it. A grant may be missing.
@@ -276,7 +276,7 @@ class Coordinator:
         if self._take(claim, page, now):
             member.signals.wake_keeper()
         else:
-            self._claim_at = now + (self.pace.content if content else self.pace.claim) * random.uniform(0.8, 1.0)
+            self._claim_at = now + (self.pace.content if content else self.pace.claim) * RANDOM.uniform(0.8, 1.0)
 
     def _take_new(self, new: Sequence[str], now: float) -> None:
         """Take lanes that were created just now: their first messages need not wait for a search through all lanes."""
@@ -290,7 +290,7 @@ class Coordinator:
             if self._take(claim or plan.claim, ALL, now, new):
                 self.member.signals.wake_keeper()
             else:
-                self._claim_at = min(claim_at, now + self.pace.claim * random.uniform(0.8, 1.0))
+                self._claim_at = min(claim_at, now + self.pace.claim * RANDOM.uniform(0.8, 1.0))
 
     def _take(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str] = ()) -> bool:
         """Take up to `page` of these lanes, and load them in this turn, so that the next plan counts them.

@@ -13,13 +13,13 @@ lacks, and loads it. If the COMMIT of a release is not answered: the read-back f
 from __future__ import annotations
 
 import math
-import random
 import time
 import uuid
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._backoff import RANDOM
 from lanelog._database import codes
 from lanelog._engine import life
 from lanelog._engine.leasing.coordinator import Coordinator
@@ -93,7 +93,7 @@ class Keeper:
             if hurried:
                 ended = time.monotonic()
                 self._allowance.spend(ended, ended - now)
-        return self.pace.turn * random.uniform(0.8, 1.0)
+        return self.pace.turn * RANDOM.uniform(0.8, 1.0)
 
     def may_hurry(self) -> bool:
         """Whether a hint of new lanes may wake the keeper now. The turn is paid for. Else the next turn finds them."""
@@ -181,7 +181,7 @@ class Keeper:
             self._load_from_server()
             return
         self.context.ground.confirmed(asked)
-        self._check_at = asked + self._check_every() * random.uniform(0.8, 1.0)
+        self._check_at = asked + self._check_every() * RANDOM.uniform(0.8, 1.0)
         if waited_for:
             self._wake_loops()
 

@@ -5,11 +5,11 @@ Owns the looks for lanes: new ones in each turn of the keeper, all of them about
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._backoff import RANDOM
 from lanelog._open_lanes import is_open
 from lanelog._stores import partitions
 
@@ -48,7 +48,7 @@ class KnownLanes:
         if now >= self._full_pass_at:
             self._full_pass_at = 0.0  # a full pass that raises is repeated in the next turn
             changed = self._full_pass(session, topic)
-            self._full_pass_at = now + lasting * random.uniform(0.8, 1.0)
+            self._full_pass_at = now + lasting * RANDOM.uniform(0.8, 1.0)
             return None if changed else ()
         # This is not compared with `keys`: a lane that was purged and born again is known, and has no lease row.
         recent = set(partitions.new_lanes(session, topic, NEW_LANES_AGE))

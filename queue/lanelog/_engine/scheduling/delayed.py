@@ -13,13 +13,13 @@ one has a lane's head, the other skips the lane. A lane that was purged meanwhil
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._backoff import RANDOM
 from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._stores import messages, partitions, scheduled
@@ -133,7 +133,7 @@ class DelayedMessages:
             self.published(topic)
         held = moved.busy if self._created(topic, moved.missing) else moved.busy | moved.missing
         # All lanes get the same jitter: lanes that one transaction holds are tried again together.
-        now, jitter = time.monotonic(), random.uniform(0.5, 1.0)
+        now, jitter = time.monotonic(), RANDOM.uniform(0.5, 1.0)
         for key in {key for key, _ in points}:
             self._remember((topic, key), now, jitter, held=key in held)
         return moved.messages

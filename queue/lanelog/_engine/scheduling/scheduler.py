@@ -14,13 +14,13 @@ This thread also reads, once a second at most while the process publishes, who w
 
 from __future__ import annotations
 
-import random
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
+from lanelog._backoff import RANDOM
 from lanelog._database import NOW_MS, codes
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
@@ -101,7 +101,7 @@ class Scheduler:
         message_ms, schedule_ms, clock_ms = (None, None, 0) if row is None else row
         if everything and (message_ms is None or message_ms > 0):
             self._all_at = now + ALL_EVERY
-        waits = [ATTENTIVE_TURN if now < self._attentive_until else self.pace.turn * random.uniform(1.0, 1.2)]
+        waits = [ATTENTIVE_TURN if now < self._attentive_until else self.pace.turn * RANDOM.uniform(1.0, 1.2)]
         failures: list[LanelogError] = []
         lead = int(clock_ms) - int(asked * 1000)
         if self._lead is None or lead < self._lead - CLOCK_BACK_MS:
