@@ -84,7 +84,7 @@ def test_the_readme_is_short() -> None:
 
 def test_the_readme_has_two_pictures() -> None:
     """It is the start page of the documentation, too: what a log is made of, and what an operator sees."""
-    pictures = re.findall(r"^!\[.{20,}\]\((.+)\)$", README, re.MULTILINE)
+    pictures = re.findall(r"!\[.{20,}\]\((.+)\)$", README, re.MULTILINE)
     assert [Path(picture).suffix for picture in pictures] == [".svg", ".png"]
 
 
