@@ -320,7 +320,7 @@ def test_every_command_line_is_well_formed(line: str) -> None:
 
 def test_the_runbook_has_everything_that_status_says() -> None:
     """Each kind of problem once, with verbs that exist."""
-    rows = table("`status` says", "It means", "What mends it")
+    rows = table("`status` says", "It means", "What to do")
     code = "".join(Path(each.__file__).read_text() for each in (hung, problem, problems, writes))
     said = re.findall(
         r'(?:what=|Rank\.[A-Z]+,\s*|(?:BEHIND|FAILING|OWNER_GONE|HEAD_LOCKED|HUNG): Final = )"([a-z ]+)"', code
