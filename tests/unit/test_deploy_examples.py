@@ -209,14 +209,16 @@ def test_a_comment_says_the_seconds_of_the_code(name: str) -> None:
 
 def test_the_page_says_the_seconds_of_the_code() -> None:
     """Of the drain, of a hung process, and of the probes in the manifests."""
-    page = (ROOT / "docs/howto/workers.md").read_text()
-    assert re.findall(r"`--drain-timeout` and (\d+) s", page) == [f"{OVERDUE:.0f}"] * 2
-    assert f"gets SIGKILL {OVERDUE:.0f} s after that" in page
-    assert f"after {SILENCE + GRACE:.0f} s: `/livez` has failed for {GRACE:.0f} s by then" in page
+    page = " ".join((ROOT / "docs/howto/workers.md").read_text().split())
+    assert re.findall(r"`--drain-timeout` \+ (\d+) s", page) == [f"{OVERDUE:.0f}"] * 2
+    assert f"sends SIGKILL {OVERDUE:.0f} s after that time-out" in page
+    assert f"after {SILENCE + GRACE:.0f} s. `/livez` has failed for {GRACE:.0f} s by then" in page
     assert f"after {GRACE:.0f} s in which `/livez` failed" in page
-    assert f"nothing for {SILENCE:.0f} s, or says" in page
-    assert f"one is killed every {APART:.0f} s" in page
+    assert f"no report for {SILENCE:.0f} s" in page
+    assert f"kills one every {APART:.0f} s" in page
     assert (STARTS, "ten minutes after its start" in page) == (600.0, True)
     liveness = loaded("billing.yaml")[0]["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
-    assert f"With the nine of the manifests, {8 * liveness['periodSeconds']} s at least" in page
-    assert liveness["failureThreshold"] == 9
+    failures, period = liveness["failureThreshold"], liveness["periodSeconds"]
+    assert f"Set `failureThreshold: {failures}`" in page
+    assert f"period of {period} s, the kubelet restarts the pod after at least {(failures - 1) * period} s" in page
+    assert f"replaces [a hung process](#hung-processes) after {GRACE:.0f} s of failures" in page

@@ -28,6 +28,29 @@ SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
 SHELL = "\n".join(block.text for block in blocks("shell"))
 LINES = [line for line in SHELL.splitlines() if line.startswith("lanelog ") and "dev-server" not in line]
 CODE = SHELL + "\n".join(re.findall(r"`([^`\n]+)`", TEXT))
+NEWCOMERS = [ROOT / "README.md"] + [
+    ROOT / f"docs/{page}.md"
+    for page in (
+        "tutorial/first-ten-minutes",
+        "howto/publish",
+        "howto/handle",
+        "howto/retries",
+        "howto/dead-letters",
+        "howto/workers",
+        "reference/options",
+        "operations/incidents",
+        "operations/runbook",
+        "evidence/promises",
+    )
+]
+"""The pages that somebody reads first, and the ones for the worst night."""
+DROPPED = re.compile(
+    r"\b(looks?|looked|looking|mend(s|ed|ing)?|guilty|innocent|past|tells?|told|telling|hears?|heard|hearing|ow(e|es|ed|ing)"
+    r"|steer(s|ed|ing)?|worth|turn(s|ed|ing)?|verbs?|places?|placed|placing|(?<!command[ -])lines?)\b",
+    re.IGNORECASE,
+)
+"""Words that a newcomer had to translate: a look is a read, a query or a poll, to mend is to repair, a place is an
+offset or a slot, a line is a queue, a verb is a command. The one exception is the command line."""
 
 
 def defaults(config: type) -> dict[str, object]:
@@ -57,6 +80,21 @@ def test_every_example_is_executed_by_a_test() -> None:
 def test_the_readme_is_short() -> None:
     """What it is, for whom, how to begin, what it promises; all else is in docs/."""
     assert len(README.splitlines()) <= 150
+
+
+def test_the_readme_has_two_pictures() -> None:
+    """It is the start page of the documentation, too: what a log is made of, and what an operator sees."""
+    pictures = re.findall(r"!\[.{20,}\]\((.+)\)$", README, re.MULTILINE)
+    assert [Path(picture).suffix for picture in pictures] == [".svg", ".png"]
+
+
+@pytest.mark.parametrize("page", NEWCOMERS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_newcomer_need_not_translate(page: Path) -> None:
+    """No private word stands in a sentence. Code, names in code, and the targets of links are no sentences."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = " ".join(re.sub(r"`[^`]*`|\]\([^)\s]*\)", "", text).split())
+    assert len(text) > 1000
+    assert [text[max(0, m.start() - 30) : m.end() + 30] for m in DROPPED.finditer(text)] == []
 
 
 def test_the_readme_begins_with_the_two_commands_that_ci_begins_with() -> None:
@@ -282,7 +320,7 @@ def test_every_command_line_is_well_formed(line: str) -> None:
 
 def test_the_runbook_has_everything_that_status_says() -> None:
     """Each kind of problem once, with verbs that exist."""
-    rows = table("`status` says", "It means", "What mends it")
+    rows = table("`status` says", "It means", "What to do")
     code = "".join(Path(each.__file__).read_text() for each in (hung, problem, problems, writes))
     said = re.findall(
         r'(?:what=|Rank\.[A-Z]+,\s*|(?:BEHIND|FAILING|OWNER_GONE|HEAD_LOCKED|HUNG): Final = )"([a-z ]+)"', code
