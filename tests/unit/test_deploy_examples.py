@@ -220,5 +220,7 @@ def test_the_page_says_the_seconds_of_the_code() -> None:
     liveness = loaded("billing.yaml")[0]["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
     failures, period = liveness["failureThreshold"], liveness["periodSeconds"]
     assert f"Set `failureThreshold: {failures}`" in page
-    assert f"period of {period} s, the kubelet restarts the container after at least {(failures - 1) * period} s" in page
+    assert (
+        f"period of {period} s, the kubelet restarts the container after at least {(failures - 1) * period} s" in page
+    )
     assert f"replaces [a hung process](#hung-processes) after {GRACE:.0f} s of failures" in page
