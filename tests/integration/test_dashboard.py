@@ -54,6 +54,7 @@ SAID = {
     "delete-group": "Group builders of topic over would be deleted, with its offsets in 1 lane.",
     "pause-schedule": "Schedule nightly would be paused.",
     "resume-schedule": "Schedule weekly would publish again, next at",
+    "run-schedule": "One message of schedule nightly would be published to lane good of topic merge.",
     "remove-schedule": "Schedule nightly of topic merge, key good, would be removed.",
 }
 """What the preview of each action says in the shop."""
@@ -71,6 +72,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "delete-group": {"topic": "over", "group": "builders"},
     "pause-schedule": {"name": "nightly"},
     "resume-schedule": {"name": "weekly"},
+    "run-schedule": {"name": "nightly"},
     "remove-schedule": {"name": "nightly"},
 }
 """A request for each action that has something to do in the shop."""
@@ -597,6 +599,8 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     act("resume-schedule")
     (nightly, weekly) = admin.schedules()
     assert (nightly.paused_by, nightly.pause_reason, weekly.paused_at) == ("ann", "incident 7", None)
+    act("run-schedule")
+    assert admin.schedules()[0].fired == 1
     act("remove-schedule")
     assert [each.name for each in admin.schedules()] == ["weekly"]
     done = events(caplog, "action.done", logging.WARNING)
@@ -614,10 +618,29 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
         "delete_group",
         "pause_schedule",
         "resume_schedule",
+        "run_schedule",
         "remove_schedule",
     }  # a letter was not there
     assert "incident 7" in visitor.get("/audit", topic="merge").text
     assert TOKEN not in caplog.text
+
+
+def test_a_double_click_runs_a_schedule_once(own_shop: lanelog.Client) -> None:
+    """The form has a token. A form of another preview has another one."""
+    visitor = Visitor(dashboard(own_shop, Access(token=TOKEN, allow_actions=True)), basic("ann"))
+
+    def previewed() -> str:
+        page = visitor.get("/act/run-schedule", name="nightly").text
+        (form,) = re.findall(r'<form method="post" action="([^"]*)"', page)
+        assert "token" not in page.replace(form, "")
+        return unescape(form)
+
+    first = previewed()
+    answers = [visitor.post(form, why="it was wrong").text for form in (first, first, previewed())]
+    assert ["Run the schedule now: done" in each for each in answers] == [True, False, True]
+    assert "This run was published before, at offset" in answers[1]
+    assert own_shop.admin.schedules()[0].fired == 2
+    assert [each.reason for each in own_shop.admin.audit() if each.verb == "run_schedule"] == ["it was wrong"] * 2
 
 
 @pytest.mark.thorough

@@ -214,6 +214,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             ("lanes?topic=over&group=builders", "delete-group"),
             ("schedules", "pause-schedule"),
             ("schedules", "resume-schedule"),
+            ("schedules", "run-schedule"),
             ("schedules", "remove-schedule"),
         ):
             page.visit(address + place)
@@ -233,7 +234,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             clicked.add(name)
         assert {each.verb for each in client.admin.audit() if each.reason == "incident 7"} == {
             "pause", "resume", "retry", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group",
-            "pause_schedule", "resume_schedule", "remove_schedule",
+            "pause_schedule", "resume_schedule", "run_schedule", "remove_schedule",
         }  # fmt: skip
     assert clicked == ACTIONS.keys()
 

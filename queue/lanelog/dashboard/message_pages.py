@@ -127,6 +127,7 @@ def schedules(asked: Asked) -> WebPage:
             WebCell("paused", None, "warn") if each.paused_at else asked.ago(each.next_fire_at),
             asked.ago(each.last_fire_at),
             f"{each.fired:,}",
+            button("run-schedule", "Run now", name=each.name),
             button("resume-schedule", "Resume", name=each.name)
             if each.paused_at
             else button("pause-schedule", "Pause", name=each.name),
@@ -134,7 +135,7 @@ def schedules(asked: Asked) -> WebPage:
         )
         for each in asked.admin.schedules()
     ]
-    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired", "", "")
+    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired", "", "", "")
     return WebPage(title="Schedules", sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 

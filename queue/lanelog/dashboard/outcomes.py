@@ -21,6 +21,7 @@ from lanelog.admin import (
     SchedulePaused,
     ScheduleRemoved,
     ScheduleResumed,
+    ScheduleRun,
     Skipped,
     Sought,
 )
@@ -172,6 +173,18 @@ def _schedule_resumed(it: ScheduleResumed) -> tuple[str, ...]:
         f"{name} {does} again, next at {moment(it.next_fire_at)}.",
         f"It was paused since {moment(it.paused_at)}{_who(it.by, it.reason)}.",
     )
+
+
+@sentences.register(ScheduleRun)
+def _schedule_run(it: ScheduleRun) -> tuple[str, ...]:
+    where = f"lane {shown(it.key)} of topic {it.topic}"
+    if not it.changed:
+        return (f"This run was published before, at offset {it.offset} of {where}: nothing to do.",)
+    at = "" if it.offset is None else f", at offset {it.offset}, with the id {shown(it.id)}"
+    then = (
+        "The schedule stays paused." if it.next_fire_at is None else f"Its next time stays: {moment(it.next_fire_at)}."
+    )
+    return (f"One message of schedule {shown(it.name)} {_be(it)} published to {where}{at}.", then)
 
 
 @sentences.register(ScheduleRemoved)
