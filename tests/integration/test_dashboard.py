@@ -30,13 +30,15 @@ from lanelog.config import SubscriptionConfig
 from lanelog.dashboard import Access, WebPace, dashboard, wsgi
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.guard import Guard
+from lanelog.dashboard.handler_times import BUCKETS, EVERY, HandlerHistory
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError
 from support.accounts import account
 from support.cli import Command, everything
+from support.commands import commands_sent
 from support.dashboards import Visitor
 from support.shop import open_shop
-from support.sql import connect
+from support.sql import connect, rows
 from support.waiting import accept, events, eventually
 
 TOKEN = "a-token-of-26-characters-x"
@@ -725,6 +727,68 @@ def test_charts_are_drawn_of_the_dashboards_own_samples(lanelog_client: lanelog.
     (thread,) = running
     thread.join(10)
     assert not thread.is_alive()
+
+
+def an_edge_ago(raw: Any, seconds: int) -> int:
+    """A moment of ten minutes ago or more, soon after the beginning of a bucket of so many seconds."""
+    width = seconds * 1000
+    (now,) = rows(raw, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000")[0]
+    return (int(now) - 600_000) // width * width + 1000
+
+
+def test_the_times_of_handlers_survive_a_restart(lanelog_client: lanelog.Client, raw: Any) -> None:
+    """They come from the history of a group that keeps one. The page of another group has none, nor that of all."""
+    with (
+        lanelog_client.subscribe("t", "kept", accept, history=True),
+        lanelog_client.subscribe("t", "none", accept),
+    ):
+        lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(100)])
+        eventually(lambda: len(lanelog_client.admin.history("t", "kept")) == 100)
+        eventually(lambda: lanelog_client.admin.groups("t", "none")[0].lag == 0)
+    ended = an_edge_ago(raw, 360)
+    taken = "10 * (1 + SUBSTRING(partition_key, 2))"
+    rows(raw, f"UPDATE queue_history SET finished_at = %s, first_delivered_at = %s - {taken}", ended, ended)
+    visitor = Visitor(dashboard(lanelog_client, pace=evolve(AT_ONCE, sample=60)))
+    for hours in ("1", "6"):
+        page = visitor.get("/charts", topic="t", group="kept", hours=hours).text
+        assert "Handlers, at the first attempt, up to 1s, from" in page
+        assert len(re.findall("<polyline", page)) == 2  # p50 and p99; there are no samples yet
+    live = visitor.get("/live/charts", topic="t", group="kept").text
+    points = re.findall(r'<polyline class="line\d" points="[\d.]+,([\d.]+) [\d.]+,([\d.]+)"', live)
+    assert points == [("60.0", "60.0"), ("1.2", "1.2")]  # 500 ms and 990 ms, in a box of 120
+    for address in ({"topic": "t", "group": "none"}, {"topic": "t"}, {}, {"topic": "t", "group": "gone"}):
+        assert "Handlers" not in visitor.get("/charts", **address).text
+
+
+def test_the_times_of_handlers_are_read_within_bounds(lanelog_client: lanelog.Client, raw: Any) -> None:
+    """A bucket that is over is read once. Nobody reads again within the seconds for which an answer is kept."""
+    with lanelog_client.subscribe("t", "g", accept, history=True):
+        lanelog_client.publish("t", "k", b"x")
+        eventually(lambda: lanelog_client.admin.history("t", "g"))
+    ended = an_edge_ago(raw, 600)
+    first = [ended + number - (5000 if number < 100 else 0) for number in range(300)]
+    with raw.cursor() as cursor:  # in one bucket; the 100 that ended first took five seconds
+        cursor.executemany(
+            "INSERT INTO queue_history (consumer_group, topic, partition_key, message_offset, id, outcome, attempts,"
+            " first_delivered_at, finished_at) VALUES ('g', 't', 'k', %s, 'x', 'success', 1, %s, %s)",
+            [(number + 2, first[number], ended + number) for number in range(300)],
+        )
+    now = [1000.0]
+    history = HandlerHistory(lanelog_client.admin, lambda: now[0])
+    at = GroupTopic(topic="t", group="g")
+    with commands_sent() as begun:
+        found = history.latest(at, 36_000)
+    assert found is not None
+    reads = [each for each in begun if "FROM queue_history" in each]
+    assert BUCKETS <= len(reads) <= BUCKETS + 1
+    assert max(each.p99 for each in found.buckets if each is not None) == 0
+    with commands_sent() as again:
+        assert history.latest(at, 36_000) is found
+    assert again == []
+    now[0] += EVERY
+    with commands_sent() as later:
+        assert history.latest(at, 36_000) not in (None, found)
+    assert len([each for each in later if "FROM queue_history" in each]) <= 3
 
 
 @pytest.mark.parametrize("rights", [{}, dict.fromkeys(("queue_groups", "queue_offsets"), "INSERT, UPDATE")])

@@ -28,6 +28,7 @@ from lanelog.dashboard.access import Access
 from lanelog.dashboard.action_handlers import ActionHandlers, TooMuch
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.guard import Guard
+from lanelog.dashboard.handler_times import HandlerHistory
 from lanelog.dashboard.jobs import Jobs
 from lanelog.dashboard.live import Fragment, Streams, WebPace
 from lanelog.dashboard.looks import SharedLook
@@ -116,12 +117,14 @@ class _Site:
     _streams: Streams = field(init=False)
     _status: SharedLook[Status] = field(init=False)
     _samples: Samples = field(init=False)
+    _history: HandlerHistory = field(init=False)
     _jobs: Jobs = field(init=False, factory=Jobs)
     _renderer: Renderer = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._status = SharedLook(lambda before: self._admin.status(since=before), FRESH)
         self._samples = Samples(self._status, self._pace.sample)
+        self._history = HandlerHistory(self._admin)
         self._streams = Streams(self._pace)
         self._renderer = Renderer(self._access, self._live, self._place)
 
@@ -224,13 +227,18 @@ class _Site:
         samples = self._samples.latest(_SPANS[hours])
         places = sorted(samples[-1].groups, key=lambda place: place.columns) if samples else []
         return {
-            "charts": charts.draw(samples, chosen),
+            "charts": [*charts.draw(samples, chosen), *self._handlers(topic, group, _SPANS[hours])],
             "box": (charts.WIDTH, charts.HEIGHT),
             "groups": [
                 (f"{each.topic} {each.group}", link("charts", topic=each.topic, group=each.group, hours=hours))
                 for each in places
             ],
         }
+
+    def _handlers(self, topic: str | None, group: str | None, seconds: float) -> list[charts.Chart]:
+        """Return the chart of handlers' times, if it is one group's page and the group keeps history."""
+        found = self._history.latest(GroupTopic(topic=topic, group=group), seconds) if topic and group else None
+        return [] if found is None else [charts.draw_times(found)]
 
     # -- other pages, and streams --------------------------------------------------------------------------------------
 
