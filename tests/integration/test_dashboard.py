@@ -103,6 +103,7 @@ PAGES = {
     "/search": "Choose a topic.",
     "/search?topic=merge&prefix=go": "1 key<",
     "/search?topic=merge&text=later": "0 messages",
+    "/search?topic=merge&id=later": "Looked for this id in all",
     "/archives": "what they have not read",
     "/jobs": "since this dashboard was started",
     "/audit": "with the role admin",
@@ -513,7 +514,70 @@ def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client
     assert keys == []
     assert "Looked at 40 messages: the newest 40 at most of each of 1 lane." in text
     assert "There are more lanes" in found(text="nowhere")[1]
+    assert "50 lanes" in found(text="nowhere")[1]
     assert visitor.get("/search", topic="tt").status_code == 404
+
+
+def test_a_message_is_found_by_its_id_alone(lanelog_client: lanelog.Client) -> None:
+    """In every lane, also behind newer messages than a search for text reads; an id is unique in its lane only."""
+    lanelog_client.publish_many("t", [lanelog.Outgoing("a", b"x", id="pr-17"), *[("a", b"x")] * 60])
+    lanelog_client.publish_many("t", [lanelog.Outgoing(key, b"x", id="pr-17") for key in ("b", "c1", "c2")])
+    lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(60)])
+    visitor = Visitor(dashboard(lanelog_client))
+
+    def found(**chosen: str) -> tuple[list[str], str]:
+        text = visitor.get("/search", topic="t", **chosen).text
+        keys = re.findall(r'<td><span class="">(\w+)</span></td><td><span class=""><a href="/message\?', text)
+        return keys, " ".join(re.findall(r'<p class="note">(.*?)</p>', text))
+
+    keys, note = found(id="pr-17")
+    assert keys == ["a", "b", "c1", "c2"]
+    assert note.startswith("Looked for this id in all 64 lanes. Messages that are not in the log yet")
+    assert "There are more lanes" not in note
+    keys, note = found(id="pr-17", prefix="c")
+    assert (keys, note.startswith("Looked for this id in 2 lanes whose key begins so. Mess")) == (["c1", "c2"], True)
+    keys, note = found(id="pr-17", prefix="k")
+    assert (keys, "in 50 lanes whose key begins so. There are more lanes" in note) == ([], True)
+    assert found(id="pr-1")[0] == []
+    assert len(found(id=" pr-17 ")[0]) == 4
+    assert visitor.get("/search", topic="t", id="x" * 256).status_code == 404
+
+
+@pytest.mark.thorough
+def test_an_id_is_looked_up_in_so_many_lanes(lanelog_client: lanelog.Client) -> None:
+    """The page says in how many of them, and that the beginning of a key reaches the rest."""
+    lanelog_client.publish_many("t", [(f"k{number:05}", b"x") for number in range(10_000)])
+    lanelog_client.publish("t", "last", b"x", id="pr-17")
+    lanelog_client.publish("t", "z", b"x", id="pr-17")
+    visitor = Visitor(dashboard(lanelog_client))
+    text = visitor.get("/search", topic="t", id="pr-17").text
+    assert "Looked for this id in the first 10,000 of 10,002 lanes. There are more lanes: a longer" in text
+    assert "0 messages<" in text
+    assert "1 message<" in visitor.get("/search", topic="t", id="pr-17", prefix="z").text
+
+
+def test_a_search_reads_no_further_than_it_says(lanelog_client: lanelog.Client) -> None:
+    """Though somebody publishes to the lane for as long as it is searched: here, the function that masks."""
+    lanelog_client.publish_many("t", [("k", b"x")] * 45)
+
+    def mask(message: lanelog.admin.MessageInfo) -> bytes:
+        lanelog_client.publish_many("t", [("k", b"y")] * 20)
+        return message.payload
+
+    text = Visitor(dashboard(lanelog_client, mask=mask)).get("/search", topic="t", text="x").text
+    assert "Looked at 40 messages: the newest 40 at most of each of 1 lane." in text
+    assert "40 messages<" in text
+
+
+@pytest.mark.thorough
+def test_a_search_ends_after_so_many_bytes(lanelog_client: lanelog.Client) -> None:
+    """And says so. Messages that were found by then are shown."""
+    for key in ("a", "b"):
+        lanelog_client.publish_many("t", [(key, b"x" * 1_000_000)] * 10)
+    text = Visitor(dashboard(lanelog_client)).get("/search", topic="t", text="x").text
+    assert "Looked at 17 messages: the newest 40 at most of each of 2 lanes." in text
+    assert "It ended there, after 16 MiB of payloads." in text
+    assert "17 messages<" in text
 
 
 def test_a_search_finds_nothing_that_the_mask_hides(lanelog_client: lanelog.Client) -> None:
