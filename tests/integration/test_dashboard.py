@@ -113,7 +113,7 @@ PAGES = {
 """Addresses, each with a text that only its answer has."""
 STREAMS = {"/live/stuck": "no such branch", "/live/charts": "Not enough samples"}
 """Addresses of streams of events, likewise."""
-STATIC = [f"/static/{name}" for name in ("style.css", "htmx.min.js", "htmx-sse.min.js")]
+STATIC = [f"/static/{name}" for name in ("icon.svg", "style.css", "htmx.min.js", "htmx-sse.min.js")]
 JOB = ["/job", "/job/stop", "/live/job"]
 """What needs the id of a job."""
 AT_ONCE = WebPace(sample=60, look=0.01, stream=0)
@@ -289,6 +289,38 @@ def test_the_front_page_begins_with_tiles(lanelog_client: lanelog.Client) -> Non
     eventually(lambda: visitor.get("/").text.count("<svg") == 4)
 
 
+@pytest.mark.thorough
+def test_the_first_look_does_not_wait_for_rates(
+    lanelog_client: lanelog.Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page names the key of a backlog at once, and the next look has its rates."""
+    monkeypatch.setattr("lanelog.admin.operate.backlog.APART", 30.0)
+    lanelog_client.publish_many("t", [("big", b"x")] * 20)
+    on, handled = threading.Event(), threading.Event()
+
+    def handle(_: lanelog.Message) -> None:
+        handled.set()
+        on.wait(30)
+
+    visitor = Visitor(dashboard(lanelog_client))
+    with lanelog_client.subscribe("t", "g", handle, visibility_timeout=120):
+        assert handled.wait(10)
+        rows(raw, "UPDATE queue_messages SET created_at = created_at - 90000")
+        text = visitor.get("/").text
+        assert "20 of 20 messages wait in this key; what can help" in text
+        eventually(lambda: "0.0/s come in, 0.0/s go out" in visitor.get("/").text)
+        on.set()
+
+
+@pytest.mark.parametrize("root", ["", "/queue"])
+def test_the_navigation_says_which_page_this_is(shop: lanelog.Client, root: str) -> None:
+    """Also where the dashboard is mounted under a prefix."""
+    visitor = Visitor(dashboard(shop), root=root)
+    for address, name in (("/", "Is it stuck?"), ("/topics", "Topics"), ("/schedules", "Schedules")):
+        found = re.findall(r'<a href="[^"]*" aria-current="page">([^<]*)</a>', visitor.get(root + address).text)
+        assert found == [name]
+
+
 def test_lanes_are_read_on_behind_a_key_alone(shop: lanelog.Client) -> None:
     """In the other orders lanes change their places: `after` is refused there."""
     with pytest.raises(ConfigurationError, match="order_by"):
@@ -337,7 +369,7 @@ def test_archives_are_shown_as_the_groups_they_are(lanelog_client: lanelog.Clien
     register(lanelog_client.admin._database, at, SubscriptionConfig(start="earliest"), order="archive")
     text = Visitor(dashboard(lanelog_client)).get("/archives").text
     assert re.search(
-        r">nightly</a>.*<td><span class=\"\">archive</span></td>.*<td><span class=\"\">2</span></td>", text
+        r">nightly</a>.*<td [^>]*><span class=\"\">archive</span></td>.*<td [^>]*><span class=\"\">2</span></td>", text
     )
 
 
@@ -426,7 +458,8 @@ def test_an_action_shows_first_what_it_would_change(shop: lanelog.Client, name: 
     assert "What it would change now" in answer.text
     where = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", answer.text.partition("What it would change now")[0]))
     given = {each: value for each, value in FORMS[name].items() if each not in ACTIONS[name].asks}
-    assert where == {"failed with" if each == "letters" else each: str(value) for each, value in given.items()}
+    said = {"letters": "failed with", "name": "schedule"}
+    assert where == {said.get(each, each): str(value) for each, value in given.items()}
     assert SAID[name] in unescape(answer.text)
     assert not re.search(r"\(&#39;|&#39;,\)|True|False|None", answer.text)
     form = answer.text.partition('method="post"')[2]
@@ -486,7 +519,7 @@ def test_delayed_messages_are_counted(lanelog_client: lanelog.Client) -> None:
     lanelog_client.publish_many("t", [lanelog.Outgoing("k", b"x", delay=3600) for _ in range(3)])
     visitor = Visitor(dashboard(lanelog_client))
     assert re.search(
-        r'<a href="/delayed\?topic=t">t</a></span></td><td><span class="">3<', visitor.get("/delayed").text
+        r'<a href="/delayed\?topic=t">t</a></span></td><td [^>]*><span class="">3<', visitor.get("/delayed").text
     )
     assert "topic=other" not in visitor.get("/delayed").text
     assert "3 messages. At most" in visitor.get("/delayed", topic="t").text
@@ -502,7 +535,7 @@ def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client
 
     def found(**chosen: str) -> tuple[list[str], str]:
         text = visitor.get("/search", topic="t", **chosen).text
-        return re.findall(r'<td><span class="">(customer-\d+|other)</span>', text), text
+        return re.findall(r'<td data-name="Key"><span class="">(customer-\d+|other)</span>', text), text
 
     assert found(prefix="customer-1")[0] == [f"customer-1{number}" for number in range(10)]
     keys, text = found(prefix="customer")
@@ -527,7 +560,9 @@ def test_a_message_is_found_by_its_id_alone(lanelog_client: lanelog.Client) -> N
 
     def found(**chosen: str) -> tuple[list[str], str]:
         text = visitor.get("/search", topic="t", **chosen).text
-        keys = re.findall(r'<td><span class="">(\w+)</span></td><td><span class=""><a href="/message\?', text)
+        keys = re.findall(
+            r'<td [^>]*><span class="">(\w+)</span></td><td [^>]*><span class=""><a href="/message\?', text
+        )
         return keys, " ".join(re.findall(r'<p class="note">(.*?)</p>', text))
 
     keys, note = found(id="pr-17")

@@ -39,7 +39,7 @@ _JOB_PACE: Final = 0.5
 
 _HIDDEN: Final = frozenset({"token"})
 """Fields that mean nothing to a person."""
-_PLACES: Final = {"letters": "failed with"}
+_PLACES: Final = {"letters": "failed with", "name": "schedule"}
 """What a page calls a field, if not by its name."""
 
 log = get_logger("dashboard")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Final
 
@@ -48,7 +49,20 @@ TILES: Final = 3600
 """Seconds that the curves of the front page show."""
 _SPANS: Final = {"1": 3600, "6": SPAN}
 """Seconds that charts show, by what the address says."""
+_NOTHING_SEEN: Final = Status(
+    at=datetime.fromtimestamp(0, UTC),
+    topics=0,
+    groups=(),
+    lag=0,
+    oldest_age=None,
+    oldest_age_exact=True,
+    dead_letters=0,
+    problems=(),
+)
+"""What the first look is compared with. With nothing to compare, `Admin.status` would wait for two seconds to tell the
+rates of a key, and the answer would be kept for forty: the next look tells them."""
 _STATIC: Final = {
+    "icon.svg": "image/svg+xml",
     "style.css": "text/css",
     "htmx.min.js": "text/javascript",
     "htmx-sse.min.js": "text/javascript",
@@ -122,7 +136,7 @@ class _Site:
     _renderer: Renderer = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._status = SharedLook(lambda before: self._admin.status(since=before), FRESH)
+        self._status = SharedLook(lambda before: self._admin.status(since=before or _NOTHING_SEEN), FRESH)
         self._samples = Samples(self._status, self._pace.sample)
         self._history = HandlerHistory(self._admin)
         self._streams = Streams(self._pace)

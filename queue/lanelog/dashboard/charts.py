@@ -265,13 +265,18 @@ def _pieces(line: Sequence[tuple[float, float | None]], across: float, top: floa
     last = 0.0
     for end, value in line:
         if piece and (value is None or end - last > GAP + across / COLUMNS):
-            yield " ".join(piece)
+            yield _seen(piece)
             piece = []
         if value is not None:
             piece.append(f"{end / across * WIDTH:.1f},{HEIGHT * (1 - value / top):.1f}")
         last = end
     if piece:
-        yield " ".join(piece)
+        yield _seen(piece)
+
+
+def _seen(piece: Sequence[str]) -> str:
+    """Return the points of a polyline. One with a single point would not be drawn: twice, it is a dot."""
+    return " ".join(piece if len(piece) > 1 else [*piece, *piece])
 
 
 def _above_short(seconds: float) -> float:

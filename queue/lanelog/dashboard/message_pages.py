@@ -153,10 +153,10 @@ def delayed(asked: Asked) -> WebPage:
             sheets=(WebSheet(title="", columns=("Topic", "Messages"), rows=found),),
         )
     rows: list[tuple[Texts | WebButton, ...]] = [
-        (each.key, each.id, asked.ago(each.deliver_at), age(each.due_in), f"{each.payload_bytes:,}")
+        (each.key, each.id, asked.ago(each.deliver_at), f"{each.payload_bytes:,}")
         for each in asked.admin.scheduled(topic, limit=_DELAYED)
     ]
-    columns = ("Key", "Id", "Due", "In", "Bytes")
+    columns = ("Key", "Id", "Due", "Bytes")
     count = asked.admin.scheduled_counts().get(topic, 0)
     note = f"{plural(count, 'message')}. At most {_DELAYED} are shown, by key and id."
     return WebPage(

@@ -191,7 +191,7 @@ def _schedule_run(it: ScheduleRun) -> tuple[str, ...]:
 def _schedule_removed(it: ScheduleRemoved) -> tuple[str, ...]:
     return (
         f"Schedule {shown(it.name)} of topic {it.topic}, key {shown(it.key)}, {_be(it)} removed.",
-        f"It has published {plural(it.fired, 'message')}. They stay.",
+        f"It has published {plural(it.fired, 'message')}. What is in the log stays there.",
     )
 
 
