@@ -3,21 +3,18 @@
 import json
 import os
 import re
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 import lanelog
-from lanelog.dashboard import Access, WebPace, dashboard
+from lanelog.dashboard import WebPace
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.views import link
 from lanelog.devserver import DevServer
 from support.browser import Page, browser
+from support.dashboards import served
 from support.shop import open_shop
 from support.sql import connect, rows
 from support.waiting import accept, eventually
@@ -78,21 +75,6 @@ RIGHTMOST = "Math.max(0, ...[...document.querySelectorAll('.button')].map(e => e
 QUICK = WebPace(sample=0.2, look=0.2, stream=2)
 
 
-@contextmanager
-def served(client: lanelog.Client) -> Iterator[str]:
-    """The dashboard on a port of this machine; its address."""
-    app = dashboard(client, Access(allow_actions=True), pace=QUICK)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        finally:
-            server.should_exit = True
-            thread.join(20)
-
-
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with browser() as page:
@@ -113,7 +95,7 @@ def address(lanelog_server: DevServer) -> Iterator[str]:
         with connect(url) as connection:
             rows(connection, "UPDATE queue_messages SET created_at = created_at - 3600000")
             rows(connection, "UPDATE queue_groups SET created_at = created_at - 3600000")
-        with served(client) as at:
+        with served(client, QUICK) as at:
             yield at
 
 
@@ -159,7 +141,7 @@ def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, d
 @pytest.mark.thorough
 def test_an_action_is_done_by_the_keyboard_alone(page: Page, lanelog_server: DevServer) -> None:
     """From the card of the front page to what was done, by Tab, Enter and letters; the focus is seen on the way."""
-    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client, QUICK) as address:
         page.visit(address)
         tab_to(page, "article a.button[href*='act/redrive?']")
         enter(page)
@@ -205,7 +187,7 @@ def test_what_tries_to_script_is_text(page: Page, address: str) -> None:
 def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevServer) -> None:
     """From a page of the place to the preview, a reason, and what was done, with the browser's own headers."""
     clicked = set()
-    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client, QUICK) as address:
         client.publish("merge", "worse", b"x")
         with client.subscribe("merge", "others", reject):
             eventually(lambda: client.admin.dead_letters("merge", "others"))
@@ -250,7 +232,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
 @pytest.mark.thorough
 def test_a_page_that_is_watched_changes_by_itself(page: Page, lanelog_server: DevServer) -> None:
     """What is paused appears, the charts move on, and the focus of the keyboard stays, beyond the end of a stream."""
-    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client, QUICK) as address:
         page.visit(address)
         page.ask("document.querySelector('[id$=-act1]').focus()")
         focused = page.ask("document.activeElement.id")
