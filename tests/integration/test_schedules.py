@@ -23,7 +23,7 @@ from lanelog.migrations import check
 from lanelog.publisher import Publisher
 from support.commits import every_commit_unanswered_once
 from support.old_tables import set_back
-from support.sql import one, rows
+from support.sql import connect, one, rows
 from support.waiting import events, eventually
 
 NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
@@ -563,6 +563,30 @@ def test_a_token_runs_a_schedule_once(admin_only: Client, raw: Any) -> None:
     (info,) = admin_only.admin.schedules()
     assert (info.fired, info.next_fire_at) == (2, None)
     assert len([act for act in admin_only.admin.audit() if act.verb == "run_schedule"]) == 2
+
+
+@pytest.mark.parametrize("table", ["queue_schedules", "queue_partitions"])
+def test_a_run_waits_for_locks_and_holds_up_no_firing(
+    admin_only: Client, raw: Any, lanelog_url: str, fired: Callable[[], int], table: str
+) -> None:
+    """It waits for the schedule's row and for the lane's head. What fires leaves both out, and has its turn later."""
+    declared(admin_only)
+    declared(admin_only, name="other", key="elsewhere")
+    admin_only.publish("t", "k", b"x")
+    late_by(raw, 0)
+    late_by(raw, 0, name="other")
+    with connect(lanelog_url, autocommit=False) as holder, ThreadPoolExecutor(1) as pool:
+        chosen = "name = 's'" if table == "queue_schedules" else "topic = 't' AND partition_key = 'k'"
+        rows(holder, f"SELECT 1 FROM {table} WHERE {chosen} FOR UPDATE")
+        run = pool.submit(admin_only.admin.run_schedule, "s")
+        assert fired() == 1
+        assert ids(raw, key="elsewhere")
+        assert not run.done()
+        holder.rollback()
+        done = run.result(20)
+    assert (done.changed, done.offset) == (True, 2)
+    assert fired() == 1
+    assert len(ids(raw)) == 3
 
 
 def test_a_run_needs_no_lane(admin_only: Client, raw: Any) -> None:
