@@ -420,6 +420,18 @@ def test_tail_prints_the_last_messages_of_a_lane(command: Command, lanelog_clien
     assert [line.split()[-1] for line in lines] == [f"{n}" for n in range(101, 2501)]
 
 
+def test_tail_ends_in_a_lane_that_grows(lanelog_client: lanelog.Client) -> None:
+    """With the last message of its beginning, or never where somebody publishes faster than it reads."""
+    lanelog_client.publish_many("t", [("k", b"x")] * 5)
+    seen = []
+    for message in lanelog_client.admin.tail("t", "k", lines=3):
+        seen.append(message.offset)
+        lanelog_client.publish("t", "k", b"x")
+        assert len(seen) < 10
+    assert seen == [3, 4, 5]
+    assert list(lanelog_client.admin.tail("t", "k", lines=0)) == []
+
+
 def test_tail_of_a_lane_is_the_same_among_any_number_of_lanes(lanelog_client: lanelog.Client) -> None:
     """Also of one that is not among those that are followed without a key."""
     last = partial(tail.tail, lanelog_client._database, "merge", lines=2, follow=False, interval=1.0, lanes=2)

@@ -46,8 +46,18 @@ def test_from_declaring_to_removing(command: Command, raw: Any) -> None:
     assert command("schedule", "resume", "nightly").stdout.startswith("nightly runs already: next at 20")
 
     before = everything(raw)
+    told = command("schedule", "run", "nightly", "--dry-run").stdout
+    assert re.fullmatch(r"would publish one message of nightly to reports, lane daily; next at .*, as before\n", told)
+    assert everything(raw) == before
+    line = ("schedule", "run", "nightly", "--token", "again", "--why", "the report was wrong")
+    assert "reports, lane daily: offset 1, id nightly@run-again; next at 20" in command(*line).stdout
+    assert command(*line).stdout.startswith("a message with this token was published already, at offset 1 of reports")
+    assert re.search(r" id nightly@run-[0-9a-f]{16}; ", command("schedule", "run", "nightly").stdout)
+    assert [each["reason"] for each in command.json("audit") if each["verb"] == "run_schedule"] == ["", line[-1]]
+
+    before = everything(raw)
     told = command("schedule", "remove", "nightly")
-    assert told.stdout == "would remove nightly, which published 0 messages to reports, lane daily\n"
+    assert told.stdout == "would remove nightly, which published 2 messages to reports, lane daily\n"
     assert "--execute" in told.stderr
     assert everything(raw) == before
     assert command("schedule", "remove", "nightly", "--execute").stdout.startswith("removed nightly")

@@ -30,13 +30,15 @@ from lanelog.config import SubscriptionConfig
 from lanelog.dashboard import Access, WebPace, dashboard, wsgi
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.guard import Guard
+from lanelog.dashboard.handler_times import BUCKETS, EVERY, HandlerHistory
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError
 from support.accounts import account
 from support.cli import Command, everything
+from support.commands import commands_sent
 from support.dashboards import Visitor
 from support.shop import open_shop
-from support.sql import connect
+from support.sql import connect, rows
 from support.waiting import accept, events, eventually
 
 TOKEN = "a-token-of-26-characters-x"
@@ -54,6 +56,7 @@ SAID = {
     "delete-group": "Group builders of topic over would be deleted, with its offsets in 1 lane.",
     "pause-schedule": "Schedule nightly would be paused.",
     "resume-schedule": "Schedule weekly would publish again, next at",
+    "run-schedule": "One message of schedule nightly would be published to lane good of topic merge.",
     "remove-schedule": "Schedule nightly of topic merge, key good, would be removed.",
 }
 """What the preview of each action says in the shop."""
@@ -71,6 +74,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "delete-group": {"topic": "over", "group": "builders"},
     "pause-schedule": {"name": "nightly"},
     "resume-schedule": {"name": "weekly"},
+    "run-schedule": {"name": "nightly"},
     "remove-schedule": {"name": "nightly"},
 }
 """A request for each action that has something to do in the shop."""
@@ -99,6 +103,7 @@ PAGES = {
     "/search": "Choose a topic.",
     "/search?topic=merge&prefix=go": "1 key<",
     "/search?topic=merge&text=later": "0 messages",
+    "/search?topic=merge&id=later": "Looked for this id in all",
     "/archives": "what they have not read",
     "/jobs": "since this dashboard was started",
     "/audit": "with the role admin",
@@ -108,7 +113,7 @@ PAGES = {
 """Addresses, each with a text that only its answer has."""
 STREAMS = {"/live/stuck": "no such branch", "/live/charts": "Not enough samples"}
 """Addresses of streams of events, likewise."""
-STATIC = [f"/static/{name}" for name in ("style.css", "htmx.min.js", "htmx-sse.min.js")]
+STATIC = [f"/static/{name}" for name in ("icon.svg", "style.css", "htmx.min.js", "htmx-sse.min.js")]
 JOB = ["/job", "/job/stop", "/live/job"]
 """What needs the id of a job."""
 AT_ONCE = WebPace(sample=60, look=0.01, stream=0)
@@ -284,6 +289,38 @@ def test_the_front_page_begins_with_tiles(lanelog_client: lanelog.Client) -> Non
     eventually(lambda: visitor.get("/").text.count("<svg") == 4)
 
 
+@pytest.mark.thorough
+def test_the_first_look_does_not_wait_for_rates(
+    lanelog_client: lanelog.Client, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page names the key of a backlog at once, and the next look has its rates."""
+    monkeypatch.setattr("lanelog.admin.operate.backlog.APART", 30.0)
+    lanelog_client.publish_many("t", [("big", b"x")] * 20)
+    on, handled = threading.Event(), threading.Event()
+
+    def handle(_: lanelog.Message) -> None:
+        handled.set()
+        on.wait(30)
+
+    visitor = Visitor(dashboard(lanelog_client))
+    with lanelog_client.subscribe("t", "g", handle, visibility_timeout=120):
+        assert handled.wait(10)
+        rows(raw, "UPDATE queue_messages SET created_at = created_at - 90000")
+        text = visitor.get("/").text
+        assert "20 of 20 messages wait in this key; what can help" in text
+        eventually(lambda: "0.0/s come in, 0.0/s go out" in visitor.get("/").text)
+        on.set()
+
+
+@pytest.mark.parametrize("root", ["", "/queue"])
+def test_the_navigation_says_which_page_this_is(shop: lanelog.Client, root: str) -> None:
+    """Also where the dashboard is mounted under a prefix."""
+    visitor = Visitor(dashboard(shop), root=root)
+    for address, name in (("/", "Is it stuck?"), ("/topics", "Topics"), ("/schedules", "Schedules")):
+        found = re.findall(r'<a href="[^"]*" aria-current="page">([^<]*)</a>', visitor.get(root + address).text)
+        assert found == [name]
+
+
 def test_lanes_are_read_on_behind_a_key_alone(shop: lanelog.Client) -> None:
     """In the other orders lanes change their places: `after` is refused there."""
     with pytest.raises(ConfigurationError, match="order_by"):
@@ -332,7 +369,7 @@ def test_archives_are_shown_as_the_groups_they_are(lanelog_client: lanelog.Clien
     register(lanelog_client.admin._database, at, SubscriptionConfig(start="earliest"), order="archive")
     text = Visitor(dashboard(lanelog_client)).get("/archives").text
     assert re.search(
-        r">nightly</a>.*<td><span class=\"\">archive</span></td>.*<td><span class=\"\">2</span></td>", text
+        r">nightly</a>.*<td [^>]*><span class=\"\">archive</span></td>.*<td [^>]*><span class=\"\">2</span></td>", text
     )
 
 
@@ -421,7 +458,8 @@ def test_an_action_shows_first_what_it_would_change(shop: lanelog.Client, name: 
     assert "What it would change now" in answer.text
     where = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", answer.text.partition("What it would change now")[0]))
     given = {each: value for each, value in FORMS[name].items() if each not in ACTIONS[name].asks}
-    assert where == {"failed with" if each == "letters" else each: str(value) for each, value in given.items()}
+    said = {"letters": "failed with", "name": "schedule"}
+    assert where == {said.get(each, each): str(value) for each, value in given.items()}
     assert SAID[name] in unescape(answer.text)
     assert not re.search(r"\(&#39;|&#39;,\)|True|False|None", answer.text)
     form = answer.text.partition('method="post"')[2]
@@ -481,7 +519,7 @@ def test_delayed_messages_are_counted(lanelog_client: lanelog.Client) -> None:
     lanelog_client.publish_many("t", [lanelog.Outgoing("k", b"x", delay=3600) for _ in range(3)])
     visitor = Visitor(dashboard(lanelog_client))
     assert re.search(
-        r'<a href="/delayed\?topic=t">t</a></span></td><td><span class="">3<', visitor.get("/delayed").text
+        r'<a href="/delayed\?topic=t">t</a></span></td><td [^>]*><span class="">3<', visitor.get("/delayed").text
     )
     assert "topic=other" not in visitor.get("/delayed").text
     assert "3 messages. At most" in visitor.get("/delayed", topic="t").text
@@ -497,7 +535,7 @@ def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client
 
     def found(**chosen: str) -> tuple[list[str], str]:
         text = visitor.get("/search", topic="t", **chosen).text
-        return re.findall(r'<td><span class="">(customer-\d+|other)</span>', text), text
+        return re.findall(r'<td data-name="Key"><span class="">(customer-\d+|other)</span>', text), text
 
     assert found(prefix="customer-1")[0] == [f"customer-1{number}" for number in range(10)]
     keys, text = found(prefix="customer")
@@ -509,7 +547,72 @@ def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client
     assert keys == []
     assert "Looked at 40 messages: the newest 40 at most of each of 1 lane." in text
     assert "There are more lanes" in found(text="nowhere")[1]
+    assert "50 lanes" in found(text="nowhere")[1]
     assert visitor.get("/search", topic="tt").status_code == 404
+
+
+def test_a_message_is_found_by_its_id_alone(lanelog_client: lanelog.Client) -> None:
+    """In every lane, also behind newer messages than a search for text reads; an id is unique in its lane only."""
+    lanelog_client.publish_many("t", [lanelog.Outgoing("a", b"x", id="pr-17"), *[("a", b"x")] * 60])
+    lanelog_client.publish_many("t", [lanelog.Outgoing(key, b"x", id="pr-17") for key in ("b", "c1", "c2")])
+    lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(60)])
+    visitor = Visitor(dashboard(lanelog_client))
+
+    def found(**chosen: str) -> tuple[list[str], str]:
+        text = visitor.get("/search", topic="t", **chosen).text
+        keys = re.findall(
+            r'<td [^>]*><span class="">(\w+)</span></td><td [^>]*><span class=""><a href="/message\?', text
+        )
+        return keys, " ".join(re.findall(r'<p class="note">(.*?)</p>', text))
+
+    keys, note = found(id="pr-17")
+    assert keys == ["a", "b", "c1", "c2"]
+    assert note.startswith("Looked for this id in all 64 lanes. Messages that are not in the log yet")
+    assert "There are more lanes" not in note
+    keys, note = found(id="pr-17", prefix="c")
+    assert (keys, note.startswith("Looked for this id in 2 lanes whose key begins so. Mess")) == (["c1", "c2"], True)
+    keys, note = found(id="pr-17", prefix="k")
+    assert (keys, "in 50 lanes whose key begins so. There are more lanes" in note) == ([], True)
+    assert found(id="pr-1")[0] == []
+    assert len(found(id=" pr-17 ")[0]) == 4
+    assert visitor.get("/search", topic="t", id="x" * 256).status_code == 404
+
+
+@pytest.mark.thorough
+def test_an_id_is_looked_up_in_so_many_lanes(lanelog_client: lanelog.Client) -> None:
+    """The page says in how many of them, and that the beginning of a key reaches the rest."""
+    lanelog_client.publish_many("t", [(f"k{number:05}", b"x") for number in range(10_000)])
+    lanelog_client.publish("t", "last", b"x", id="pr-17")
+    lanelog_client.publish("t", "z", b"x", id="pr-17")
+    visitor = Visitor(dashboard(lanelog_client))
+    text = visitor.get("/search", topic="t", id="pr-17").text
+    assert "Looked for this id in the first 10,000 of 10,002 lanes. There are more lanes: a longer" in text
+    assert "0 messages<" in text
+    assert "1 message<" in visitor.get("/search", topic="t", id="pr-17", prefix="z").text
+
+
+def test_a_search_reads_no_further_than_it_says(lanelog_client: lanelog.Client) -> None:
+    """Though somebody publishes to the lane for as long as it is searched: here, the function that masks."""
+    lanelog_client.publish_many("t", [("k", b"x")] * 45)
+
+    def mask(message: lanelog.admin.MessageInfo) -> bytes:
+        lanelog_client.publish_many("t", [("k", b"y")] * 20)
+        return message.payload
+
+    text = Visitor(dashboard(lanelog_client, mask=mask)).get("/search", topic="t", text="x").text
+    assert "Looked at 40 messages: the newest 40 at most of each of 1 lane." in text
+    assert "40 messages<" in text
+
+
+@pytest.mark.thorough
+def test_a_search_ends_after_so_many_bytes(lanelog_client: lanelog.Client) -> None:
+    """And says so. Messages that were found by then are shown."""
+    for key in ("a", "b"):
+        lanelog_client.publish_many("t", [(key, b"x" * 1_000_000)] * 10)
+    text = Visitor(dashboard(lanelog_client)).get("/search", topic="t", text="x").text
+    assert "Looked at 17 messages: the newest 40 at most of each of 2 lanes." in text
+    assert "It ended there, after 16 MiB of payloads." in text
+    assert "17 messages<" in text
 
 
 def test_a_search_finds_nothing_that_the_mask_hides(lanelog_client: lanelog.Client) -> None:
@@ -597,6 +700,8 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
     act("resume-schedule")
     (nightly, weekly) = admin.schedules()
     assert (nightly.paused_by, nightly.pause_reason, weekly.paused_at) == ("ann", "incident 7", None)
+    act("run-schedule")
+    assert admin.schedules()[0].fired == 1
     act("remove-schedule")
     assert [each.name for each in admin.schedules()] == ["weekly"]
     done = events(caplog, "action.done", logging.WARNING)
@@ -614,10 +719,29 @@ def test_actions_do_what_they_say(own_shop: lanelog.Client, caplog: pytest.LogCa
         "delete_group",
         "pause_schedule",
         "resume_schedule",
+        "run_schedule",
         "remove_schedule",
     }  # a letter was not there
     assert "incident 7" in visitor.get("/audit", topic="merge").text
     assert TOKEN not in caplog.text
+
+
+def test_a_double_click_runs_a_schedule_once(own_shop: lanelog.Client) -> None:
+    """The form has a token. A form of another preview has another one."""
+    visitor = Visitor(dashboard(own_shop, Access(token=TOKEN, allow_actions=True)), basic("ann"))
+
+    def previewed() -> str:
+        page = visitor.get("/act/run-schedule", name="nightly").text
+        (form,) = re.findall(r'<form method="post" action="([^"]*)"', page)
+        assert "token" not in page.replace(form, "")
+        return unescape(form)
+
+    first = previewed()
+    answers = [visitor.post(form, why="it was wrong").text for form in (first, first, previewed())]
+    assert ["Run the schedule now: done" in each for each in answers] == [True, False, True]
+    assert "This run was published before, at offset" in answers[1]
+    assert own_shop.admin.schedules()[0].fired == 2
+    assert [each.reason for each in own_shop.admin.audit() if each.verb == "run_schedule"] == ["it was wrong"] * 2
 
 
 @pytest.mark.thorough
@@ -702,6 +826,68 @@ def test_charts_are_drawn_of_the_dashboards_own_samples(lanelog_client: lanelog.
     (thread,) = running
     thread.join(10)
     assert not thread.is_alive()
+
+
+def an_edge_ago(raw: Any, seconds: int) -> int:
+    """A moment of ten minutes ago or more, soon after the beginning of a bucket of so many seconds."""
+    width = seconds * 1000
+    (now,) = rows(raw, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000")[0]
+    return (int(now) - 600_000) // width * width + 1000
+
+
+def test_the_times_of_handlers_survive_a_restart(lanelog_client: lanelog.Client, raw: Any) -> None:
+    """They come from the history of a group that keeps one. The page of another group has none, nor that of all."""
+    with (
+        lanelog_client.subscribe("t", "kept", accept, history=True),
+        lanelog_client.subscribe("t", "none", accept),
+    ):
+        lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(100)])
+        eventually(lambda: len(lanelog_client.admin.history("t", "kept")) == 100)
+        eventually(lambda: lanelog_client.admin.groups("t", "none")[0].lag == 0)
+    ended = an_edge_ago(raw, 360)
+    taken = "10 * (1 + SUBSTRING(partition_key, 2))"
+    rows(raw, f"UPDATE queue_history SET finished_at = %s, first_delivered_at = %s - {taken}", ended, ended)
+    visitor = Visitor(dashboard(lanelog_client, pace=evolve(AT_ONCE, sample=60)))
+    for hours in ("1", "6"):
+        page = visitor.get("/charts", topic="t", group="kept", hours=hours).text
+        assert "Handlers, at the first attempt, up to 1s, from" in page
+        assert len(re.findall("<polyline", page)) == 2  # p50 and p99; there are no samples yet
+    live = visitor.get("/live/charts", topic="t", group="kept").text
+    points = re.findall(r'<polyline class="line\d" points="[\d.]+,([\d.]+) [\d.]+,([\d.]+)"', live)
+    assert points == [("60.0", "60.0"), ("1.2", "1.2")]  # 500 ms and 990 ms, in a box of 120
+    for address in ({"topic": "t", "group": "none"}, {"topic": "t"}, {}, {"topic": "t", "group": "gone"}):
+        assert "Handlers" not in visitor.get("/charts", **address).text
+
+
+def test_the_times_of_handlers_are_read_within_bounds(lanelog_client: lanelog.Client, raw: Any) -> None:
+    """A bucket that is over is read once. Nobody reads again within the seconds for which an answer is kept."""
+    with lanelog_client.subscribe("t", "g", accept, history=True):
+        lanelog_client.publish("t", "k", b"x")
+        eventually(lambda: lanelog_client.admin.history("t", "g"))
+    ended = an_edge_ago(raw, 600)
+    first = [ended + number - (5000 if number < 100 else 0) for number in range(300)]
+    with raw.cursor() as cursor:  # in one bucket; the 100 that ended first took five seconds
+        cursor.executemany(
+            "INSERT INTO queue_history (consumer_group, topic, partition_key, message_offset, id, outcome, attempts,"
+            " first_delivered_at, finished_at) VALUES ('g', 't', 'k', %s, 'x', 'success', 1, %s, %s)",
+            [(number + 2, first[number], ended + number) for number in range(300)],
+        )
+    now = [1000.0]
+    history = HandlerHistory(lanelog_client.admin, lambda: now[0])
+    at = GroupTopic(topic="t", group="g")
+    with commands_sent() as begun:
+        found = history.latest(at, 36_000)
+    assert found is not None
+    reads = [each for each in begun if "FROM queue_history" in each]
+    assert BUCKETS <= len(reads) <= BUCKETS + 1
+    assert max(each.p99 for each in found.buckets if each is not None) == 0
+    with commands_sent() as again:
+        assert history.latest(at, 36_000) is found
+    assert again == []
+    now[0] += EVERY
+    with commands_sent() as later:
+        assert history.latest(at, 36_000) not in (None, found)
+    assert len([each for each in later if "FROM queue_history" in each]) <= 3
 
 
 @pytest.mark.parametrize("rights", [{}, dict.fromkeys(("queue_groups", "queue_offsets"), "INSERT, UPDATE")])

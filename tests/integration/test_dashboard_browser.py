@@ -3,21 +3,18 @@
 import json
 import os
 import re
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 import lanelog
-from lanelog.dashboard import Access, WebPace, dashboard
+from lanelog.dashboard import WebPace
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.views import link
 from lanelog.devserver import DevServer
 from support.browser import Page, browser
+from support.dashboards import served
 from support.shop import open_shop
 from support.sql import connect, rows
 from support.waiting import accept, eventually
@@ -44,6 +41,7 @@ ADDRESSES = (
     "delayed",
     "delayed?topic=merge",
     "search?topic=merge&prefix=go&text=x",
+    "search?topic=merge&id=later",
     "archives",
     "audit",
     "charts",
@@ -56,6 +54,7 @@ ADDRESSES = (
     "act/resume?topic=merge&group=builders&key=paused",
     "act/delete-letters?topic=merge&group=builders&letters=no+such+branch",
     "act/delete-group?topic=over&group=builders",
+    "act/run-schedule?name=nightly",
 )
 CONTRAST = """
 (() => {
@@ -71,22 +70,9 @@ CONTRAST = """
 })()
 """
 """The least contrast of a text with what is behind it, as WCAG counts it."""
+RIGHTMOST = "Math.max(0, ...[...document.querySelectorAll('.button')].map(e => e.getBoundingClientRect().right))"
+"""Where the buttons end: one that is beyond the window is not found."""
 QUICK = WebPace(sample=0.2, look=0.2, stream=2)
-
-
-@contextmanager
-def served(client: lanelog.Client) -> Iterator[str]:
-    """The dashboard on a port of this machine; its address."""
-    app = dashboard(client, Access(allow_actions=True), pace=QUICK)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        finally:
-            server.should_exit = True
-            thread.join(20)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +95,7 @@ def address(lanelog_server: DevServer) -> Iterator[str]:
         with connect(url) as connection:
             rows(connection, "UPDATE queue_messages SET created_at = created_at - 3600000")
             rows(connection, "UPDATE queue_groups SET created_at = created_at - 3600000")
-        with served(client) as at:
+        with served(client, QUICK) as at:
             yield at
 
 
@@ -117,10 +103,14 @@ def address(lanelog_server: DevServer) -> Iterator[str]:
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, dark: bool) -> None:
-    """Nothing is wider than the window, no text is too pale, nothing comes from elsewhere, nothing is complained of."""
+    """Nothing is wider than the window, no button is beyond it, no text is too pale.
+
+    Nothing comes from elsewhere, and nothing is complained of.
+    """
 
     def check(each: str) -> None:
         assert page.ask("document.documentElement.scrollWidth") <= width, each
+        assert page.ask(RIGHTMOST) <= width, each
         assert page.ask("document.querySelectorAll('h1').length") == 1, each
         assert page.ask(CONTRAST) >= 4.5, each
         assert all(asked.startswith((address, "data:")) for asked in page.requested), each
@@ -145,13 +135,13 @@ def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, d
     eventually(lambda: "It has ended." in page.ask("document.body.innerText"))
     assert page.ask("document.querySelector('dd').innerText") == "stopped"
     check("job?stopped")
-    assert [problem for problem in page.problems if "favicon" not in problem] == []
+    assert page.problems == []
 
 
 @pytest.mark.thorough
 def test_an_action_is_done_by_the_keyboard_alone(page: Page, lanelog_server: DevServer) -> None:
     """From the card of the front page to what was done, by Tab, Enter and letters; the focus is seen on the way."""
-    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client, QUICK) as address:
         page.visit(address)
         tab_to(page, "article a.button[href*='act/redrive?']")
         enter(page)
@@ -197,7 +187,7 @@ def test_what_tries_to_script_is_text(page: Page, address: str) -> None:
 def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevServer) -> None:
     """From a page of the place to the preview, a reason, and what was done, with the browser's own headers."""
     clicked = set()
-    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client, QUICK) as address:
         client.publish("merge", "worse", b"x")
         with client.subscribe("merge", "others", reject):
             eventually(lambda: client.admin.dead_letters("merge", "others"))
@@ -214,6 +204,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             ("lanes?topic=over&group=builders", "delete-group"),
             ("schedules", "pause-schedule"),
             ("schedules", "resume-schedule"),
+            ("schedules", "run-schedule"),
             ("schedules", "remove-schedule"),
         ):
             page.visit(address + place)
@@ -233,7 +224,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
             clicked.add(name)
         assert {each.verb for each in client.admin.audit() if each.reason == "incident 7"} == {
             "pause", "resume", "retry", "release", "skip", "seek", "redrive", "delete_dead_letters", "delete_group",
-            "pause_schedule", "resume_schedule", "remove_schedule",
+            "pause_schedule", "resume_schedule", "run_schedule", "remove_schedule",
         }  # fmt: skip
     assert clicked == ACTIONS.keys()
 
@@ -241,7 +232,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
 @pytest.mark.thorough
 def test_a_page_that_is_watched_changes_by_itself(page: Page, lanelog_server: DevServer) -> None:
     """What is paused appears, the charts move on, and the focus of the keyboard stays, beyond the end of a stream."""
-    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client) as address:
+    with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client, QUICK) as address:
         page.visit(address)
         page.ask("document.querySelector('[id$=-act1]').focus()")
         focused = page.ask("document.activeElement.id")

@@ -376,6 +376,7 @@ def test_the_dashboard_looks_and_does_each_of_its_actions(role_urls: dict[str, s
         ("seek", {**group, "to": "earliest"}),
         ("redrive", letters),
         ("delete-letters", letters),
+        ("run-schedule", {"name": "nightly"}),
         ("pause-schedule", {"name": "nightly"}),
         ("resume-schedule", {"name": "nightly"}),
         ("remove-schedule", {"name": "nightly"}),

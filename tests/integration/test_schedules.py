@@ -23,7 +23,7 @@ from lanelog.migrations import check
 from lanelog.publisher import Publisher
 from support.commits import every_commit_unanswered_once
 from support.old_tables import set_back
-from support.sql import one, rows
+from support.sql import connect, one, rows
 from support.waiting import events, eventually
 
 NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
@@ -514,18 +514,108 @@ def test_a_removed_schedule_is_gone_and_its_messages_stay(
     assert declared(admin_only).fired == 0
 
 
+def test_a_run_publishes_one_message_besides_those_of_the_times(
+    admin_only: Client, raw: Any, fired: Callable[[], int]
+) -> None:
+    """No time moves, the audit has who and why, and the occurrence of the same moment is fired, too."""
+    declared(admin_only, metadata={"by": "ann"}, ttl=90.0)
+    late_by(raw, 0)
+    before = rows(raw, "SELECT * FROM queue_schedules")
+    operator = admin_only.admin.acting("bob", "the report was wrong")
+    planned = operator.run_schedule("s", dry_run=True)
+    assert (planned.changed, planned.offset, ids(raw), operator.audit()) == (True, None, [], [])
+    done = operator.run_schedule("s")
+    assert (done.topic, done.key, done.offset, done.changed) == ("t", "k", 1, True)
+    assert ids(raw) == [done.id]
+    assert done.id.startswith("s@run-")
+    (message,) = admin_only.admin.messages("t", "k")
+    assert message.payload == b"x"
+    assert {**message.metadata, "lanelog.fire_time": ""} == {
+        "by": "ann",
+        "lanelog.schedule": "s",
+        "lanelog.fire_time": "",
+    }
+    fire_time = datetime.fromisoformat(message.metadata["lanelog.fire_time"])
+    assert timedelta(0) <= message.published_at - fire_time < timedelta(seconds=5)
+    assert one(raw, "SELECT expires_at - created_at FROM queue_messages") == 90_000
+    (act,) = admin_only.admin.audit()
+    assert (act.verb, act.by, act.reason, act.choice, act.messages) == (
+        "run_schedule", "bob", "the report was wrong", "schedule s", 1,
+    )  # fmt: skip
+    rows(raw, "UPDATE queue_schedules SET fired = fired - 1")
+    assert rows(raw, "SELECT * FROM queue_schedules") == before
+    assert fired() == 1
+    assert len(set(ids(raw))) == 2
+
+
+def test_a_token_runs_a_schedule_once(admin_only: Client, raw: Any) -> None:
+    """For callers at the same time, too, and for a paused one, which stays paused. Another token runs it again."""
+    declared(admin_only)
+    admin_only.admin.pause_schedule("s")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: admin_only.admin.run_schedule("s", token="a.b-c_1"), range(4)))
+    assert sorted(each.changed for each in found) == [False, False, False, True]
+    assert {(each.offset, each.next_fire_at) for each in found} == {(1, None)}
+    assert admin_only.admin.run_schedule("s", token="2", dry_run=True).changed
+    assert admin_only.admin.run_schedule("s", token="2").offset == 2
+    assert admin_only.admin.run_schedule("s", token="2", dry_run=True).offset == 2
+    assert ids(raw) == ["s@run-a.b-c_1", "s@run-2"]
+    (info,) = admin_only.admin.schedules()
+    assert (info.fired, info.next_fire_at) == (2, None)
+    assert len([act for act in admin_only.admin.audit() if act.verb == "run_schedule"]) == 2
+
+
+@pytest.mark.parametrize("table", ["queue_schedules", "queue_partitions"])
+def test_a_run_waits_for_locks_and_holds_up_no_firing(
+    admin_only: Client, raw: Any, lanelog_url: str, fired: Callable[[], int], table: str
+) -> None:
+    """It waits for the schedule's row and for the lane's head. What fires leaves both out, and has its turn later."""
+    declared(admin_only)
+    declared(admin_only, name="other", key="elsewhere")
+    admin_only.publish("t", "k", b"x")
+    late_by(raw, 0)
+    late_by(raw, 0, name="other")
+    with connect(lanelog_url, autocommit=False) as holder, ThreadPoolExecutor(1) as pool:
+        chosen = "name = 's'" if table == "queue_schedules" else "topic = 't' AND partition_key = 'k'"
+        rows(holder, f"SELECT 1 FROM {table} WHERE {chosen} FOR UPDATE")
+        run = pool.submit(admin_only.admin.run_schedule, "s")
+        assert fired() == 1
+        assert ids(raw, key="elsewhere")
+        assert not run.done()
+        holder.rollback()
+        done = run.result(20)
+    assert (done.changed, done.offset) == (True, 2)
+    assert fired() == 1
+    assert len(ids(raw)) == 3
+
+
+def test_a_run_needs_no_lane(admin_only: Client, raw: Any) -> None:
+    """A lane that was purged comes back, and subscribers of this process look at once."""
+    declared(admin_only, name="n" * 200, topic="new")
+    told: list[str] = []
+    admin = lanelog.admin.Admin(admin_only._database, admin_only._publisher.ensure_lanes, told.append, lambda: None)
+    longest = admin.run_schedule("n" * 200, token="x" * 50)
+    assert ids(raw, topic="new") == [longest.id]
+    assert len(longest.id) == 255
+    admin.run_schedule("n" * 200, token="x" * 50)
+    assert told == ["new"]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_steering_survives_a_commit_that_is_not_answered(
     admin_only: Client, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    """Declared, paused, resumed and removed once each."""
+    """Declared, paused, resumed, run and removed once each."""
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
         declared(admin_only)
         admin_only.admin.pause_schedule("s", by="me")
         assert admin_only.admin.schedules()[0].paused_by == "me"
         admin_only.admin.resume_schedule("s")
         assert admin_only.admin.schedules()[0].paused_at is None
+        done = admin_only.admin.run_schedule("s")
+        assert (done.changed, done.offset) == (True, 1)
+        assert len(admin_only.admin.messages("t", "k")) == 1
         assert admin_only.admin.remove_schedule("s").name == "s"
         assert sum(lost) >= 3  # a repetition that finds it done changes nothing
     assert admin_only.admin.schedules() == []

@@ -86,9 +86,9 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def show_as(self, *, width: int, dark: bool = False, media: str = "screen") -> None:
-        """A window of that width, with the reader's preference, on a screen or on paper."""
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+    def show_as(self, *, width: int, height: int = 800, dark: bool = False, media: str = "screen") -> None:
+        """A window of that size, with the reader's preference, on a screen or on paper."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 

@@ -1,11 +1,19 @@
-"""A browser's requests to the dashboard, without a server and without a browser."""
+"""The dashboard, served for a browser; and a browser's requests to it, without a server and without a browser."""
 
 import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import uvicorn
 from attrs import field, frozen
 from starlette.types import ASGIApp
+
+from lanelog import Client
+from lanelog.dashboard import Access, WebPace, dashboard
 
 HOST = "127.0.0.1"
 SAME_SITE = {"sec-fetch-site": "same-origin", "origin": f"http://{HOST}"}
@@ -39,3 +47,18 @@ class Visitor:
                 return await client.request(method, path, headers=sent, **options)
 
         return asyncio.run(request())
+
+
+@contextmanager
+def served(client: Client, pace: WebPace) -> Iterator[str]:
+    """The dashboard with its actions, on a port of this machine; its address."""
+    app = dashboard(client, Access(allow_actions=True), pace=pace)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join(20)

@@ -167,6 +167,7 @@ CHANGES = (
         writes=(SCHEDULED, AUDIT),
     ),
     Verb("pause_schedule", ("nightly",), line="schedule pause nightly", writes=(SCHEDULES, AUDIT)),
+    Verb("run_schedule", ("nightly",), line="schedule run nightly", writes=(MESSAGES, HEADS, SCHEDULES, AUDIT)),
     Verb("resume_schedule", ("weekly",), line="schedule resume weekly", writes=(SCHEDULES, AUDIT)),
     Verb("remove_schedule", ("nightly",), line="schedule remove nightly --execute", writes=(SCHEDULES, AUDIT)),
     Verb("maintain", (), {"topics": ["over"]}, line="maintain over --once", writes=(MESSAGES, OFFSETS)),

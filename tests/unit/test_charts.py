@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog._places import GroupTopic
-from lanelog.admin import Problem, Rank, Status
+from lanelog.admin import HistoryInfo, Problem, Rank, Status
 from lanelog.dashboard import looks, stuck
-from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw
+from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw, draw_times
+from lanelog.dashboard.handler_times import BUCKETS, HandlerTimes, Percentiles, percentiles
 from lanelog.dashboard.jobs import Job, Jobs
 from lanelog.dashboard.live import WebPace
 from lanelog.dashboard.looks import SharedLook
@@ -119,7 +120,8 @@ def test_lines_stay_in_their_box(steps: list[tuple[float, int, int]]) -> None:
     for chart in draw(sampled(*steps), lambda _: True):
         for line in chart.lines:
             points = [tuple(map(float, point.split(","))) for piece in line.pieces for point in piece.split()]
-            assert len(points) <= COLUMNS + 1
+            assert len(set(points)) <= COLUMNS + 1
+            assert all(" " in piece for piece in line.pieces)  # a single point would not be seen
             assert [x for x, _ in points] == sorted(x for x, _ in points)
             assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
 
@@ -139,6 +141,61 @@ def test_of_many_groups_those_that_lag_most_are_kept() -> None:
     samples.add(evolve(STATUS, groups=groups))
     (sample,) = samples.latest(1)
     assert min(each.lag for each in sample.groups.values()) == 50
+
+
+def ended(seconds: float | None, *, attempts: int = 1, outcome: str = "success") -> HistoryInfo:
+    """A message that left a group so many seconds after its first attempt began. None: there was no attempt."""
+    return HistoryInfo(
+        topic="t",
+        group="g",
+        key="k",
+        offset=1,
+        id="x",
+        outcome=outcome,
+        attempts=attempts,
+        published_at=THEN,
+        first_delivered_at=None if seconds is None else THEN,
+        finished_at=THEN + timedelta(seconds=seconds or 0),
+        owner="",
+        error=None,
+    )
+
+
+def test_percentiles_are_of_messages_that_left_at_their_first_attempt() -> None:
+    """The nearest rank: a time that was measured. Failures count; waits between attempts do not."""
+    found = [ended(number / 100, outcome="failed" if number % 2 else "success") for number in range(100, 0, -1)]
+    others = [ended(50, attempts=2), ended(None, attempts=0, outcome="expired"), ended(50, outcome="skipped")]
+    assert percentiles(found + others) == Percentiles(p50=0.5, p99=0.99)
+    assert percentiles([ended(3)]) == Percentiles(p50=3, p99=3)
+    assert percentiles(others) is None
+    assert percentiles([]) is None
+
+
+def test_a_single_bucket_is_a_step_that_can_be_seen() -> None:
+    """A line of one point would be invisible. Buckets without messages break the line."""
+    seen = Percentiles(p50=0.025, p99=0.1)
+    buckets = [None, seen, None, *[None] * (BUCKETS - 5), seen, seen]
+    end = THEN + timedelta(seconds=60 * BUCKETS - 30)
+    chart = draw_times(HandlerTimes(begin=THEN, end=end, width=60.0, buckets=buckets))
+    assert (chart.top, [line.now for line in chart.lines]) == ("100ms", ["25ms", "100ms"])
+    across = 60 * BUCKETS - 30
+    low, high = HEIGHT * 0.75, 0.0
+    assert [line.pieces[0] for line in chart.lines] == [
+        f"{60 / across * WIDTH:.1f},{y:.1f} {120 / across * WIDTH:.1f},{y:.1f}" for y in (low, high)
+    ]
+    assert all(
+        len(line.pieces) == 2 and line.pieces[1].endswith(f" {WIDTH:.1f},{y:.1f}")
+        for line, y in zip(chart.lines, (low, high), strict=True)
+    )
+
+
+def test_times_that_are_over_are_not_told_as_of_now() -> None:
+    """Nothing ended in the last two buckets."""
+    seen = Percentiles(p50=70, p99=70)
+    chart = draw_times(
+        HandlerTimes(begin=THEN, end=THEN + timedelta(seconds=3590), width=60.0, buckets=[*[seen] * 58, None, None])
+    )
+    assert (chart.top, {line.now for line in chart.lines}) == ("2m00s", {"-"})
 
 
 class Clock:

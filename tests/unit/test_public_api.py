@@ -23,7 +23,8 @@ ADMIN_NAMES = {
     "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried",
     "RunningHandler", "Workload",
     "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",
-    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ServerFigures", "TableSize",
+    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduleRun", "ServerFigures",
+    "TableSize",
 }  # fmt: skip
 
 SIGNATURES = """
@@ -90,6 +91,7 @@ Admin.schedules: limit
 Admin.preview_schedule: expression timezone count after
 Admin.pause_schedule: name by reason dry_run
 Admin.resume_schedule: name dry_run
+Admin.run_schedule: name token dry_run
 Admin.remove_schedule: name dry_run
 Admin.maintain: topics
 Admin.contradictions: limit heads

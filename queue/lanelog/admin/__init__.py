@@ -22,7 +22,7 @@ from lanelog.admin.types.messages import (
     DeadLetterInfo, DeadLetterReason, GroupState, HistoryInfo, MessageInfo, ScheduledInfo)
 from lanelog.admin.types.results import (
     AuditInfo, Deleted, Finding, GroupDeleted, Maintained, OpenLanes, Paused, Purged, Redriven, Released, Resumed,
-    Retried, SchedulePaused, ScheduleRemoved, ScheduleResumed, Skipped, Sought, SoughtLane, TopicDeleted)
+    Retried, SchedulePaused, ScheduleRemoved, ScheduleResumed, ScheduleRun, Skipped, Sought, SoughtLane, TopicDeleted)
 from lanelog.admin.types.topology import (
     GroupInfo, LaneInfo, LastMember, LeaseInfo, MemberInfo, MessageState, OffsetInfo, OwnerState, ScheduleInfo,
     TopicInfo)
@@ -32,6 +32,6 @@ __all__ = [
     "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo", "LaneInfo", "LastMember", "LeaseInfo",
     "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo", "OpenLanes", "OwnerState", "Paused",
     "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried", "RunningHandler", "ScheduleInfo",
-    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduledInfo", "ServerFigures", "Skipped", "Sought",
-    "SoughtLane", "Status", "TableSize", "TopicDeleted", "TopicInfo", "Workload",
+    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduleRun", "ScheduledInfo", "ServerFigures",
+    "Skipped", "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted", "TopicInfo", "Workload",
 ]

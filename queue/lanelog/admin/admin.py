@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         SchedulePaused,
         ScheduleRemoved,
         ScheduleResumed,
+        ScheduleRun,
         Skipped,
         Sought,
         TopicDeleted,
@@ -94,7 +95,7 @@ class Admin:
     _ensure_lanes: Callable[[str, Sequence[str]], None] = field()
     """Creates the missing lanes of a topic: a redriven message may go back to a lane that was purged."""
     _published: Callable[[str], None] = field()
-    """Called with the topic after a redrive, so that fetchers of this process look at once."""
+    """Called with the topic after something was published, so that fetchers of this process look at once."""
     _delayed: Callable[[], None] = field()
     """Called after a redrive with a delay, so that this process runs a scheduler."""
     _actor: Actor = field(default=NOBODY, kw_only=True)
@@ -816,6 +817,31 @@ class Admin:
         from lanelog.admin.schedules import schedules
 
         return schedules.resume(self._database, name, actor=self._actor, dry_run=dry_run)
+
+    def run_schedule(self, name: str, *, token: str | None = None, dry_run: bool = False) -> ScheduleRun:
+        """Publish one message of a schedule at once. Its times stay as they are, and so does a pause.
+
+        The message is that of the schedule, with the present moment as `lanelog.fire_time` in its metadata. Its id is
+        `NAME@run-TOKEN`, which no occurrence of a schedule has. It counts in `ScheduleInfo.fired`. Locks the
+        schedule's row and the head of its lane.
+
+        Args:
+            name: The schedule.
+            token: Calls with the same token publish one message, as long as the log has it: for a form that may be
+                sent twice. 1 to 50 letters, digits, dots, hyphens and underscores. None: a new one.
+            dry_run: True: only show.
+        """
+        from lanelog.admin.schedules import run_now
+
+        return run_now.run(
+            self._database,
+            name,
+            token=token,
+            actor=self._actor,
+            dry_run=dry_run,
+            ensure_lanes=self._ensure_lanes,
+            published=self._published,
+        )
 
     def remove_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleRemoved:
         """Remove a schedule. The messages it published stay. A process that declares it again creates it anew."""

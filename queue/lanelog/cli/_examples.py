@@ -52,6 +52,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "schedule preview": ("schedule preview '30 2 * * *' --timezone Europe/Berlin --count 3",),
     "schedule remove": ("schedule remove nightly", "schedule remove nightly --execute"),
     "schedule resume": ("schedule resume nightly",),
+    "schedule run": ("schedule run nightly --why 'the report was wrong'", "schedule run nightly --dry-run"),
     "scheduled cancel": ("scheduled cancel orders ann reminder-7 --execute",),
     "scheduled list": ("scheduled list orders", "scheduled list orders --key ann"),
     "seek": ("seek orders billing --to yesterday", "seek orders billing --key ann --to 17 --execute"),

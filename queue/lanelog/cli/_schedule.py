@@ -1,4 +1,4 @@
-"""The verbs for recurring messages: schedule list, add, pause, resume, remove, preview.
+"""The verbs for recurring messages: schedule list, add, run, pause, resume, remove, preview.
 
 Owns how schedules are shown. Administration changes them, and the client declares them.
 """
@@ -38,7 +38,7 @@ _zone_option = click.option("--timezone", default="UTC", show_default=True, meta
 
 @click.group(cls=Verbs)
 def schedule() -> None:
-    """Look at recurring messages; declare, pause or remove them."""
+    """Look at recurring messages; declare, run, pause or remove them."""
 
 
 @schedule.command("list", short_help="List the schedules by name.")
@@ -140,6 +140,27 @@ def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
         f"{'would resume' if dry_run else 'resumed'} {shown(name)}" if done.changed else f"{shown(name)} runs already"
     )
     return Answer(data=done, lines=[f"{text}: next at {moment(done.next_fire_at)}"])
+
+
+@schedule.command(short_help="Publish one message of it at once; its times stay.")
+@click.argument("name")
+@click.option("--token", metavar="TEXT", help="Publish one message only for all calls with this token.")
+@steering
+def run(admin: Admin, *, name: str, token: str | None, dry_run: bool) -> Answer:
+    """Publish one message of the schedule NAME at once, besides those of its times. A paused one stays paused.
+
+    Its id ends with the token, which is a new one for each call unless --token gives it.
+    """
+    done = admin.run_schedule(name, token=token, dry_run=dry_run)
+    where = f"{shown(done.topic)}, lane {shown(done.key)}"
+    if not done.changed:
+        text = f"a message with this token was published already, at offset {done.offset} of {where}"
+    elif dry_run:
+        text = f"would publish one message of {shown(name)} to {where}"
+    else:
+        text = f"published one message of {shown(name)} to {where}: offset {done.offset}, id {shown(done.id)}"
+    then = "it stays paused" if done.next_fire_at is None else f"next at {moment(done.next_fire_at)}, as before"
+    return Answer(data=done, lines=[f"{text}; {then}"])
 
 
 @schedule.command(short_help="Remove a schedule; what it published stays.")

@@ -37,7 +37,9 @@ SHORT: Final = 1.0
 _JOB_PACE: Final = 0.5
 """Seconds between two looks at a job: they cost no statement."""
 
-_PLACES: Final = {"letters": "failed with"}
+_HIDDEN: Final = frozenset({"token"})
+"""Fields that mean nothing to a person."""
+_PLACES: Final = {"letters": "failed with", "name": "schedule"}
 """What a page calls a field, if not by its name."""
 
 log = get_logger("dashboard")
@@ -224,7 +226,9 @@ class ActionHandlers:
 
 
 def _placed(fields: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(_PLACES.get(name, name), shown(value, RESULT_MAX)) for name, value in fields.items()]
+    return [
+        (_PLACES.get(name, name), shown(value, RESULT_MAX)) for name, value in fields.items() if name not in _HIDDEN
+    ]
 
 
 def _shown(job: Job) -> dict[str, Any]:

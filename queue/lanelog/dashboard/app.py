@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from lanelog.dashboard.access import Access
 from lanelog.dashboard.action_handlers import ActionHandlers, TooMuch
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.guard import Guard
+from lanelog.dashboard.handler_times import HandlerHistory
 from lanelog.dashboard.jobs import Jobs
 from lanelog.dashboard.live import Fragment, Streams, WebPace
 from lanelog.dashboard.looks import SharedLook
@@ -47,7 +49,20 @@ TILES: Final = 3600
 """Seconds that the curves of the front page show."""
 _SPANS: Final = {"1": 3600, "6": SPAN}
 """Seconds that charts show, by what the address says."""
+_NOTHING_SEEN: Final = Status(
+    at=datetime.fromtimestamp(0, UTC),
+    topics=0,
+    groups=(),
+    lag=0,
+    oldest_age=None,
+    oldest_age_exact=True,
+    dead_letters=0,
+    problems=(),
+)
+"""What the first look is compared with. With nothing to compare, `Admin.status` would wait for two seconds to tell the
+rates of a key, and the answer would be kept for forty: the next look tells them."""
 _STATIC: Final = {
+    "icon.svg": "image/svg+xml",
     "style.css": "text/css",
     "htmx.min.js": "text/javascript",
     "htmx-sse.min.js": "text/javascript",
@@ -116,12 +131,14 @@ class _Site:
     _streams: Streams = field(init=False)
     _status: SharedLook[Status] = field(init=False)
     _samples: Samples = field(init=False)
+    _history: HandlerHistory = field(init=False)
     _jobs: Jobs = field(init=False, factory=Jobs)
     _renderer: Renderer = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._status = SharedLook(lambda before: self._admin.status(since=before), FRESH)
+        self._status = SharedLook(lambda before: self._admin.status(since=before or _NOTHING_SEEN), FRESH)
         self._samples = Samples(self._status, self._pace.sample)
+        self._history = HandlerHistory(self._admin)
         self._streams = Streams(self._pace)
         self._renderer = Renderer(self._access, self._live, self._place)
 
@@ -224,13 +241,18 @@ class _Site:
         samples = self._samples.latest(_SPANS[hours])
         places = sorted(samples[-1].groups, key=lambda place: place.columns) if samples else []
         return {
-            "charts": charts.draw(samples, chosen),
+            "charts": [*charts.draw(samples, chosen), *self._handlers(topic, group, _SPANS[hours])],
             "box": (charts.WIDTH, charts.HEIGHT),
             "groups": [
                 (f"{each.topic} {each.group}", link("charts", topic=each.topic, group=each.group, hours=hours))
                 for each in places
             ],
         }
+
+    def _handlers(self, topic: str | None, group: str | None, seconds: float) -> list[charts.Chart]:
+        """Return the chart of handlers' times, if it is one group's page and the group keeps history."""
+        found = self._history.latest(GroupTopic(topic=topic, group=group), seconds) if topic and group else None
+        return [] if found is None else [charts.draw_times(found)]
 
     # -- other pages, and streams --------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""Charts of throughput, lag, age and latency, drawn from the samples as lines of SVG.
+"""Charts of throughput, lag, age, latency and handlers' times, drawn from samples and history as lines of SVG.
 
-Owns the arithmetic from samples to points. Takes no sample, and writes no HTML.
+Owns the arithmetic from samples to points. Takes no sample, reads no history, and writes no HTML.
 
 Latency is the mean time from publish to settlement by Little's law (J. D. C. Little, 1961): messages that are there,
 divided by messages that leave in a second. It holds on average, so it is told for intervals in which messages leave.
@@ -16,7 +16,8 @@ from typing import Final
 from attrs import frozen
 
 from lanelog._places import GroupTopic
-from lanelog._text import age
+from lanelog._text import NOTHING, age
+from lanelog.dashboard.handler_times import BUCKETS, SAMPLE, HandlerTimes, Percentiles
 from lanelog.dashboard.samples import Sample
 
 WIDTH: Final = 600
@@ -28,6 +29,7 @@ GAP: Final = 180.0
 _FEW: Final = 10
 """Below this, a rate is shown with its tenths."""
 _NICE: Final = (1, 2, 5)
+_NICE_SHORT: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _NICE_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 
 
@@ -54,6 +56,8 @@ class Chart:
     begin: str
     end: str
     lines: tuple[ChartLine, ...]
+    note: str = ""
+    """Where its values are from, if not from the samples."""
 
 
 @frozen(kw_only=True)
@@ -103,6 +107,54 @@ def draw(samples: Sequence[Sample], chosen: Callable[[GroupTopic], bool]) -> lis
         _chart("Age of the oldest message", drawn, age, ("age", lambda each: each.oldest)),
         _chart("Latency, from publish to settlement", drawn, age, ("latency", _latency)),
     ]
+
+
+def draw_times(times: HandlerTimes) -> Chart:
+    """Return the chart of handlers' times. A bucket is a step of its width, so that a single one can be seen."""
+    lines: tuple[tuple[str, Callable[[Percentiles], float]], ...] = (
+        ("p50", lambda each: each.p50),
+        ("p99", lambda each: each.p99),
+    )
+    across = (times.end - times.begin).total_seconds()
+    top = _above_short(max((each.p99 for each in times.buckets if each is not None), default=0.0))
+    recent = next((each for each in times.buckets[:-3:-1] if each is not None), None)
+    return Chart(
+        title="Handlers, at the first attempt",
+        top=short_age(top),
+        begin=f"{times.begin:%H:%M} UTC",
+        end=f"{times.end:%H:%M} UTC",
+        lines=tuple(
+            ChartLine(
+                name=name,
+                tone=f"line{number}",
+                pieces=tuple(_steps(times, read, across, top)),
+                now=NOTHING if recent is None else short_age(read(recent)),
+            )
+            for number, (name, read) in enumerate(lines, 1)
+        ),
+        note=f"From the group's history: of each of {BUCKETS} intervals, the last {SAMPLE} messages that ended in it, "
+        "without those that had more than one attempt.",
+    )
+
+
+def _steps(times: HandlerTimes, read: Callable[[Percentiles], float], across: float, top: float) -> Iterator[str]:
+    piece: list[str] = []
+    for number, each in enumerate(times.buckets):
+        if each is None:
+            if piece:
+                yield " ".join(piece)
+            piece = []
+            continue
+        height = HEIGHT * (1 - read(each) / top)
+        for edge in (number * times.width, min(across, (number + 1) * times.width)):
+            piece.append(f"{edge / across * WIDTH:.1f},{height:.1f}")
+    if piece:
+        yield " ".join(piece)
+
+
+def short_age(seconds: float) -> str:
+    """Return a duration as `age` does, and less than a second in milliseconds."""
+    return f"{seconds * 1000:.0f}ms" if seconds < 1 else age(seconds)
 
 
 @frozen(kw_only=True)
@@ -213,13 +265,23 @@ def _pieces(line: Sequence[tuple[float, float | None]], across: float, top: floa
     last = 0.0
     for end, value in line:
         if piece and (value is None or end - last > GAP + across / COLUMNS):
-            yield " ".join(piece)
+            yield _seen(piece)
             piece = []
         if value is not None:
             piece.append(f"{end / across * WIDTH:.1f},{HEIGHT * (1 - value / top):.1f}")
         last = end
     if piece:
-        yield " ".join(piece)
+        yield _seen(piece)
+
+
+def _seen(piece: Sequence[str]) -> str:
+    """Return the points of a polyline. One with a single point would not be drawn: twice, it is a dot."""
+    return " ".join(piece if len(piece) > 1 else [*piece, *piece])
+
+
+def _above_short(seconds: float) -> float:
+    """Return the next round duration that is not below this one, at least 10 ms."""
+    return next((each for each in _NICE_SHORT if seconds <= each), _above(seconds, seconds=True))
 
 
 def _above(value: float, *, seconds: bool) -> float:

@@ -127,6 +127,7 @@ def schedules(asked: Asked) -> WebPage:
             WebCell("paused", None, "warn") if each.paused_at else asked.ago(each.next_fire_at),
             asked.ago(each.last_fire_at),
             f"{each.fired:,}",
+            button("run-schedule", "Run now", name=each.name),
             button("resume-schedule", "Resume", name=each.name)
             if each.paused_at
             else button("pause-schedule", "Pause", name=each.name),
@@ -134,7 +135,7 @@ def schedules(asked: Asked) -> WebPage:
         )
         for each in asked.admin.schedules()
     ]
-    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired", "", "")
+    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired", "", "", "")
     return WebPage(title="Schedules", sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 
@@ -152,10 +153,10 @@ def delayed(asked: Asked) -> WebPage:
             sheets=(WebSheet(title="", columns=("Topic", "Messages"), rows=found),),
         )
     rows: list[tuple[Texts | WebButton, ...]] = [
-        (each.key, each.id, asked.ago(each.deliver_at), age(each.due_in), f"{each.payload_bytes:,}")
+        (each.key, each.id, asked.ago(each.deliver_at), f"{each.payload_bytes:,}")
         for each in asked.admin.scheduled(topic, limit=_DELAYED)
     ]
-    columns = ("Key", "Id", "Due", "In", "Bytes")
+    columns = ("Key", "Id", "Due", "Bytes")
     count = asked.admin.scheduled_counts().get(topic, 0)
     note = f"{plural(count, 'message')}. At most {_DELAYED} are shown, by key and id."
     return WebPage(

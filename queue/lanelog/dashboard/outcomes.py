@@ -21,6 +21,7 @@ from lanelog.admin import (
     SchedulePaused,
     ScheduleRemoved,
     ScheduleResumed,
+    ScheduleRun,
     Skipped,
     Sought,
 )
@@ -174,11 +175,23 @@ def _schedule_resumed(it: ScheduleResumed) -> tuple[str, ...]:
     )
 
 
+@sentences.register(ScheduleRun)
+def _schedule_run(it: ScheduleRun) -> tuple[str, ...]:
+    where = f"lane {shown(it.key)} of topic {it.topic}"
+    if not it.changed:
+        return (f"This run was published before, at offset {it.offset} of {where}: nothing to do.",)
+    at = "" if it.offset is None else f", at offset {it.offset}, with the id {shown(it.id)}"
+    then = (
+        "The schedule stays paused." if it.next_fire_at is None else f"Its next time stays: {moment(it.next_fire_at)}."
+    )
+    return (f"One message of schedule {shown(it.name)} {_be(it)} published to {where}{at}.", then)
+
+
 @sentences.register(ScheduleRemoved)
 def _schedule_removed(it: ScheduleRemoved) -> tuple[str, ...]:
     return (
         f"Schedule {shown(it.name)} of topic {it.topic}, key {shown(it.key)}, {_be(it)} removed.",
-        f"It has published {plural(it.fired, 'message')}. They stay.",
+        f"It has published {plural(it.fired, 'message')}. What is in the log stays there.",
     )
 
 

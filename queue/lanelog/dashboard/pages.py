@@ -33,12 +33,15 @@ def topics(asked: Asked) -> WebPage:
             ),
             ", ".join(each.groups) or "-",
             WebCell("delayed", link("delayed", topic=each.topic)),
+            WebCell("search", link("search", topic=each.topic)),
         )
         for each in asked.admin.topics()
     ]
     return WebPage(
         title="Topics",
-        sheets=(WebSheet(title="", columns=("Topic", "Lanes", "Messages", "Dead letters", "Groups", ""), rows=rows),),
+        sheets=(
+            WebSheet(title="", columns=("Topic", "Lanes", "Messages", "Dead letters", "Groups", "", ""), rows=rows),
+        ),
     )
 
 

@@ -65,8 +65,10 @@ class Renderer:
 
     def text(self, request: Request, template: str, **values: Any) -> str:
         """Return what a template makes of its values, and of those that all templates have."""
+        root = request.scope.get("root_path", "").rstrip("/")
         known = {
-            "root": request.scope.get("root_path", "").rstrip("/"),
+            "root": root,
+            "here": request.scope["path"].removeprefix(root).strip("/"),
             "pages": _NAV,
             "user": request.scope[USER],
             "may_act": self._access.allow_actions,

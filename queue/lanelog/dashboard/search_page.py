@@ -1,12 +1,16 @@
-"""The page that searches a topic: keys by their beginning, and messages by what their id or payload contains.
+"""The page that searches a topic: keys by their beginning, messages by their id, or by text in id or payload.
 
-Owns the bounds of a search: it reads the newest messages of a few lanes, and says how far it looked. A payload is
-searched as the mask shows it: a search must not find what nobody may see.
+Owns the bounds of a search, and says how far it looked. An id is looked up in the index of each lane. Text has no
+index: the newest messages of a few lanes are read for it. A payload is searched as the mask shows it: a search must not
+find what nobody may see.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+from attrs import evolve
 
 from lanelog._text import plural
 from lanelog.admin import MessageInfo
@@ -15,36 +19,50 @@ from lanelog.dashboard.payload import masked
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebField, WebPage, WebSheet, link
 
 KEYS: Final = 50
-"""Keys that are listed, and lanes whose messages are searched."""
+"""Keys that are listed, and lanes whose messages are searched for text."""
 MESSAGES: Final = 40
 """Messages of one lane that are searched: the newest ones."""
 BYTES: Final = 16 * 1024 * 1024
 """Bytes of payloads after which a search ends."""
 FOUND: Final = 50
 """Messages that are shown."""
+LANES: Final = 10_000
+"""Lanes in which an id is looked up."""
 _GROUPS: Final = 5
 """Groups whose lanes are linked."""
+_COLUMNS: Final = ("Key", "Offset", "Id", "Published")
+_MORE: Final = " There are more lanes: a longer beginning of the key reaches others."
+_IN_LOG: Final = "Messages that are not in the log yet, or not any more, are not found."
 
 
 def search(asked: Asked) -> WebPage:
-    """Keys that begin so, and messages of them with this id, or with this text in their payload."""
-    topic, prefix, text = (asked.fields.get(name, "") for name in ("topic", "prefix", "text"))
+    """Keys that begin so; of them the messages with this id, or with this text in their id or payload."""
+    topic, prefix, wanted, text = (asked.fields.get(name, "") for name in ("topic", "prefix", "id", "text"))
+    topic, wanted = topic.strip(), wanted.strip()  # no topic and no id has white space at its ends
     fields = (
         WebField(name="topic", value=topic, label="Topic"),
         WebField(name="prefix", value=prefix, label="Key begins with"),
-        WebField(name="text", value=text, label="Id, or text in the id or payload"),
+        WebField(name="id", value=wanted, label="Id is"),
+        WebField(name="text", value=text, label="Id or payload contains"),
     )
     if not topic:
         return WebPage(title="Search", lead="Choose a topic.", fields=fields)
-    asked.admin.topic(topic)  # refuses one that does not exist, and suggests a name
-    keys = asked.admin.key_names(topic, prefix, limit=KEYS + 1)
-    more, keys = len(keys) > KEYS, keys[:KEYS]
-    sheet = _messages(asked, topic, keys, text, more=more) if text else _keys(asked, topic, keys, more=more)
+    about = asked.admin.topic(topic)  # refuses one that does not exist, and suggests a name
+    if wanted and not prefix:
+        sheet = _of_id(asked, topic, wanted, about.lanes)
+    else:
+        keys = asked.admin.key_names(topic, prefix, limit=KEYS + 1)
+        more, keys = len(keys) > KEYS, keys[:KEYS]
+        if wanted:
+            sheet = _named(asked, topic, keys, wanted, f"{plural(len(keys), 'lane')} whose key begins so", more=more)
+        elif text:
+            sheet = _containing(asked, topic, keys, text, more=more)
+        else:
+            sheet = _keys(topic, keys, about.groups, more=more)
     return WebPage(title=f"Search in {topic}", fields=fields, sheets=(sheet,))
 
 
-def _keys(asked: Asked, topic: str, keys: list[str], *, more: bool) -> WebSheet:
-    groups = asked.admin.topic(topic).groups
+def _keys(topic: str, keys: list[str], groups: Sequence[str], *, more: bool) -> WebSheet:
     rows: list[tuple[Texts | WebButton, ...]] = [
         (
             key,
@@ -57,30 +75,53 @@ def _keys(asked: Asked, topic: str, keys: list[str], *, more: bool) -> WebSheet:
     return WebSheet(title=plural(len(keys), "key"), columns=columns, rows=rows, note=note)
 
 
-def _messages(asked: Asked, topic: str, keys: list[str], text: str, *, more: bool) -> WebSheet:
+def _of_id(asked: Asked, topic: str, wanted: str, lanes: int) -> WebSheet:
+    """Look an id up in all lanes of a topic, or in the first ones of very many."""
+    keys = asked.admin.keys_of(topic, wanted, limit=LANES)
+    looked = f"the first {LANES:,} of {lanes:,} lanes" if lanes > LANES else f"all {plural(lanes, 'lane')}"
+    sheet = _named(asked, topic, keys[:FOUND], wanted, looked, more=lanes > LANES)
+    if len(keys) <= FOUND:
+        return sheet
+    return evolve(sheet, note=f"{sheet.note} {len(keys):,} lanes have such a message: the first {FOUND} are shown.")
+
+
+def _named(asked: Asked, topic: str, keys: list[str], wanted: str, looked: str, *, more: bool) -> WebSheet:
+    """Show the messages with this id in some lanes. An id is unique in its lane only."""
+    found = (asked.admin.message(topic, key, id=wanted) for key in keys)
+    rows = [_row(asked, each) for each in found if each is not None]
+    note = f"Looked for this id in {looked}.{_MORE if more else ''} {_IN_LOG}"
+    return WebSheet(title=plural(len(rows), "message"), columns=_COLUMNS, rows=rows, note=note)
+
+
+def _containing(asked: Asked, topic: str, keys: list[str], text: str, *, more: bool) -> WebSheet:
+    """Read the newest messages of some lanes, the newest of each lane first, for this text."""
     rows: list[tuple[Texts | WebButton, ...]] = []
     read = lanes = size = 0
     for key in keys:
         if size >= BYTES or len(rows) >= FOUND:
             break
         lanes += 1
-        for each in _newest(asked, topic, key):
+        here = []
+        for each in asked.admin.tail(topic, key, lines=MESSAGES):
             read, size = read + 1, size + each.payload_bytes
-            where = _where(asked, each, text)
-            if where and len(rows) < FOUND:
-                at = link("message", topic=topic, key=key, offset=each.offset)
-                rows.append((key, WebCell(f"{each.offset:,}", at), each.id, asked.ago(each.published_at), where))
+            if where := _where(asked, each, text):
+                here.append((*_row(asked, each), where))
+            if size >= BYTES:
+                break
+        rows += here[::-1]
     note = f"Looked at {plural(read, 'message')}: the newest {MESSAGES} at most of each of {plural(lanes, 'lane')}."
-    if more or lanes < len(keys):
-        note += " There are more lanes: a longer beginning of the key reaches others."
-    columns = ("Key", "Offset", "Id", "Published", "Found in")
-    return WebSheet(title=plural(len(rows), "message"), columns=columns, rows=rows, note=note)
+    if size >= BYTES:
+        note += f" It ended there, after {BYTES >> 20} MiB of payloads."
+    elif len(rows) >= FOUND:
+        note += f" It ended there, with {FOUND} messages found."
+    note += f"{_MORE if more or lanes < len(keys) else ''} {_IN_LOG}"
+    shown = rows[:FOUND]
+    return WebSheet(title=plural(len(shown), "message"), columns=(*_COLUMNS, "Found in"), rows=shown, note=note)
 
 
-def _newest(asked: Asked, topic: str, key: str) -> list[MessageInfo]:
-    """Return the newest messages of a lane, the newest first."""
-    found = list(asked.admin.tail(topic, key, lines=MESSAGES))
-    return found[::-1]
+def _row(asked: Asked, message: MessageInfo) -> tuple[Texts | WebButton, ...]:
+    at = link("message", topic=message.topic, key=message.key, offset=message.offset)
+    return (message.key, WebCell(f"{message.offset:,}", at), message.id, asked.ago(message.published_at))
 
 
 def _where(asked: Asked, message: MessageInfo, text: str) -> str:

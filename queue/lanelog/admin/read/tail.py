@@ -6,6 +6,7 @@ topic, and one for every page of messages of a lane that has moved.
 
 from __future__ import annotations
 
+from itertools import islice
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -48,7 +49,9 @@ def tail(
         seen = heads.heads(database, topic, lanes)
     else:
         seen = {key: max(0, read(database, known_lane, "looking for the lane", topic, key) - lines)}
-    return _messages(database, topic, key, seen, pause if follow else None, lanes)
+    found = _messages(database, topic, key, seen, pause if follow else None, lanes)
+    # Without a bound, the end of a lane is never reached while somebody publishes faster than this reads.
+    return found if follow else islice(found, lines)
 
 
 def _messages(

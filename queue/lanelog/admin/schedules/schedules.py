@@ -1,6 +1,7 @@
 """Schedules: declare, list, pause, resume, remove and preview them.
 
-Owns these transactions and the checks before them. Never publishes anything (`_engine.scheduling.recurring` does).
+Owns these transactions and the checks before them. Never publishes anything (`_engine.scheduling.recurring` and
+`run_now` do).
 
 Lock order: one row of `queue_schedules`, by its primary key; then a new row of `queue_audit`. Dies before a COMMIT:
 nothing has happened. After it, or with an unanswered COMMIT: the repetition finds it done. Two processes declare at
@@ -182,7 +183,7 @@ def pause(database: Database, name: str, *, by: str, reason: str, actor: Actor, 
 
     def once() -> SchedulePaused:
         with database.transaction(hasty=True) as cx:
-            row = _locked(cx, database, name)
+            row = locked(cx, database, name)
             if not row.paused_at and not dry_run:
                 schedules.pause(cx, name, row.now, actor.by, actor.reason)
                 act.record(cx, database, topic=row.topic, key=row.key)
@@ -206,7 +207,7 @@ def resume(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
 
     def once() -> ScheduleResumed:
         with database.transaction(hasty=True) as cx:
-            row = _locked(cx, database, name)
+            row = locked(cx, database, name)
             next_fire_at = row.next_fire_at
             if row.paused_at:
                 found = plan(row, cron_of(row))
@@ -245,7 +246,7 @@ def remove(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
         with database.transaction(hasty=True) as cx:
             # After an attempt with an unanswered COMMIT: a missing row means that the attempt removed it.
             gone = bool(attempts) and schedules.lock(cx, name, tables=database.tables_version) is None
-            row = attempts[0] if gone else _locked(cx, database, name)
+            row = attempts[0] if gone else locked(cx, database, name)
             attempts.append(row)
             if not dry_run and not gone:
                 schedules.remove(cx, name)
@@ -256,12 +257,18 @@ def remove(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
     return ScheduleRemoved(name=name, topic=row.topic, key=row.key, fired=row.fired, dry_run=dry_run)
 
 
-def _locked(cx: Executor, database: Database, name: str) -> ScheduleRow:
+def locked(cx: Executor, database: Database, name: str) -> ScheduleRow:
+    """Lock and return a schedule. Refuse one that does not exist."""
     row = schedules.lock(cx, name, tables=database.tables_version)
     if row is None:
-        meant = hint(name, schedules.names(cx))
-        raise ConfigurationError(f"no schedule {name!r}: {meant}; `lanelog schedule list` lists those there are")
+        raise no_schedule(cx, name)
     return row
+
+
+def no_schedule(cx: Executor, name: str) -> ConfigurationError:
+    """Return the refusal of an unknown schedule."""
+    meant = hint(name, schedules.names(cx))
+    return ConfigurationError(f"no schedule {name!r}: {meant}; `lanelog schedule list` lists those there are")
 
 
 def _now(cx: Executor) -> int:

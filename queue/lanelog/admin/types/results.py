@@ -309,6 +309,24 @@ class ScheduleResumed:
 
 
 @frozen(kw_only=True)
+class ScheduleRun:
+    """What `run_schedule` published."""
+
+    name: str
+    topic: str
+    key: str
+    id: str
+    """The message's id: the schedule's name, `@run-` and the token."""
+    offset: int | None
+    """Its offset in the lane. None: it would be published, and this is a dry run."""
+    changed: bool
+    """False: a call with the same token has published it before."""
+    next_fire_at: datetime | None
+    """When the schedule fires next. The run does not move it. None: it is paused."""
+    dry_run: bool
+
+
+@frozen(kw_only=True)
 class ScheduleRemoved:
     """What `remove_schedule` removed. The messages that it published stay."""
 

@@ -1,0 +1,145 @@
+"""Run a schedule now: publish one message of it at once. Its next time stays.
+
+Owns this transaction. Never advances a schedule (`_engine.scheduling.recurring` does).
+
+Lock order: one row of `queue_schedules` → the lane's head → messages; then a new row of `queue_audit`. The scheduler
+leaves out rows and heads that are locked, so neither waits for the other.
+
+The id of the message is made of the name and a token. A repetition with the same token finds the id in the log, and
+publishes nothing: after an unanswered COMMIT, after a double click, and if two do it at once, because the second one
+waits for the row. As with every id, that holds until the message is collected. Dies before the COMMIT: nothing has
+happened. After it: the message is there. Asleep in the middle: the server ends the session and rolls back; meanwhile
+the scheduler leaves this schedule out.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from attrs import define
+
+from lanelog._engine.scheduling.recurring import metadata_of
+from lanelog._stores import messages, partitions, schedules
+from lanelog._stores.messages import NewMessage
+from lanelog.admin.lookup.act import Act, Actor
+from lanelog.admin.lookup.known import read, repeated
+from lanelog.admin.schedules.schedules import check_schedule_name, locked, no_schedule
+from lanelog.admin.types.results import ScheduleRun
+from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.message import utc_from_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lanelog._database import Database, Executor
+    from lanelog._stores.schedules import ScheduleRow
+
+TOKEN_MAX: Final = 50
+"""The most characters of a token. With the longest name, the id has room in its column."""
+_TOKEN: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{TOKEN_MAX}}}")
+
+
+def _checked(token: object) -> str:
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise ConfigurationError(
+            f"token must be 1 to {TOKEN_MAX} letters, digits, dots, hyphens or underscores, not {token!r}"
+        )
+    return token
+
+
+def id_of(name: str, token: str) -> str:
+    """Return the id of the message of one run.
+
+    No occurrence has it: there, a year follows the last `@`.
+    """
+    return f"{name}@run-{token}"
+
+
+def run(
+    database: Database,
+    name: str,
+    *,
+    token: str | None,
+    actor: Actor,
+    dry_run: bool,
+    ensure_lanes: Callable[[str, Sequence[str]], None],
+    published: Callable[[str], None],
+) -> ScheduleRun:
+    """See `Admin.run_schedule`."""
+    check_schedule_name(name)
+    message_id = id_of(name, secrets.token_hex(8) if token is None else _checked(token))
+    work = _Run(database, name, message_id, Act(verb="run_schedule", choice=f"schedule {name}", actor=actor))
+    if dry_run:
+        return read(database, work.planned, "reading a schedule")
+    done = repeated(database, work.attempt, "running a schedule", ensure_lanes)
+    if done.changed:
+        published(done.topic)
+    return done
+
+
+@define(eq=False)
+class _Run:
+    """One call."""
+
+    database: Database
+    name: str
+    id: str
+    act: Act
+    _unknown: bool = False
+    """Whether the COMMIT of an attempt was not answered: then it may have published the message."""
+
+    def planned(self, cx: Executor) -> ScheduleRun:
+        """Return what would be published."""
+        row = self._read(cx)
+        offset = messages.find_ids(cx, row.topic, [(row.key, self.id)]).get((row.key, self.id))
+        return self._result(row, offset, changed=offset is None, dry_run=True)
+
+    def attempt(self, ensure_lanes: Callable[[str, Sequence[str]], None]) -> ScheduleRun:
+        """Publish the message, unless it is there."""
+        with self.database.autocommit() as cx:
+            before = self._read(cx)
+        ensure_lanes(before.topic, [before.key])
+        try:
+            with self.database.transaction(hasty=True) as cx:
+                return self._publish(cx)
+        except DatabaseError as error:
+            self._unknown |= error.outcome_unknown
+            raise
+
+    def _publish(self, cx: Executor) -> ScheduleRun:
+        row = locked(cx, self.database, self.name)
+        heads = partitions.lock_heads(cx, row.topic, [row.key], wait=True)
+        if row.key not in heads:
+            raise DatabaseError("the schedule moved to another lane, or its lane was purged", retriable=True)
+        found = messages.find_ids(cx, row.topic, [(row.key, self.id)]).get((row.key, self.id))
+        if found is not None:
+            return self._result(row, found, changed=self._unknown, dry_run=False)
+        offset = heads[row.key] + 1
+        metadata = metadata_of(row.name, row.now, row.metadata)
+        if partitions.advance(cx, row.topic, {row.key: 1}) != 1:
+            raise DatabaseError("a lane vanished while its head was locked", retriable=True)
+        message = NewMessage(row.key, offset, self.id, row.payload, metadata, row.ttl_ms)
+        messages.insert(cx, row.topic, [message], self.database.max_packet())
+        schedules.count_run(cx, row.name)
+        self.act.record(cx, self.database, topic=row.topic, key=row.key, messages=1)
+        return self._result(row, offset, changed=True, dry_run=False)
+
+    def _read(self, cx: Executor) -> ScheduleRow:
+        row = schedules.get(cx, self.name, tables=self.database.tables_version)
+        if row is None:
+            raise no_schedule(cx, self.name)
+        return row
+
+    def _result(self, row: ScheduleRow, offset: int | None, *, changed: bool, dry_run: bool) -> ScheduleRun:
+        return ScheduleRun(
+            name=row.name,
+            topic=row.topic,
+            key=row.key,
+            id=self.id,
+            offset=offset,
+            changed=changed,
+            next_fire_at=None if row.paused_at else utc_from_ms(row.next_fire_at),
+            dry_run=dry_run,
+        )
