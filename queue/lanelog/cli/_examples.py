@@ -16,10 +16,14 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "delete-group": ("delete-group orders billing", "delete-group orders billing --why 'moved to v2' --execute"),
     "delete-topic": ("delete-topic orders-old", "delete-topic orders-old --execute"),
     "dev-server": ("dev-server", "dev-server --server mysql-local"),
-    "dlq delete": ("dlq delete orders billing --id 01J9ZK", "dlq delete orders billing --all --execute"),
-    "dlq list": ("dlq list orders --reasons", "dlq list orders billing --limit 20"),
+    "dlq delete": (
+        "dlq delete orders billing --reason r-4f2a",
+        "dlq delete orders billing --key ann --since -1h --limit 10",
+        "dlq delete orders billing --all --why 'test data' --execute",
+    ),
+    "dlq list": ("dlq list orders --reasons", "dlq list orders billing --reason r-4f2a --limit 20"),
     "dlq redrive": (
-        "dlq redrive orders billing --reason 'no such address'",
+        "dlq redrive orders billing --reason r-4f2a",
         "dlq redrive orders billing --key ann --since -1h --limit 10",
         "dlq redrive orders billing --all --why 'fixed in 4.2' --execute",
     ),

@@ -229,7 +229,7 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
     explained = {topic.topic for topic in few[:EXPLAINED]}
     for topic in dying:
         known = topic.topic in explained
-        yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if known else None)
+        yield from of_letters(topic, listing.counts(database, topic.topic, None).reasons if known else None)
 
 
 def of_lanes(database: Database, looks: Sequence[GroupLook], *, believed: bool) -> list[list[Problem]]:
