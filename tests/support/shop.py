@@ -82,6 +82,7 @@ LOOKS = (
     Verb("", line="lag mer* build*"),
     Verb("", line="lag merge builders --sql"),
     Verb("tail", ("merge", "good"), line="tail merge good"),
+    Verb("tail", ("merge",), line="tail merge"),
     Verb("", line="dlq show merge bad {letter}"),
 )
 CHANGES = (

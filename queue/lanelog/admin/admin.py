@@ -177,17 +177,24 @@ class Admin:
         return topics.lag(self._database, topic, group)
 
     def tail(
-        self, topic: str, key: str | None = None, *, lines: int = 10, follow: bool = False, interval: Duration = 0.5
+        self,
+        topic: str,
+        key: str | None = None,
+        *,
+        lines: int | None = None,
+        follow: bool = False,
+        interval: Duration = 0.5,
     ) -> Iterator[MessageInfo]:
-        """Yield the last messages of a lane, and with `follow` the messages published from then on.
+        """Yield the last messages of a lane or of a topic, and with `follow` the messages published from then on.
 
         It settles nothing and registers no group. Topic and key are checked at the call, before the first message.
 
         Args:
             topic: The topic.
-            key: The key of one lane. None: all messages published to the topic from now on, over its first 10,000
-                lanes, each lane in its own order. This needs `follow`.
-            lines: How many messages from the end of the lane to begin with, 0 to 10,000.
+            key: The key of one lane. None: the first 10,000 lanes of the topic. The newest messages of these come by
+                the time at which they were inserted; those that follow, each lane in its own order.
+            lines: How many messages from the end to begin with, 0 to 10,000. None: 10; but 0 without a key and with
+                `follow`.
             follow: Wait for new messages, without end. Leave the loop to stop.
             interval: Seconds between two looks, at least 0.1.
         """

@@ -62,7 +62,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "show": ("show orders ann", "show orders ann 17", "show orders --id 01J9ZK --raw"),
     "skip": ("skip orders billing ann 17 --why broken", "skip orders billing ann 17 --why broken --execute"),
     "status": ("status", "status 'orders*' --watch"),
-    "tail": ("tail orders ann -n 20", "tail orders --follow"),
+    "tail": ("tail orders -n 20", "tail orders ann -n 20", "tail orders --follow"),
     "topics": ("topics", "topics orders", "topics --json"),
     "web": ("web --listen 127.0.0.1:8080", "web --allow-actions"),
     "worker": ("worker shop.billing:client --processes 4",),
