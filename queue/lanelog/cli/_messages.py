@@ -18,7 +18,7 @@ from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, ago, block, payload, to_json
 from lanelog.cli._table import Table
 from lanelog.cli._times import FORMS, moment_of, told
-from lanelog.cli._verbs import json_option, limit_option, reading, url_option
+from lanelog.cli._verbs import announce, json_option, limit_option, reading, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ def tail(
         lanes = client.admin.topic(topic).lanes if key is None else 0
         if lanes > _LANES:
             click.echo(f"only the first {_LANES:,} of {lanes:,} lanes by key are looked at: name a KEY", err=True)
+        if not as_json:
+            announce(client.config)
         with suppress(KeyboardInterrupt):  # the way to end it
             for message in found:
                 click.echo(to_json(message) if as_json else _line(message))
