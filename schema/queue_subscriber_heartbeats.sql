@@ -14,6 +14,7 @@ CREATE TABLE IF NOT EXISTS queue_subscriber_heartbeats (
   wake_host         VARCHAR(64)     NOT NULL DEFAULT '' COMMENT 'boot and network namespace of the process, as a hash: publishers with the same one reach its socket',
   wake_address      VARCHAR(255)    NOT NULL DEFAULT '' COMMENT 'where hints of new messages are sent to; empty: nowhere',
   wake_token        BIGINT UNSIGNED NOT NULL DEFAULT 0  COMMENT 'random number that a hint must carry',
+  workload          TEXT            NULL                COMMENT 'what the workers did at the last heartbeat, as JSON: how many are busy, since when none has ended, and where the longest stand; NULL: not known',
   PRIMARY KEY (consumer_group, topic, subscriber_name)
     COMMENT 'heartbeat: renew one row; plan: the members of a group'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin

@@ -90,6 +90,8 @@ class SubscriptionCore:
         if self.handler is not None:
             handler = compose(self.handler, config.middleware)
             self._workers = Workers(self.group, config, handler, self._runs, self._engine.context)
+            for member in self.members:
+                member.workload = self._workers.workload
 
     def __repr__(self) -> str:
         return f"<Subscription {self.group!r} on {', '.join(map(repr, self.topics))}: {self.state}>"

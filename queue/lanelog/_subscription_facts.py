@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from lanelog._text import plural
 from lanelog.health import SubscriptionHealth
 
 if TYPE_CHECKING:
@@ -99,12 +100,25 @@ def prefetched(members: Sequence[Member]) -> tuple[int, int]:
     return budget.messages, budget.payload_bytes
 
 
-def health(
-    group: str, topics: tuple[str, ...], state: SubscriptionState, failure: BaseException | None
-) -> SubscriptionHealth:
-    """Return whether a subscription is registered, or why not."""
+def _hung(member: Member) -> str:
+    """Return why this process should be replaced: its workers have hung for `unhealthy_after`. Empty: it should not."""
+    after = member.config.unhealthy_after
+    found = None if after is None else member.workload()
+    if found is None or not found.hung or found.quiet - found.patience < (after or 0):
+        return ""
+    return f"{found.busy} of {plural(found.workers, 'worker')} are busy, none has ended for {found.quiet:.0f} s"
+
+
+def health(members: Sequence[Member], state: SubscriptionState, failure: BaseException | None) -> SubscriptionHealth:
+    """Return whether a subscription is registered, or why not, and whether its workers hang."""
     registered = state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED)
     why = f"it is {state}" if failure is None else f"it has failed: {type(failure).__name__}: {failure}"
     if state is SubscriptionState.NEW:
         why = "it is not registered yet"
-    return SubscriptionHealth(group=group, topics=topics, registered=registered, why="" if registered else why)
+    return SubscriptionHealth(
+        group=members[0].group,
+        topics=tuple(member.topic for member in members),
+        registered=registered,
+        why="" if registered else why,
+        hung=_hung(members[0]),
+    )

@@ -699,7 +699,7 @@ class Client:
             connections=engine.connections_health() if engine else (),
             tables=self._database.tables_version,
             subscriptions=tuple(
-                facts.health(each.group, each.topics, state, each.failure)
+                facts.health(each.members, state, each.failure)
                 for each in list(self._subscriptions)
                 if (state := each.state) != "stopped"
             ),

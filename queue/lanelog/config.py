@@ -190,6 +190,7 @@ class SubscriptionConfig:
     visibility_timeout: float = field(default=60.0, converter=seconds, validator=duration(above=True))
     auto_extend: bool = field(default=True, validator=boolean)
     max_handler_time: float = field(default=3600.0, converter=seconds, validator=duration(above=True))
+    unhealthy_after: float | None = field(default=None, converter=optional(seconds), validator=duration(optional=True))
     lease_duration: float = field(default=15.0, converter=seconds, validator=duration(above=True))
     lease_renewal: float = field(default=5.0, converter=seconds, validator=duration(above=True))
     retry: RetryPolicy = field(factory=RetryPolicy, converter=_retry)

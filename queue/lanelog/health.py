@@ -81,6 +81,11 @@ class SubscriptionHealth:
     """Whether it is registered and works, or is paused."""
     why: str
     """Why not. Empty: it is."""
+    hung: str = ""
+    """What makes this process unhealthy: all workers have been busy for too long, see the option `unhealthy_after`.
+
+    Empty: nothing.
+    """
 
 
 @frozen(kw_only=True)
@@ -110,13 +115,17 @@ class Health:
 
     @property
     def live(self) -> bool:
-        """Whether every loop turns. A database that is away does not change that."""
+        """Whether every loop turns, and no subscription hangs for `unhealthy_after`.
+
+        A database that is away does not change that.
+        """
         return not self.dying
 
     @property
     def dying(self) -> tuple[str, ...]:
         """Why this process should be replaced. Empty: it should not."""
-        return tuple(f"loop {loop.name}: {loop.why}" for loop in self.loops if loop.late)
+        loops = tuple(f"loop {loop.name}: {loop.why}" for loop in self.loops if loop.late)
+        return loops + tuple(f"group {each.group!r}: {each.hung}" for each in self.subscriptions if each.hung)
 
     @property
     def ready(self) -> bool:

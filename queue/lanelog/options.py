@@ -111,6 +111,10 @@ class SubscriptionOptions(TypedDict, total=False):
     """Extend a delivery while its handler's thread lives. Default: True."""
     max_handler_time: Duration
     """The longest time for which a delivery is extended automatically. Default: 3,600 s."""
+    unhealthy_after: Duration | None
+    """Make `/livez` and `client.health().live` fail when the workers have hung for so long: all are busy, and none has
+    ended for 30 s, half of `visibility_timeout`, and three times the longest run that ended. None: they never do.
+    Default: None."""
     lease_duration: Duration
     """An owner without a heartbeat for this time loses its lanes. The liveness lock usually tells earlier. Default:
     15 s."""

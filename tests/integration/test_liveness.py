@@ -67,9 +67,10 @@ def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_tw
         assert one(kept, "SELECT GET_LOCK('lanelog:kept', 0)") == 1
         rows(
             raw,
-            "INSERT INTO queue_subscriber_heartbeats SELECT consumer_group, topic, 'gone:1', heartbeat_at,"
-            " heartbeat_at + 2000, 0, 'lanelog:kept', server_started_at, incarnation, '', '', 0"
-            " FROM queue_subscriber_heartbeats WHERE subscriber_name = %s",
+            "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,"
+            " deregistered_at, liveness_lock, server_started_at, incarnation)"
+            " SELECT consumer_group, topic, 'gone:1', heartbeat_at, heartbeat_at + 2000, 0, 'lanelog:kept',"
+            " server_started_at, incarnation FROM queue_subscriber_heartbeats WHERE subscriber_name = %s",
             subscription.owner,
         )
         take_lanes(raw, "gone:1")

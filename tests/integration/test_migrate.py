@@ -293,6 +293,7 @@ def test_migrate_adds_what_later_versions_brought(old: Database) -> None:
         "added column queue_schedules.fired_local",
         "added column queue_schedules.fired_again",
         "added column queue_schedules.tzdata",
+        "added column queue_subscriber_heartbeats.workload",
         f"recorded version {VERSION}, after 1",
     ]
     assert (check(old), old.tables_version) == (VERSION, VERSION)

@@ -1,7 +1,9 @@
 """What `status` makes of values: which problem, how bad, and with which command."""
 
+import os
 import re
 import shlex
+import subprocess
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -13,8 +15,20 @@ from rich.text import Text
 
 from lanelog._engine.contradictions import Contradiction
 from lanelog._reasons import names_of
-from lanelog.admin import DeadLetterReason, GroupInfo, LaneInfo, LastMember, MessageState, OwnerState, Status, TopicInfo
+from lanelog.admin import (
+    DeadLetterReason,
+    GroupInfo,
+    LaneInfo,
+    LastMember,
+    MessageState,
+    OwnerState,
+    RunningHandler,
+    Status,
+    TopicInfo,
+    Workload,
+)
 from lanelog.admin.operate.held_heads import HeldHead
+from lanelog.admin.operate.hung import members_hung
 from lanelog.admin.operate.problem import Problem, Rank, command
 from lanelog.admin.operate.problems import (
     lanes_may_be_wrong,
@@ -48,6 +62,13 @@ LANE = LaneInfo(
 TOPIC = TopicInfo(
     topic="merge", lanes=5, messages=9, head=9, floor=0, dead_letters=9, groups=("builders",),
     dead_letter_topics=("merge_dlq",), holds_dead_letters=False, newest_lane_at=WHEN,
+)  # fmt: skip
+HUNG = Workload(
+    host="vm", pid=23734, workers=2, busy=2, quiet=31.0, longest=0.0, patience=30.0,
+    handlers=(
+        RunningHandler(topic="merge", key="repo 1", offset=7, seconds=32.0, stack='File "a.py", line 1, in f\nb\x1b'),
+        RunningHandler(topic="merge", key="repo 2", offset=1, seconds=31.0, stack='File "a.py", line 1, in f\nb\x1b'),
+    ),
 )  # fmt: skip
 
 
@@ -128,18 +149,20 @@ def every_problem() -> list[Problem]:
         *(of_lane(lane(**changes), GROUP, 61.0) for changes in lanes),
         *of_letters(TOPIC, [reason("bad", 5), reason("a\x1b", 4), reason("b", 3), reason("c", 2)]),
         *of_letters(TOPIC, None),
+        *members_hung(GROUP, {"vm-23734:abc": HUNG, "vm-1:abc": attrs.evolve(HUNG, pid=1)}),
     ]
     return [each for each in found if each is not None]
 
 
 def test_no_problem_names_a_command_that_destroys() -> None:
-    """For each state of the runbook: what it names looks, hands out again, or puts back."""
+    """For each state of the runbook: what it names looks, hands out again, puts back, or ends a process that hangs."""
     runbook = (Path(__file__).parents[2] / "docs/operations/runbook.md").read_text()
     states = re.findall(r"^\| `([A-Z ]+)` \|", runbook, re.MULTILINE)
     found = every_problem()
     assert {each.what.upper() for each in found} == set(states)
     heals = re.compile("lanelog (doctor|status|members|lanes|retry|release|resume|dlq list|dlq redrive) ?")
-    assert [each.command for each in found if not heals.match(each.command)] == []
+    others = [each.command for each in found if not heals.match(each.command)]
+    assert others == ['[ "$(uname -n)" = vm ] && kill -KILL 23734']
     assert [each.what for each in found if re.search("skip|delete|purge|give it up", each.sentence)] == []
     buttons = {(each.what, button.href.partition("?")[0]) for each in found for button in _buttons(each)[:1]}
     assert {href for _, href in buttons} == {"act/redrive", "act/release", "act/resume", "act/retry"}
@@ -424,3 +447,33 @@ def test_dead_letters_of_several_topics_are_one_line_each() -> None:
     assert "dlq redrive merge builders --reason r-2d71" in "".join(
         plain(told(of_letters(TOPIC, [reason("x", 2)]), most=9))
     )
+
+
+def test_a_hung_process_shows_where_its_handlers_stand() -> None:
+    """Handlers with the same stack once, between the sentence and the command; a terminal breaks the sentence alone."""
+    (hung,) = members_hung(GROUP, {"vm-23734:abc": HUNG})
+    (entry,) = told([hung], most=100)
+    assert [str(line) for line in entry] == hung.lines()
+    head, sentence, *rest = entry
+    assert (str(head), isinstance(sentence, Text)) == ("HUNG  merge builders, for 31s, owner vm-23734:abc", True)
+    assert str(sentence) == (
+        "    2 of 2 workers of vm-23734 are busy, none has ended for 31s, which is longer than is normal there (30s); "
+        "to end its process 23734, run this on the host or in the container vm (SIGTERM alone waits for its handlers):"
+    )
+    assert rest == [
+        "    merge repo 1 offset 7 and 1 more, for 32s, at:",
+        '      File "a.py", line 1, in f',
+        r"      b\x1b",
+        '    $ [ "$(uname -n)" = vm ] && kill -KILL 23734',
+    ]
+
+
+def test_elsewhere_the_command_of_status_ends_nothing() -> None:
+    """Its number may be another process's there. The first process of a container is ended from outside."""
+    of = attrs.evolve(HUNG, host="it's else", pid=os.getpid())
+    (hung,) = members_hung(GROUP, {"vm:1": of})
+    assert subprocess.run(["sh", "-c", hung.command], check=False).returncode == 1
+    (first,) = members_hung(GROUP, {"vm:1": attrs.evolve(of, pid=1)})
+    assert "End the container it's else without a grace period" in first.detail
+    assert first.sentence.endswith("; what the members do:")
+    assert first.command == MEMBERS

@@ -21,6 +21,7 @@ DURATIONS = [
     "poll_interval",
     "visibility_timeout",
     "max_handler_time",
+    "unhealthy_after",
     "lease_duration",
     "lease_renewal",
     "retention",

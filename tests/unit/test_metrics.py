@@ -283,6 +283,10 @@ STAGED = [
         f"2 lanes of {AT} are slow, or nobody alive has them", STATUS, "4m", "critical",
     ),
     Staged(
+        "LanelogHung", {"lanelog_group_hung_members": 2},
+        f"2 members of {AT} hang: all their workers are busy, and none ends", STATUS, severity="critical",
+    ),
+    Staged(
         "LanelogBehind",
         {"lanelog_group_oldest_seconds": 360, "lanelog_group_members": 1, "lanelog_group_paused": 0},
         f"{AT} is 6m 0s behind", ["lanelog", "lanes", "--by", "lag", "--", TOPIC_NAME, GROUP_NAME],

@@ -17,7 +17,7 @@ import pytest
 
 import lanelog
 from lanelog._database import server_facts
-from lanelog.admin.operate import problem, problems, writes
+from lanelog.admin.operate import hung, problem, problems, writes
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
 from support.cli import all_verbs
@@ -283,9 +283,9 @@ def test_every_command_line_is_well_formed(line: str) -> None:
 def test_the_runbook_has_everything_that_status_says() -> None:
     """Each kind of problem once, with verbs that exist."""
     rows = table("`status` says", "It means", "What mends it")
-    code = "".join(Path(each.__file__).read_text() for each in (problem, problems, writes))
+    code = "".join(Path(each.__file__).read_text() for each in (hung, problem, problems, writes))
     said = re.findall(
-        r'(?:what=|Rank\.[A-Z]+,\s*|(?:BEHIND|FAILING|OWNER_GONE|HEAD_LOCKED): Final = )"([a-z ]+)"', code
+        r'(?:what=|Rank\.[A-Z]+,\s*|(?:BEHIND|FAILING|OWNER_GONE|HEAD_LOCKED|HUNG): Final = )"([a-z ]+)"', code
     )
     assert {row[0].strip("`").lower() for row in rows} == {*said}
     assert len(rows) == len({*said}) > 1

@@ -305,8 +305,8 @@ EVENTS: Final = (
         "handler.slow",
         "WARNING",
         "worker",
-        "A handler runs for longer than the visibility time-out.",
-        "topic key group offset attempt seconds",
+        "A handler runs for longer than the visibility time-out. `stack` says where: one line a frame, no variables.",
+        "topic key group offset attempt seconds stack",
     ),
     Event(
         "hook.failed",

@@ -26,28 +26,32 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-# Write one owner's heartbeat (PRIMARY).
-BEAT = f"""
+# Write one owner's heartbeat, on tables of version 1, which know a server by its start alone (PRIMARY).
+BEAT_1 = f"""
 INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
-       deregistered_at, liveness_lock, server_started_at, incarnation, wake_host, wake_address, wake_token)
-VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, {NOW_MS} * %s, %s, %s, %s, %s, %s, %s)
+       deregistered_at, liveness_lock, server_started_at)
+VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, {NOW_MS} * %s, %s, %s)
 ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at),
        deregistered_at = VALUES(deregistered_at), liveness_lock = VALUES(liveness_lock),
-       server_started_at = VALUES(server_started_at),
-       incarnation = VALUES(incarnation), wake_host = VALUES(wake_host), wake_address = VALUES(wake_address),
-       wake_token = VALUES(wake_token)
+       server_started_at = VALUES(server_started_at)
 """
 
+
+def _beat_with(*later: str) -> str:
+    """The same with columns that came later."""
+    names = "".join(f", {name}" for name in later)
+    wider = BEAT_1.replace(")\nVALUES", f"{names})\nVALUES").replace(")\nON", f"{', %s' * len(later)})\nON")
+    return wider + "".join(f", {name} = VALUES({name})" for name in later)
+
+
+_HINTED = ("incarnation", "wake_host", "wake_address", "wake_token")
+
 # The same on tables of version 2 or 3, which have no addresses for hints (PRIMARY).
-BEAT_2 = f"""
-INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
-       deregistered_at, liveness_lock, server_started_at, incarnation)
-VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, {NOW_MS} * %s, %s, %s, %s)
-ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at),
-       deregistered_at = VALUES(deregistered_at), liveness_lock = VALUES(liveness_lock),
-       server_started_at = VALUES(server_started_at),
-       incarnation = VALUES(incarnation)
-"""
+BEAT_2 = _beat_with("incarnation")
+# The same on tables of version 4 or 5, which have no workload (PRIMARY).
+BEAT_4 = _beat_with(*_HINTED)
+# Write one owner's heartbeat (PRIMARY).
+BEAT = _beat_with(*_HINTED, "workload")
 
 # One owner's row, to prove that the server locks it (PRIMARY).
 ROW = """SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
@@ -67,17 +71,16 @@ SELECT consumer_group, subscriber_name, heartbeat_at, expires_at, deregistered_a
 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group IN ({{groups}}) AND topic = %s
 """
 
-# A heartbeat on tables of version 1, which know a server by its start alone (PRIMARY).
-BEAT_1 = f"""
-INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,
-       deregistered_at, liveness_lock, server_started_at)
-VALUES (%s, %s, %s, {NOW_MS}, {NOW_MS} + %s, {NOW_MS} * %s, %s, %s)
-ON DUPLICATE KEY UPDATE heartbeat_at = VALUES(heartbeat_at), expires_at = VALUES(expires_at),
-       deregistered_at = VALUES(deregistered_at), liveness_lock = VALUES(liveness_lock),
-       server_started_at = VALUES(server_started_at)
-"""
-# Every owner, on the same tables (PRIMARY, prefix).
+# Every owner, on tables of version 1 (PRIMARY, prefix).
 MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_at, '',")
+
+# What the workers of the living owners of some groups do. A free lock is a dead process's (PRIMARY, prefix).
+WORKLOADS = f"""
+SELECT consumer_group, subscriber_name, workload FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
+WHERE consumer_group IN ({{groups}}) AND topic = %s AND workload IS NOT NULL AND expires_at >= {NOW_MS}
+      AND deregistered_at IN (0, heartbeat_at) AND (liveness_lock = '' OR COALESCE(IS_FREE_LOCK(liveness_lock), 0) = 0)
+LIMIT 1000
+"""
 
 # For an account that may not read the table (PRIMARY): on MariaDB an upsert needs the privilege to SELECT.
 _BLIND = ("INSERT INTO", "REPLACE INTO")
@@ -184,6 +187,7 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 
 VERSION_WITH_INCARNATION = 2
 VERSION_WITH_WAKE_PLACE = 4
+VERSION_WITH_WORKLOAD = 6
 
 
 @frozen
@@ -246,10 +250,11 @@ def beat(
     tables: int,
     wake: WakePlace = NOWHERE,
     aside: bool = False,
+    workload: str | None = None,
 ) -> None:
     """Keep an owner's leases valid for `duration` seconds from now. `tables`: the version of the tables.
 
-    `aside`: it gives its lanes to others, who must not count it.
+    `aside`: it gives its lanes to others, who must not count it. `workload`: what its workers do.
     """
     left, started = int(aside), max(0, incarnation.started_ms)
     args: tuple[object, ...] = (*at.columns, owner, int(duration * 1000), left, lock, started)
@@ -257,7 +262,9 @@ def beat(
     if tables >= VERSION_WITH_INCARNATION:
         sql, args = BEAT_2, (*args, incarnation.identity)
     if tables >= VERSION_WITH_WAKE_PLACE:
-        sql, args = BEAT, (*args, wake.host, wake.address, wake.token)
+        sql, args = BEAT_4, (*args, wake.host, wake.address, wake.token)
+    if tables >= VERSION_WITH_WORKLOAD:
+        sql, args = BEAT, (*args, workload)
     try:
         cx.execute(sql, args)
     except DatabaseError as error:
@@ -285,6 +292,12 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
         if owner:  # else it is the mark of an eviction
             found.setdefault(group, []).append(row)
     return found
+
+
+def workloads(cx: Executor, topic: str, groups: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return group, owner and workload of the living owners of a few groups. Only on tables of version 6 or newer."""
+    rows = cx.query(WORKLOADS.format(groups=placeholders(groups)), (*groups, topic))
+    return [(group, owner, workload) for group, owner, workload in rows]
 
 
 def active(cx: Executor, *, tables: int) -> list[HeartbeatRow]:

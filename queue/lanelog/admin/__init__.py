@@ -12,6 +12,7 @@ for `dry_run`: the caller decides.
 # fmt: off
 # isort: off
 from lanelog._engine.contradictions import Contradiction
+from lanelog._workload import RunningHandler, Workload
 from lanelog.admin.admin import Admin
 from lanelog.admin.operate.figures import Figures, GroupFigures, ServerFigures
 from lanelog.admin.operate.problem import Problem, Rank
@@ -32,6 +33,6 @@ __all__ = [
     "Deleted", "Figures", "Finding", "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo",
     "LaneInfo", "LastMember", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
     "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried",
-    "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduledInfo", "ServerFigures", "Skipped",
-    "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted", "TopicInfo",
+    "RunningHandler", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduledInfo",
+    "ServerFigures", "Skipped", "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted", "TopicInfo", "Workload",
 ]

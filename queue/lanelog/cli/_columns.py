@@ -7,7 +7,7 @@ those of the glossary.
 from __future__ import annotations
 
 from lanelog._text import NOTHING, age, plural
-from lanelog.admin import GroupInfo, LaneInfo, OwnerState
+from lanelog.admin import GroupInfo, LaneInfo, MemberInfo, OwnerState
 from lanelog.cli._cells import count, error, name, seconds, text, time, when, word
 from lanelog.cli._table import Column, Tone
 
@@ -38,6 +38,11 @@ def lease_of(lane: LaneInfo) -> str:
     if lane.owner_state is None or lane.owner_state.lives:
         return age(lane.lease_left)
     return str(lane.owner_state)
+
+
+def busy_of(member: MemberInfo) -> str:
+    """Return how many of a member's workers are busy: `3/4`."""
+    return NOTHING if member.workload is None else f"{member.workload.busy}/{member.workload.workers}"
 
 
 def _lease_tone(lane: LaneInfo) -> Tone | None:
@@ -97,6 +102,7 @@ MEMBERS = (
     name("MEMBER", "name"),
     word("STATE", "state", tone=when(lambda each: each.state in {OwnerState.DEAD, OwnerState.EXPIRED}, Tone.BAD)),
     count("LANES", "lanes", rank=1),
+    word("BUSY", busy_of, rank=1, tone=when(lambda each: each.workload is not None and each.workload.hung, Tone.BAD)),
     seconds("LEASE", "lease_left", rank=3),
     time("HEARTBEAT", "heartbeat_at", rank=2),
 )

@@ -85,8 +85,8 @@ def _lines(alike: Sequence[Problem], most: int) -> list[Line]:
     if len(alike) > 1:
         rest = _together(alike, most)
     tone = _TONES.get(first.rank, Tone.BAD)
-    *sentences, mend = rest[1:]
-    return [Text.assemble((what, tone), rest[0].removeprefix(what)), *map(Text, sentences), mend]  # a command is pasted
+    head, sentence, *pasted = rest  # a stack and a command are left as they are
+    return [Text.assemble((what, tone), head.removeprefix(what)), Text(sentence), *pasted]
 
 
 def _together(alike: Sequence[Problem], most: int) -> list[str]:

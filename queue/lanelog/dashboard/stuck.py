@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 
 from lanelog._text import age, plural
 from lanelog.admin import Problem, Rank, Status
+from lanelog.admin.operate.hung import HUNG
 from lanelog.admin.operate.problem import FAILING, OWNER_GONE
 from lanelog.admin.operate.status import attempts_awaited, members_of
 from lanelog.dashboard.actions import ACTIONS, button
@@ -27,7 +28,7 @@ _LANE_ACTIONS: Final = {
     "slow": ("release",),
 }
 """The first one brings work back. A group that nobody consumes needs a process, which no button starts."""
-_PEOPLE: Final = ("no owner", "nobody consumes", "not archived", "replay unfinished")
+_PEOPLE: Final = ("no owner", HUNG, "nobody consumes", "not archived", "replay unfinished")
 """States of which more is seen in who the members are, or were."""
 
 
@@ -46,6 +47,8 @@ class StuckCard:
     """The exact time, where it is known."""
     owner: str | None
     detail: str
+    notes: str
+    """Lines below the sentence: where hung handlers stand."""
     command: str
     buttons: tuple[WebButton, ...]
     """The action that mends it, if the dashboard has one, and what can be tried before."""
@@ -91,7 +94,8 @@ def _card(problem: Problem, at: datetime) -> StuckCard:
         place.append(WebCell(key, link("lane", topic=topic, group=group, key=key)))
     if key is not None and problem.offset is not None:
         place.append(WebCell(f"offset {problem.offset}", link("message", topic=topic, key=key, offset=problem.offset)))
-    name = "\0".join((problem.what, topic, problem.group or "", key or "", problem.reason or ""))
+    whose = problem.owner or "" if key is None else ""  # several members of one group may hang
+    name = "\0".join((problem.what, topic, problem.group or "", key or "", problem.reason or "", whose))
     return StuckCard(
         id="p" + hashlib.sha256(name.encode()).hexdigest()[:12],
         what=problem.what,
@@ -101,6 +105,7 @@ def _card(problem: Problem, at: datetime) -> StuckCard:
         began=problem.since or "",
         owner=problem.owner,
         detail=problem.sentence,
+        notes="\n".join(problem.notes),
         command=problem.command,
         buttons=_buttons(problem),
         look=_look(problem),

@@ -23,7 +23,7 @@ from lanelog.metrics.series import Gauge, families
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Figures, GroupFigures, ServerFigures, TopicInfo
 
-GROUPS_MAX: Final = 60
+GROUPS_MAX: Final = 55
 """Series of each metric of groups: with the bound of topics, a scrape has at most 1,000 series."""
 TOPICS_MAX: Final = 45
 
@@ -38,7 +38,7 @@ def _unowned(group: GroupFigures) -> int:
     return 0 if info.order in _JOBS else max(0, info.lanes - info.owned_lanes)
 
 
-_OF_MEMBERS: Final = {"lanelog_group_members", "lanelog_group_unowned_lanes"}
+_OF_MEMBERS: Final = {"lanelog_group_members", "lanelog_group_hung_members", "lanelog_group_unowned_lanes"}
 """Metrics that are left out while heartbeats say nothing about members."""
 
 _GROUPS: Final[tuple[Gauge[GroupFigures], ...]] = (
@@ -50,6 +50,11 @@ _GROUPS: Final[tuple[Gauge[GroupFigures], ...]] = (
         _highest,
     ),
     Gauge("lanelog_group_members", "Subscribers that are alive.", lambda each: each.info.members),
+    Gauge(
+        "lanelog_group_hung_members",
+        "Subscribers whose workers are all busy, while none has ended for longer than is normal there.",
+        lambda each: each.hung_members,
+    ),
     Gauge("lanelog_group_paused", "1: an operator has paused the group.", lambda each: each.info.paused_at is not None),
     Gauge("lanelog_group_lanes", "Lanes of the topic.", lambda each: each.info.lanes),
     Gauge("lanelog_group_lagging_lanes", "Lanes with unsettled messages.", lambda each: each.info.lagging_lanes),
@@ -144,7 +149,8 @@ def metrics_of(found: Figures) -> Iterator[Metric]:
 def _worst_first(group: GroupFigures, *, known: bool) -> tuple[bool, int, float, int, str, str]:
     info = group.info
     nobody = known and info.lag > 0 and not info.members
-    return not nobody, -group.stuck_lanes, -(info.oldest_age or 0), -info.lag, info.topic, info.group
+    stuck = group.stuck_lanes + group.hung_members
+    return not nobody, -stuck, -(info.oldest_age or 0), -info.lag, info.topic, info.group
 
 
 def _topics(found: Figures) -> tuple[Gauge[TopicInfo], ...]:

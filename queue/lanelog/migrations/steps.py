@@ -53,7 +53,10 @@ STEPS: Final = (
     Step(
         version=6,
         oldest_code=1,
-        columns={"queue_schedules": ("next_local", "fired_local", "fired_again", "tzdata")},
+        columns={
+            "queue_schedules": ("next_local", "fired_local", "fired_again", "tzdata"),
+            "queue_subscriber_heartbeats": ("workload",),
+        },
     ),
 )
 """In order, without gaps, from 1 on."""

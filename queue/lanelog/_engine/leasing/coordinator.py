@@ -158,6 +158,7 @@ class Coordinator:
                 tables=self.context.database.tables_version,
                 wake=self.context.receiver.place,
                 aside=aside,
+                workload=None if (workload := member.workload()) is None else workload.dumped(),
             )
         except DatabaseError as error:
             if outage.is_away(error):

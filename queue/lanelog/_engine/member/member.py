@@ -28,11 +28,17 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.values import Budget, Term
     from lanelog._engine.member.rules import Signals, SubscriptionRules
     from lanelog._places import GroupTopic
+    from lanelog._workload import Workload
     from lanelog.config import SubscriptionConfig
     from lanelog.measures import Counters
     from lanelog.notices import NoticeName
 
 log = get_logger("subscription")
+
+
+def _unknown() -> Workload | None:
+    """The workload of a member without worker threads: its messages are pulled."""
+    return None
 
 
 @frozen
@@ -60,6 +66,7 @@ class Member:
     runs: queue.SimpleQueue[tuple[Member, Run] | Callable[[], object] | None]
     failed: Callable[[BaseException], None]  # tells the subscription; called once
     workers: int = 0  # threads that run its handler; 0 when messages are pulled
+    workload: Callable[[], Workload | None] = _unknown  # what these threads do now
     registered_at: int = 0  # when the group was registered, in milliseconds of the database
     failure: BaseException | None = None
     ended: threading.Event = field(factory=threading.Event)  # no lane is held, and nothing is registered any more

@@ -22,6 +22,7 @@ from lanelog._engine.lane.outcome import ACKED, EXPIRED, Verb
 from lanelog._engine.lane.run import State
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
+from lanelog._engine.working import stacks, workload
 from lanelog._telemetry import get_logger
 from lanelog.config import AckPolicy
 from lanelog.measures import Handlings
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.member.member import Member
+    from lanelog._workload import Workload
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 
@@ -69,6 +71,7 @@ class Worker:
     attempt: Attempt | None = None
     passage: Passage | None = None
     abandoned: bool = False
+    longest: float = 0.0  # seconds of the longest handler that ended here
 
 
 def compose(
@@ -115,6 +118,7 @@ class Workers:
     _lock: threading.Lock = field(factory=threading.Lock)
     _stopped: bool = False
     _started: int = 0
+    _longest: float = 0.0  # seconds of the longest handler that ended in a thread that was replaced since
 
     def start(self) -> None:
         """Start the threads. Idempotent."""
@@ -154,6 +158,23 @@ class Workers:
         """How many handlers are running, abandoned ones not counted."""
         return sum(1 for worker in list(self._workers) if worker.attempt is not None and not worker.abandoned)
 
+    def workload(self) -> Workload:
+        """What the threads do now. Any thread may ask."""
+        now, workers = time.monotonic(), [each for each in list(self._workers) if not each.abandoned]
+        busy: list[workload.Busy] = []
+        for each in workers:
+            attempt, member, thread = each.attempt, each.member, each.thread  # the worker changes them meanwhile
+            if attempt is not None and member is not None and thread is not None and thread.ident is not None:
+                busy.append(workload.Busy(thread.ident, member.topic, attempt))
+        return workload.measure(
+            busy,
+            workers=self.config.workers,
+            longest=max([self._longest, *(each.longest for each in workers)]),
+            visibility_timeout=self.config.visibility_timeout,
+            outermost=_HANDLING,
+            now=now,
+        )
+
     def supervise(self, now: float) -> None:
         """Check the clock: relieve slow runs, extend handlers' deadlines, and give up attempts that timed out."""
         for worker in list(self._workers):
@@ -166,7 +187,8 @@ class Workers:
                 continue
             if not attempt.slow_reported:
                 attempt.slow_reported = True
-                log.warning("handler.slow", **member.about(attempt), seconds=now - attempt.started)
+                stack = stacks.text_of_thread(worker.thread, _HANDLING)
+                log.warning("handler.slow", **member.about(attempt), seconds=now - attempt.started, stack=stack)
                 member.tell("handler_slow", attempt, f"it has run for {now - attempt.started:.1f} s")
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
@@ -193,6 +215,7 @@ class Workers:
             worker.passage.leave()  # the attempt is decided: its handler must not keep the isolation waiting for ever
         with self._lock:
             worker.abandoned = True
+            self._longest = max(self._longest, worker.longest)
             self._workers.remove(worker)
             if not self._stopped:
                 self._start_locked()
@@ -281,6 +304,8 @@ class Workers:
                 except BaseException as raised:  # noqa: BLE001 - any exception of a handler is a failed attempt
                     error = raised
             now = time.monotonic()
+            if now - attempt.started > worker.longest:  # noqa: PLR1730 - a call for each message costs more
+                worker.longest = now - attempt.started
             if ended is not None and not attempt.expired:
                 ended.append((attempt, now, error))
             if error is None and acks and attempt.state is State.RUNNING and not attempt.expired:
@@ -315,3 +340,7 @@ class Workers:
         run.record(attempt, outcome)
         held_back = outcome.verb is not Verb.ACK and member.rules.strict
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON
+
+
+_HANDLING = Workers._handle_all.__code__  # noqa: SLF001 - of this module
+"""The innermost frame of the engine in the stack of a handler."""

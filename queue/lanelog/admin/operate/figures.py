@@ -6,7 +6,7 @@ disagree. Judges nothing and changes nothing. The parts are looked at together a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from attrs import frozen
@@ -15,8 +15,9 @@ from lanelog._database import codes
 from lanelog._stores import scheduled
 from lanelog.admin.lookup.known import read
 from lanelog.admin.operate import server, status
-from lanelog.admin.operate.problem import FAILING, Problem, Rank
+from lanelog.admin.operate.problem import FAILING, Rank
 from lanelog.admin.operate.server import TableSize
+from lanelog.admin.operate.status import InsideGroup
 from lanelog.admin.read.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, TopicInfo
 from lanelog.errors import DatabaseError
@@ -52,6 +53,8 @@ class GroupFigures:
     """
     failing_lanes: int
     """Those of them whose first message failed and waits for its next attempt."""
+    hung_members: int = 0
+    """Members that `status` calls hung: all workers are busy, and none has ended for longer than is normal there."""
 
 
 @frozen(kw_only=True)
@@ -88,7 +91,7 @@ def figures(database: Database) -> Figures:
     believed = seen.unwritten is None
     return Figures(
         topics=tuple(seen.topics),
-        groups=tuple(map(_group, seen.groups, status.of_lanes(database, seen.groups, believed=believed))),
+        groups=tuple(map(_group, seen.groups, status.inside_groups(database, seen.groups, believed=believed))),
         delayed=read(database, scheduled.counts, "counting delayed messages"),
         contradictions=len(seen.wrong),
         held_head=None if seen.held is None else max((each.seconds for each in seen.held), default=0.0),
@@ -105,9 +108,14 @@ def server_figures(database: Database) -> ServerFigures:
     return read(database, _server, "asking the server", mariadb=database.facts().mariadb)
 
 
-def _group(look: GroupLook, problems: Sequence[Problem]) -> GroupFigures:
-    stuck = [each.what for each in problems if each.rank is Rank.STUCK]
-    return GroupFigures(info=look.info, stuck_lanes=len(stuck), failing_lanes=stuck.count(FAILING))
+def _group(look: GroupLook, inside: InsideGroup) -> GroupFigures:
+    stuck = [each.what for each in inside.lanes if each.rank is Rank.STUCK]
+    return GroupFigures(
+        info=look.info,
+        stuck_lanes=len(stuck),
+        failing_lanes=stuck.count(FAILING),
+        hung_members=len(inside.hung),
+    )
 
 
 def _server(cx: Executor, *, mariadb: bool) -> ServerFigures:

@@ -61,10 +61,12 @@ class Problem:
     """The error, if there is one: lanes that fail alike have the same."""
     reason: str | None = None
     """The short name of the reason of the dead letters that the command puts back. None: it puts none back."""
+    notes: tuple[str, ...] = ()
+    """What stands below the sentence, line by line: where hung handlers are."""
     command: str
     """The shell command that brings work back, or shows more.
 
-    It destroys nothing. What delivers again only shows what it would do.
+    It deletes nothing, and ends nothing but a process that hangs. What delivers again only shows what it would do.
     """
     command_for_all: str | None = None
     """The command that does the same in all lanes of the group; None: there is none."""
@@ -84,7 +86,7 @@ class Problem:
         return "" if self.seconds is None else f"the oldest waits {age(self.seconds)}"
 
     def lines(self) -> list[str]:
-        """Return it as people read it: three lines."""
+        """Return it as people read it: three lines, and the notes before the last."""
         where = [] if self.rank is Rank.SERVER else [shown(self.topic), shown(self.group)]
         where += [] if self.key is None else [shown(self.key)]
         if self.offset is not None:
@@ -94,7 +96,7 @@ class Problem:
             first += f", {self.lasts}"
         if self.owner is not None:
             first += f", owner {shown(self.owner)}"
-        return [first, f"    {self.sentence}", f"    $ {self.command}"]
+        return [first, f"    {self.sentence}", *(f"    {note}" for note in self.notes), f"    $ {self.command}"]
 
 
 def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:

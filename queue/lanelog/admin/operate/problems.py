@@ -59,13 +59,14 @@ def of_server(why: Unwritten) -> Problem:
     )
 
 
-def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -> list[Problem]:
+def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True, busy: str = "") -> list[Problem]:
     """Return what is wrong with a group as a whole.
 
     Args:
         group: The group.
         growth: Messages a second by which its lag grows. None: not known.
         believed: Whether heartbeats say who lives. If not, nothing is concluded from them.
+        busy: What its workers do, in words. Empty: not known.
     """
     names = (group.topic, group.group)
 
@@ -112,7 +113,7 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True) -
         return problem(Rank.NOBODY, "nobody consumes", detail, "who they were", command("members", *names))
     if (group.oldest_age or 0) <= SLOW:
         return []
-    detail = f"{behind}, {plural(group.members, 'member')}"
+    detail = f"{behind}, {plural(group.members, 'member')}{busy and f', {busy}'}"
     return problem(Rank.BEHIND, BEHIND, detail, "where it is", command("lanes", *names, options=["--by", "lag"]))
 
 
@@ -128,7 +129,9 @@ def _last(group: GroupInfo) -> str:
 # -- lanes -------------------------------------------------------------------------------------------------------------
 
 
-def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed: bool = True) -> Problem | None:
+def of_lane(
+    lane: LaneInfo, group: GroupInfo, running: float | None, *, believed: bool = True, normal: float = SLOW
+) -> Problem | None:
     """Return what is wrong with a lane, unless its group's problem says it.
 
     Args:
@@ -136,6 +139,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
         group: Its group.
         running: Seconds that its attempt in flight has run. None: none is in flight, or it is young.
         believed: As for `of_group`.
+        normal: Seconds that an attempt of its owner may run.
     """
     if group.order in _JOBS or lane.group_paused or (not lane.lag and lane.paused_at is None):
         return None
@@ -189,7 +193,7 @@ def of_lane(lane: LaneInfo, group: GroupInfo, running: float | None, *, believed
         return problem(Rank.STUCK, OWNER_GONE, detail, "to free all its lanes", mend, lasted=lane.owner_silent)
     if lane.state is MessageState.RETRYABLE and lane.attempts:
         return _failing(lane, problem)
-    if lane.state is MessageState.PROCESSING and running is not None and running > SLOW:
+    if lane.state is MessageState.PROCESSING and running is not None and running > normal:
         detail = f"attempt {lane.attempts} has been running for {age(running)}"
         mend = command("release", *place)
         return problem(Rank.STUCK, "slow", detail, "to have another worker try", mend, lasted=running)

@@ -20,6 +20,7 @@ from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.together import together
 from lanelog.admin.operate import backlog, repair
 from lanelog.admin.operate.held_heads import held_heads
+from lanelog.admin.operate.hung import busy_words, members_hung, normal_seconds
 from lanelog.admin.operate.problem import Problem
 from lanelog.admin.operate.problems import (
     SLOW,
@@ -33,7 +34,7 @@ from lanelog.admin.operate.problems import (
     worst_first,
 )
 from lanelog.admin.operate.writes import unwritten
-from lanelog.admin.read import lanes, messages, registrations, topics
+from lanelog.admin.read import lanes, messages, registrations, topics, workloads
 from lanelog.admin.read.ages import USUAL
 from lanelog.admin.read.registrations import GROUPS_MAX
 from lanelog.admin.read.topics import GroupLook
@@ -41,11 +42,12 @@ from lanelog.admin.types.topology import GroupInfo, LaneInfo, MessageState
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from lanelog._database import Database
     from lanelog._engine.contradictions import Contradiction
+    from lanelog._workload import Workload
     from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.operate.writes import Unwritten
     from lanelog.admin.types.topology import TopicInfo
@@ -220,10 +222,11 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
     believed = seen.unwritten is None
     yield from map(of_contradiction, seen.wrong)
     yield from (problem for each in seen.held or () if (problem := of_held_head(each)) is not None)
-    for look, lanes_wrong in zip(seen.groups, of_lanes(database, seen.groups, believed=believed), strict=True):
-        group = look.info
-        yield from of_group(group, growth.get((group.topic, group.group)), believed=believed)
-        yield from lanes_wrong
+    for look, inside in zip(seen.groups, inside_groups(database, seen.groups, believed=believed), strict=True):
+        group, busy = look.info, busy_words(inside.workloads.values()) if inside.workloads else ""
+        yield from of_group(group, growth.get((group.topic, group.group)), believed=believed, busy=busy)
+        yield from inside.hung
+        yield from inside.lanes
     dying = [topic for topic in seen.topics if topic.dead_letters and not topic.holds_dead_letters]
     few = sorted((topic for topic in dying if topic.dead_letters <= LETTERS), key=lambda topic: -topic.dead_letters)
     explained = {topic.topic for topic in few[:EXPLAINED]}
@@ -232,8 +235,20 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
         yield from of_letters(topic, listing.counts(database, topic.topic, None).reasons if known else None)
 
 
-def of_lanes(database: Database, looks: Sequence[GroupLook], *, believed: bool) -> list[list[Problem]]:
-    """Return what is wrong with lanes of each group: of those `LANES` that have the oldest messages.
+@frozen(kw_only=True)
+class InsideGroup:
+    """What is wrong inside of one group."""
+
+    lanes: tuple[Problem, ...] = ()
+    """Of those `LANES` that have the oldest messages."""
+    hung: tuple[Problem, ...] = ()
+    """Members whose workers all hang."""
+    workloads: Mapping[str, Workload] = field(factory=dict)
+    """What its living members do, by owner. Empty: none says it, or nothing is old."""
+
+
+def inside_groups(database: Database, looks: Sequence[GroupLook], *, believed: bool) -> list[InsideGroup]:
+    """Return what is wrong with lanes and members of each group.
 
     `believed`: whether heartbeats say who lives.
     """
@@ -243,28 +258,38 @@ def of_lanes(database: Database, looks: Sequence[GroupLook], *, believed: bool) 
         for _, of_topic in groupby(worth, key=lambda look: look.info.topic)
         for chunk in chunked(list(of_topic), GROUPS_TOGETHER)
     ]
-    found: dict[tuple[str, str], list[Problem]] = {}
-    for each in together([partial(_of_lanes, database, chunk, believed=believed) for chunk in some]):
+    found: dict[tuple[str, str], InsideGroup] = {}
+    for each in together([partial(_inside, database, chunk, believed=believed) for chunk in some]):
         found.update(each)
-    return [found.get((look.info.topic, look.info.group), []) for look in looks]
+    return [found.get((look.info.topic, look.info.group), InsideGroup()) for look in looks]
 
 
-def _of_lanes(
-    database: Database, looks: Sequence[GroupLook], *, believed: bool
-) -> dict[tuple[str, str], list[Problem]]:
+def _inside(database: Database, looks: Sequence[GroupLook], *, believed: bool) -> dict[tuple[str, str], InsideGroup]:
     topic = looks[0].info.topic
     keys = {look.info.group: look.oldest[:LANES] for look in looks}
     paused = [look.info.group for look in looks if look.info.paused_at is not None]
     # Fewer keys than LANES are all lanes that lag. In others, nothing but a pause can be wrong.
     most = LANES if any(look.info.paused_lanes for look in looks) else 0
     seen = lanes.of_groups(database, topic, keys, paused, most=most)
-    found: dict[tuple[str, str], list[Problem]] = {}
+    tables = database.tables_version
+    busy = (
+        read(database, workloads.of_groups, "reading workloads", topic, list(keys), tables=tables) if believed else {}
+    )
+    found: dict[tuple[str, str], InsideGroup] = {}
     for group in (look.info for look in looks):
+        doing = {owner: each for (of, owner), each in busy.items() if of == group.group}
         judged = (
-            of_lane(lane, group, _running(database, lane) if place < RUNNING else None, believed=believed)
+            of_lane(
+                lane,
+                group,
+                _running(database, lane) if place < RUNNING else None,
+                believed=believed,
+                normal=normal_seconds(lane.owner, doing),
+            )
             for place, lane in enumerate(seen[group.group])
         )
-        found[topic, group.group] = [each for each in judged if each is not None]
+        wrong = tuple(each for each in judged if each is not None)
+        found[topic, group.group] = InsideGroup(lanes=wrong, hung=tuple(members_hung(group, doing)), workloads=doing)
     return found
 
 

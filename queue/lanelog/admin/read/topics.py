@@ -1,8 +1,7 @@
 """Topics, groups and members, with sums over their lanes.
 
-Owns these queries. Lists no lanes and no messages. The sums of a group come from one snapshot, so that they fit each
-other: it is held for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is looked
-for behind that snapshot.
+Owns these queries. Lists no lanes and no messages. The sums of a group come from one snapshot, so they fit: it is held
+for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is looked for behind it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.lookup.known import known_group, known_topic, read, repeated
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.lookup.together import together
-from lanelog.admin.read import ages, group_sums
+from lanelog.admin.read import ages, group_sums, workloads
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.read.registrations import GROUPS_MAX, Registration, registrations
 from lanelog.admin.types.topology import GroupInfo, MemberInfo, TopicInfo
@@ -229,6 +228,7 @@ def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
             known_group(cx, at)
             owners = _owners.load(cx, at)
             lanes = leases.counts(cx, at)
+            busy = workloads.of_groups(cx, at.topic, [at.group], tables=database.tables_version)
         return [
             MemberInfo(
                 topic=at.topic,
@@ -242,6 +242,7 @@ def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
                 stopped_at=when(row.deregistered_at if row.deregistered and row.found_dead_by is None else 0),
                 found_dead_by=row.found_dead_by if row.deregistered else None,
                 server_started_at=when(row.incarnation.started_ms),
+                workload=busy.get((at.group, row.owner)),
             )
             for row in owners.rows.values()
         ]

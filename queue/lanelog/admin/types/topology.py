@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from lanelog._workload import Workload
+
 
 # -- states ------------------------------------------------------------------------------------------------------------
 
@@ -185,6 +187,11 @@ class MemberInfo:
     """The member that found it dead, at most 56 characters, or `release`. None: it lives, left, or is not found yet."""
     server_started_at: datetime | None
     """Start of the server that granted its liveness lock; None: it holds none."""
+    workload: Workload | None = None
+    """What its workers did at its last heartbeat.
+
+    None: it pulls messages, it is not alive, its version is older, or the tables are older than version 6.
+    """
 
 
 # -- looking: lanes ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""The workload of a subscription's worker threads, for heartbeats and health.
+
+Owns the look at the threads. Takes a stack only of a handler that has run for `LONG_SECONDS`. Never sends SQL.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from lanelog._engine.working import stacks
+from lanelog._workload import RunningHandler, Workload, patience
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType
+
+    from lanelog._engine.lane.run import Attempt
+
+LONG_SECONDS: Final = 10.0
+"""Seconds after which a handler is described with its stack."""
+DESCRIBED: Final = 8
+"""Handlers that are described: those that have run longest."""
+
+
+@frozen
+class Busy:
+    """A worker in a handler."""
+
+    thread: int
+    topic: str
+    attempt: Attempt
+
+
+def measure(
+    busy: Sequence[Busy], *, workers: int, longest: float, visibility_timeout: float, outermost: CodeType, now: float
+) -> Workload:
+    """Return what the workers do.
+
+    `busy`: those in a handler. `outermost`: the engine's frame that calls the handler.
+    """
+    long = [each for each in busy if now - each.attempt.started >= LONG_SECONDS]
+    long.sort(key=lambda each: each.attempt.started)
+    return Workload(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        workers=workers,
+        busy=len(busy),
+        quiet=round(min((now - each.attempt.started for each in busy), default=0.0), 1),
+        longest=round(longest, 1),
+        patience=round(patience(visibility_timeout, longest), 1),
+        handlers=_described(long[:DESCRIBED], outermost, now) if long else (),
+    )
+
+
+def _described(long: Sequence[Busy], outermost: CodeType, now: float) -> tuple[RunningHandler, ...]:
+    frames = stacks.frames_of([each.thread for each in long])
+    return tuple(
+        RunningHandler(
+            topic=each.topic,
+            key=each.attempt.term.key,
+            offset=each.attempt.offset,
+            seconds=round(now - each.attempt.started, 1),
+            stack=stacks.text_of(frames[each.thread], outermost),
+        )
+        for each in long
+        if each.thread in frames
+    )

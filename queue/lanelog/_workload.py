@@ -1,0 +1,110 @@
+"""What the workers of a member do: how many are busy, since when none has ended, and where the longest stand.
+
+Owns these values, their form in a heartbeat row, and what *hung* means. Looks at no thread and at no table.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from attrs import asdict, evolve, frozen
+
+QUIET_SECONDS: Final = 30.0
+"""The least time for which no worker has ended before all are called hung."""
+TIMES_LONGEST: Final = 3
+"""A run is normal until it has taken so many times the longest one that ended."""
+COLUMN_BYTES: Final = 60_000
+"""The longest text in a heartbeat row. The column holds 65,535 bytes."""
+_BEYOND: Final = 2**53
+"""No count, process or time reaches this."""
+
+
+def patience(visibility_timeout: float, longest: float) -> float:
+    """Return the seconds after which a run is no normal one of its subscription. `longest`: of the runs that ended."""
+    return max(QUIET_SECONDS, visibility_timeout / 2, TIMES_LONGEST * longest)
+
+
+@frozen(kw_only=True)
+class RunningHandler:
+    """A handler that had run for 10 seconds or more at its member's last heartbeat."""
+
+    topic: str
+    key: str
+    offset: int
+    seconds: float
+    """For how long it had run."""
+    stack: str
+    """Where its thread stood: one line a frame, the innermost last. No variables, and 4 KiB at most."""
+
+
+@frozen(kw_only=True)
+class Workload:
+    """The workers of one subscription at one moment, which a heartbeat row has of its last heartbeat."""
+
+    host: str
+    pid: int
+    """The process, as its host or its container numbers it."""
+    workers: int
+    busy: int
+    """Workers in a handler."""
+    quiet: float
+    """Seconds since a handler last began. If all workers are busy, none has ended for so long."""
+    longest: float
+    """Seconds of the longest handler that ended in this subscription since its start."""
+    patience: float
+    """Seconds after which a handler has run for longer than is normal there.
+
+    At least 30, half of `visibility_timeout`, and three times `longest`.
+    """
+    handlers: tuple[RunningHandler, ...] = ()
+    """Those that had run for 10 seconds or more, the longest first: up to eight."""
+
+    @property
+    def hung(self) -> bool:
+        """Whether all workers are busy, and none has ended for longer than is normal there."""
+        return 0 < self.workers <= self.busy and self.quiet >= self.patience
+
+    def dumped(self) -> str:
+        """Return it as the text of a heartbeat row. If it does not fit, the handlers that began last are left out."""
+        text = json.dumps(asdict(self), separators=(",", ":"))
+        if len(text) > COLUMN_BYTES:  # ASCII alone, so characters are bytes
+            return evolve(self, handlers=self.handlers[:-1]).dumped()
+        return text
+
+
+def parsed(text: str) -> Workload | None:
+    """Return what a heartbeat row says. None: another program wrote it.
+
+    Fields that a newer version has added are ignored.
+    """
+    try:
+        found = json.loads(text)
+        return Workload(
+            host=str(found["host"]),
+            pid=int(_usable(found["pid"], least=1)),  # `kill -1` would end all processes
+            workers=int(_usable(found["workers"])),
+            busy=int(_usable(found["busy"])),
+            quiet=float(_usable(found["quiet"])),
+            longest=float(_usable(found["longest"])),
+            patience=float(_usable(found["patience"])),
+            handlers=tuple(
+                RunningHandler(
+                    topic=str(each["topic"]),
+                    key=str(each["key"]),
+                    offset=int(each["offset"]),
+                    seconds=float(_usable(each["seconds"])),
+                    stack=str(each["stack"]),
+                )
+                for each in found["handlers"]
+            ),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+
+
+def _usable(number: float, *, least: int = 0) -> float:
+    """Return a number of a row. Raises ValueError if lanelog would not write it."""
+    if least <= number < _BEYOND:
+        return number
+    raise ValueError(number)

@@ -1,0 +1,101 @@
+"""Members whose workers all hang, and what workers do otherwise: judged from what their heartbeats say.
+
+Owns these judgements, their sentences, and the command that ends such a process. Asks no database. A member whose
+workers are busy for no longer than is normal there is no problem.
+"""
+
+from __future__ import annotations
+
+import shlex
+from itertools import groupby
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from lanelog._text import age, plural, shown
+from lanelog.admin.operate.problem import Problem, Rank, command
+from lanelog.admin.operate.problems import SLOW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lanelog._workload import RunningHandler, Workload
+    from lanelog.admin.types.topology import GroupInfo
+
+HUNG: Final = "hung"
+"""The state of a member whose workers are all busy, while none has ended for longer than is normal there."""
+STACKS: Final = 3
+"""Different stacks that are shown of one member."""
+FRAMES: Final = 6
+"""The innermost frames that are shown of each; `lanelog members --json` has all."""
+_FIRST_OF_CONTAINER: Final = 1
+"""The process that a container was made for. Signals from within do not end it."""
+
+
+def members_hung(group: GroupInfo, workloads: Mapping[str, Workload]) -> list[Problem]:
+    """Return the problems of a group's members that hang. `workloads`: what its living members do, by owner."""
+    return [_problem(group, owner, found) for owner, found in workloads.items() if found.hung]
+
+
+def normal_seconds(owner: str | None, workloads: Mapping[str, Workload]) -> float:
+    """Return for how many seconds an attempt of an owner may run before it is called slow.
+
+    Without end for an owner that hangs: its own problem says so.
+    """
+    found = None if owner is None else workloads.get(owner)
+    if found is None:
+        return SLOW
+    return inf if found.hung else max(SLOW, found.patience)
+
+
+def busy_words(workloads: Iterable[Workload]) -> str:
+    """Return what the workers of a group do, in words."""
+    found = list(workloads)
+    return f"{sum(each.busy for each in found)} of {plural(sum(each.workers for each in found), 'worker')} busy"
+
+
+def _problem(group: GroupInfo, owner: str, found: Workload) -> Problem:
+    busy = f"{found.busy} of {plural(found.workers, 'worker')}"
+    detail = (
+        f"{busy} of {shown(owner.rpartition(':')[0])} are busy, none has ended for {age(found.quiet)}, which is longer "
+        f"than is normal there ({age(found.patience)})"
+    )
+    if found.pid == _FIRST_OF_CONTAINER:
+        detail += (
+            f". End the container {shown(found.host)} without a grace period: SIGTERM alone waits for its handlers"
+        )
+        remedy, mend = "what the members do", command("members", group.topic, group.group)
+    else:
+        remedy = (
+            f"to end its process {found.pid}, run this on the host or in the container {shown(found.host)} (SIGTERM "
+            "alone waits for its handlers)"
+        )
+        mend = f'[ "$(uname -n)" = {shlex.quote(found.host)} ] && kill -KILL {found.pid}'
+    return Problem(
+        rank=Rank.STUCK,
+        what=HUNG,
+        topic=group.topic,
+        group=group.group,
+        lasted=found.quiet,
+        owner=owner,
+        detail=detail,
+        remedy=remedy,
+        notes=tuple(_stacks(found.handlers)),
+        command=mend,
+    )
+
+
+def _stacks(handlers: Sequence[RunningHandler]) -> Iterator[str]:
+    """Yield where handlers stand: those with the same stack together."""
+    alike = [list(same) for _, same in groupby(sorted(handlers, key=_stack), key=_stack)]
+    alike.sort(key=lambda same: -max(each.seconds for each in same))
+    for same in alike[:STACKS]:
+        first = max(same, key=lambda each: each.seconds)
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        yield f"{shown(first.topic)} {shown(first.key)} offset {first.offset}{more}, for {age(first.seconds)}, at:"
+        yield from (f"  {shown(line)}" for line in first.stack.splitlines()[-FRAMES:])
+    if rest := alike[STACKS:]:
+        yield f"{plural(len(rest), 'other stack')}"
+
+
+def _stack(handler: RunningHandler) -> str:
+    return handler.stack

@@ -1,0 +1,106 @@
+"""What the workers do, as values: when they are hung, and how it fits into a row."""
+
+import re
+import sys
+from types import FrameType
+
+import pytest
+from attrs import evolve
+
+from lanelog._engine.working.stacks import STACK_CHARACTERS, text_of
+from lanelog._workload import COLUMN_BYTES, RunningHandler, Workload, parsed, patience
+
+
+def of(
+    *, workers: int = 4, busy: int = 4, quiet: float = 30.0, longest: float = 0.0, timeout: float = 60.0
+) -> Workload:
+    return Workload(
+        host="vm",
+        pid=23734,
+        workers=workers,
+        busy=busy,
+        quiet=quiet,
+        longest=longest,
+        patience=patience(timeout, longest),
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "hung"),
+    [
+        (of(), True),
+        (of(quiet=29.9), False),
+        (of(busy=3), False),
+        (of(workers=0, busy=0), False),
+        (of(timeout=1200.0, quiet=599.9), False),
+        (of(timeout=1200.0, quiet=600.0), True),
+        (of(longest=20.0, quiet=59.9), False),
+        (of(longest=20.0, quiet=60.0), True),
+    ],
+)
+def test_hung_is_all_busy_and_none_ended_for_longer_than_is_normal(found: Workload, *, hung: bool) -> None:
+    """30 s, half of the visibility time-out, and three times the longest run: whichever is most."""
+    assert found.hung is hung
+
+
+def handler(key: str, stack: str) -> RunningHandler:
+    return RunningHandler(topic="t", key=key, offset=1, seconds=12.0, stack=stack)
+
+
+@pytest.mark.parametrize("filling", ["x", "é", "株", "🙂", "\0", "\udc80"])
+def test_what_is_written_fits_and_is_read_again(filling: str) -> None:
+    """Whatever the characters of paths and keys: the handlers that began last are left out, if need be."""
+    whole = Workload(
+        host="vm",
+        pid=1,
+        workers=8,
+        busy=8,
+        quiet=12.0,
+        longest=0.0,
+        patience=30.0,
+        handlers=tuple(handler(f"{number}{filling * 254}", filling * STACK_CHARACTERS) for number in range(8)),
+    )
+    text = whole.dumped()
+    assert len(text.encode()) <= COLUMN_BYTES
+    again = parsed(text)
+    assert again is not None
+    assert again.handlers == whole.handlers[: len(again.handlers)] != ()
+    assert (len(again.handlers) == 8) is (filling == "x")
+
+
+def test_fields_of_a_newer_version_are_ignored() -> None:
+    """A row of a later version is read as far as it is known."""
+    text = of().dumped()
+    assert parsed(text.replace("{", '{"later":1,', 1)) == of()
+
+
+@pytest.mark.parametrize("name", ["pid", "workers", "busy", "quiet", "longest", "patience", "seconds"])
+@pytest.mark.parametrize("number", ["-1", "9007199254740992", "1e999", "NaN", "9" * 5000, '"7"', "null"])
+def test_a_row_with_an_absurd_number_says_nothing(name: str, number: str) -> None:
+    """No time without an end reaches status, and no number of a process that `kill` would take for many."""
+    text = evolve(of(), handlers=(handler("k", "f"),)).dumped()
+    assert parsed(text) is not None
+    absurd, count = re.subn(rf'"{name}":[0-9.]+', f'"{name}":{number}', text)
+    assert count == 1
+    assert parsed(absurd) is None
+
+
+def test_no_process_has_the_number_zero() -> None:
+    """`kill` would take it for the whole group of the shell."""
+    assert parsed(of().dumped().replace('"pid":23734', '"pid":0')) is None
+
+
+def deep(depth: int) -> FrameType:
+    return sys._getframe() if depth == 0 else deep(depth - 1)
+
+
+def test_a_stack_is_cut_at_its_outer_end() -> None:
+    """Where the thread stands is kept, within 4 KiB; the engine's frames are none of the handler's."""
+    here = test_a_stack_is_cut_at_its_outer_end.__code__
+    shallow = text_of(deep(2), here).splitlines()
+    assert len(shallow) == 3
+    assert all(line.endswith("in deep") for line in shallow)
+    cut = text_of(deep(500), here)
+    assert len(cut) <= STACK_CHARACTERS
+    first, *_, last = cut.splitlines()
+    assert (first, last) == ("…", shallow[-1])
