@@ -212,6 +212,10 @@ def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
     found = {each.topic: each for each in lanelog_client.admin.status().problems}
     assert {topic: each.reason for topic, each in found.items()} == {"few": None, "many": None, "some": "r-81f5"}
     assert found["few"].detail == "1 dead letter"
+    monkeypatch.setattr(status, "EXPLAINED", 9)
+    monkeypatch.setattr(status, "LETTERS_TOGETHER", 2)
+    found = {each.topic: each for each in lanelog_client.admin.status().problems}
+    assert {topic for topic, each in found.items() if each.reason} == {"some"}
     assert found["few"].command == "lanelog dlq list few --reasons"
 
 
