@@ -1,5 +1,7 @@
 """What the workers of a member do: how many are busy, since when none has ended, and where the longest stand.
 
+Beside it: how often threads of that client waited for a connection.
+
 Owns these values, their form in a heartbeat row, and what *hung* means. Looks at no thread and at no table.
 """
 
@@ -57,6 +59,8 @@ class Workload:
 
     At least 30, half of `visibility_timeout`, and three times `longest`.
     """
+    pool_waits: int = 0
+    """How often a thread has waited for a connection of that client's pool, since the client was made."""
     handlers: tuple[RunningHandler, ...] = ()
     """Those that had run for 10 seconds or more, the longest first: up to eight."""
 
@@ -88,6 +92,7 @@ def parsed(text: str) -> Workload | None:
             quiet=float(_usable(found["quiet"])),
             longest=float(_usable(found["longest"])),
             patience=float(_usable(found["patience"])),
+            pool_waits=int(_usable(found.get("pool_waits", 0))),
             handlers=tuple(
                 RunningHandler(
                     topic=str(each["topic"]),

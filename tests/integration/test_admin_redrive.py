@@ -13,6 +13,7 @@ import pytest
 import lanelog
 from lanelog import Client, Message, Reject
 from lanelog._database import NOW_MS
+from lanelog._reasons import names_of
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, letters, refuse
 from support.sql import delivery_rows, one, rows, watermark
@@ -134,10 +135,11 @@ def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason
     lanelog_client: Client, raw: Any
 ) -> None:
     """Each choice takes what it names and nothing else, tells what is not there, and dry_run changes nothing."""
-    give_up(lanelog_client, raw, [("k", str(n)) for n in range(6)] + [("l", "0")])
+    words = ["zero", "one", "two", "three", "four", "five"]
+    give_up(lanelog_client, raw, [("k", word) for word in words] + [("l", "zero")])
     admin = lanelog_client.admin
     by_original = {letter.original_id: letter for letter in admin.dead_letters("t", "a")}
-    chosen = [by_original["k-1"].id, "k-2", "no such id"]
+    chosen = [by_original["k-one"].id, "k-two", "no such id"]
     dry = admin.redrive("t", "a", ids=chosen, dry_run=True)
     assert (dry.messages, dry.missing, dry.dry_run) == (2, 1, True)
     assert len(admin.dead_letters("t", "a")) == 7
@@ -145,17 +147,93 @@ def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason
     assert admin.redrive("t", "a", ids=chosen, dry_run=False) == lanelog.admin.Redriven(
         topic="t", group="a", to_topic="t", messages=0, keys=0, missing=3, remaining=0, delay=0.0, dry_run=False
     )
-    assert admin.delete_dead_letters("t", "a", reason="no 0", dry_run=True).messages == 2
-    deleted = admin.delete_dead_letters("t_dlq", "a", reason="no 0", dry_run=False)
+    assert admin.delete_dead_letters("t", "a", reason="no zero", dry_run=True).messages == 2
+    deleted = admin.delete_dead_letters("t_dlq", "a", reason="no zero", dry_run=False)
     assert (deleted.topic, deleted.messages, deleted.keys) == ("t", 2, 2)
-    assert admin.delete_dead_letters("t", "a", reason="no 0", dry_run=False).messages == 0
-    assert admin.redrive("t_dlq", "a", reason="no 4", dry_run=False).messages == 1
-    assert [letter.original_id for letter in admin.dead_letters("t", "a")] == ["k-3", "k-5"]
+    assert admin.delete_dead_letters("t", "a", reason="no zero", dry_run=False).messages == 0
+    assert admin.redrive("t_dlq", "a", reason="no four", dry_run=False).messages == 1
+    assert [letter.original_id for letter in admin.dead_letters("t", "a")] == ["k-three", "k-five"]
     assert admin.redrive("t", "a", all=True, dry_run=False).messages == 2
     seen = Record()
     with lanelog_client.subscribe("t", "a", lambda m: seen(m.payload)):
         eventually(lambda: watermark(raw, "a", "t", "k") == 6 + 5)
-    assert seen.items == [b"1", b"2", b"4", b"3", b"5"]
+    assert seen.items == [b"one", b"two", b"four", b"three", b"five"]
+
+
+def test_a_short_name_takes_exactly_the_dead_letters_of_its_reason(lanelog_client: Client, raw: Any) -> None:
+    """Those whose errors differ in an address are one reason; the name takes all of them, and none of another reason.
+
+    A repetition finds none, whether it puts back or deletes.
+    """
+    carts_held = [("k", f"cart at 0x7f{number:06x}") for number in range(40)]
+    give_up(lanelog_client, raw, [*carts_held[:20], ("k", "stock"), ("l", "stock"), *carts_held[20:]])
+    admin = lanelog_client.admin
+    carts, stock = admin.dead_letter_reasons("t")
+    assert (carts.reason, carts.count, carts.keys) == ("no cart at #", 40, 1)
+    assert (stock.reason, stock.count, stock.keys) == ("no stock", 2, 2)
+    found = admin.dead_letters("t", reason=carts.name)
+    assert found == admin.dead_letters("t", "a", reason=carts.reason)
+    assert {letter.reason for letter in found} == {carts.reason}
+    assert admin.redrive("t", "a", reason=carts.name, dry_run=True).messages == 40
+    assert admin.redrive("t", "a", reason=carts.name, limit=3, dry_run=False).messages == 3
+    assert admin.redrive("t", "a", reason=carts.name, dry_run=False).messages == 37
+    assert admin.redrive("t", "a", reason=carts.name, dry_run=False).messages == 0
+    assert [letter.reason for letter in admin.dead_letters("t")] == [stock.reason] * 2
+    assert admin.delete_dead_letters("t", "a", reason=stock.name, key="l", dry_run=False).messages == 1
+    assert admin.delete_dead_letters("t", "a", reason=stock.name, dry_run=False).messages == 1
+    assert admin.delete_dead_letters("t", "a", reason=stock.name, dry_run=False).messages == 0
+    assert {act.choice for act in admin.audit("t")} >= {"reason no cart at #", "reason no stock, key l"}
+
+
+def test_a_short_name_of_two_reasons_is_refused_with_longer_ones(lanelog_client: Client, raw: Any) -> None:
+    """Nothing is taken: not even the dead letters before the second reason's first one. The longer names take one each.
+
+    A reason that looks like the name of another one is ambiguous, too.
+    """
+    by_name: dict[str, str] = {}
+    for word in map("".join, itertools.product("abcdefgh", repeat=4)):
+        (name,) = names_of([f"no {word}"]).values()
+        if name in by_name:
+            break
+        by_name[name] = word
+    one, other = by_name[name], word
+    give_up(lanelog_client, raw, [("k", one), ("k", "third"), ("l", other), ("m", one)])
+    admin = lanelog_client.admin
+    longer = {each.reason: each.name for each in admin.dead_letter_reasons("t")}
+    assert len({longer[f"no {one}"], longer[f"no {other}"]}) == 2
+    for verb in (admin.redrive, admin.delete_dead_letters):
+        with pytest.raises(lanelog.ConfigurationError, match=f"{name} is the name of 2 reasons") as refused:
+            verb("t", "a", reason=name, limit=1, dry_run=False)
+        assert longer[f"no {one}"] in str(refused.value)
+        assert longer[f"no {other}"] in str(refused.value)
+    with pytest.raises(lanelog.ConfigurationError, match="2 reasons"):
+        admin.dead_letters("t", reason=name)
+    assert len(admin.dead_letters("t")) == 4
+    assert admin.redrive("t", "a", reason=longer[f"no {other}"], dry_run=False).messages == 1
+    assert admin.redrive("t", "a", reason=name, dry_run=False).messages == 2  # nobody shares it any more
+    assert [letter.reason for letter in admin.dead_letters("t")] == ["no third"]
+
+
+def test_dead_letters_of_a_reason_are_looked_for_a_bounded_number_at_a_time(lanelog_client: Client, raw: Any) -> None:
+    """Each page says how far it looked; one after another, they have each dead letter of the reason once."""
+    give_up(lanelog_client, raw, [(f"k{n}", "rare" if n % 5 == 3 else "usual") for n in range(10)])
+    admin = lanelog_client.admin
+    pages, after = [], None
+    while not pages or after is not None:
+        page = admin.dead_letter_page("t", "a", reason="no rare", after=after, most=3)
+        after = page.after
+        pages.append(page)
+    assert [page.looked for page in pages] == [3, 3, 3, 1]
+    assert [page.after for page in pages] == [("t_dlq", f"k{n}", 1) for n in (2, 5, 8)] + [None]
+    assert [letter.key for page in pages for letter in page.letters] == ["k3", "k8"]
+    full = admin.dead_letter_page("t", limit=9)
+    assert (len(full.letters), full.looked, full.after) == (9, 9, ("t_dlq", "k8", 1))
+    assert admin.dead_letter_page("t", limit=10).after is None
+    counted = admin.count_dead_letters("t", most=4)
+    assert (counted.looked, counted.complete) == (4, False)
+    assert [(each.reason, each.count) for each in counted.reasons] == [("no usual", 3), ("no rare", 1)]
+    every = admin.count_dead_letters("t", most=10)
+    assert (every.looked, every.complete, every.reasons) == (10, True, admin.dead_letter_reasons("t"))
 
 
 @pytest.mark.thorough

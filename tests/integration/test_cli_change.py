@@ -138,6 +138,28 @@ def test_a_redrive_is_narrowed_by_key_time_and_number(command: Command, shop: la
     assert last["choice"].endswith("Z, at most 5")
 
 
+def test_a_deletion_is_narrowed_as_a_redrive_is(command: Command, shop: lanelog.Client) -> None:
+    """By key, time and number: the preview says what it would take, and the deletion takes that and no more."""
+    line = ("dlq", "delete", "merge", "builders")
+    took = "{} of builders in {}"
+    assert took.format("would delete 2 dead letters", "1 lane") in command(*line, "--key", "bad").stdout
+    assert took.format("0 dead letters", "0 lanes") in command(*line, "--all", "--key", "good").stdout
+    assert took.format("2 dead letters", "1 lane") + ", given up since 2" in command(*line, "--since", "-1h").stdout
+    assert took.format("0 dead letters", "0 lanes") in command(*line, "--since", "+1h").stdout
+    assert "exactly one of --id, --reason and --all" in command(*line, "--limit", "1", status=2).stderr
+    _, second = (each.id for each in shop.admin.dead_letters("merge"))
+    assert took.format("would delete 1 dead letter", "1 lane") in command(*line, "--all", "--limit", "1").stdout
+    done = command(*line, "--all", "--limit", "1", "--why", "test data", "--execute").stdout
+    assert took.format("deleted 1 dead letter", "1 lane") in done
+    assert [each.id for each in shop.admin.dead_letters("merge")] == [second]
+    command(*line, "--key", "bad", "--since", "-1h", "--limit", "5", "--execute")
+    assert shop.admin.dead_letters("merge") == []
+    last, first = command.json("audit", "merge")[:2]
+    assert (first["choice"], first["reason"]) == ("all, at most 1", "test data")
+    assert last["choice"].startswith("all, key bad, since 2")
+    assert last["choice"].endswith("Z, at most 5")
+
+
 def test_retry_ends_what_waits(command: Command, shop: lanelog.Client, raw: Any) -> None:
     """Without --execute it goes on waiting, and a second time nothing waits; JSON has the offsets."""
     Situations(raw, "merge", "builders").row("good", 4, retry_count=1, due=3600.0)
@@ -202,7 +224,12 @@ def test_dead_letters_are_listed_shown_and_chosen(command: Command, shop: lanelo
     first, second = (letter["id"] for letter in command.json("dlq", "list", "merge"))
     assert [line[:3] for line in lines] == [["merge_dlq", "bad", "1"], ["merge_dlq", "bad", "2"]]
     assert command.json("dlq", "list", "merge_dlq", "builders") == command.json("dlq", "list", "merge")
-    assert [line[2] for line in command.table("dlq", "list", "merge", "--reasons")[1]] == ["1", "1"]
+    heads, lines = command.table("dlq", "list", "merge", "--reasons")
+    name = "r-3a46"
+    assert [line[2:4] + line[-2:] for line in lines] == [["2", "1", name, "no branch #"]]
+    assert command.json("dlq", "list", "merge", "--reason", name) == command.json("dlq", "list", "merge")
+    assert command.json("dlq", "list", "merge", "--reason", "no branch #") == command.json("dlq", "list", "merge")
+    assert command.json("dlq", "list", "merge", "--reason", "no other") == []
     text = command("dlq", "show", "merge", "bad", first).stdout
     assert text == command("dlq", "show", "merge", "bad", "1").stdout
     assert "original     offset 1 of merge" in text
@@ -214,7 +241,9 @@ def test_dead_letters_are_listed_shown_and_chosen(command: Command, shop: lanelo
         "1 id given: no dead letter of builders (any more)",
     ]
     assert "redriven or deleted already" in command("dlq", "show", "merge_dlq", "bad", first).stdout
-    command("dlq", "delete", "merge", "builders", "--reason", "no branch 2", "--execute")
+    wrong = command("dlq", "delete", "merge", "builders", "--reason", "no branch 2", "--execute", status=2).stderr
+    assert wrong == f"Error: reasons have # for numbers and ids: those like this one are 'no branch #', or {name}\n"
+    command("dlq", "delete", "merge", "builders", "--reason", name, "--execute")
     assert command.json("dlq", "list", "merge") == []
 
 

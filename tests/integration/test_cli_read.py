@@ -210,8 +210,12 @@ def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
     monkeypatch.setattr(status, "LETTERS", 2)
     monkeypatch.setattr(status, "EXPLAINED", 1)
     found = {each.topic: each for each in lanelog_client.admin.status().problems}
-    assert {topic: each.reason for topic, each in found.items()} == {"few": None, "many": None, "some": "boom"}
+    assert {topic: each.reason for topic, each in found.items()} == {"few": None, "many": None, "some": "r-81f5"}
     assert found["few"].detail == "1 dead letter"
+    monkeypatch.setattr(status, "EXPLAINED", 9)
+    monkeypatch.setattr(status, "LETTERS_TOGETHER", 2)
+    found = {each.topic: each for each in lanelog_client.admin.status().problems}
+    assert {topic for topic, each in found.items() if each.reason} == {"some"}
     assert found["few"].command == "lanelog dlq list few --reasons"
 
 
@@ -354,11 +358,11 @@ def test_status_of_pauses_dead_letters_and_missing_members(
     assert [(each["what"], each["command"]) for each in found] == [
         ("nobody consumes", "lanelog members orders billing"),
         ("paused", "lanelog resume mail post"),
-        ("dead letters", """lanelog dlq redrive orders billing --reason 'it'"'"'s bad'"""),
+        ("dead letters", "lanelog dlq redrive orders billing --reason r-8c8a"),
     ]
     assert found[1]["detail"] == "by ann: deploy; 0 messages waiting"
     command("resume", "mail", "post")
-    command("dlq", "redrive", "orders", "billing", "--reason", "it's bad", "--execute")
+    command("dlq", "redrive", "orders", "billing", "--reason", "r-8c8a", "--execute")
     command("delete-group", "orders", "billing", "--execute")
     assert command.json("status")["problems"] == []
 
@@ -442,6 +446,39 @@ def test_tail_of_a_lane_is_the_same_among_any_number_of_lanes(lanelog_client: la
     assert "no topic 'other'" in refused(lanelog_client.admin.tail, "other", "a")
 
 
+def test_tail_of_a_topic_prints_the_newest_messages_of_all_lanes(
+    command: Command, lanelog_client: lanelog.Client, raw: Any
+) -> None:
+    """As they were inserted, the newest last; with --follow it goes on from there. It says which lanes it left out."""
+    for number in range(1, 13):
+        lanelog_client.publish("merge", f"k{number % 3}", f"m{number}")
+        rows(raw, "UPDATE queue_messages SET created_at = %s WHERE payload = %s", 1000 * number, f"m{number}")
+
+    def payloads(*arguments: str) -> list[str]:
+        return [line.split()[-1] for line in command("tail", "merge", *arguments).stdout.splitlines()]
+
+    assert payloads() == [f"m{number}" for number in range(3, 13)]
+    assert payloads("-n", "2") == ["m11", "m12"]
+    assert payloads("-n", "0") == []
+    assert payloads("-n", "50") == [f"m{number}" for number in range(1, 13)]
+    lines = command("tail", "merge", "-n", "2", "--json").stdout.splitlines()
+    assert [json.loads(line)["key"] for line in lines] == ["k2", "k0"]
+    rows(raw, "DELETE FROM queue_messages WHERE partition_key = 'k0'")
+    assert payloads("-n", "3") == ["m8", "m10", "m11"]
+
+
+def test_tail_of_a_topic_says_which_lanes_it_left_out(
+    command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their number, on standard error: messages of others may be newer."""
+    lanelog_client.publish_many("merge", [(key, key.encode()) for key in "abc"])
+    assert command("tail", "merge").stderr == ""
+    monkeypatch.setattr(_messages, "_LANES", 2)
+    told = "only the first 2 of 3 lanes by key are looked at: name a KEY\n"
+    assert command("tail", "merge").stderr == told
+    assert command("tail", "merge", "a").stderr == ""
+
+
 def test_watch_looks_again_until_it_is_stopped(
     command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,6 +518,9 @@ def test_tail_follows(
     seen = [(line.split()[0], line.split()[-1]) for line in text.splitlines()]
     assert [what for lane, what in seen if lane == "k"] == ["1a", "1b", "2a", "2b"]
     assert [lane for lane, _ in seen if lane != "k"] == ([] if key else ["new-1", "new-2"])
+    looks = 0
+    text = command("tail", "merge", *([key] if key else []), "-n", "1", "--follow").stdout
+    assert [line.split()[-1] for line in text.splitlines()][: 2 if key else 1] == (["2b", "1a"] if key else ["n"])
 
 
 @pytest.mark.thorough

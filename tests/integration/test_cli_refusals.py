@@ -71,7 +71,7 @@ WRONG: list[tuple[str, str]] = [
     ("show merge --id nope", " of topic 'merge': never there, or collected"),
     ("show merge good --raw", "--raw is for one message"),
     ("show merge good 1 --from 1", "--from is for a list"),
-    ("tail merge", "without KEY"),
+    ("tail merge -n -1", "-n"),
     ("publish merge good x --metadata nonsense", "write NAME=VALUE"),
     ("publish merge good x --file -", "not both"),
     ("publish merge good --file /nonexistent", "No such file"),

@@ -206,6 +206,39 @@ def test_colour_is_for_terminals_that_want_it(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topics",
+        "tail merge",
+        "publish merge k again",
+        "pause merge builders",
+        "schedule add nightly '30 2 * * *' reports k sales",
+        "maintain --once",
+        "migrate",
+        "metrics --listen 127.0.0.1:0",
+        "web --listen 127.0.0.1:0",
+    ],
+)
+def test_the_first_line_names_the_database(
+    terminal: Terminal, lanelog_client: lanelog.Client, lanelog_url: str, line: str
+) -> None:
+    """Of every verb that asks one, for people alone: a pipe and --json have no such line."""
+    lanelog_client.publish("merge", "k", b"1")
+    lanelog_client.subscribe("merge", "builders", lambda _message: None).stop()
+    config = ConnectConfig.from_url(lanelog_url)
+    child = terminal(*shlex.split(line))
+    child.expect_exact("\r\n")
+    assert bare(child.before) == f"{config.database} at {config.host}:{config.port}"
+    if "--listen" in line:
+        child.expect("http://")
+        child.sendintr()
+    assert ended(child) == 0
+    if "--listen" not in line:
+        assert " at 127.0.0.1:" not in Command(lanelog_url)(*shlex.split(line)).stdout
+
+
+@pytest.mark.thorough
 def test_a_follower_shows_messages_as_they_come(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
     """Line by line, without what would steer the terminal; Ctrl-C ends it with status 0."""
     lanelog_client.publish("merge", "k", b"first")

@@ -938,10 +938,10 @@ def test_the_card_of_dead_letters_offers_what_its_command_does(
         (button,) = re.findall(r'<a class="button" [^>]*href="(.*?)">Redrive…', card)
         preview = visitor.send("GET", unescape(button)).text
         assert re.findall(r"<p>(\d+) dead letters? with", preview) == [str(told["messages"])]
-    left = {(each.group, each.reason): each.count for each in lanelog_client.admin.dead_letter_reasons(topic)}
+    left = {(each.group, each.name): each.count for each in lanelog_client.admin.dead_letter_reasons(topic)}
     (action,) = re.findall(r'<form method="post" action="(.*?)"', preview)
     assert visitor.post(unescape(action), why="it is mended").status_code == 200
-    now = {(each.group, each.reason): each.count for each in lanelog_client.admin.dead_letter_reasons(topic)}
+    now = {(each.group, each.name): each.count for each in lanelog_client.admin.dead_letter_reasons(topic)}
     (gone,) = left.keys() - now.keys()
     assert left[gone] == told["messages"]
     assert set(gone) <= set(words)
@@ -949,7 +949,8 @@ def test_the_card_of_dead_letters_offers_what_its_command_does(
 
 def test_dead_letters_are_read_page_by_page(lanelog_client: lanelog.Client) -> None:
     """Whatever their number, a page has 25 of them and 10 reasons, and none is left out between two pages."""
-    lanelog_client.publish_many("t", [(f"k{number // 2:02}", f"reason {number}".encode()) for number in range(60)])
+    words = [f"reason {'abcdef'[number // 10]}{'abcdefghij'[number % 10]}" for number in range(60)]
+    lanelog_client.publish_many("t", [(f"k{number // 2:02}", word.encode()) for number, word in enumerate(words)])
     with lanelog_client.subscribe("t", "g", saying, start="earliest") as subscription:
         eventually(lambda: subscription.stats().dead_lettered == 60)
     visitor = Visitor(dashboard(lanelog_client))
@@ -966,15 +967,16 @@ def test_dead_letters_are_read_page_by_page(lanelog_client: lanelog.Client) -> N
     pages = read("/dead-letters?topic=t", "Next page", r'href="/message\?[^"]*key=(k\d+)&amp;offset=(\d+)')
     assert [len(page) for page in pages] == [25, 25, 10]
     assert len({letter for page in pages for letter in page}) == 60
-    reasons = read("/dead-letters?topic=t", r"\d+ more reasons?", r">(reason \d+)</a>")
+    reasons = read("/dead-letters?topic=t", r"\d+ more reasons?", r">(reason [a-j]+)</a>")
     assert [len(page) for page in reasons] == [10] * 6
     assert len({reason for page in reasons for reason in page}) == 60
 
 
 def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog.Client) -> None:
-    """Each reason leads to its dead letters; no choice shows those of another one."""
-    reasons = ["no such branch", "it's 100 % _full\\"]
-    lanelog_client.publish_many("t", [(f"k{number}", reasons[number % 2].encode()) for number in range(12)])
+    """Each reason leads to its dead letters by its short name; no choice shows those of another one."""
+    reasons = ["no such branch", "it's # % _full\\"]
+    errors = [reasons[number % 2].replace("#", f"{number + 10}.5") for number in range(12)]
+    lanelog_client.publish_many("t", [(f"k{number}", error.encode()) for number, error in enumerate(errors)])
     for group in ("g", "h"):
         with lanelog_client.subscribe("t", group, saying, start="earliest") as subscription:
             eventually(lambda subscription=subscription: subscription.stats().dead_lettered == 12)
@@ -987,7 +989,9 @@ def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog
     assert sorted(keys(prefix="k1", group="h", reason=reasons[1])) == ["k1", "k11"]
     assert keys(prefix="%") == keys(prefix="_") == []
     page = visitor.get("/dead-letters", topic="t").text
-    (address, *_) = re.findall(r'<a href="(/dead-letters\?[^"]*reason=it[^"]*)"', page)
+    name = next(each.name for each in admin.dead_letter_reasons("t", "g") if each.reason == reasons[1])
+    (address, *_) = re.findall(rf'<a href="(/dead-letters\?[^"]*reason={name}[^"]*)"', page)
+    assert sorted(keys(prefix="k1", group="h", reason=name)) == ["k1", "k11"]
     listed = visitor.send("GET", unescape(address)).text
     assert "<h2>6 dead letters</h2>" in listed
     assert "ago</span>" in listed

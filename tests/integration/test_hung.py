@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+import lanelog
 from lanelog import Client, Message, Subscription
 from lanelog._workload import parsed
 from lanelog.admin import Problem, Rank, Workload
@@ -217,6 +218,22 @@ def test_command_line_and_dashboard_show_where_the_handlers_stand(
     assert page.status_code == HTTPStatus.OK
     assert "4 of 4 workers of vm-23734 are busy" in page.text
     assert "in Locked.wait_for_the_lock" in page.text
+
+
+def test_members_show_who_waited_for_a_connection(lanelog_url: str, command: Command) -> None:
+    """With the next heartbeat, and only if some thread did: the column is a finding."""
+    with lanelog.connect(lanelog_url, pool_size=2) as client:
+        client.subscribe("t", "g", lambda _message: None, **BEATS)
+        eventually(lambda: workload(client))
+        assert "POOL-WAITS" not in command("members", "t", "g").stdout
+        with client.transaction(), client.transaction():
+            waits = threading.Thread(target=client.publish, args=("t", "a", b"x"))
+            waits.start()
+            eventually(lambda: client.measures().pool_waits)
+        waits.join(15)
+        eventually(lambda: (found := workload(client)) and found.pool_waits == client.measures().pool_waits)
+        heads, ((*cells,),) = command.table("members", "t", "g")
+        assert cells[heads.index("POOL-WAITS")] == str(client.measures().pool_waits)
 
 
 def test_long_builds_are_no_incident(lanelog_client: Client, locked: Locked, raw: Any) -> None:

@@ -1,5 +1,6 @@
 """The analyses over small logs whose results are worked out by hand."""
 
+import random
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from lanelog._reasons import reason_of
 from lanelog.spark import analytics
 from support.spark import frame, ms, same
 
@@ -190,6 +192,20 @@ def test_a_reason_is_the_first_line_without_its_numbers(spark: SparkSession) -> 
     errors = frame(spark, "last_error string", *((error,) for error in reasons))
     found = errors.select("last_error", analytics.reason_of("last_error").alias("reason")).collect()
     assert {row.last_error: row.reason for row in found} == reasons
+
+
+def test_spark_finds_the_reasons_that_administration_finds(spark: SparkSession) -> None:
+    """Of whatever errors, made of pieces that stand in errors: one function is the other one, in Java."""
+    pieces = [
+        *("order", " ", "#", "0x7f3a", "0XBEEF", "12", "3.5", ",", "-", "_", "feedfacebeef", "3f786850e387", "I", "é"),
+        *("\n", "\t", "\r", "\x0b", "\x0c", "\x1c", "\u2028", "\xa0", "\u0663", "\u0130", "\u017f", "x" * 190),
+        *("6f1c2a9e-11d2-4c3b-9a55-0123456789ab", "AAAAAAAA-BBBB-CCCC-DDDD-EEEEEEEEEEEE", "Z" * 900, GLYPH),
+    ]
+    chance = random.Random(0)
+    errors = {"".join(chance.choices(pieces, k=chance.randrange(12))) for _ in range(3000)}
+    made = frame(spark, "last_error string", *((error,) for error in errors))
+    found = made.select("last_error", analytics.reason_of("last_error").alias("reason")).collect()
+    assert {row.last_error: row.reason for row in found} == {error: reason_of(error) for error in errors}
 
 
 def test_dead_letters_are_grouped_by_reason(spark: SparkSession) -> None:

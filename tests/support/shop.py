@@ -66,7 +66,9 @@ LOOKS = (
     Verb("history", ("merge", "builders"), line="history merge builders"),
     Verb("history", ("merge", "builders"), {"key": "good"}, line="history merge builders --key good"),
     Verb("dead_letters", ("merge",), line="dlq list merge"),
-    Verb("dead_letter_reasons", ("merge",), line="dlq list merge --reasons"),
+    Verb("dead_letter_reasons", ("merge",)),
+    Verb("dead_letter_page", ("merge",), {"reason": "r-4f2a"}, line="dlq list merge --reason r-4f2a"),
+    Verb("count_dead_letters", ("merge",), line="dlq list merge --reasons"),
     Verb("scheduled", ("merge",), line="scheduled list merge"),
     Verb("scheduled_counts"),
     Verb("schedules", line="schedule list"),
@@ -80,6 +82,7 @@ LOOKS = (
     Verb("", line="lag mer* build*"),
     Verb("", line="lag merge builders --sql"),
     Verb("tail", ("merge", "good"), line="tail merge good"),
+    Verb("tail", ("merge",), line="tail merge"),
     Verb("", line="dlq show merge bad {letter}"),
 )
 CHANGES = (

@@ -14,6 +14,7 @@ import pytest
 from rich.text import Text
 
 from lanelog._engine.contradictions import Contradiction
+from lanelog._reasons import names_of
 from lanelog.admin import (
     DeadLetterReason,
     GroupInfo,
@@ -84,6 +85,7 @@ def reason(text: str, count: int) -> DeadLetterReason:
         dead_letter_topic="merge_dlq",
         group="builders",
         reason=text,
+        name=names_of([text])[text],
         count=count,
         keys=1,
         oldest_failed_at=WHEN,
@@ -264,9 +266,9 @@ def test_dead_letters_by_reason() -> None:
     """The three most frequent ones with the command that puts them back, the others in one line."""
     found = of_letters(TOPIC, [reason("rare", 1), reason("it's bad", 5), reason("x", 2), reason("y\x1b", 3)])
     assert [each.command for each in found] == [
-        """lanelog dlq redrive merge builders --reason 'it'"'"'s bad'""",
-        "lanelog dlq list merge --reasons",  # a reason that cannot be typed
-        "lanelog dlq redrive merge builders --reason x",
+        "lanelog dlq redrive merge builders --reason r-8c8a",
+        "lanelog dlq redrive merge builders --reason r-ed9b",  # a reason that cannot be typed has a name, too
+        "lanelog dlq redrive merge builders --reason r-2d71",
         "lanelog dlq list merge --reasons",
     ]
     assert found[0].since == "2026-01-31T12:00:00Z"
@@ -442,7 +444,9 @@ def test_dead_letters_of_several_topics_are_one_line_each() -> None:
     assert merge.endswith(", and 1 reason more")
     assert len(merge) <= 78
     assert other == "    orders: 1 message: y"
-    assert "dlq redrive merge builders --reason x" in "".join(plain(told(of_letters(TOPIC, [reason("x", 2)]), most=9)))
+    assert "dlq redrive merge builders --reason r-2d71" in "".join(
+        plain(told(of_letters(TOPIC, [reason("x", 2)]), most=9))
+    )
 
 
 def test_a_hung_process_shows_where_its_handlers_stand() -> None:

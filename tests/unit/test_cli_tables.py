@@ -323,12 +323,12 @@ ENTRIES = [[f"PROBLEM {n}  merge builders", "    its detail", "    $ lanelog " +
 
 
 def test_a_list_is_cut_to_the_height_of_the_terminal() -> None:
-    """The worst stay, whole, and so does what was left out of the look; the rest is counted. `--wide` shows all."""
+    """The worst stay, whole, and so does what was left out of the look; the rest is counted. `--all` shows all."""
     answer = Answer(data=None, before=["16 problems", ""], entries=ENTRIES, left_out="only the first 9 topics")
     lines = [line.plain for line in on_screen(answer, 80, 24)]
     assert sum(max(1, -(-len(line) // 80)) for line in lines) <= 23
     assert [line for line in lines if line.startswith("PROBLEM")] == [f"PROBLEM {n}  merge builders" for n in range(3)]
-    assert lines[-3:] == ["… 13 more: --wide shows all, --watch scrolls", "", "only the first 9 topics"]
+    assert lines[-3:] == ["… 13 more: --all, or --watch scrolls", "", "only the first 9 topics"]
     assert sum(line.plain.startswith("PROBLEM") for line in on_screen(answer, None)) == 16
     (worst,) = [line.plain for line in on_screen(answer, 80, 3) if line.plain.startswith("PROBLEM")]
     assert worst == "PROBLEM 0  merge builders"
@@ -338,7 +338,34 @@ def test_a_table_without_room_gives_way_to_the_problems() -> None:
     """If both have room, both are shown."""
     answer = Answer(data=None, before=["1 problem", ""], entries=ENTRIES[:1], table=Table(LANES, [lane()] * 20, NOW))
     assert len(on_screen(answer, 80, 40)) == 27
-    assert [line.plain for line in on_screen(answer, 80, 24)][-1] == "… the table: --wide shows it"
+    assert [line.plain for line in on_screen(answer, 80, 24)][-1] == "… the table: --all shows it"
+
+
+@pytest.mark.parametrize("width", [80, 30])
+def test_a_table_is_cut_to_the_height_of_the_terminal(width: int) -> None:
+    """The first rows stay; the others are counted, and every line below stays whole. A low terminal shows three."""
+    total = "lag 240 in 120 of 120 lanes; the first 120 are listed, there may be more"
+    answer = Answer(
+        data=None, database="shop at db-1:3306", table=Table(LANES, [lane(key=f"k{n:03}") for n in range(120)], NOW),
+        summary="120 lanes", total=total, left_out="only the first 9 topics were looked at",
+    )  # fmt: skip
+
+    def seen(height: int | None) -> list[str]:
+        return [line.plain for line in on_screen(answer, width, height)]
+
+    every = seen(None)
+    rows = [line for line in every if line.startswith("k")]
+    assert len(rows) == 120
+    for height in (24, 50, len(every) + 1, len(every)):
+        lines = seen(height)
+        left = [line for line in lines if line.startswith("… ")]
+        there = [line for line in lines if line.startswith("k")]
+        assert len(lines) == min(height - 1, len(every))
+        assert left == ([] if len(there) == 120 else [f"… {120 - len(there)} more: --all"])
+        assert [line.split()[0] for line in there] == [line.split()[0] for line in rows[: len(there)]]
+        assert " ".join(lines[-9:]).replace("  ", " ").endswith("only the first 9 topics were looked at")
+        assert all(word in " ".join(lines) for word in total.split())
+    assert len([line for line in seen(3) if line.startswith("k")]) == 3
 
 
 def test_the_line_below_a_table_is_never_cropped() -> None:

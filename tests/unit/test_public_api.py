@@ -16,7 +16,8 @@ NAMES = {
 }  # fmt: skip
 
 ADMIN_NAMES = {
-    "Admin", "AuditInfo", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding",
+    "Admin", "AuditInfo", "Contradiction", "DeadLetterCounts", "DeadLetterInfo", "DeadLetterPage", "DeadLetterReason",
+    "Deleted", "Figures", "Finding",
     "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState",
     "HistoryInfo", "LaneInfo", "LastMember", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState",
     "OffsetInfo",
@@ -72,9 +73,11 @@ Admin.scheduled: topic key limit
 Admin.scheduled_counts:
 Admin.cancel_scheduled: topic key id dry_run
 Admin.dead_letters: topic group reason key_prefix after limit
+Admin.dead_letter_page: topic group reason key_prefix after limit most
 Admin.dead_letter_reasons: topic group
+Admin.count_dead_letters: topic group most
 Admin.redrive: topic group ids reason all key since limit rate delay ttl max_deliveries to_topic progress dry_run
-Admin.delete_dead_letters: topic group ids reason all progress dry_run
+Admin.delete_dead_letters: topic group ids reason all key since limit progress dry_run
 Admin.seek: topic group key to dry_run
 Admin.pause: topic group key by reason dry_run
 Admin.resume: topic group key dry_run

@@ -72,9 +72,12 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
     """A row of a later version is read as far as it is known."""
     text = of().dumped()
     assert parsed(text.replace("{", '{"later":1,', 1)) == of()
+    without = text.replace('"pool_waits":0,', "")
+    assert without != text
+    assert parsed(without) == of()
 
 
-@pytest.mark.parametrize("name", ["pid", "workers", "busy", "quiet", "longest", "patience", "seconds"])
+@pytest.mark.parametrize("name", ["pid", "workers", "busy", "quiet", "longest", "patience", "pool_waits", "seconds"])
 @pytest.mark.parametrize("number", ["-1", "9007199254740992", "1e999", "NaN", "9" * 5000, '"7"', "null"])
 def test_a_row_with_an_absurd_number_says_nothing(name: str, number: str) -> None:
     """No time without an end reaches status, and no number of a process that `kill` would take for many."""

@@ -19,7 +19,8 @@ from lanelog.admin.operate.problem import Problem, Rank
 from lanelog.admin.operate.server import TableSize
 from lanelog.admin.operate.status import Status
 from lanelog.admin.types.messages import (
-    DeadLetterInfo, DeadLetterReason, GroupState, HistoryInfo, MessageInfo, ScheduledInfo)
+    DeadLetterCounts, DeadLetterInfo, DeadLetterPage, DeadLetterReason, GroupState, HistoryInfo, MessageInfo,
+    ScheduledInfo)
 from lanelog.admin.types.results import (
     AuditInfo, Deleted, Finding, GroupDeleted, Maintained, OpenLanes, Paused, Purged, Redriven, Released, Resumed,
     Retried, SchedulePaused, ScheduleRemoved, ScheduleResumed, ScheduleRun, Skipped, Sought, SoughtLane, TopicDeleted)
@@ -28,10 +29,11 @@ from lanelog.admin.types.topology import (
     TopicInfo)
 
 __all__ = [
-    "Admin", "AuditInfo", "Contradiction", "DeadLetterInfo", "DeadLetterReason", "Deleted", "Figures", "Finding",
-    "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo", "LaneInfo", "LastMember", "LeaseInfo",
-    "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo", "OpenLanes", "OwnerState", "Paused",
-    "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried", "RunningHandler", "ScheduleInfo",
-    "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduleRun", "ScheduledInfo", "ServerFigures",
-    "Skipped", "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted", "TopicInfo", "Workload",
+    "Admin", "AuditInfo", "Contradiction", "DeadLetterCounts", "DeadLetterInfo", "DeadLetterPage", "DeadLetterReason",
+    "Deleted", "Figures", "Finding", "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo",
+    "LaneInfo", "LastMember", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
+    "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried",
+    "RunningHandler", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduleRun",
+    "ScheduledInfo", "ServerFigures", "Skipped", "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted",
+    "TopicInfo", "Workload",
 ]

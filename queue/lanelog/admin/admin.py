@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from lanelog.admin.operate.figures import Figures, ServerFigures
     from lanelog.admin.operate.status import Status
     from lanelog.admin.types.messages import (
+        DeadLetterCounts,
         DeadLetterInfo,
+        DeadLetterPage,
         DeadLetterReason,
         HistoryInfo,
         MessageInfo,
@@ -176,17 +178,24 @@ class Admin:
         return topics.lag(self._database, topic, group)
 
     def tail(
-        self, topic: str, key: str | None = None, *, lines: int = 10, follow: bool = False, interval: Duration = 0.5
+        self,
+        topic: str,
+        key: str | None = None,
+        *,
+        lines: int | None = None,
+        follow: bool = False,
+        interval: Duration = 0.5,
     ) -> Iterator[MessageInfo]:
-        """Yield the last messages of a lane, and with `follow` the messages published from then on.
+        """Yield the last messages of a lane or of a topic, and with `follow` the messages published from then on.
 
         It settles nothing and registers no group. Topic and key are checked at the call, before the first message.
 
         Args:
             topic: The topic.
-            key: The key of one lane. None: all messages published to the topic from now on, over its first 10,000
-                lanes, each lane in its own order. This needs `follow`.
-            lines: How many messages from the end of the lane to begin with, 0 to 10,000.
+            key: The key of one lane. None: the first 10,000 lanes of the topic. The newest messages of these come by
+                the time at which they were inserted; those that follow, each lane in its own order.
+            lines: How many messages from the end to begin with, 0 to 10,000. None: 10; but 0 without a key and with
+                `follow`.
             follow: Wait for new messages, without end. Leave the loop to stop.
             interval: Seconds between two looks, at least 0.1.
         """
@@ -641,25 +650,63 @@ class Admin:
         Args:
             topic: The original topic, or a dead letter topic.
             group: Only dead letters of this group. None: of all groups.
-            reason: Only dead letters with this reason (`DeadLetterInfo.reason`). None: with any.
+            reason: Only dead letters with this reason (`DeadLetterInfo.reason`), or with the reason of this short name
+                (`DeadLetterReason.name`). None: with any. Dead letters are read until there are enough with the
+                reason; `dead_letter_page` reads a bounded number.
             key_prefix: Only dead letters whose keys begin so. Empty: of all keys.
             after: Only dead letters behind this dead letter topic, key and offset. To read on, pass those of the last
                 one of an answer. None: from the first one on.
             limit: The most dead letters to return.
         """
         chosen = listing.Chosen(group=group, reason=reason, beginning=key_prefix, after=after)
-        return listing.dead_letters(self._database, topic, chosen, limit=limit)
+        return listing.page(self._database, topic, chosen, limit=limit).letters
+
+    def dead_letter_page(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        key_prefix: str = "",
+        after: tuple[str, str, int] | None = None,
+        limit: int = 100,
+        most: int = 20_000,
+    ) -> DeadLetterPage:
+        """Return dead letters as `dead_letters` does, and how far they were read.
+
+        Args:
+            topic: The original topic, or a dead letter topic.
+            group: Only dead letters of this group. None: of all groups.
+            reason: As for `dead_letters`. A short name of several reasons is refused if the page has two of them.
+            key_prefix: As for `dead_letters`.
+            after: As for `dead_letters`; `DeadLetterPage.after` is that of the next page.
+            limit: The most dead letters to return.
+            most: The most dead letters to read.
+        """
+        chosen = listing.Chosen(group=group, reason=reason, beginning=key_prefix, after=after)
+        return listing.page(self._database, topic, chosen, limit=limit, most=most)
 
     def dead_letter_reasons(self, topic: str, group: str | None = None) -> list[DeadLetterReason]:
         """Count dead letters by group and reason, the most frequent first; at most 1,000 reasons.
 
-        The reason is the first line of the error. All dead letters of the topic are read, without their payloads.
+        The reason is the first line of the error with `#` for each number and id. All dead letters of the topic are
+        read, without their payloads; `count_dead_letters` reads a bounded number.
 
         Args:
             topic: The original topic, or a dead letter topic.
             group: Only dead letters of this group. None: of all groups.
         """
-        return listing.dead_letter_reasons(self._database, topic, group)
+        return listing.counts(self._database, topic, group).reasons
+
+    def count_dead_letters(self, topic: str, group: str | None = None, *, most: int = 100_000) -> DeadLetterCounts:
+        """Count dead letters as `dead_letter_reasons` does, and say how many were read.
+
+        Args:
+            topic: The original topic, or a dead letter topic.
+            group: Only dead letters of this group. None: of all groups.
+            most: The most dead letters to read, the first by dead letter topic, key and offset.
+        """
+        return listing.counts(self._database, topic, group, most=most)
 
     def redrive(
         self,
@@ -693,7 +740,8 @@ class Admin:
             topic: The original topic, or a dead letter topic.
             group: The group that gave the messages up.
             ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
-            reason: All dead letters with this reason (`DeadLetterInfo.reason`).
+            reason: All dead letters with this reason (`DeadLetterInfo.reason`), or with the reason of this short name
+                (`DeadLetterReason.name`). A name of several reasons is refused with longer ones.
             all: True: all dead letters of the group.
             key: Of those only the dead letters of this key.
             since: Of those only what was given up then or later; an aware datetime.
@@ -742,6 +790,9 @@ class Admin:
         ids: Collection[str] | None = None,
         reason: str | None = None,
         all: bool = False,  # noqa: A002 - as redrive
+        key: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
         progress: Callable[[int], None] = unheard,
         dry_run: bool,
     ) -> Deleted:
@@ -753,8 +804,11 @@ class Admin:
             topic: The original topic, or a dead letter topic.
             group: The group that gave the messages up.
             ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
-            reason: All dead letters with this reason (`DeadLetterInfo.reason`).
+            reason: As for `redrive`.
             all: True: all dead letters of the group.
+            key: Of those only the dead letters of this key.
+            since: Of those only what was given up then or later; an aware datetime.
+            limit: Of those at most so many, key by key and the oldest of each key first. A repetition takes the next.
             progress: As for `redrive`, with the dead letters that were settled.
             dry_run: True: only show.
         """
@@ -766,6 +820,9 @@ class Admin:
             ids=ids,
             reason=reason,
             everything=all,
+            key=key,
+            since=since,
+            limit=limit,
             progress=progress,
             actor=self._actor,
             dry_run=decided(dry_run),

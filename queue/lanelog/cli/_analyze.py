@@ -12,6 +12,7 @@ from lanelog.cli._archive import need_spark, password_option
 from lanelog.cli._output import Answer
 from lanelog.cli._times import FORMS, moment_of
 from lanelog.cli._verbs import finish, innermost, json_option
+from lanelog.config import ConnectConfig
 
 
 @click.command()
@@ -62,25 +63,25 @@ def analyze(
     from lanelog.spark.analyze import AnalyzeOptions, run
 
     cutoff = moment_of("--until", until)
-    done = run(
-        AnalyzeOptions(
-            output=output,
-            path=path,
-            url=url,
-            password_env=password_env,
-            live=not no_live,
-            topics=tuple(filter(None, topics.split(","))),
-            until=cutoff,
-            stalled_after=stalled_after,
-            format=form,
-        )
+    options = AnalyzeOptions(
+        output=output,
+        path=path,
+        url=url,
+        password_env=password_env,
+        live=not no_live,
+        topics=tuple(filter(None, topics.split(","))),
+        until=cutoff,
+        stalled_after=stalled_after,
+        format=form,
     )
+    done = run(options)
     counted = (
         f"{plural(done.messages, 'message')} in {plural(done.lanes, 'lane')} of {plural(len(done.topics), 'topic')}"
     )
     finish(
         Answer(data=done, lines=[f"{counted}, up to {moment(done.cutoff)}", f"report: {shown(done.report, 1000)}"]),
         as_json=as_json,
+        config=ConnectConfig.from_url(url) if options.reads_live else None,
     )
 
 

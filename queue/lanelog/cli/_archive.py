@@ -18,6 +18,7 @@ from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
 from lanelog.cli._times import FORMS, moment_of
 from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, url_option
+from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
         f"archived {plural(done.messages, 'message')} and {plural(done.outcomes, 'outcome')}; "
         f"{shown(done.path)} holds {plural(done.total, 'message')}"
     )
-    finish(Answer(data=done, lines=[text]), as_json=as_json)
+    finish(Answer(data=done, lines=[text]), as_json=as_json, config=ConnectConfig.from_url(chosen.url))
 
 
 @click.command()
@@ -123,9 +124,8 @@ def replay(*, path: str, since: str | None, until: str | None, as_json: bool, **
     from lanelog.spark.replay import replay as run
 
     done = run(path, since=moment_of("--since", since), until=moment_of("--until", until), **options)
-    finish(
-        _replayed(done), as_json=as_json, note="nothing was published: leave --dry-run out" if done.dry_run else None
-    )
+    note = "nothing was published: leave --dry-run out" if done.dry_run else None
+    finish(_replayed(done), as_json=as_json, note=note, config=ConnectConfig.from_url(options["url"]))
 
 
 def _replayed(done: Replayed) -> Answer:

@@ -45,6 +45,11 @@ def busy_of(member: MemberInfo) -> str:
     return NOTHING if member.workload is None else f"{member.workload.busy}/{member.workload.workers}"
 
 
+def pool_waits_of(member: MemberInfo) -> int | None:
+    """Return how often threads of a member's client waited for a connection. None: its heartbeat does not say it."""
+    return None if member.workload is None else member.workload.pool_waits
+
+
 def _lease_tone(lane: LaneInfo) -> Tone | None:
     if lane.group_paused or lane.paused_at is not None:
         return Tone.WARN
@@ -106,6 +111,9 @@ MEMBERS = (
     seconds("LEASE", "lease_left", rank=3),
     time("HEARTBEAT", "heartbeat_at", rank=2),
 )
+
+POOL_WAITS = count("POOL-WAITS", pool_waits_of, rank=1, tone=when(lambda each: bool(pool_waits_of(each)), Tone.WARN))
+"""How often threads waited for a connection, if some did."""
 
 FOUND_DEAD = error("FOUND-BY", "found_dead_by", rank=4)
 """Who found members dead, if they did."""

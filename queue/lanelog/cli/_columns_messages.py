@@ -62,6 +62,7 @@ REASONS = (
     count("KEYS", "keys", rank=2),
     time("FIRST-FAILED", "oldest_failed_at", rank=5),
     time("LAST-FAILED", "newest_failed_at", rank=3),
+    name("NAME", "name", least=9),
     text("REASON", "reason"),
 )
 

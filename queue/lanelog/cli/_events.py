@@ -14,7 +14,7 @@ from lanelog._text import plural
 from lanelog.cli._columns_messages import EVENTS_LISTED
 from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import finish, json_option
+from lanelog.cli._verbs import all_option, finish, json_option, wide_option
 from lanelog.errors import ConfigurationError
 
 _ABOUT = """# Events
@@ -34,8 +34,10 @@ the application's.
 @click.command()
 @click.argument("name", required=False)
 @click.option("--markdown", is_flag=True, help="Print the documentation's page of them.")
+@wide_option
+@all_option
 @json_option
-def events(*, name: str | None, markdown: bool, as_json: bool) -> None:
+def events(*, name: str | None, markdown: bool, whole: bool, wide: bool, as_json: bool) -> None:
     """List every event that lanelog logs, or describe the one with this NAME."""
     if markdown:
         click.echo(page(), nl=False)
@@ -55,7 +57,7 @@ def events(*, name: str | None, markdown: bool, as_json: bool) -> None:
         )
     else:
         answer = Answer(data=data, lines=[line for each in found for line in _described(each)])
-    finish(answer, as_json=as_json)
+    finish(answer, as_json=as_json, wide=wide, whole=whole)
 
 
 def _described(event: Event) -> list[str]:

@@ -15,7 +15,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from lanelog._text import age, moment, plural, shown
 from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer, block, payload
+from lanelog.cli._output import Answer, block, name, payload
 from lanelog.cli._table import Table
 from lanelog.cli._times import FORMS, moment_of, told
 from lanelog.cli._verbs import Verbs, changing, limit_option, reading
@@ -23,6 +23,7 @@ from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from lanelog.admin import Admin, MessageInfo
     from lanelog.message import DeadLetter
@@ -36,31 +37,46 @@ def dlq() -> None:
 @dlq.command("list", short_help="List them, or count them by reason.")
 @click.argument("topic")
 @click.argument("group", required=False)
-@click.option("--reasons", is_flag=True, help="Count them by reason.")
+@click.option("--reasons", is_flag=True, help="Count them by reason, and name each reason: r-4f2a.")
+@click.option("--reason", metavar="NAME|TEXT", help="Only those with this reason, as --reasons shows it.")
 @limit_option
 @reading
-def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, limit: int) -> Answer:
-    """List the dead letters of TOPIC, or only those that GROUP gave up."""
+def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason: str | None, limit: int) -> Answer:
+    """List the dead letters of TOPIC, or only those that GROUP gave up.
+
+    Errors that differ in numbers and ids only are one reason. --reasons looks at the first 100000 dead letters,
+    --reason at the first 20000, and says so if there are more.
+    """
     if reasons:
+        if reason is not None:
+            raise ConfigurationError("--reasons counts all of them: leave out --reason")
         return _by_reason(admin, topic, group)
-    found = admin.dead_letters(topic, group, limit=limit)
+    page = admin.dead_letter_page(topic, group, reason=reason, limit=limit)
+    found, where = page.letters, _totals.where(topic, group)
+    chosen = "" if reason is None else f", with the reason {name(reason, 60)}"
+    cut = page.after is not None and len(found) < limit
+    none = f"no dead letter of {where}: none was given up, or all are redriven or deleted"
     return Answer(
         data=found,
-        summary=f"dead letters of {_totals.where(topic, group)}, by key",
+        summary=f"dead letters of {where}, by key{chosen}",
         table=Table(_columns_messages.DEAD_LETTERS, found, admin.now()),
         total=f"{_totals.listed(found, 'dead letter', limit)}; `dlq show` with KEY and OFFSET shows one",
-        nothing=f"no dead letter of {_totals.where(topic, group)}: none was given up, or all are redriven or deleted",
+        nothing=none if reason is None else f"no dead letter of {where} has this reason: try --reasons",
+        left_out=f"only the first {plural(page.looked, 'dead letter')} by key were looked at" if cut else "",
     )
 
 
 def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
-    found = admin.dead_letter_reasons(topic, group)
+    counted = admin.count_dead_letters(topic, group)
+    found, where = counted.reasons, _totals.where(topic, group)
+    more = f"{plural(counted.looked, 'dead letter')} were counted, {len(found):,} reasons are shown: there are more"
     return Answer(
         data=found,
-        summary=f"dead letters of {_totals.where(topic, group)}, by reason",
+        summary=f"dead letters of {where}, by reason",
         table=Table(_columns_messages.REASONS, found, admin.now()),
         total=f"{plural(sum(each.count for each in found), 'dead letter')} for {plural(len(found), 'reason')}",
-        nothing=f"no dead letter of {_totals.where(topic, group)}: none was given up, or all are redriven or deleted",
+        nothing=f"no dead letter of {where}: none was given up, or all are redriven or deleted",
+        left_out="" if counted.complete else more,
     )
 
 
@@ -109,10 +125,17 @@ def _described(message: MessageInfo, letter: DeadLetter) -> list[str]:
 
 
 def _choice(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add --id, --reason and --all, of which exactly one must be given."""
+    """Add --id, --reason and --all, of which exactly one must be given, and what narrows them."""
     for option in (
+        click.option(
+            "--limit", type=click.IntRange(1), metavar="N", help="Of those at most N, the oldest of each key first."
+        ),
+        click.option(
+            "--since", metavar="TIME", help=f"Of those, or of all, only what was given up then or later: {FORMS}."
+        ),
+        click.option("--key", metavar="KEY", help="Of those, or of all, only the dead letters of this key."),
         click.option("--all", "everything", is_flag=True, help="All of them."),
-        click.option("--reason", metavar="TEXT", help="Those with this reason, as `dlq list --reasons` shows it."),
+        click.option("--reason", metavar="NAME|TEXT", help="Those with this reason, as `dlq list --reasons` shows it."),
         click.option("--id", "ids", multiple=True, metavar="ID", help="This one; may be repeated."),
     ):
         verb = option(verb)
@@ -123,9 +146,6 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
 @click.argument("topic")
 @click.argument("group")
 @_choice
-@click.option("--key", metavar="KEY", help="Of those, or of all, only the dead letters of this key.")
-@click.option("--since", metavar="TIME", help=f"Of those, or of all, only what was given up then or later: {FORMS}.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Of those at most N, the oldest of each key first.")
 @click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
 @click.option("--delay", type=float, default=0.0, metavar="S", help="Deliver them S seconds from now.")
 @click.option("--ttl", type=float, metavar="S", help="Let them expire S seconds after that. Default: never.")
@@ -152,8 +172,7 @@ def redrive(
 ) -> Answer:
     """Put dead letters of GROUP back into TOPIC, for this group only and in the order of each key."""
     begin = moment_of("--since", since)
-    everything |= not ids and reason is None and (key is not None or begin is not None)
-    _check_choice(ids, reason, everything=everything)
+    everything = _everything(ids, reason, key, begin, everything=everything)
     with _counting("dead letters put back") as progress:
         done = admin.redrive(
             topic,
@@ -174,8 +193,7 @@ def redrive(
         )
     text = f"{'would put' if dry_run else 'put'} {plural(done.messages, 'dead letter')} of {shown(group)} "
     text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}"
-    if begin is not None:
-        text += f", given up since {told(begin)}"
+    text += _since(begin)
     if done.delay:
         text += f", to be delivered in {age(done.delay)}"
     left = f"{plural(done.remaining, 'dead letter')} left, because other transactions held their lanes: run it again"
@@ -199,16 +217,29 @@ def delete(
     ids: tuple[str, ...],
     reason: str | None,
     everything: bool,
+    key: str | None,
+    since: str | None,
+    limit: int | None,
     dry_run: bool,
 ) -> Answer:
     """Settle dead letters of GROUP for ever. Their rows stay until the next collection."""
-    _check_choice(ids, reason, everything=everything)
+    begin = moment_of("--since", since)
+    everything = _everything(ids, reason, key, begin, everything=everything)
     with _counting("dead letters deleted") as progress:
         done = admin.delete_dead_letters(
-            topic, group, ids=ids or None, reason=reason, all=everything, progress=progress, dry_run=dry_run
+            topic,
+            group,
+            ids=ids or None,
+            reason=reason,
+            all=everything,
+            key=key,
+            since=begin,
+            limit=limit,
+            progress=progress,
+            dry_run=dry_run,
         )
     text = f"{'would delete' if dry_run else 'deleted'} {plural(done.messages, 'dead letter')} of {shown(group)} "
-    text += f"in {plural(done.keys, 'lane')}"
+    text += f"in {plural(done.keys, 'lane')}{_since(begin)}"
     return Answer(data=done, lines=[text, *_missing(done.missing, group)])
 
 
@@ -222,9 +253,18 @@ def _counting(what: str) -> Iterator[Callable[[int], None]]:
         yield lambda count: shown_so_far.update(task, completed=count)
 
 
-def _check_choice(ids: tuple[str, ...], reason: str | None, *, everything: bool) -> None:
+def _everything(
+    ids: tuple[str, ...], reason: str | None, key: str | None, begin: datetime | None, *, everything: bool
+) -> bool:
+    """Return whether all dead letters are chosen: a key or a time alone means all of that key, or since then."""
+    everything |= not ids and reason is None and (key is not None or begin is not None)
     if bool(ids) + (reason is not None) + everything != 1:
         raise ConfigurationError("choose the dead letters by exactly one of --id, --reason and --all")
+    return everything
+
+
+def _since(begin: datetime | None) -> str:
+    return "" if begin is None else f", given up since {told(begin)}"
 
 
 def _missing(count: int, group: str) -> list[str]:

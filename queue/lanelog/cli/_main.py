@@ -32,7 +32,7 @@ SECTIONS = {
         "members": "The subscribers of a group, alive or not.",
         "leases": "Who may work which lane.",
         "show": "The messages of a lane, or all about one of them.",
-        "tail": "The last messages, and with --follow new ones.",
+        "tail": "The newest messages, and with --follow new ones.",
         "history": "How messages left a group that keeps history.",
         "audit": "What operators did, who and why.",
         "events": "What lanelog logs, or one of its events.",

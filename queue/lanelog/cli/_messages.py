@@ -18,7 +18,7 @@ from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, ago, block, payload, to_json
 from lanelog.cli._table import Table
 from lanelog.cli._times import FORMS, moment_of, told
-from lanelog.cli._verbs import json_option, limit_option, reading, url_option
+from lanelog.cli._verbs import announce, json_option, limit_option, reading, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PAYLOAD_MAX = 10_000
 _LANES = 10_000
-"""Lanes in which `show --id` looks for a message without its key."""
+"""Lanes that `show --id` and `tail` look at without a key."""
 _NAMED = 5
 """Lanes that an error names."""
 _NO_HISTORY = "no history; a group keeps one only if it subscribes with history=True"
@@ -150,7 +150,11 @@ def _error(group: str, text: str) -> list[str]:
 @click.argument("key", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is published from now on, until Ctrl-C.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(0, 10_000), metavar="N", help="Begin with the last N of KEY; default: 10."
+    "-n",
+    "--lines",
+    type=click.IntRange(0, 10_000),
+    metavar="N",
+    help="Begin with the last N; default: 10, or 0 without KEY and with --follow.",
 )
 @click.option(
     "--interval",
@@ -165,16 +169,20 @@ def _error(group: str, text: str) -> list[str]:
 def tail(
     *, topic: str, key: str | None, follow: bool, lines: int | None, interval: float, as_json: bool, url: str | None
 ) -> None:
-    """Print the last messages of lane KEY; with --follow also new ones. Without KEY: new messages of the whole TOPIC.
+    """Print the last messages of lane KEY, or without KEY the newest of TOPIC; with --follow also new ones.
 
-    With --json, one message a line. A topic is followed over its first 10000 lanes, each in its own order.
+    With --json, one message a line. Of a topic, the first 10000 lanes by key are looked at; if it has more, standard
+    error says so. New messages come each lane in its own order.
     """
     import lanelog
 
-    if key is None and (lines is not None or not follow):
-        raise click.UsageError("without KEY there is only --follow, from now on")
     with lanelog.connect(url) as client:
-        found = client.admin.tail(topic, key, lines=10 if lines is None else lines, follow=follow, interval=interval)
+        found = client.admin.tail(topic, key, lines=lines, follow=follow, interval=interval)
+        lanes = client.admin.topic(topic).lanes if key is None else 0
+        if lanes > _LANES:
+            click.echo(f"only the first {_LANES:,} of {lanes:,} lanes by key are looked at: name a KEY", err=True)
+        if not as_json:
+            announce(client.config)
         with suppress(KeyboardInterrupt):  # the way to end it
             for message in found:
                 click.echo(to_json(message) if as_json else _line(message))

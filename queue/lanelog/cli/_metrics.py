@@ -17,7 +17,7 @@ import click
 
 from lanelog._extras import install
 from lanelog._probes import BoundedThreads, Punctual
-from lanelog.cli._verbs import Refused, url_option
+from lanelog.cli._verbs import Refused, announce, url_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,7 @@ def metrics(*, listen: str, rules: bool, runbook: str | None, dashboard: bool, u
     ):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
         with suppress(KeyboardInterrupt):  # the way to end it
+            announce(client.config)
             click.echo(address)
             threading.Event().wait()
 

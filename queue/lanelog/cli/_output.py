@@ -16,7 +16,7 @@ from typing import cast
 
 import attrs
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 from rich.console import Console
 from rich.text import Text
 
@@ -31,6 +31,8 @@ Line = str | Text
 """A line for people. Text is prose: a terminal colours it and breaks it between words. A str is left as it is."""
 _HANGING = 4
 """Blanks before the second and later lines of broken prose."""
+_ROWS = 3
+"""Rows of a table that are shown however low the terminal is."""
 
 
 @frozen(kw_only=True)
@@ -61,8 +63,8 @@ class Answer:
     """Which database answered, on which host: the first line on a terminal."""
 
 
-def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
-    """Print an answer. `wide`: all columns, and nothing cropped."""
+def print_answer(answer: Answer, *, as_json: bool, wide: bool = False, whole: bool = True) -> None:
+    """Print an answer. `whole`: all rows and entries. `wide`: also all columns, and nothing cropped."""
     if answer.silent:
         return
     if answer.left_out and (as_json or not sys.stdout.isatty()):
@@ -72,7 +74,8 @@ def print_answer(answer: Answer, *, as_json: bool, wide: bool = False) -> None:
         return
     if sys.stdout.isatty():
         console = Console(highlight=False)
-        for each in on_screen(answer, *((None, None) if wide else console.size)):
+        width, height = (None, None) if wide else console.size
+        for each in on_screen(answer, width, None if whole else height):
             console.print(each, soft_wrap=True)
         return
     for line in map(_text, [*answer.before, *_parted(answer)]):
@@ -91,31 +94,46 @@ def on_screen(answer: Answer, width: int | None, height: int | None = None) -> l
     Args:
         answer: What to show.
         width: None: as wide as the lines need to be.
-        height: Entries are left out, and the table with them, if all together has no room. None: all are shown.
+        height: Entries are left out, and the table with them, if all together has no room. Without entries, rows of
+            the table are left out. A line says how many; no line below the table is cropped. None: all are shown.
     """
     head = _note(answer.database, width, Tone.FAINT) if answer.database else []
     head += _broken(answer.before, width)
-    body = _body(answer, width)
     foot = [Text(), *_note(answer.left_out, width, Tone.WARN)] if answer.left_out else []
     foot += _broken(answer.lines, width)
     all_entries = _broken(_parted(answer), width)
-    room = None if height is None or width is None else height - 1 - _rows([*head, *foot], width)
-    if not answer.entries or room is None or width is None or _rows([*all_entries, *body], width) <= room:
+    body = _body(answer, width)
+    if height is None or width is None:
         return [*head, *all_entries, *body, *foot]
-    return [*head, *_fitting(answer.entries, width, room), *foot]
+    room = height - 1 - _rows([*head, *foot], width)
+    over = _rows([*all_entries, *body], width) - room
+    if over <= 0:
+        return [*head, *all_entries, *body, *foot]
+    if answer.entries:
+        return [*head, *_fitting(answer.entries, width, room), *foot]
+    if answer.table is None or len(answer.table.rows) <= _ROWS:
+        return [*head, *body, *foot]
+    # The line about the rows that are left out takes one more.
+    return [*head, *_body(answer, width, max(_ROWS, len(answer.table.rows) - over - 1)), *foot]
 
 
-def _body(answer: Answer, width: int | None) -> list[Text]:
-    """Return the table with the lines above and below it, or what stands instead of it."""
+def _body(answer: Answer, width: int | None, most: int | None = None) -> list[Text]:
+    """Return the table with the lines above and below it, or what stands instead of it.
+
+    `most`: so many rows of the table, the first. None: all.
+    """
     lines: list[Text] = []
     if answer.prose:
         lines += _broken(answer.prose, width)
     elif answer.table is not None and (answer.table.rows or not answer.nothing):
-        screen = answer.table.screen(width)
+        table = answer.table if most is None else evolve(answer.table, rows=answer.table.rows[:most])
+        screen = table.screen(width)
         hidden = f"no room for {', '.join(screen.hidden)}: --wide shows all" if screen.hidden else ""
         if answer.summary:
             lines += [*_note(answer.summary, width), Text()]
         lines += screen.lines
+        if left := len(answer.table.rows) - len(table.rows):
+            lines.append(Text(f"… {left:,} more: --all", style=Tone.FAINT))
         if answer.total or hidden:
             lines.append(Text())
         lines += _note(answer.total, width) if answer.total else []
@@ -137,10 +155,10 @@ def _fitting(entries: Sequence[Sequence[Line]], width: int, room: int) -> list[T
     for count, entry in enumerate(entries):
         broken = _broken([*entry, ""], width)
         if count and _rows([*lines, *broken], width) + 1 > room:
-            more = f"… {len(entries) - count} more: --wide shows all, --watch scrolls"
+            more = f"… {len(entries) - count} more: --all, or --watch scrolls"
             return [*lines, *_note(more, width, Tone.FAINT)]
         lines += broken
-    return [*lines, *_note("… the table: --wide shows it", width, Tone.FAINT)]
+    return [*lines, *_note("… the table: --all shows it", width, Tone.FAINT)]
 
 
 def _rows(lines: Sequence[Text], width: int) -> int:

@@ -86,14 +86,14 @@ def publish(
             found = _lines(client, topic, model, file)
             where = "open lanes" if key is None else f"lane {shown(key)}"
             text = f"published {plural(found['messages'] or 0, 'message')} to {shown(topic)}, {where}"
-            finish(Answer(data=found, lines=[text]), as_json=as_json)
+            finish(Answer(data=found, lines=[text]), as_json=as_json, config=client.config)
             return
         assert message is not None  # noqa: S101 - for the type checker
         (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
     text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
     if at is not None and not receipt.offset and not receipt.duplicate:
         text += f": {told(at)}"
-    finish(Answer(data=receipt, lines=[text]), as_json=as_json)
+    finish(Answer(data=receipt, lines=[text]), as_json=as_json, config=client.config)
 
 
 def _placed(receipt: Receipt) -> str:

@@ -84,14 +84,19 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
 @click.argument("group")
 @reading
 def members(admin: Admin, *, topic: str, group: str) -> Answer:
-    """List the subscribers of GROUP on TOPIC, alive or not."""
+    """List the subscribers of GROUP on TOPIC, alive or not.
+
+    POOL-WAITS, if there were any, is how often threads of the member's client have waited for a connection: the event
+    pool.too_small names the pool_size to set.
+    """
     found = admin.members(topic, group)
+    waits = (_columns.POOL_WAITS,) if any(map(_columns.pool_waits_of, found)) else ()
     finders = (_columns.FOUND_DEAD,) if any(each.found_dead_by for each in found) else ()
     where = _totals.where(topic, group)
     return Answer(
         data=found,
         summary=f"{where}: {_totals.members(found)}",
-        table=Table((*_columns.MEMBERS, *finders), found, admin.now()),
+        table=Table((*_columns.MEMBERS, *waits, *finders), found, admin.now()),
         total=_totals.lanes_of_members(found),
         nothing=f"{where}: no member; nobody has subscribed, or its heartbeat is forgotten",
     )

@@ -112,7 +112,7 @@ def add(
         )
     text = f"declared {shown(done.name)}: {shown(done.expression)} in {shown(done.timezone)}, "
     text += "paused" if done.next_fire_at is None else f"next at {moment(done.next_fire_at)}"
-    finish(Answer(data=done, lines=[text]), as_json=as_json)
+    finish(Answer(data=done, lines=[text]), as_json=as_json, config=client.config)
 
 
 @schedule.command(short_help="Let it publish nothing more, until resume.")

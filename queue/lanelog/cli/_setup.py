@@ -19,7 +19,7 @@ from lanelog.cli import _columns_messages
 from lanelog.cli._columns_messages import status_tone
 from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import Refused, finish, json_option, reading, rest, url_option
+from lanelog.cli._verbs import Refused, announce, finish, json_option, reading, rest, url_option
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Finding, Maintained
@@ -67,6 +67,7 @@ def migrate(url: str | None) -> None:
     import lanelog
 
     with lanelog.connect(url) as client:
+        announce(client.config)
         for line in client.migrate():
             click.echo(line)
     click.echo("the tables are up to date")
@@ -142,8 +143,11 @@ def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: b
 
     with lanelog.connect(url) as client:
         if once:
-            finish(_maintained(client.admin.maintain(topics=topics or None)), as_json=as_json)
+            done = client.admin.maintain(topics=topics or None)
+            finish(_maintained(done), as_json=as_json, config=client.config)
             return
+        if not as_json:
+            announce(client.config)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
         with suppress(KeyboardInterrupt):  # the way to end it
             while True:

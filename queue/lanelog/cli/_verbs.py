@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import getpass
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from lanelog_command import early
 if TYPE_CHECKING:
     from lanelog.admin import Admin
     from lanelog.client import Client
+    from lanelog.config import ConnectConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,7 +59,8 @@ _ANY_URL: Final[dict[str, Any]] = {
 }
 url_option = click.option("--url", **_ANY_URL)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-wide_option = click.option("--wide", is_flag=True, help="Show all columns and all entries, and crop nothing.")
+all_option = click.option("--all", "whole", is_flag=True, help="Show all rows, however low the terminal is.")
+wide_option = click.option("--wide", is_flag=True, help="Show all columns and all rows, and crop nothing.")
 why_option = click.option("--why", default="", metavar="TEXT", help="Why; `lanelog audit` shows it.")
 limit_option = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
@@ -186,7 +189,9 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
     """Make a verb that looks of `function(admin, …) -> Answer`: with --url, --json and --watch."""
 
     @functools.wraps(function)
-    def verb(*, url: str | None, as_json: bool, watch: bool, interval: float, wide: bool, **params: Any) -> None:
+    def verb(
+        *, url: str | None, as_json: bool, watch: bool, interval: float, whole: bool, wide: bool, **params: Any
+    ) -> None:
         import lanelog
 
         if watch and any(params.get(bound) is not None for bound in BOUNDS):
@@ -199,7 +204,7 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
 
                 _watch.watch(look, interval, as_json=as_json, wide=wide, rest=rest)
             else:
-                finish(look(), as_json=as_json, wide=wide)
+                finish(look(), as_json=as_json, wide=wide, whole=whole)
 
     for option in (
         click.option(
@@ -212,6 +217,7 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
         ),
         click.option("--watch", is_flag=True, help="Look again and again until q or Ctrl-C; with --json, a line each."),
         wide_option,
+        all_option,
         json_option,
         url_option,
     ):
@@ -221,9 +227,19 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
 
 def _of(client: Client, function: Callable[..., Answer], admin: Admin, **params: Any) -> Answer:
     """Return the answer of the verb, with the name of its database."""
-    config = client.config
+    return evolve(function(admin, **params), database=database_of(client.config))
+
+
+def database_of(config: ConnectConfig) -> str:
+    """Return the name of a database and its host, as the first line of an answer has them."""
     host = config.unix_socket or f"{config.host}:{config.port}"
-    return evolve(function(admin, **params), database=f"{shown(config.database)} at {shown(host)}")
+    return f"{shown(config.database)} at {shown(host)}"
+
+
+def announce(config: ConnectConfig) -> None:
+    """Print that line on a terminal: for a verb whose output is no answer."""
+    if sys.stdout.isatty():
+        click.secho(database_of(config), dim=True)
 
 
 def changing(function: Callable[..., Answer], *, why: bool = True) -> Callable[..., None]:
@@ -283,9 +299,22 @@ def login() -> str:
         return ""
 
 
-def finish(answer: Answer, *, as_json: bool, wide: bool = False, note: str | None = None) -> None:
-    """Print an answer, with a note for people. Exit with status 1 if it has alarms."""
-    print_answer(answer, as_json=as_json, wide=wide)
+def finish(
+    answer: Answer,
+    *,
+    as_json: bool,
+    wide: bool = False,
+    whole: bool = True,
+    note: str | None = None,
+    config: ConnectConfig | None = None,
+) -> None:
+    """Print an answer, with a note for people. Exit with status 1 if it has alarms.
+
+    `config`: of the database that the answer is about, unless it says so itself.
+    """
+    if config is not None:
+        answer = evolve(answer, database=database_of(config))
+    print_answer(answer, as_json=as_json, wide=wide, whole=whole)
     if note and not as_json:
         click.echo(note, err=True)
     for alarm in answer.alarms:

@@ -22,7 +22,7 @@ import click
 from lanelog._checks import check_arguments, check_callable
 from lanelog._extras import install
 from lanelog._target import find
-from lanelog.cli._verbs import Refused, url_option
+from lanelog.cli._verbs import Refused, announce, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def web(
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
         with listener, suppress(KeyboardInterrupt):  # the way to end it
             shown = f"[{at}]" if ":" in at else at
+            announce(client.config)
             click.echo(f"http://{shown}:{listener.getsockname()[1]}/")
             rights = "users may act" if allow_actions else "read-only"
             who = "users must authenticate" if access.authenticated else "for this machine, without authentication"

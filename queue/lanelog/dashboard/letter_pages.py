@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from lanelog._text import plural, shown
-from lanelog.admin import DeadLetterInfo, DeadLetterReason
+from lanelog.admin import DeadLetterCounts, DeadLetterInfo, DeadLetterPage, DeadLetterReason
 from lanelog.dashboard.actions import button, whole
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.message_pages import short
@@ -28,18 +28,15 @@ def dead_letters(asked: Asked) -> WebPage:
         return _topics(asked)
     chosen = {name: asked.fields[name] for name in ("group", "reason", "prefix") if asked.fields.get(name)}
     here = {"topic": topic, **chosen}
-    reasons = asked.admin.dead_letter_reasons(topic, chosen.get("group"))
-    found = asked.admin.dead_letters(
+    counted = asked.admin.count_dead_letters(topic, chosen.get("group"))
+    found = asked.admin.dead_letter_page(
         topic,
         chosen.get("group"),
         reason=chosen.get("reason"),
         key_prefix=chosen.get("prefix", ""),
         after=_after(asked),
-        limit=LETTERS + 1,
+        limit=LETTERS,
     )
-    alike = [each for each in reasons if chosen.get("reason") in (None, each.reason)]
-    total = sum(each.count for each in alike)
-    title = f"Those whose keys begin with {chosen['prefix']}" if "prefix" in chosen else plural(total, "dead letter")
     return WebPage(
         title=f"Dead letters of {topic}",
         links=(
@@ -49,15 +46,31 @@ def dead_letters(asked: Asked) -> WebPage:
         ),
         fields=_fields(asked, topic),
         sheets=(
-            _reasons(asked, here, reasons),
+            _reasons(asked, here, counted),
             WebSheet(
-                title=title,
+                title=_title(chosen, counted),
                 columns=("Key", "Group", "Error", "Attempts", "Failed", "", ""),
-                rows=[_letter(asked, topic, each) for each in found[:LETTERS]],
+                rows=[_letter(asked, topic, each) for each in found.letters],
+                note=_looked(found),
                 links=_pages(here, found, first="after" not in asked.fields),
             ),
         ),
     )
+
+
+def _title(chosen: dict[str, str], counted: DeadLetterCounts) -> str:
+    if "prefix" in chosen:
+        return f"Those whose keys begin with {chosen['prefix']}"
+    reason = chosen.get("reason")
+    total = sum(each.count for each in counted.reasons if reason in (None, each.reason, each.name))
+    return plural(total, "dead letter") if counted.complete else f"At least {plural(total, 'dead letter')}"
+
+
+def _looked(found: DeadLetterPage) -> str:
+    """Say how far it was looked, where a page is not full and there are more."""
+    if found.after is None or len(found.letters) == LETTERS:
+        return ""
+    return f"Looked at {plural(found.looked, 'dead letter')}. The next page looks further."
 
 
 def _topics(asked: Asked) -> WebPage:
@@ -85,8 +98,9 @@ def _fields(asked: Asked, topic: str) -> tuple[WebField, ...]:
     )
 
 
-def _reasons(asked: Asked, here: dict[str, str], found: list[DeadLetterReason]) -> WebSheet:
+def _reasons(asked: Asked, here: dict[str, str], counted: DeadLetterCounts) -> WebSheet:
     """Return the reasons, some at a time. Those of a topic may be a thousand."""
+    found = counted.reasons
     page = whole("page", asked.fields.get("page", "1"))
     if page < 1:
         raise ConfigurationError("pages begin at 1")
@@ -98,23 +112,25 @@ def _reasons(asked: Asked, here: dict[str, str], found: list[DeadLetterReason]) 
         links.append(WebCell(f"{plural(left, 'more reason')}", link("dead-letters", **here, page=page + 1)))
     return WebSheet(
         title="By reason",
-        columns=("Reason", "Group", "Messages", "Keys", "Newest", "", ""),
+        columns=("Name", "Reason", "Group", "Messages", "Keys", "Newest", "", ""),
         rows=[_reason(asked, here, each) for each in found[begin : begin + REASONS]],
+        note="" if counted.complete else f"Only the first {plural(counted.looked, 'dead letter')} by key are counted.",
         links=tuple(links),
     )
 
 
 def _reason(asked: Asked, here: dict[str, str], found: DeadLetterReason) -> tuple[Texts | WebButton, ...]:
     chosen = {"topic": here["topic"], "group": found.group}
-    address = link("dead-letters", **{**here, "group": found.group, "reason": found.reason})
+    address = link("dead-letters", **{**here, "group": found.group, "reason": found.name})
     return (
+        WebCell(found.name, address),
         WebCell(shown(found.reason), address),
         found.group,
         f"{found.count:,}",
         f"{found.keys:,}",
         asked.ago(found.newest_failed_at),
-        button("redrive", "Redrive all", **chosen, letters=found.reason),
-        button("delete-letters", "Delete all", **chosen, letters=found.reason),
+        button("redrive", "Redrive all", **chosen, letters=found.name),
+        button("delete-letters", "Delete all", **chosen, letters=found.name),
     )
 
 
@@ -130,10 +146,9 @@ def _letter(asked: Asked, topic: str, found: DeadLetterInfo) -> tuple[Texts | We
     )
 
 
-def _pages(here: dict[str, str], found: list[DeadLetterInfo], *, first: bool) -> tuple[WebCell, ...]:
+def _pages(here: dict[str, str], found: DeadLetterPage, *, first: bool) -> tuple[WebCell, ...]:
     links = [] if first else [WebCell("First page", link("dead-letters", **here))]
-    if len(found) > LETTERS:
-        last = found[LETTERS - 1]
-        place = {"where": last.dead_letter_topic, "after": last.key, "offset": last.offset}
+    if found.after is not None:
+        place = dict(zip(("where", "after", "offset"), found.after, strict=True))
         links.append(WebCell("Next page", link("dead-letters", **here, **place)))
     return tuple(links)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
-from lanelog.spark.analysing.backlog import CONSUMER, backlog, first_line, lag, outstanding, role, stalled_lanes
+from lanelog._reasons import ERROR_MAX, FIRST_LINE, REASON_MAX, VARIABLE
+from lanelog.spark.analysing.backlog import CONSUMER, backlog, lag, outstanding, role, stalled_lanes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,22 +44,12 @@ __all__ = [
 ]
 
 HOUR_MS: Final = 3_600_000
-REASON_MAX: Final = 200
 SUCCESS: Final = "success"
 
 STEPS_MS: Final = tuple(step * 10**power for power in range(10) for step in (1, 2, 5))
 """Upper bounds of the classes of `latency_spread`: 1, 2, 5, 10 … milliseconds, up to 58 days."""
 
 _EXACT = "decimal(38,0)"  # sums of ranks times sizes leave 64 bits behind at some hundred million lanes
-
-# An id (8-4-4-4-12), a hexadecimal number, a long hexadecimal name with at least one digit, and numbers as people
-# write them: 7, 3.5, 1,234.5, 10.11.19.
-_VARIABLE = (
-    r"(?i)\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-    r"|\b0x[0-9a-f]+\b"
-    r"|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
-    r"|[0-9]+(?:[.,][0-9]+)*"
-)
 
 
 def slim(messages: DataFrame) -> DataFrame:
@@ -292,9 +283,10 @@ def dead_letters(messages: DataFrame, left: DataFrame | None) -> DataFrame:
 
 
 def reason_of(error: str) -> Column:
-    """Return the reason in a column of errors: the first line that is not blank, without the parts that vary."""
-    first = F.coalesce(first_line(error), F.lit(""))
-    return F.substring(F.trim(F.regexp_replace(first, _VARIABLE, "#")), 1, REASON_MAX)
+    """Return the reason in a column of errors, as `lanelog._reasons.reason_of` does for one error."""
+    looked_at = F.substring(F.coalesce(F.col(error), F.lit("")), 1, ERROR_MAX)
+    first = F.trim(F.regexp_extract(looked_at, FIRST_LINE, 1))
+    return F.rtrim(F.substring(F.trim(F.regexp_replace(first, VARIABLE, "#")), 1, REASON_MAX))
 
 
 def hot_lanes(messages: DataFrame, most: int = 20) -> DataFrame:

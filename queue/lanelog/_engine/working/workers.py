@@ -171,6 +171,7 @@ class Workers:
             workers=self.config.workers,
             longest=max([self._longest, *(each.longest for each in workers)]),
             visibility_timeout=self.config.visibility_timeout,
+            pool_waits=self.context.database.waits,
             outermost=_HANDLING,
             now=now,
         )

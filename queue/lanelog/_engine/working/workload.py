@@ -36,7 +36,14 @@ class Busy:
 
 
 def measure(
-    busy: Sequence[Busy], *, workers: int, longest: float, visibility_timeout: float, outermost: CodeType, now: float
+    busy: Sequence[Busy],
+    *,
+    workers: int,
+    longest: float,
+    visibility_timeout: float,
+    pool_waits: int,
+    outermost: CodeType,
+    now: float,
 ) -> Workload:
     """Return what the workers do.
 
@@ -52,6 +59,7 @@ def measure(
         quiet=round(min((now - each.attempt.started for each in busy), default=0.0), 1),
         longest=round(longest, 1),
         patience=round(patience(visibility_timeout, longest), 1),
+        pool_waits=pool_waits,
         handlers=_described(long[:DESCRIBED], outermost, now) if long else (),
     )
 

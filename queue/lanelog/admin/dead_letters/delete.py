@@ -27,6 +27,7 @@ from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from datetime import datetime
 
     from lanelog._database import Database, Executor
     from lanelog.admin.dead_letters.selection import Letter
@@ -39,22 +40,26 @@ def delete_dead_letters(
     ids: Collection[str] | None,
     reason: str | None,
     everything: bool,
+    key: str | None,
+    since: datetime | None,
+    limit: int | None,
     progress: Callable[[int], None],
     actor: Actor,
     dry_run: bool,
 ) -> Deleted:
     """See `Admin.delete_dead_letters`."""
     check_names(at)
-    chosen = selection.choice(ids, reason, everything=everything)
+    chosen = selection.narrowed(selection.choice(ids, reason, everything=everything), key, since, limit)
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
+    chosen = selection.resolved(database, dead_topics, at, chosen)
     keys: set[str] = set()
     named: set[str] = set()
     count, any_letter = 0, False
-    choice = "all" if everything else "ids" if reason is None else f"reason {reason}"
+    choice = selection.recorded(chosen, limit)
     act = Act(verb="delete_dead_letters", topic=at.topic, group=at.group, choice=choice, actor=actor)
     with deleting(database, act) as tally:
-        for found in selection.letters(database, dead_topics, at, chosen):
+        for found in selection.first(selection.letters(database, dead_topics, at, chosen), limit):
             any_letter = True
             for batch in chunked(found):
                 named.update(name for letter in batch for name in chosen.named(letter))

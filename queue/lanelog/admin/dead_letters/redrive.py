@@ -22,19 +22,17 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
-from lanelog._text import moment
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.arguments import aware, check_names, milliseconds, optional
+from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.types.results import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
-from lanelog.message import utc_from_ms
 from lanelog.publisher.timing import make_timing
 
 if TYPE_CHECKING:
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     Points = Sequence[tuple[str, int]]
 
 MAX_DELIVERIES = 1_000_000
-LIMIT_MAX = 1_000_000_000
 
 BATCH = 500
 BATCH_BYTES = 8 * 1024 * 1024
@@ -85,19 +82,20 @@ def redrive(
 ) -> Redriven:
     """See `Admin.redrive`."""
     check_names(at)
-    chosen = _narrowed(selection.choice(ids, reason, everything=everything), key, since, limit)
+    chosen = selection.narrowed(selection.choice(ids, reason, everything=everything), key, since, limit)
     timing = _check(rate, delay, ttl, max_deliveries, to_topic)
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
     if to_topic in dead_topics:
         raise ConfigurationError(f"to_topic={to_topic!r} holds these dead letters: they would come back where they are")
+    chosen = selection.resolved(database, dead_topics, at, chosen)
     work = _Redrive(
         database=database,
         act=Act(
             verb="redrive",
             topic=at.topic,
             group=at.group,
-            choice=_recorded(chosen, to_topic, limit),
+            choice=selection.recorded(chosen, limit, to_topic),
             actor=actor,
         ),
         at=at,
@@ -121,23 +119,6 @@ def redrive(
         if work.moved:
             (wake_scheduler if timing.delay_ms else partial(published, work.target.topic))()
     return work.result(chosen, dry_run=dry_run)
-
-
-def _narrowed(chosen: Choice, key: str | None, since: datetime | None, limit: int | None) -> Choice:
-    """Check what narrows the choice, and return it with key and time."""
-    if limit is not None:
-        check_integer("limit", limit, least=1, most=LIMIT_MAX)
-    return evolve(chosen, key=optional("key", key), since=0 if since is None else milliseconds(aware("since", since)))
-
-
-def _recorded(chosen: Choice, to_topic: str | None, limit: int | None) -> str:
-    """The choice, as the audit of this call records it."""
-    parts = ["ids" if chosen.ids is not None else "all" if chosen.reason is None else f"reason {chosen.reason}"]
-    parts += [] if chosen.key is None else [f"key {chosen.key}"]
-    parts += [f"since {moment(utc_from_ms(chosen.since))}"] if chosen.since else []
-    parts += [] if limit is None else [f"at most {limit}"]
-    parts += [] if to_topic is None else [f"to topic {to_topic}"]
-    return ", ".join(parts)
 
 
 def _check(

@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from lanelog._checks import check_name
+from lanelog._checks import check_integer, check_name
 from lanelog._database import codes
+from lanelog._reasons import is_name, is_named, names_of, reason_of
 from lanelog._stores import offsets
 from lanelog._stores._points import chunked, pairs, placeholders
+from lanelog._text import moment, shown
+from lanelog.admin.lookup.arguments import aware, milliseconds, optional
 from lanelog.admin.lookup.known import PAGE, known_topic, pages, read
 from lanelog.admin.lookup.names import names
 from lanelog.admin.read import topics
 from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from lanelog._database import Database, Executor
     from lanelog._places import GroupTopic
@@ -64,15 +69,10 @@ OWN_ID = re.compile("dl-[0-9a-f]{64}")
 OFFSETS_A_READ = 2000
 POINTS_A_READ = 1000
 LANES_A_READ = 50
+LIMIT_MAX = 1_000_000_000
 
-
-REASON_MAX = 200
-"""The most characters of a reason."""
-
-
-def reason_of(error: str | None) -> str:
-    """Return the reason that dead letters are grouped by: the first line of the error, cut."""
-    return (error or "").partition("\n")[0][:REASON_MAX]
+_REASONS_SHOWN, _REASON_SHOWN = 5, 60
+"""Reasons that the refusal of a name tells, and characters of each."""
 
 
 @frozen
@@ -95,6 +95,7 @@ class Choice:
 
     ids: frozenset[str] | None
     reason: str | None
+    """The text of the reason, or until `resolved` its short name."""
     key: str | None = None
     """Of those only the dead letters of this key."""
     since: int = 0
@@ -125,8 +126,8 @@ def choice(ids: Iterable[str] | None, reason: str | None, *, everything: bool) -
         raise ConfigurationError(f"all must be True or False, not {type(everything).__name__}")
     if (ids is not None) + (reason is not None) + everything != 1:
         raise ConfigurationError("choose the dead letters by exactly one of ids=…, reason=… and all=True")
-    if reason is not None and not isinstance(reason, str):
-        raise ConfigurationError(f"reason must be a str, not {type(reason).__name__}")
+    if reason is not None:
+        check_reason(reason)
     if ids is None:
         return Choice(None, reason)
     if isinstance(ids, str | bytes):
@@ -138,6 +139,65 @@ def choice(ids: Iterable[str] | None, reason: str | None, *, everything: bool) -
     if not chosen:
         raise ConfigurationError("ids is empty: nothing is chosen")
     return Choice(chosen, None)
+
+
+def check_reason(reason: str) -> None:
+    """Refuse what is neither a reason nor the short name of one.
+
+    An error as it was logged is refused, and not taken for its reason: who means one of 800 must not get them all.
+    """
+    if not isinstance(reason, str):
+        raise ConfigurationError(f"reason must be a str, not {type(reason).__name__}")
+    text = reason_of(reason)
+    if not is_name(reason) and text != reason:
+        name = names_of([text])[text]
+        raise ConfigurationError(f"reasons have # for numbers and ids: those like this one are {text!r}, or {name}")
+
+
+def meant(reasons: Iterable[str], given: str) -> str:
+    """Return the one of some reasons that a reason or a short name means; what was given, if it is none of them.
+
+    Refuses a name of several ones. A reason may look like a name: then that is ambiguous, too.
+    """
+    if not is_name(given):
+        return given
+    found = sorted({reason for reason in reasons if reason == given or is_named(reason, given)})
+    if len(found) > 1:
+        names = names_of(found)
+        longer = ", ".join(f"{names[reason]} ({shown(reason, _REASON_SHOWN)})" for reason in found[:_REASONS_SHOWN])
+        more = ", …" if len(found) > _REASONS_SHOWN else ""
+        raise ConfigurationError(f"{given} is the name of {len(found)} reasons: give a longer one, {longer}{more}")
+    return found[0] if found else given
+
+
+def narrowed(chosen: Choice, key: str | None, since: datetime | None, limit: int | None) -> Choice:
+    """Check what narrows a choice, and return it with key and time."""
+    if limit is not None:
+        check_integer("limit", limit, least=1, most=LIMIT_MAX)
+    return evolve(chosen, key=optional("key", key), since=0 if since is None else milliseconds(aware("since", since)))
+
+
+def resolved(database: Database, dead_topics: Sequence[str], at: GroupTopic, chosen: Choice) -> Choice:
+    """Return the choice with the text of its reason, instead of a short name.
+
+    All dead letters of the group are read before the first one is taken: a second reason of the name may be the last
+    one's. A dead letter that comes later is taken if its reason has that text.
+    """
+    if chosen.reason is None or not is_name(chosen.reason):
+        return chosen
+    every = letters(database, dead_topics, at, Choice(None, None))
+    reasons = {letter.reason for found in every for letter in found}
+    return evolve(chosen, reason=meant(reasons, chosen.reason))
+
+
+def recorded(chosen: Choice, limit: int | None, to_topic: str | None = None) -> str:
+    """Return a choice, as the audit records it."""
+    parts = ["ids" if chosen.ids is not None else "all" if chosen.reason is None else f"reason {chosen.reason}"]
+    parts += [] if chosen.key is None else [f"key {chosen.key}"]
+    parts += [f"since {moment(utc_from_ms(chosen.since))}"] if chosen.since else []
+    parts += [] if limit is None else [f"at most {limit}"]
+    parts += [] if to_topic is None else [f"to topic {to_topic}"]
+    return ", ".join(parts)
 
 
 def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:

@@ -60,7 +60,7 @@ class Problem:
     cause: str | None = None
     """The error, if there is one: lanes that fail alike have the same."""
     reason: str | None = None
-    """The reason of the dead letters that the command puts back. None: it puts none back."""
+    """The short name of the reason of the dead letters that the command puts back. None: it puts none back."""
     notes: tuple[str, ...] = ()
     """What stands below the sentence, line by line: where hung handlers are."""
     command: str

@@ -314,13 +314,10 @@ def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> 
     counted = sorted(reasons, key=lambda each: -each.count)
     found = []
     for each in counted[:REASONS]:
-        remedy, mend, reason = "why", look, None
-        if each.reason and each.reason.isprintable():
-            remedy, reason = "when that is mended", each.reason
-            mend = command("dlq redrive", topic.topic, each.group, options=["--reason", reason])
+        mend = command("dlq redrive", topic.topic, each.group, options=["--reason", each.name])
         detail = f"{plural(each.count, 'message')}: {shown(each.reason)}"
         since = moment(each.oldest_failed_at)
-        found.append(_letters(topic, each.group, detail, remedy, mend, since=since, reason=reason))
+        found.append(_letters(topic, each.group, detail, "when that is mended", mend, since=since, reason=each.name))
     rest = sum(each.count for each in counted[REASONS:])
     if rest:
         found.append(_letters(topic, "", f"{plural(rest, 'message')} for other reasons", "all reasons", look))

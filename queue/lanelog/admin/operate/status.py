@@ -60,6 +60,8 @@ LETTERS: Final = 10_000
 """Dead letters of one topic that are read for their reasons. If there are more, none is read."""
 EXPLAINED: Final = 100
 """Topics whose dead letters are read for their reasons: of those with so few, the ones with the most."""
+LETTERS_TOGETHER: Final = 50_000
+"""Dead letters of all these topics together: a status takes seconds."""
 CONTRADICTIONS: Final = 20
 """Contradictions between tables that are shown."""
 TOPICS: Final = 1000
@@ -229,10 +231,14 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
         yield from inside.lanes
     dying = [topic for topic in seen.topics if topic.dead_letters and not topic.holds_dead_letters]
     few = sorted((topic for topic in dying if topic.dead_letters <= LETTERS), key=lambda topic: -topic.dead_letters)
-    explained = {topic.topic for topic in few[:EXPLAINED]}
+    explained, room = set(), LETTERS_TOGETHER
+    for topic in few[:EXPLAINED]:
+        if topic.dead_letters <= room:
+            explained.add(topic.topic)
+            room -= topic.dead_letters
     for topic in dying:
         known = topic.topic in explained
-        yield from of_letters(topic, listing.dead_letter_reasons(database, topic.topic, None) if known else None)
+        yield from of_letters(topic, listing.counts(database, topic.topic, None).reasons if known else None)
 
 
 @frozen(kw_only=True)

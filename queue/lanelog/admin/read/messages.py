@@ -12,7 +12,7 @@ from attrs import frozen
 
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, offsets, partitions
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, pairs, placeholders
 from lanelog._stores.moves import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
 from lanelog.admin.lookup.known import known_lane, known_topic, pages, read, repeated
@@ -68,6 +68,17 @@ WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` IN ({{offsets}}) ORDE
 SETTLED = """
 SELECT message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND partition_key = %s AND message_offset IN ({offsets})
+"""
+
+# Messages at exact offsets of some lanes (PRIMARY).
+AT_POINTS = (
+    f"SELECT {_COLUMNS} FORCE INDEX (PRIMARY) WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})"
+)
+
+# Which of these dead letters are settled (PRIMARY).
+SETTLED_POINTS = """
+SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND (partition_key, message_offset) IN ({points})
 """
 
 # A dead letter by its own id (by_id).
@@ -204,6 +215,23 @@ def messages(
                 rows = cx.query(AT.format(offsets=placeholders(chunk)), (topic, key, *chunk))
                 found.extend(_info(_MessageRow(*row), settled, ()) for row in rows)
             return found
+
+    return repeated(database, look, "reading messages")
+
+
+def at(database: Database, topic: str, points: Sequence[tuple[str, int]]) -> list[MessageInfo]:
+    """Return messages by key and offset, in this order. One that is not there is left out."""
+
+    def look() -> list[MessageInfo]:
+        found: dict[tuple[str, int], MessageInfo] = {}
+        with database.snapshot() as cx:
+            for chunk in chunked(points):
+                args = (topic, *(value for point in chunk for value in point))
+                settled = set(cx.query(SETTLED_POINTS.format(points=pairs(chunk)), args))
+                for row in map(_MessageRow._make, cx.query(AT_POINTS.format(points=pairs(chunk)), args)):
+                    place = (row.key, row.offset)
+                    found[place] = _info(row, {row.offset} if place in settled else (), ())
+        return [found[point] for point in points if point in found]
 
     return repeated(database, look, "reading messages")
 

@@ -1,4 +1,4 @@
-"""Tail: the end of a lane, and the messages published from then on.
+"""Tail: the end of a lane or of a topic, and the messages published from then on.
 
 Owns how far it has read. Never settles, locks or registers anything. Each look is one statement for the heads of a
 topic, and one for every page of messages of a lane that has moved.
@@ -6,13 +6,14 @@ topic, and one for every page of messages of a lane that has moved.
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from lanelog._checks import check_duration, check_integer
 from lanelog.admin.lookup.known import known_lane, read
 from lanelog.admin.read import heads, messages
+from lanelog.admin.read.newest import newest
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from lanelog._database import Database
     from lanelog.admin.types.messages import MessageInfo
 
+LINES: Final = 10
 LINES_MAX: Final = 10_000
 LANES_MAX: Final = 10_000
-"""Lanes of a topic that are followed without a key."""
+"""Lanes of a topic that are read without a key."""
 INTERVAL_LEAST: Final = 0.1
 _PAGE: Final = 1000
 
@@ -34,33 +36,33 @@ def tail(
     topic: str,
     key: str | None,
     *,
-    lines: int,
+    lines: int | None,
     follow: bool,
     interval: Duration,
     lanes: int = LANES_MAX,
 ) -> Iterator[MessageInfo]:
-    """See `Admin.tail`. `lanes`: so many are followed without a key."""
-    if key is None and not follow:
-        raise ConfigurationError("without a key there is only follow=True, from now on")
+    """See `Admin.tail`. `lanes`: so many are read without a key."""
+    if lines is None:
+        lines = 0 if key is None and follow else LINES
     check_integer("lines", lines, least=0, most=LINES_MAX)
     pause = check_duration("interval", interval, least=INTERVAL_LEAST)
     # The beginning is looked up at the call, which refuses an unknown topic or lane there and then.
     if key is None:
         seen = heads.heads(database, topic, lanes)
-    else:
-        seen = {key: max(0, read(database, known_lane, "looking for the lane", topic, key) - lines)}
-    found = _messages(database, topic, key, seen, pause if follow else None, lanes)
+        last = newest(database, topic, dict(seen), lines)
+        return chain(last, _followed(database, topic, key, seen, pause, lanes)) if follow else last
+    seen = {key: max(0, read(database, known_lane, "looking for the lane", topic, key) - lines)}
+    if follow:
+        return _followed(database, topic, key, seen, pause, lanes)
     # Without a bound, the end of a lane is never reached while somebody publishes faster than this reads.
-    return found if follow else islice(found, lines)
+    return islice(_new(database, topic, key, seen, lanes), lines)
 
 
-def _messages(
-    database: Database, topic: str, key: str | None, seen: dict[str, int], interval: float | None, lanes: int
+def _followed(
+    database: Database, topic: str, key: str | None, seen: dict[str, int], interval: float, lanes: int
 ) -> Iterator[MessageInfo]:
     while True:
         yield from _new(database, topic, key, seen, lanes)
-        if interval is None:
-            return
         rest(interval)
 
 

@@ -127,7 +127,8 @@ class DeadLetterInfo:
     group: str
     """The group that gave it up."""
     reason: str
-    """First line of `last_error`, cut to 200 characters: `dead_letter_reasons` groups by it and `reason=` takes it."""
+    """First line of `last_error` with `#` for each number and id, cut to 200 characters: dead letters are counted by
+    it, and `reason=` takes it."""
     last_error: str
     failure_count: int
     """Attempts that failed."""
@@ -144,9 +145,36 @@ class DeadLetterReason:
     dead_letter_topic: str
     group: str
     reason: str
-    """First line of their `last_error`, cut to 200 characters."""
+    """First line of their `last_error` with `#` for each number and id, cut to 200 characters. Empty: no error."""
+    name: str
+    """Short name of the reason, made from its text alone: `r-4f2a`. `reason=` takes it, too. Of two reasons of one
+    answer whose names would be equal, both have longer ones."""
     count: int
     keys: int
     """How many different keys are among them."""
     oldest_failed_at: datetime
     newest_failed_at: datetime
+
+
+@frozen(kw_only=True)
+class DeadLetterCounts:
+    """Dead letters of a topic, counted by group and reason."""
+
+    reasons: list[DeadLetterReason]
+    """The most frequent first; at most 1,000."""
+    looked: int
+    """How many dead letters were read."""
+    complete: bool
+    """False: there may be more dead letters, which were not read, or more reasons."""
+
+
+@frozen(kw_only=True)
+class DeadLetterPage:
+    """Some dead letters of a topic, and how far they were read."""
+
+    letters: list[DeadLetterInfo]
+    looked: int
+    """How many dead letters were read, those that were not chosen among them."""
+    after: tuple[str, str, int] | None
+    """Dead letter topic, key and offset of the last one that was read: `after=` goes on behind it. None: there are no
+    more."""
