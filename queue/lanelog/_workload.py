@@ -57,7 +57,7 @@ class Workload:
 
     At least 30, half of `visibility_timeout`, and three times `longest`.
     """
-    handlers: tuple[RunningHandler, ...] = ()
+    handlers: tuple[RunningHandler, ...] = ()  # the last field: who needs no stacks reads a row up to here
     """Those that had run for 10 seconds or more, the longest first: up to eight."""
 
     @property
