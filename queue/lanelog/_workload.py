@@ -61,13 +61,18 @@ class Workload:
     """
     pool_waits: int = 0
     """How often a thread has waited for a connection of that client's pool, since the client was made."""
-    handlers: tuple[RunningHandler, ...] = ()
+    handlers: tuple[RunningHandler, ...] = ()  # the last field: who needs no stacks reads a row up to here
     """Those that had run for 10 seconds or more, the longest first: up to eight."""
+
+    @property
+    def all_busy(self) -> bool:
+        """Whether no worker is free: `quiet` is then for how long none has ended."""
+        return 0 < self.workers <= self.busy
 
     @property
     def hung(self) -> bool:
         """Whether all workers are busy, and none has ended for longer than is normal there."""
-        return 0 < self.workers <= self.busy and self.quiet >= self.patience
+        return self.all_busy and self.quiet >= self.patience
 
     def dumped(self) -> str:
         """Return it as the text of a heartbeat row. If it does not fit, the handlers that began last are left out."""

@@ -57,7 +57,7 @@ WRONG: list[tuple[str, str]] = [
     ("lag --watch --max-dead-letters 1", "--watch"),
     ("lag --max-dead-letters 10000", "--max-dead-letters"),
     ("members merge nope", "no group 'nope' is registered for topic 'merge'"),
-    ("members merge", "Missing argument 'GROUP'"),
+    ("members merge", "give both names or neither"),
     ("lanes merge builders --by size", "'size' is not one of"),
     ("lanes merge builders --limit 10001", "limit must be"),
     ("lag merge builders --max-age soon", "--max-age"),

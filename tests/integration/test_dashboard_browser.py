@@ -4,17 +4,21 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lanelog
+from lanelog.admin.operate.hung import HUNG, state_of
 from lanelog.dashboard import WebPace
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.views import link
 from lanelog.devserver import DevServer
 from support.browser import Page, browser
 from support.dashboards import served
+from support.elapsed import let_pass
 from support.shop import open_shop
 from support.sql import connect, rows
 from support.waiting import accept, eventually
@@ -30,7 +34,9 @@ ADDRESSES = (
     "",
     "topics",
     "groups",
+    "members",
     "members?topic=merge&group=builders",
+    "members?topic=orders&group=billing",
     "lanes?topic=merge&group=builders",
     f"lanes?topic={WIDE}&group=builders&by=key&after=k09900",
     "lane?topic=merge&group=builders&key=fails",
@@ -72,6 +78,25 @@ CONTRAST = """
 """The least contrast of a text with what is behind it, as WCAG counts it."""
 RIGHTMOST = "Math.max(0, ...[...document.querySelectorAll('.button')].map(e => e.getBoundingClientRect().right))"
 """Where the buttons end: one that is beyond the window is not found."""
+SHOP = """
+import threading
+
+seen, lock = [], threading.Lock()
+lock.acquire()
+
+
+def charge(message):
+    seen.append(message.key)
+    pay(message.payload)
+
+
+def pay(order):
+    # The lock of a pool from which nothing comes back. It is no frame of its own.
+    lock.acquire(timeout=600)
+
+
+"""
+"""The handler of a shop: its stacks name a file of any machine."""
 QUICK = WebPace(sample=0.2, look=0.2, stream=2)
 
 
@@ -95,8 +120,29 @@ def address(lanelog_server: DevServer) -> Iterator[str]:
         with connect(url) as connection:
             rows(connection, "UPDATE queue_messages SET created_at = created_at - 3600000")
             rows(connection, "UPDATE queue_groups SET created_at = created_at - 3600000")
-        with served(client, QUICK) as at:
+        with hung(client), served(client, QUICK) as at:
             yield at
+
+
+@contextmanager
+def hung(client: lanelog.Client) -> Iterator[None]:
+    """Two members of one group: four workers of one wait for a lock since 47 s, and those of the other have no work."""
+    shop: dict[str, Any] = {}
+    exec(compile(SHOP, "/srv/shop/billing.py", "exec"), shop)  # noqa: S102 - a constant of this module
+    beats: Any = {"lease_duration": 3.0, "lease_renewal": 0.1}
+    client.publish_many("orders", [(f"customer-{number}", b"x") for number in range(4)])
+    waiting = client.subscribe("orders", "billing", shop["charge"], workers=4, name="vm-23734", **beats)
+    try:
+        eventually(lambda: len(shop["seen"]) == 4)
+        let_pass(waiting, 47)
+        client.subscribe("orders", "billing", accept, workers=4, name="vm-23735", **beats)
+        eventually(lambda: [each for each in client.admin.members("orders", "billing") if state_of(each) == HUNG])
+        yield
+    finally:
+        for _ in shop["seen"]:
+            eventually(shop["lock"].locked)
+            shop["lock"].release()
+        waiting.stop()
 
 
 @pytest.mark.thorough
@@ -121,6 +167,7 @@ def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, d
     page.show_as(width=width, dark=dark)
     for each in ADDRESSES:
         page.visit(address + each)
+        page.ask("document.querySelectorAll('details').forEach((each, at) => { each.open = at === 0 })")
         check(each)
         if WIDE in each:  # 10,000 lanes are shown by fifty
             assert page.ask("document.querySelectorAll('tbody tr').length") == 50

@@ -12,23 +12,28 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from html import unescape
 from http import HTTPStatus
 from typing import Any
 
+import httpx
 import pytest
 from attrs import evolve
 
 import lanelog
 from lanelog import Client, Message, Subscription
-from lanelog._workload import parsed
+from lanelog._workload import RunningHandler, parsed
 from lanelog.admin import Problem, Rank, Workload
+from lanelog.cli import _read as cli_read
 from lanelog.dashboard import dashboard
+from lanelog.errors import ConfigurationError
 from lanelog.migrations import migrate
 from support.cli import Command
 from support.dashboards import Visitor
 from support.elapsed import let_pass
 from support.old_tables import set_back
 from support.processes import Fleet
+from support.situations import Situations
 from support.sql import one, rows
 from support.waiting import Record, accept, eventually
 
@@ -72,8 +77,8 @@ def stuck(lanelog_client: Client, locked: Locked) -> Subscription:
     return subscription
 
 
-def workload(client: Client, group: str = "g") -> Workload | None:
-    return next((each.workload for each in client.admin.members("t", group)), None)
+def workload(client: Client, group: str = "g", topic: str = "t") -> Workload | None:
+    return next((each.workload for each in client.admin.members(topic, group)), None)
 
 
 # -- what a heartbeat says ---------------------------------------------------------------------------------------------
@@ -161,6 +166,9 @@ def test_members_work_on_tables_without_the_column(lanelog_client: Client, lanel
         lanelog_client.publish("t", "k", b"1")
         seen.wait(1)
         assert workload(lanelog_client) is None
+        assert [each.workload for each in lanelog_client.admin.members()] == [None]
+        (group,) = lanelog_client.admin.groups("t")
+        assert (group.members, group.members_telling) == (1, 0)
     assert migrate(lanelog_client._database)
 
 
@@ -210,6 +218,15 @@ def test_command_line_and_dashboard_show_where_the_handlers_stand(
     assert cells[heads.index("BUSY")] == "4/4"
     (member,) = command.json("members", "t", "g")
     assert len(member["workload"]["handlers"]) == 4
+    assert cells[heads.index("STATE")] == "hung"
+    assert re.match(r"3\ds$", cells[heads.index("NONE-ENDED")])
+    heads, ((*cells,),) = command.table("members")
+    assert (heads[:2], cells[:2]) == (["TOPIC", "GROUP"], ["t", "g"])
+    stacks = command("members", "t", "g", "--stacks").stdout
+    assert stacks.count("in Locked.wait_for_the_lock") == 4
+    assert re.search(r"\n  t key-0 offset 1, for 3\ds, at:\n", stacks)
+    heads, ((*cells,),) = command.table("groups")
+    assert cells[heads.index("BUSY")] == "4/4"
     said = command("status", "t").stdout
     assert "HUNG  t g, for 3" in said
     assert "in Locked.wait_for_the_lock" in said
@@ -298,6 +315,144 @@ def test_the_command_of_status_ends_the_process(lanelog_client: Client, lanelog_
             assert set(seen.wait(2)) == {"a", "b"}
     finally:
         fleet.close()
+
+
+# -- the page of members -----------------------------------------------------------------------------------------------
+
+
+def text_of(page: httpx.Response) -> str:
+    """What a page says, without its tags."""
+    assert page.status_code == HTTPStatus.OK, page.text
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", page.text)).split())
+
+
+def test_a_page_shows_what_every_worker_runs(lanelog_client: Client, stuck: Subscription, raw: Any) -> None:
+    """Of each member: its process, how many are busy and for how long; which handlers, where, and what ends them."""
+    let_pass(stuck, 31)
+    grow_older(raw, 65)
+    lanelog_client.subscribe("other", "idle", accept, workers=2, **{**BEATS, "name": "vm-2"})
+    with lanelog_client.deliveries("t", "pulling", **{**BEATS, "name": "vm-3"}):
+        eventually(lambda: w if (w := workload(lanelog_client)) and w.hung else None)
+        eventually(lambda: workload(lanelog_client, "idle", "other"))
+        eventually(lambda: lanelog_client.admin.members("t", "pulling"))
+        visitor = Visitor(dashboard(lanelog_client))
+        page = visitor.get("/members")
+    said, here = text_of(page), f"{os.getpid()} on {socket.gethostname()}"
+    assert re.search(rf" hung t g {stuck.owner} {here} 4 of 4 3\ds 4 ", said)
+    assert re.search(rf" alive other idle vm-2:\w+ {here} 0 of 2 - 0 ", said)
+    assert re.search(r" alive t pulling vm-3:\w+ - unknown - \d ", said)
+    assert "Unknown: the member pulls messages" in said
+    assert re.search(r"t \S key-0 \S offset 1 \S runs for 3\ds Where it stands File ", said)
+    assert "4 of 4 workers of vm-23734 are busy, none has ended for 3" in said
+    assert f"] && kill -KILL {os.getpid()}" in said
+    assert page.text.count("<details><summary>") == page.text.count("in Locked.wait_for_the_lock") == 4
+    assert "lane?topic=t&amp;group=g&amp;key=key-0" in page.text
+    assert "message?topic=t&amp;key=key-0&amp;offset=1" in page.text
+    assert "s3cret" not in page.text
+
+    front = visitor.get("/").text
+    (address,) = re.findall(r'href="/([^"]*)">Members that hang</a>', front)
+    assert f" hung {stuck.owner} {here}" in text_of(visitor.send("GET", f"/{unescape(address)}"))
+    assert '<a href="/members">Members</a>' in front
+    assert re.search(r" t g hung 1 4 of 4 4 ", text_of(visitor.get("/groups")))
+    assert re.search(r" other idle [a-z ]+ 1 0 of 2 0 ", text_of(visitor.get("/groups")))
+    assert "wait_for_the_lock" not in visitor.get("/members", topic="other", group="idle").text
+
+
+def test_the_page_believes_no_row_that_lanelog_would_not_write(lanelog_client: Client, raw: Any) -> None:
+    """Absurd numbers, another program's text, and an older version's nothing: unknown, and never idle."""
+    lanelog_client.subscribe("t", "g", accept, lease_duration=3600.0, lease_renewal=1800.0)
+    found = eventually(lambda: workload(lanelog_client))
+    visitor = Visitor(dashboard(lanelog_client))
+    for text in (
+        None,
+        "",
+        "{}",
+        evolve(found, workers=10**30, busy=10**30).dumped(),
+        evolve(found, pid=-1).dumped(),
+        found.dumped().replace('"quiet":', '"quiet":NaN,"was":'),
+    ):
+        rows(raw, REWRITE, text)
+        said = text_of(visitor.get("/members", topic="t", group="g"))
+        assert re.search(r" alive \S+ - unknown - 0 ", said), text
+        assert "kill" not in said
+        (group,) = lanelog_client.admin.groups("t")
+        assert (group.members, group.members_telling, group.workers) == (1, 0, 0)
+        assert " unknown " in text_of(Visitor(dashboard(lanelog_client)).get("/groups"))
+
+
+def test_the_page_of_a_server_that_takes_no_writes_ends_no_process(lanelog_client: Client, raw: Any) -> None:
+    """A replica's rows are late, and its locks are not the members': who lives is unknown there, and it says why."""
+    lanelog_client.subscribe("t", "g", accept, lease_duration=3600.0, lease_renewal=1800.0)
+    found = eventually(lambda: workload(lanelog_client))
+    rows(raw, REWRITE, evolve(found, workers=1, busy=1, quiet=40.0).dumped())
+    before = text_of(Visitor(dashboard(lanelog_client)).get("/members"))
+    assert " hung " in before.partition("Lease left")[2]
+    assert f"kill -KILL {os.getpid()}" in before
+    rows(raw, "SET GLOBAL read_only = 1")
+    try:
+        said = text_of(Visitor(dashboard(lanelog_client)).get("/members"))
+    finally:
+        rows(raw, "SET GLOBAL read_only = 0")
+    assert "It is not known who lives: this server is read-only" in said
+    assert re.search(r"Lease left unknown t g \S+ .* 1 of 1 40s ", said)
+    assert "kill" not in said
+
+
+def test_hostile_names_and_stacks_stay_text(lanelog_client: Client, raw: Any) -> None:
+    """In each field of a row, on the page as on a terminal."""
+    hostile = "</pre><script>alert(1)</script>\"'><img src=x>\x1b[2J"
+    lanelog_client.subscribe("t", "g", accept, lease_duration=3600.0, lease_renewal=1800.0)
+    found = eventually(lambda: workload(lanelog_client))
+    run = RunningHandler(topic=hostile, key=hostile, offset=1, seconds=40.0, stack=f"{hostile}\n{hostile}")
+    hung = evolve(found, host=hostile, workers=1, busy=1, quiet=40.0, handlers=(run,))
+    rows(raw, REWRITE, hung.dumped())
+    page = Visitor(dashboard(lanelog_client)).get("/members").text
+    assert "&lt;script&gt;alert(1)" in page
+    assert not re.search("<script|<img", page)
+    lines = cli_read._stacks(lanelog_client.admin.members("t", "g"))
+    assert len(lines) == 5
+    assert not any("\x1b" in line for line in lines)
+
+
+@pytest.mark.thorough
+def test_members_are_read_page_by_page(lanelog_client: Client, raw: Any) -> None:
+    """Between two pages none is left out, whichever group it belongs to; those of one state are found among others."""
+    for topic in ("t", "u"):
+        lanelog_client.publish(topic, "k", b"x")
+    names = []
+    for group in ("a", "b"):
+        for topic in ("t", "u"):
+            made = Situations(raw, topic, group)
+            made.register()
+            for number in range(20):
+                made.owner(f"m{number:02}", stopped=number == 19)
+                names.append((group, topic, f"m{number:02}"))
+    admin, found, after = lanelog_client.admin, [], None
+    while page := admin.members(limit=7, after=after):
+        found += [(each.group, each.topic, each.name) for each in page]
+        after = (page[-1].topic, page[-1].group, page[-1].name)
+    assert found == names
+    behind = admin.members("u", "a", limit=2, after=("u", "a", "m04"))
+    assert [each.name for each in behind] == ["m05", "m06"]
+    visitor, address, seen = Visitor(dashboard(lanelog_client)), "/members", []
+    while address:
+        page = visitor.send("GET", address).text
+        seen += re.findall(r"<span class=\"\">(m\d\d)</span>", page)
+        assert len(seen) <= len(names)
+        address = "".join(f"/{unescape(each)}" for each in re.findall(r'href="/(members[^"]*)">Next page', page))
+    assert seen == [name for _, _, name in names]
+    stopped = visitor.get("/members", state="stopped").text
+    assert len(re.findall(r"<span class=\"\">m19</span>", stopped)) == 4
+    assert visitor.get("/members", state="gone").status_code == HTTPStatus.NOT_FOUND
+
+
+def test_members_of_half_a_place_are_refused(lanelog_client: Client, command: Command) -> None:
+    """A topic alone, or a group alone, names no members."""
+    for half in ({"topic": "t"}, {"group": "g"}):
+        with pytest.raises(ConfigurationError, match="give both names or neither"):
+            lanelog_client.admin.members(**half)
+    assert "give both names or neither" in command("members", "t", status=2).stderr
 
 
 # -- health ------------------------------------------------------------------------------------------------------------

@@ -341,3 +341,20 @@ def test_a_lane_that_is_stuck_costs_a_status_twelve_statements_more(
         assert Counter(each.what for each in found.problems) == {"failing": topics.stop, "behind": topics.stop}
         sent.append(questions)
     assert round((sent[1] - sent[0]) / 40) == 7 + 12, sent
+
+
+def test_a_page_of_members_costs_the_same_whatever_number_of_groups_it_has(client: Client, raw: Any) -> None:
+    """The rows, their lanes, and the three statements of their snapshot."""
+    sent = []
+    for groups in (range(1), range(1, 40)):
+        for number in groups:
+            made = Situations(raw, f"t{number}", f"g{number}")
+            made.register()
+            made.owner("living")
+            made.lease("k", "living", 1)
+        client.admin.members()
+        with counting(raw) as kinds:
+            found = client.admin.members(limit=50)
+        assert [each.lanes for each in found] == [1] * groups.stop
+        sent.append(kinds)
+    assert sent == [total({"set_option": 1, "begin": 1, "select": 2, "commit": 1})] * 2

@@ -53,6 +53,7 @@ LOOKS = (
     Verb("groups", line="groups"),
     Verb("groups", ("merge",), line="groups merge"),
     Verb("members", ("merge", "builders"), line="members merge builders"),
+    Verb("members", line="members --stacks"),
     Verb("lanes", ("merge", "builders"), line="lanes merge builders"),
     Verb("lanes", ("merge", "builders"), {"order_by": "lag"}, line="lanes merge builders --by lag"),
     Verb("lanes", ("merge", "builders"), {"order_by": "key"}, line="lanes merge builders --by key"),

@@ -57,7 +57,7 @@ Admin.topic_names: beginning limit
 Admin.group_names: topic beginning limit
 Admin.key_names: topic beginning limit
 Admin.groups: topic group limit
-Admin.members: topic group
+Admin.members: topic group limit after
 Admin.lanes: topic group order_by limit after before
 Admin.lane: topic group key
 Admin.server:

@@ -68,6 +68,14 @@ def test_what_is_written_fits_and_is_read_again(filling: str) -> None:
     assert (len(again.handlers) == 8) is (filling == "x")
 
 
+def test_the_beginning_of_a_row_says_all_but_where_handlers_stand() -> None:
+    """A statement cuts a row there, whatever its texts say: in a text, a quotation mark has a backslash before it."""
+    found = evolve(of(), host=',"handlers":[', handlers=(handler(',"handlers":[', "x"),) * 3)
+    short, mark, _ = found.dumped().partition(',"handlers":[')
+    assert mark
+    assert parsed(short + ',"handlers":[]}') == evolve(found, handlers=())
+
+
 def test_fields_of_a_newer_version_are_ignored() -> None:
     """A row of a later version is read as far as it is known."""
     text = of().dumped()

@@ -17,7 +17,7 @@ from attrs import frozen
 
 from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog._places import GroupTopic
-from lanelog._stores._counted import LONGEST_MS
+from lanelog._stores._heartbeat_rows import FOUND_DEAD, VERSION_WITH_WORKLOAD, HeartbeatRow, finder
 from lanelog._stores._points import placeholders
 from lanelog.errors import DatabaseError
 
@@ -57,8 +57,6 @@ BEAT = _beat_with(*_HINTED, "workload")
 ROW = """SELECT heartbeat_at FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
-FOUND_DEAD = "dead by "
-"""What `liveness_lock` begins with in the row of an owner that was found dead. No lock is called like this."""
 _FINDER_MOST = 64 - len(FOUND_DEAD)
 """Characters of the finder's name that the row holds, in ASCII: members ask for the lock, and servers refuse names that
 are longer, or that utf8mb3 does not have."""
@@ -73,14 +71,6 @@ FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group IN (
 
 # Every owner, on tables of version 1 (PRIMARY, prefix).
 MEMBERS_1 = MEMBERS.replace("server_started_at, incarnation,", "server_started_at, '',")
-
-# What the workers of the living owners of some groups do. A free lock is a dead process's (PRIMARY, prefix).
-WORKLOADS = f"""
-SELECT consumer_group, subscriber_name, workload FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
-WHERE consumer_group IN ({{groups}}) AND topic = %s AND workload IS NOT NULL AND expires_at >= {NOW_MS}
-      AND deregistered_at IN (0, heartbeat_at) AND (liveness_lock = '' OR COALESCE(IS_FREE_LOCK(liveness_lock), 0) = 0)
-LIMIT 1000
-"""
 
 # For an account that may not read the table (PRIMARY): on MariaDB an upsert needs the privilege to SELECT.
 _BLIND = ("INSERT INTO", "REPLACE INTO")
@@ -187,7 +177,6 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 
 VERSION_WITH_INCARNATION = 2
 VERSION_WITH_WAKE_PLACE = 4
-VERSION_WITH_WORKLOAD = 6
 
 
 @frozen
@@ -200,43 +189,6 @@ class WakePlace:
 
 
 NOWHERE = WakePlace()
-
-
-@frozen
-class HeartbeatRow:
-    """One owner as the database sees it. Times are by the database's clock, in milliseconds."""
-
-    owner: str
-    heartbeat_at: int
-    expires_at: int
-    deregistered_at: int  # 0: it has not left
-    lock_free: bool | None  # None: it has no lock, or the server does not tell
-    incarnation: Incarnation  # of the server that granted the lock
-    now: int
-    found_dead_by: str | None = None  # None: it lives, or left by itself
-
-    @property
-    def deregistered(self) -> bool:
-        """Whether it has left."""
-        return self.deregistered_at != 0 and not self.aside
-
-    @property
-    def aside(self) -> bool:
-        """Whether it lives, or did at its last heartbeat, and wants no lanes."""
-        return self.deregistered_at == self.heartbeat_at != 0
-
-    @property
-    def expired(self) -> bool:
-        """Whether its heartbeat has ended, or ends later than any that lanelog writes."""
-        return not self.now < self.expires_at <= self.now + LONGEST_MS
-
-    def lock_free_on(self, server: Incarnation) -> bool | None:
-        """Whether its lock is free on that server. None: unknown.
-
-        A restart frees every lock. So a lock that another life of the server granted proves nothing, until its owner
-        has written a heartbeat with a new one.
-        """
-        return self.lock_free if self.incarnation.same(server) else None
 
 
 def beat(
@@ -287,17 +239,10 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
     found: dict[str, list[HeartbeatRow]] = {group: [] for group in groups}
     for group, owner, beat, expires, gone, free, started, identity, now, lock in cx.query(query, (*groups, topic)):
         lock_free = None if free is None else bool(free)
-        by = lock.removeprefix(FOUND_DEAD) if lock.startswith(FOUND_DEAD) else None
-        row = HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now, by)
+        row = HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now, finder(lock))
         if owner:  # else it is the mark of an eviction
             found.setdefault(group, []).append(row)
     return found
-
-
-def workloads(cx: Executor, topic: str, groups: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return group, owner and workload of the living owners of a few groups. Only on tables of version 6 or newer."""
-    rows = cx.query(WORKLOADS.format(groups=placeholders(groups)), (*groups, topic))
-    return [(group, owner, workload) for group, owner, workload in rows]
 
 
 def active(cx: Executor, *, tables: int) -> list[HeartbeatRow]:

@@ -6,7 +6,8 @@ Owns the SQL of its table. Never judges whether an owner is alive.
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog._places import GroupTopic, LaneId
+
+OWNERS_TOGETHER: Final = 100
+"""Owners whose lanes are counted by one statement."""
 
 # The fence of a settling transaction: share-lock the leases that are still ours, with the mark of the server (PRIMARY).
 FENCE = f"""
@@ -87,6 +91,10 @@ WHERE l.consumer_group = %s AND l.topic = %s AND l.leased_by IN ({owners}) AND l
 # Every owner's number of lanes, in some groups (by_owner).
 COUNTS = """SELECT consumer_group, leased_by, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
 WHERE consumer_group IN ({groups}) AND topic = %s GROUP BY consumer_group, leased_by"""
+
+# How many lanes one owner has (by_owner). UNION ALL joins several owners.
+COUNT_OF_OWNER = """SELECT %s, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
+WHERE consumer_group = %s AND topic = %s AND leased_by = %s"""
 
 # Lock some candidates, without those that another transaction has locked (PRIMARY).
 LOCK_CANDIDATES = """
@@ -271,6 +279,17 @@ def counts_of(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, dict
     found: dict[str, dict[str, int]] = {group: {} for group in groups}
     for group, owner, count in cx.query(COUNTS.format(groups=placeholders(groups)), (*groups, topic)):
         found.setdefault(group, {})[owner] = int(count)
+    return found
+
+
+def counts_of_owners(cx: Executor, owners: Sequence[tuple[GroupTopic, str]]) -> list[int]:
+    """Return how many lanes each of some owners has, in their order."""
+    found = [0] * len(owners)
+    rows = [(str(place), *at.columns, owner) for place, (at, owner) in enumerate(owners)]
+    for chunk in chunked(rows, OWNERS_TOGETHER):
+        query = " UNION ALL ".join([COUNT_OF_OWNER] * len(chunk))
+        for place, count in cx.query(query, tuple(chain.from_iterable(chunk))):
+            found[int(place)] = int(count)
     return found
 
 

@@ -15,7 +15,7 @@ from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.act import NOBODY, Act, Actor
 from lanelog.admin.lookup.arguments import decided, limit_of, unheard
-from lanelog.admin.read import heads, lanes, messages, topics
+from lanelog.admin.read import heads, lanes, members, messages, topics
 from lanelog.admin.schedules import scheduled
 
 if TYPE_CHECKING:
@@ -243,9 +243,24 @@ class Admin:
         """
         return topics.groups(self._database, topic, group=group, limit=limit_of(limit))
 
-    def members(self, topic: str, group: str) -> list[MemberInfo]:
-        """Return the subscribers of a group that have a heartbeat row, by name. Stopped ones are among them."""
-        return topics.members(self._database, GroupTopic(topic=topic, group=group))
+    def members(
+        self,
+        topic: str | None = None,
+        group: str | None = None,
+        *,
+        limit: int = 1000,
+        after: tuple[str, str, str] | None = None,
+    ) -> list[MemberInfo]:
+        """Return the subscribers that have a heartbeat row, by group, topic and name. Stopped ones are among them.
+
+        Args:
+            topic: Only of this topic and `group`. None: of all groups of all topics; then `group` must be None, too.
+            group: See `topic`.
+            limit: The most members to return.
+            after: Only members behind this one: its topic, group and name. To read on, pass those of the last member of
+                an answer.
+        """
+        return members.members(self._database, topic, group, limit=limit, after=after)
 
     def lanes(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lanelog._text import NOTHING, age, plural
 from lanelog.admin import GroupInfo, LaneInfo, MemberInfo, OwnerState
+from lanelog.admin.operate.hung import HUNG, state_of
 from lanelog.cli._cells import count, error, name, seconds, text, time, when, word
 from lanelog.cli._table import Column, Tone
 
@@ -41,13 +42,28 @@ def lease_of(lane: LaneInfo) -> str:
 
 
 def busy_of(member: MemberInfo) -> str:
-    """Return how many of a member's workers are busy: `3/4`."""
+    """Return how many of a member's workers are busy: `3/4`. Nothing: its heartbeat does not say it."""
     return NOTHING if member.workload is None else f"{member.workload.busy}/{member.workload.workers}"
 
 
 def pool_waits_of(member: MemberInfo) -> int | None:
     """Return how often threads of a member's client waited for a connection. None: its heartbeat does not say it."""
     return None if member.workload is None else member.workload.pool_waits
+
+
+def busy_in(group: GroupInfo) -> str:
+    """Return how many workers of a group are busy: `3/4`. Nothing: no heartbeat says it."""
+    return f"{group.busy}/{group.workers}" if group.members_telling else NOTHING
+
+
+def quiet_of(member: MemberInfo) -> float | None:
+    """Return for how long none of a member's workers has ended. None: not all are busy, or it is not known."""
+    found = member.workload
+    return found.quiet if found is not None and found.all_busy else None
+
+
+def _is_hung(member: MemberInfo) -> bool:
+    return state_of(member) == HUNG
 
 
 def _lease_tone(lane: LaneInfo) -> Tone | None:
@@ -87,6 +103,7 @@ GROUPS = (
     _oldest(rank=1),
     word("PAUSED", paused_of, rank=3, tone=when(lambda each: each.paused_at or each.paused_lanes, Tone.WARN)),
     name("START", "start", rank=8),
+    word("BUSY", busy_in, rank=3),
 )
 
 LAG = (
@@ -105,9 +122,13 @@ STATUS = tuple(column for column in LAG if column.head != "LANES")
 
 MEMBERS = (
     name("MEMBER", "name"),
-    word("STATE", "state", tone=when(lambda each: each.state in {OwnerState.DEAD, OwnerState.EXPIRED}, Tone.BAD)),
+    word(
+        "STATE",
+        state_of,
+        tone=when(lambda each: _is_hung(each) or each.state in {OwnerState.DEAD, OwnerState.EXPIRED}, Tone.BAD),
+    ),
     count("LANES", "lanes", rank=1),
-    word("BUSY", busy_of, rank=1, tone=when(lambda each: each.workload is not None and each.workload.hung, Tone.BAD)),
+    word("BUSY", busy_of, rank=1, tone=when(_is_hung, Tone.BAD)),
     seconds("LEASE", "lease_left", rank=3),
     time("HEARTBEAT", "heartbeat_at", rank=2),
 )
@@ -115,7 +136,13 @@ MEMBERS = (
 POOL_WAITS = count("POOL-WAITS", pool_waits_of, rank=1, tone=when(lambda each: bool(pool_waits_of(each)), Tone.WARN))
 """How often threads waited for a connection, if some did."""
 
-FOUND_DEAD = error("FOUND-BY", "found_dead_by", rank=4)
+OF_ALL = (name("TOPIC", "topic"), name("GROUP", "group"))
+"""Before them, where members of all groups are listed."""
+
+NONE_ENDED = seconds("NONE-ENDED", quiet_of, rank=4, tone=when(_is_hung, Tone.BAD))
+"""Since when no worker has ended, if all workers of some member are busy."""
+
+FOUND_DEAD = error("FOUND-BY", "found_dead_by", rank=5)
 """Who found members dead, if they did."""
 
 _failing = when(lambda each: each.last_error, Tone.BAD)

@@ -38,7 +38,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "lanes": ("lanes orders billing --by lag", "lanes orders billing --limit 10 --watch"),
     "leases": ("leases orders billing", "leases --stale"),
     "maintain": ("maintain --once", "maintain orders invoices"),
-    "members": ("members orders billing",),
+    "members": ("members", "members orders billing --stacks"),
     "metrics": ("metrics --listen 127.0.0.1:9464", "metrics --rules"),
     "migrate": ("migrate --url mysql://root:secret@db-1:3306/shop",),
     "offsets": ("offsets orders billing --key ann",),

@@ -29,7 +29,7 @@ SECTIONS = {
         "lag": "How far behind the groups are.",
         "lanes": "The lanes of a topic: offsets, lag, owner, error.",
         "offsets": "Where the groups are in the lanes.",
-        "members": "The subscribers of a group, alive or not.",
+        "members": "The subscribers of groups, alive or not.",
         "leases": "Who may work which lane.",
         "show": "The messages of a lane, or all about one of them.",
         "tail": "The newest messages, and with --follow new ones.",

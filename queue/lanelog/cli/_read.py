@@ -11,6 +11,7 @@ import click
 
 from lanelog._places import GroupTopic
 from lanelog._text import shown
+from lanelog.admin.operate.hung import where_handlers_stand
 from lanelog.cli import _columns, _totals
 from lanelog.cli._bounds import Measured, alarms, bounding_letters, measured, monitored
 from lanelog.cli._output import Answer, ago
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from lanelog.admin import Admin, GroupInfo, TopicInfo
+    from lanelog.admin import Admin, GroupInfo, MemberInfo, TopicInfo
 
 
 @click.command()
@@ -80,26 +81,42 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
+@click.argument("topic", required=False)
+@click.argument("group", required=False)
+@click.option("--stacks", is_flag=True, help="Show below where handlers stand that have run for 10 s.")
+@limit_option
 @reading
-def members(admin: Admin, *, topic: str, group: str) -> Answer:
-    """List the subscribers of GROUP on TOPIC, alive or not.
+def members(admin: Admin, *, topic: str | None, group: str | None, stacks: bool, limit: int) -> Answer:
+    """List the subscribers of GROUP on TOPIC, or of all groups, alive or not, and how many of their workers are busy.
 
-    POOL-WAITS, if there were any, is how often threads of the member's client have waited for a connection: the event
-    pool.too_small names the pool_size to set.
+    NONE-ENDED, where all workers of a member are busy: for how long none of them has ended. POOL-WAITS, if there were
+    any: how often threads of the member's client have waited for a connection; the event pool.too_small names the
+    pool_size to set.
     """
-    found = admin.members(topic, group)
+    found = admin.members(topic, group, limit=limit)
     waits = (_columns.POOL_WAITS,) if any(map(_columns.pool_waits_of, found)) else ()
     finders = (_columns.FOUND_DEAD,) if any(each.found_dead_by for each in found) else ()
-    where = _totals.where(topic, group)
+    quiet = (_columns.NONE_ENDED,) if any(_columns.quiet_of(each) is not None for each in found) else ()
+    where = "all groups" if topic is None else _totals.where(topic, group)
+    columns = (*(_columns.OF_ALL if topic is None else ()), *_columns.MEMBERS, *quiet, *waits, *finders)
     return Answer(
         data=found,
         summary=f"{where}: {_totals.members(found)}",
-        table=Table((*_columns.MEMBERS, *waits, *finders), found, admin.now()),
-        total=_totals.lanes_of_members(found),
+        table=Table(columns, found, admin.now()),
+        total=_totals.lanes_of_members(found, limit),
         nothing=f"{where}: no member; nobody has subscribed, or its heartbeat is forgotten",
+        lines=_stacks(found) if stacks else (),
     )
+
+
+def _stacks(found: Sequence[MemberInfo]) -> list[str]:
+    """Return where the handlers of members stand."""
+    lines: list[str] = []
+    for each in found:
+        if each.workload is not None and each.workload.handlers:
+            lines += ["", f"{shown(each.name)} of {_totals.where(each.topic, each.group)}:"]
+            lines += [f"  {line}" for line in where_handlers_stand(each.workload.handlers)]
+    return lines or ["", "no handler has run for 10 s"]
 
 
 @click.command()

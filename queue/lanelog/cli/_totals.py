@@ -11,6 +11,7 @@ from typing import Protocol
 
 from lanelog._text import age, plural
 from lanelog.admin import GroupInfo, LaneInfo, LeaseInfo, MemberInfo, OwnerState, TopicInfo
+from lanelog.admin.operate.hung import HUNG, state_of
 from lanelog.cli._output import name
 
 
@@ -77,13 +78,13 @@ def no_groups(topic: str | None) -> str:
 
 def members(found: Iterable[MemberInfo]) -> str:
     """Say how many members there are, by state."""
-    states = Counter(each.state for each in found)
-    return ", ".join(f"{states[state]:,} {state}" for state in OwnerState if states[state])
+    states = Counter(map(state_of, found))
+    return ", ".join(f"{states[state]:,} {state}" for state in (HUNG, *OwnerState) if states[state])
 
 
-def lanes_of_members(found: Sequence[MemberInfo]) -> str:
+def lanes_of_members(found: Sequence[MemberInfo], limit: int) -> str:
     """Say how many lanes members have."""
-    return f"{plural(sum(each.lanes for each in found), 'lane')} of {plural(len(found), 'member')}"
+    return f"{plural(sum(each.lanes for each in found), 'lane')} of {listed(found, 'member', limit)}"
 
 
 def lanes(found: Sequence[LaneInfo]) -> str:

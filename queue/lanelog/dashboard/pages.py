@@ -1,7 +1,7 @@
-"""The pages that show tables: topics, groups, members, archives, jobs, the audit and the database.
+"""The pages that show tables: topics, groups, archives, jobs, the audit and the database.
 
-Owns which columns they have. Each is a function of what was asked for. Pages of lanes stand in `lane_pages`, of
-messages in `message_pages`, of dead letters in `letter_pages`.
+Owns which columns they have. Each is a function of what was asked for. Pages of lanes stand in `lane_pages`, of members
+in `member_pages`, of messages in `message_pages`, of dead letters in `letter_pages`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 from lanelog._places import GroupTopic
 from lanelog._text import age
-from lanelog.admin import GroupInfo, OwnerState, Problem, Rank
-from lanelog.dashboard import lane_pages, letter_pages, message_pages, search_page
+from lanelog.admin import GroupInfo, Problem, Rank
+from lanelog.dashboard import lane_pages, letter_pages, member_pages, message_pages, search_page
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.charts import rate_text
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
@@ -60,6 +60,7 @@ def groups(asked: Asked) -> WebPage:
                 f"{each.members:,}" if status.members_known else "unknown",
                 link("members", topic=each.topic, group=each.group),
             ),
+            _busy(each) if status.members_known else "unknown",
             f"{each.lag:,}",
             age(each.oldest_age, exact=each.oldest_age_exact),
             *map(rate_text, rates.get(GroupTopic(topic=each.topic, group=each.group), (None, None))),
@@ -69,9 +70,19 @@ def groups(asked: Asked) -> WebPage:
         for each in status.groups
         if topic in (None, each.topic)
     ]
-    columns = ("Topic", "Group", "State", "Members", "Lag", "Oldest", "In/s", "Out/s", "Lanes behind", "Order")
+    columns = ("Topic", "Group", "State", "Members", "Busy", "Lag", "Oldest", "In/s", "Out/s", "Lanes behind", "Order")
     title = "Groups" if topic is None else f"Groups of {topic}"
     return WebPage(title=title, sheets=(WebSheet(title="", columns=columns, rows=rows),))
+
+
+def _busy(group: GroupInfo) -> str:
+    """Return how many workers of a group are busy, and of how many members that is known, if not of all."""
+    if not group.members:
+        return "-"
+    if not group.members_telling:
+        return "unknown"
+    known = f"{group.busy:,} of {group.workers:,}"
+    return known if group.members_telling == group.members else f"{known}, unknown of others"
 
 
 def _group_state(group: GroupInfo, problem: Problem | None, *, known: bool) -> Texts:
@@ -83,23 +94,6 @@ def _group_state(group: GroupInfo, problem: Problem | None, *, known: bool) -> T
     if known and not group.members:
         return WebCell("nobody consumes", None, "bad" if group.lag else "warn")
     return WebCell("behind", None, "warn") if group.lag else WebCell("caught up", None, "good")
-
-
-def members(asked: Asked) -> WebPage:
-    """The subscribers of a group."""
-    topic, group = asked.need("topic"), asked.need("group")
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            each.name,
-            WebCell(str(each.state), None, "good" if each.state is OwnerState.ALIVE else "warn"),
-            f"{each.lanes:,}",
-            asked.ago(each.heartbeat_at),
-            age(each.lease_left),
-        )
-        for each in asked.admin.members(topic, group)
-    ]
-    columns = ("Member", "State", "Lanes", "Last heartbeat", "Lease left")
-    return WebPage(title=f"Members of {topic} {group}", sheets=(WebSheet(title="", columns=columns, rows=rows),))
 
 
 def audit(asked: Asked) -> WebPage:
@@ -199,7 +193,7 @@ def database(asked: Asked) -> WebPage:
 PAGES: Final[Mapping[str, Maker]] = {
     "topics": topics,
     "groups": groups,
-    "members": members,
+    "members": member_pages.members,
     "lanes": lane_pages.lanes,
     "lane": lane_pages.lane,
     "message": message_pages.message,

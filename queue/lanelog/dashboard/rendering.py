@@ -26,6 +26,7 @@ _NAV: Final = (
     ("Charts", "charts"),
     ("Topics", "topics"),
     ("Groups", "groups"),
+    ("Members", "members"),
     ("Search", "search"),
     ("Dead letters", "dead-letters"),
     ("Schedules", "schedules"),

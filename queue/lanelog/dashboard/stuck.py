@@ -28,7 +28,7 @@ _LANE_ACTIONS: Final = {
     "slow": ("release",),
 }
 """The first one brings work back. A group that nobody consumes needs a process, which no button starts."""
-_PEOPLE: Final = ("no owner", HUNG, "nobody consumes", "not archived", "replay unfinished")
+_PEOPLE: Final = ("no owner", "nobody consumes", "not archived", "replay unfinished")
 """States of which more is seen in who the members are, or were."""
 
 
@@ -153,6 +153,8 @@ def _look(problem: Problem) -> WebCell:
         return WebCell("Dead letters, by reason", link("dead-letters", topic=topic, group=group))
     if group is None:
         return WebCell("Groups", link("groups", topic=topic or None))
+    if problem.what == HUNG:
+        return WebCell("Members that hang", link("members", topic=topic, group=group, state=HUNG))
     if problem.what in _PEOPLE:
         return WebCell("Members", link("members", topic=topic, group=group))
     if problem.key is not None:

@@ -48,7 +48,7 @@ def tiles(status: Status, drawn: Sequence[Chart]) -> list[WebTile]:
             href="dead-letters",
             tone="warn" if status.dead_letters else "",
         ),
-        WebTile(title="Members", value=members, href="groups", tone="" if members != "0" else "warn"),
+        WebTile(title="Members", value=members, href="members", tone="" if members != "0" else "warn"),
     ]
 
 

@@ -5,10 +5,11 @@ Owns these values and the form of links. Asks no database, and writes no HTML: t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from attrs import frozen
+from attrs import field, frozen
 
 
 def link(to: str, /, **parameters: object) -> str:
@@ -53,12 +54,32 @@ class WebButton:
 
 
 @frozen(kw_only=True)
+class WebFold:
+    """A line, and a text of which only the title is seen until somebody opens it."""
+
+    line: tuple[WebCell, ...]
+    title: str
+    text: str
+
+
+@frozen(kw_only=True)
+class WebUnder:
+    """What stands below a row, as wide as the table: a sentence, a command, and texts that are folded."""
+
+    sentence: str = ""
+    command: str = ""
+    folds: tuple[WebFold, ...] = ()
+
+
+@frozen(kw_only=True)
 class WebSheet:
     """A table of a page."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[Texts | WebButton, ...]]
+    under: Mapping[int, WebUnder] = field(factory=dict)
+    """What stands below some rows, by their places in `rows`."""
     note: str = ""
     links: tuple[WebCell, ...] = ()
     """To the pages before and behind."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._stores.heartbeats import HeartbeatRow
+    from lanelog._stores._heartbeat_rows import HeartbeatRow
 
 STALL: Final = 2.0
 """Seconds between two writes that went through, after which heartbeats may have been held up."""

@@ -19,21 +19,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lanelog._workload import RunningHandler, Workload
-    from lanelog.admin.types.topology import GroupInfo
+    from lanelog.admin.types.topology import GroupInfo, MemberInfo
 
 HUNG: Final = "hung"
 """The state of a member whose workers are all busy, while none has ended for longer than is normal there."""
 STACKS: Final = 3
 """Different stacks that are shown of one member."""
 FRAMES: Final = 6
-"""The innermost frames that are shown of each; `lanelog members --json` has all."""
+"""The innermost frames that are shown of each; `lanelog members --stacks` shows all."""
 _FIRST_OF_CONTAINER: Final = 1
 """The process that a container was made for. Signals from within do not end it."""
 
 
 def members_hung(group: GroupInfo, workloads: Mapping[str, Workload]) -> list[Problem]:
     """Return the problems of a group's members that hang. `workloads`: what its living members do, by owner."""
-    return [_problem(group, owner, found) for owner, found in workloads.items() if found.hung]
+    return [_problem(group.topic, group.group, owner, found) for owner, found in workloads.items() if found.hung]
+
+
+def state_of(member: MemberInfo) -> str:
+    """Return the state of a member in one word: hung, or what is known of its process."""
+    return HUNG if member.workload is not None and member.workload.hung else str(member.state)
+
+
+def hung_member(member: MemberInfo) -> Problem | None:
+    """Return the problem of a member that hangs, as `status` has it. None: it does not hang."""
+    found = member.workload
+    return None if found is None or not found.hung else _problem(member.topic, member.group, member.name, found)
 
 
 def normal_seconds(owner: str | None, workloads: Mapping[str, Workload]) -> float:
@@ -53,7 +64,7 @@ def busy_words(workloads: Iterable[Workload]) -> str:
     return f"{sum(each.busy for each in found)} of {plural(sum(each.workers for each in found), 'worker')} busy"
 
 
-def _problem(group: GroupInfo, owner: str, found: Workload) -> Problem:
+def _problem(topic: str, group: str, owner: str, found: Workload) -> Problem:
     busy = f"{found.busy} of {plural(found.workers, 'worker')}"
     detail = (
         f"{busy} of {shown(owner.rpartition(':')[0])} are busy, none has ended for {age(found.quiet)}, which is longer "
@@ -63,7 +74,7 @@ def _problem(group: GroupInfo, owner: str, found: Workload) -> Problem:
         detail += (
             f". End the container {shown(found.host)} without a grace period: SIGTERM alone waits for its handlers"
         )
-        remedy, mend = "what the members do", command("members", group.topic, group.group)
+        remedy, mend = "what the members do", command("members", topic, group)
     else:
         remedy = (
             f"to end its process {found.pid}, run this on the host or in the container {shown(found.host)} (SIGTERM "
@@ -73,8 +84,8 @@ def _problem(group: GroupInfo, owner: str, found: Workload) -> Problem:
     return Problem(
         rank=Rank.STUCK,
         what=HUNG,
-        topic=group.topic,
-        group=group.group,
+        topic=topic,
+        group=group,
         lasted=found.quiet,
         owner=owner,
         detail=detail,
@@ -84,6 +95,13 @@ def _problem(group: GroupInfo, owner: str, found: Workload) -> Problem:
     )
 
 
+def where_handlers_stand(handlers: Sequence[RunningHandler]) -> Iterator[str]:
+    """Yield the lines of all of them, each with its whole stack."""
+    for each in handlers:
+        yield f"{_handler(each)}, for {age(each.seconds)}, at:"
+        yield from (f"  {shown(line)}" for line in each.stack.splitlines())
+
+
 def _stacks(handlers: Sequence[RunningHandler]) -> Iterator[str]:
     """Yield where handlers stand: those with the same stack together."""
     alike = [list(same) for _, same in groupby(sorted(handlers, key=_stack), key=_stack)]
@@ -91,10 +109,14 @@ def _stacks(handlers: Sequence[RunningHandler]) -> Iterator[str]:
     for same in alike[:STACKS]:
         first = max(same, key=lambda each: each.seconds)
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        yield f"{shown(first.topic)} {shown(first.key)} offset {first.offset}{more}, for {age(first.seconds)}, at:"
+        yield f"{_handler(first)}{more}, for {age(first.seconds)}, at:"
         yield from (f"  {shown(line)}" for line in first.stack.splitlines()[-FRAMES:])
     if rest := alike[STACKS:]:
         yield f"{plural(len(rest), 'other stack')}"
+
+
+def _handler(handler: RunningHandler) -> str:
+    return f"{shown(handler.topic)} {shown(handler.key)} offset {handler.offset}"
 
 
 def _stack(handler: RunningHandler) -> str:

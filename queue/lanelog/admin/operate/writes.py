@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._stores.heartbeats import HeartbeatRow
+    from lanelog._stores._heartbeat_rows import HeartbeatRow
 
 ENDED: Final = 60.0
 """Seconds since the last heartbeat of another server ended, after which no member lives there."""

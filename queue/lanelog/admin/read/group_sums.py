@@ -80,7 +80,7 @@ def _snapshot(
         for places in some:
             topic, groups = places[0].topic, [at.group for at in places]
             facts = lane_totals.totals(cx, topic, groups, candidates)
-            owners = _owners.load_each(cx, topic, groups)
+            owners = _owners.at_work(cx, topic, groups, tables=database.tables_version)
             counts = leases.counts_of(cx, topic, groups)
             for at in places:
                 found.append((at, GroupSums(facts=facts[at.group], owners=owners[at.group], lanes=counts[at.group])))

@@ -5,6 +5,7 @@ Owns this judgement for administration. Never takes a lane: that is the keeper's
 
 from __future__ import annotations
 
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -12,14 +13,16 @@ from attrs import field, frozen
 
 from lanelog._database import Incarnation, server_start, signed
 from lanelog._places import GroupTopic
-from lanelog._stores import heartbeats
+from lanelog._stores import heartbeats, member_rows
+from lanelog._workload import parsed
 from lanelog.admin.types.topology import LastMember, OwnerState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
-    from lanelog._stores.heartbeats import HeartbeatRow
+    from lanelog._stores._heartbeat_rows import HeartbeatRow
+    from lanelog._workload import Workload
 
 UNKNOWN = Incarnation(0, "")
 GRACE: Final = 30.0
@@ -57,6 +60,15 @@ class Owners:
     def alive(self, owner: str) -> bool:
         """Return whether the owner is alive."""
         return self.state(owner).lives
+
+    def workload(self, owner: str) -> Workload | None:
+        """Return what the workers of an owner that is alive do, if that was asked, and its row says it."""
+        row = self.rows.get(owner)
+        return None if row is None or row.workload is None or not self.alive(owner) else parsed(row.workload)
+
+    def workloads(self) -> tuple[Workload, ...]:
+        """Return what the workers of all owners do that say it."""
+        return tuple(found for owner in self.rows if (found := self.workload(owner)) is not None)
 
     def gone(self, owner: str) -> bool:
         """Return whether the heartbeat ran out, and not only a moment ago. Its lock may be held all the same.
@@ -109,11 +121,22 @@ def load(cx: Executor, at: GroupTopic) -> Owners:
 def load_each(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, Owners]:
     """Read the owners of each of a few groups."""
     # The columns of version 1 of the tables are enough here: they say when the server that granted a lock started.
-    found = heartbeats.members_of(cx, topic, groups, tables=1)
-    doubtful = any(
-        row.lock_free and not row.deregistered and not row.expired for rows in found.values() for row in rows
-    )
-    server = Incarnation(server_start(cx), "") if doubtful else UNKNOWN
+    return _judged(cx, heartbeats.members_of(cx, topic, groups, tables=1))
+
+
+def at_work(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) -> dict[str, Owners]:
+    """Read the same, and what their workers do: without where handlers stand. `tables`: the version of the tables."""
+    return _judged(cx, member_rows.at_work(cx, topic, groups, tables=tables))
+
+
+def granting(cx: Executor, rows: Iterable[HeartbeatRow]) -> Incarnation:
+    """Return the server as far as the judgement of these owners needs it. It is asked only if one's lock is free."""
+    doubtful = any(row.lock_free and not row.deregistered and not row.expired for row in rows)
+    return Incarnation(server_start(cx), "") if doubtful else UNKNOWN
+
+
+def _judged(cx: Executor, found: Mapping[str, Sequence[HeartbeatRow]]) -> dict[str, Owners]:
+    server = granting(cx, chain.from_iterable(found.values()))
     return {
         group: Owners({row.owner: row for row in sorted(rows, key=lambda row: row.owner.encode())}, server)
         for group, rows in found.items()

@@ -1,4 +1,4 @@
-"""Topics, groups and members, with sums over their lanes.
+"""Topics and groups, with sums over their lanes.
 
 Owns these queries. Lists no lanes and no messages. The sums of a group come from one snapshot, so they fit: it is held
 for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is looked for behind it.
@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from lanelog._places import GroupTopic
-from lanelog._stores import leases
 from lanelog._stores._points import chunked, placeholders
-from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
-from lanelog.admin.lookup.known import known_group, known_topic, read, repeated
+from lanelog.admin.lookup.arguments import limit_of, optional, when
+from lanelog.admin.lookup.known import known_topic, read, repeated
 from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.lookup.together import together
-from lanelog.admin.read import ages, group_sums, workloads
+from lanelog.admin.read import ages, group_sums
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.read.registrations import GROUPS_MAX, Registration, registrations
-from lanelog.admin.types.topology import GroupInfo, MemberInfo, TopicInfo
+from lanelog.admin.types.topology import GroupInfo, TopicInfo
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
@@ -219,37 +218,6 @@ def lag(database: Database, topic: str | None, group: str | None, *, limit: int 
     return found
 
 
-def members(database: Database, at: GroupTopic) -> list[MemberInfo]:
-    """See `Admin.members`."""
-    check_names(at)
-
-    def look() -> list[MemberInfo]:
-        with database.snapshot() as cx:
-            known_group(cx, at)
-            owners = _owners.load(cx, at)
-            lanes = leases.counts(cx, at)
-            busy = workloads.of_groups(cx, at.topic, [at.group], tables=database.tables_version)
-        return [
-            MemberInfo(
-                topic=at.topic,
-                group=at.group,
-                name=row.owner,
-                state=owners.state(row.owner),
-                lanes=lanes.get(row.owner, 0),
-                heartbeat_at=utc_from_ms(row.heartbeat_at),
-                expires_at=utc_from_ms(row.expires_at),
-                lease_left=owners.left(row.owner),
-                stopped_at=when(row.deregistered_at if row.deregistered and row.found_dead_by is None else 0),
-                found_dead_by=row.found_dead_by if row.deregistered else None,
-                server_started_at=when(row.incarnation.started_ms),
-                workload=busy.get((at.group, row.owner)),
-            )
-            for row in owners.rows.values()
-        ]
-
-    return repeated(database, look, "reading members")
-
-
 def dead_letter_topics(topics: Sequence[str], names: Sequence[tuple[str, bool]]) -> dict[str, tuple[str, ...]]:
     """Return the dead letter topics of each of `topics`, in order.
 
@@ -372,6 +340,7 @@ def _group(
     facts, owners = sums.facts, sums.owners
     owned, stale = owners.counted(sums.lanes)
     in_flight, waiting = owners.handed_out(facts.in_flight, facts.waiting)
+    doing = owners.workloads()
     info = GroupInfo(
         topic=row.topic,
         group=row.group,
@@ -385,6 +354,9 @@ def _group(
         members=sum(owners.alive(owner) for owner in owners.rows),
         members_unchanged=min(owners.unchanged(), max(0, row.now - row.created_at) / 1000, uptime),
         last_members=owners.last(),
+        members_telling=len(doing),
+        workers=sum(each.workers for each in doing),
+        busy=sum(each.busy for each in doing),
         lanes=facts.lanes.count,
         owned_lanes=owned,
         stale_lanes=stale,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._stores import heartbeats
+from lanelog._stores import member_rows
+from lanelog._stores._heartbeat_rows import VERSION_WITH_WORKLOAD
 from lanelog._workload import parsed
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def of_groups(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) -
 
     Members that say nothing are missing: they pull, or their version is older.
     """
-    if tables < heartbeats.VERSION_WITH_WORKLOAD:
+    if tables < VERSION_WITH_WORKLOAD:
         return {}
-    rows = heartbeats.workloads(cx, topic, groups)
+    rows = member_rows.workloads(cx, topic, groups)
     return {(group, owner): found for group, owner, text in rows if (found := parsed(text)) is not None}

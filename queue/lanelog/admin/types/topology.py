@@ -133,6 +133,15 @@ class GroupInfo:
     last_members: tuple[LastMember, ...] = ()
     """Of a group without a living member: up to 3 that were there last, the latest first. Rows of members are deleted
     later."""
+    members_telling: int = 0
+    """Of the living members, those whose heartbeats say what their workers do.
+
+    Others pull messages, or are of an older version. On tables older than version 6 none says it.
+    """
+    workers: int = 0
+    """Workers of these members."""
+    busy: int = 0
+    """Workers of these members that were in a handler at the last heartbeat."""
     lanes: int
     """Lanes of the topic."""
     owned_lanes: int

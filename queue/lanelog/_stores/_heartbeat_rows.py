@@ -1,0 +1,55 @@
+"""The rows of `queue_subscriber_heartbeats` as values. Never contains SQL."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from lanelog._database import Incarnation
+from lanelog._stores._counted import LONGEST_MS
+
+FOUND_DEAD = "dead by "
+"""What `liveness_lock` begins with in the row of an owner that was found dead. No lock is called like this."""
+VERSION_WITH_WORKLOAD = 6
+
+
+def finder(lock: str) -> str | None:
+    """Return who found an owner dead, by its `liveness_lock`. None: nobody did."""
+    return lock.removeprefix(FOUND_DEAD) if lock.startswith(FOUND_DEAD) else None
+
+
+@frozen
+class HeartbeatRow:
+    """One owner as the database sees it. Times are by the database's clock, in milliseconds."""
+
+    owner: str
+    heartbeat_at: int
+    expires_at: int
+    deregistered_at: int  # 0: it has not left
+    lock_free: bool | None  # None: it has no lock, or the server does not tell
+    incarnation: Incarnation  # of the server that granted the lock
+    now: int
+    found_dead_by: str | None = None  # None: it lives, or left by itself
+    workload: str | None = None  # what its workers did; None: it does not say, or was not asked
+
+    @property
+    def deregistered(self) -> bool:
+        """Whether it has left."""
+        return self.deregistered_at != 0 and not self.aside
+
+    @property
+    def aside(self) -> bool:
+        """Whether it lives, or did at its last heartbeat, and wants no lanes."""
+        return self.deregistered_at == self.heartbeat_at != 0
+
+    @property
+    def expired(self) -> bool:
+        """Whether its heartbeat has ended, or ends later than any that lanelog writes."""
+        return not self.now < self.expires_at <= self.now + LONGEST_MS
+
+    def lock_free_on(self, server: Incarnation) -> bool | None:
+        """Whether its lock is free on that server. None: unknown.
+
+        A restart frees every lock. So a lock that another life of the server granted proves nothing, until its owner
+        has written a heartbeat with a new one.
+        """
+        return self.lock_free if self.incarnation.same(server) else None
