@@ -19,6 +19,8 @@ NOT_UNDERSTOOD: Final = ER.PARSE_ERROR
 """A syntax error, also of a server that takes one statement in a packet."""
 OUT_OF_STEP: Final = CR.CR_COMMANDS_OUT_OF_SYNC
 """The driver has not sent the statement: an answer to an earlier one was not read whole."""
+VALUE_REFUSED: Final = ER.WRONG_VALUE_FOR_VAR
+"""A variable cannot have this value."""
 UNKNOWN: Final = ER.UNKNOWN_ERROR
 ZERO_DOWNTIME_PATCH: Final = "Zero Downtime Patch"
 """Aurora says this with `UNKNOWN` when it was patched below a connection. The transaction was rolled back."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
+from lanelog._database import savepoint
 from lanelog.errors import DatabaseError
 
 COMMIT: Final = "COMMIT"
@@ -70,6 +71,23 @@ def send(cursor: Any, statements: Sequence[Statement], told: list[int], begun: C
     begun()
     while cursor.nextset():
         told.append(int(cursor.lastrowid or 0))
+
+
+def commit_singly(cursor: Any, told: list[int], *, mariadb: bool) -> None:
+    """Release the savepoint and commit, where the server takes one statement at a time. Raises the driver's errors.
+
+    A number is appended to `told` before the statement that commits, so that an error behind it leaves the outcome
+    unknown.
+    """
+    if mariadb:
+        told.append(0)
+        cursor.execute(savepoint.COMMITTED_IN_A_BLOCK)
+        return
+    cursor.execute(savepoint.NOTE_ROLLBACKS)
+    cursor.execute(savepoint.RELEASE)
+    told.append(0)
+    cursor.execute(savepoint.COMMIT_UNLESS_ROLLED_BACK)
+    cursor.execute(COMMIT)  # if somebody in between answers every SET himself
 
 
 def hung_up(raw: Any) -> bool:

@@ -178,8 +178,7 @@ class Wire:
     def commit(self) -> None:
         """COMMIT, if `commit_with` did not. When the connection is lost, the error says that the outcome is unknown.
 
-        If the transaction has ended unseen, nothing is committed, and DatabaseError says so. `proof.unproven` tells
-        where that cannot be known.
+        If the transaction has ended unseen, nothing is committed, and DatabaseError says so.
         """
         proof = self.proof
         if self._committed or (proof.begun and not proof.stands):
@@ -187,16 +186,12 @@ class Wire:
             return
         if self.doomed is not None:
             raise self.doomed
-        if proof.stands and (self._mariadb or self.takes_packets(begun=True)):
+        if proof.stands:
+            if not self._mariadb:
+                self.takes_packets(begun=True)
             self.commit_with(())
             proof.end()
             return
-        if proof.stands:
-            try:
-                self._run(savepoint.RELEASE, ())
-            except DatabaseError as exc:
-                raise proof.explained(exc) from exc
-            proof.unproven = True
         raw = self._live()
         try:
             with calling:
@@ -248,17 +243,19 @@ class Wire:
                 if self._several:
                     packet.send(cursor, sent, told, lambda: self._driver.limit(raw, pause))
                 else:
-                    cursor.execute(savepoint.COMMITTED_IN_A_BLOCK)
+                    packet.commit_singly(cursor, told, mariadb=self._mariadb)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
             error = translate(exc)
-            if self.proof.stands and not told and savepoint.is_gone(error):
+            if self.proof.stands and savepoint.is_gone(error):
                 error = self.proof.explained(error)
-            elif len(told) >= len(sent) or not self._several or breaks_connection(error):
+            elif len(told) >= len(sent) or breaks_connection(error):
                 self.drop()
-                error = translate(exc, committing=not _was_not_sent(error, told))
+                # A packet may have been run to its end, whatever was answered.
+                sent_commit = bool(told) or (self._several is True and not _was_not_sent(error))
+                error = translate(exc, committing=sent_commit)
             if breaks_transaction(error):
                 self.doomed = error
             raise error from exc
@@ -394,5 +391,5 @@ class Wire:
         return self.raw
 
 
-def _was_not_sent(error: LanelogError, told: Sequence[int]) -> bool:
-    return isinstance(error, DatabaseError) and error.code == codes.OUT_OF_STEP and not told
+def _was_not_sent(error: LanelogError) -> bool:
+    return isinstance(error, DatabaseError) and error.code == codes.OUT_OF_STEP
