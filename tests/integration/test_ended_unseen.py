@@ -16,6 +16,7 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import Client, Message, Outgoing, Reject, RetryPolicy
 from lanelog._database import savepoint
+from lanelog._database.packet import permit
 from lanelog.errors import DatabaseError, SchemaError
 from support.proxy import SET_OPTION, Proxy, proxy_to
 from support.settling import create_effects, effects, have_effect
@@ -352,3 +353,16 @@ def test_a_statement_that_is_refused_leaves_the_next_transaction_whole(client: C
             cx.execute("UPDATE queue_partitions SET head_offset = 7 WHERE topic = 't' AND partition_key = 'k'")
         assert session.one("SELECT @@autocommit") == (1,)
         assert one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'") == 7
+
+
+def test_a_session_that_takes_no_packets_any_more(client: Client, raw: Any) -> None:
+    """Another session behind the proxy was never permitted to: nothing of the packet ran, and a new one is made."""
+    client.publish("t", "k", b"x", id="k1")
+    for n in range(2):
+        with client._database.autocommit() as cx:
+            permit(cx._pooled.dbapi_connection.raw, several=False)
+        if n:
+            client.publish_many("t", [Outgoing("k", b"", id="k2"), Outgoing("k", b"", id="k3")])
+        else:
+            rows(raw, "UPDATE queue_messages SET id = 'k4' WHERE id = %s", client.publish("t", "k", b"x").id)
+    assert log_of(raw, "t") == [("k", f"k{n}") for n in range(1, 5)]

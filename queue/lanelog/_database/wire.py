@@ -248,14 +248,14 @@ class Wire:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
-            error = translate(exc)
+            error = packet.explained(translate(exc), several=self._several is True and not told)
             if self.proof.stands and savepoint.is_gone(error):
                 error = self.proof.explained(error)
-            elif len(told) >= len(sent) or breaks_connection(error):
+            elif len(told) >= len(sent) or not self._several or breaks_connection(error):
                 self.drop()
-                # A packet may have been run to its end, whatever was answered.
-                sent_commit = bool(told) or (self._several is True and not _was_not_sent(error))
-                error = translate(exc, committing=sent_commit)
+                # A packet or a block may have been run to its end, whatever was answered first.
+                if told or ((self._several or self._mariadb) and not _was_not_run(error)):
+                    error = translate(exc, committing=True)
             if breaks_transaction(error):
                 self.doomed = error
             raise error from exc
@@ -366,12 +366,8 @@ class Wire:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
-            error = translate(exc)
-            if before and isinstance(error, DatabaseError) and error.code == codes.NOT_UNDERSTOOD:
-                # The permission for packets belonged to a session that a proxy has replaced.
-                self.doomed, error.retriable = error, True
-                self.drop()
-            elif breaks_connection(error):
+            error = packet.explained(translate(exc), several=bool(before))
+            if breaks_connection(error):
                 self.drop()
             if breaks_transaction(error):
                 self.doomed = error
@@ -391,5 +387,5 @@ class Wire:
         return self.raw
 
 
-def _was_not_sent(error: LanelogError) -> bool:
-    return isinstance(error, DatabaseError) and error.code == codes.OUT_OF_STEP
+def _was_not_run(error: LanelogError) -> bool:
+    return isinstance(error, DatabaseError) and error.code in codes.NOT_RUN
