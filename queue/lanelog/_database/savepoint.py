@@ -52,6 +52,10 @@ class TransactionProof:
     """Whether its savepoint was sent."""
     lent: bool = field(default=False, init=False)
     """Whether user code has the transaction, or had it."""
+    lent_at: int | None = field(default=None, init=False)
+    """How many commands were sent before user code had it. None: nobody knows."""
+    unused: bool = field(default=False, init=False)
+    """Whether user code has had it and sent nothing."""
     _wanted: bool = field(default=False, init=False)
     """Whether a statement outside of a transaction is to commit by itself."""
     _autocommit: bool | None = field(default=None, init=False)
@@ -64,7 +68,8 @@ class TransactionProof:
     def begin(self, *, proven: bool) -> None:
         """A transaction begins with the next statement."""
         self.begun = proven
-        self.stands = self.lent = False
+        self.stands = self.lent = self.unused = False
+        self.lent_at = None
 
     def end(self) -> None:
         """The transaction is over."""

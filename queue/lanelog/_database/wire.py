@@ -174,6 +174,7 @@ class Wire:
             self.doomed = None
             self.ensure()
             self._run(savepoint.SET, ())
+        self.proof.lent_at = self._driver.commands(self.raw)
 
     def commit(self) -> None:
         """COMMIT, if `commit_with` did not. When the connection is lost, the error says that the outcome is unknown.
@@ -186,6 +187,10 @@ class Wire:
             return
         if self.doomed is not None:
             raise self.doomed
+        if proof.lent_at is not None and proof.lent_at == self._driver.commands(self.raw):
+            self.rollback()
+            proof.unused = True
+            return
         if proof.stands:
             if not self._mariadb:
                 self.takes_packets(begun=True)
@@ -318,7 +323,9 @@ class Wire:
         assert self.facts is not None  # noqa: S101 - for the type checker: it has connected
         try:
             with calling:
-                self._driver.restore(self.raw, self.facts, self._state, autocommit=self._autocommit)
+                self._driver.restore(
+                    self.raw, self.facts, self._state, autocommit=self._autocommit, unused=self.proof.unused
+                )
         except Exception:  # noqa: BLE001 - the next use connects anew
             self.drop()
         except BaseException:
