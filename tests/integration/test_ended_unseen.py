@@ -15,8 +15,10 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import Client, Message, Outgoing, Reject, RetryPolicy
+from lanelog._database import savepoint
+from lanelog._database.packet import permit
 from lanelog.errors import DatabaseError, SchemaError
-from support.proxy import SET_OPTION, proxy_to
+from support.proxy import SET_OPTION, Proxy, proxy_to
 from support.settling import create_effects, effects, have_effect
 from support.sql import connect, one, rows, watermark
 from support.unseen import DRIVERS, Ending, ending
@@ -107,6 +109,11 @@ def test_a_publish_that_fits_in_no_packet(client: Client, raw: Any) -> None:
 
 def test_a_publish_in_a_block(client: Client, raw: Any) -> None:
     """Of the client: together with the caller's row, or neither."""
+    published_in_a_block(client, raw)
+
+
+def published_in_a_block(client: Client, raw: Any) -> None:
+    """Publish in blocks that end: each has its row and its message, or neither."""
     rows(raw, "CREATE TABLE own (topic VARCHAR(9) PRIMARY KEY)")
 
     def publish(topic: str) -> list[str]:
@@ -117,6 +124,28 @@ def test_a_publish_in_a_block(client: Client, raw: Any) -> None:
     published(client, raw, publish, least=6)
     joined = "SELECT COUNT(*) FROM own JOIN queue_messages AS m USING (topic) WHERE id = 'a1'"
     assert one(raw, "SELECT COUNT(*) FROM own") == one(raw, joined)
+
+
+def test_a_block_with_the_callers_row_alone(client: Client, raw: Any) -> None:
+    """The row is there if and only if the block left without an error."""
+    written_in_a_block(client, raw)
+
+
+def written_in_a_block(client: Client, raw: Any) -> None:
+    """Write a row in blocks that end, and nothing of the library's."""
+    rows(raw, "CREATE TABLE written (n INT PRIMARY KEY)")
+
+    def run(after: int, at: Ending) -> None:
+        at.begin()
+        done = True
+        try:
+            with client.transaction() as connection:
+                rows(connection, "INSERT INTO written VALUES (%s)", after)
+        except DatabaseError:
+            done = False
+        assert one(raw, "SELECT COUNT(*) FROM written WHERE n = %s", after) == done, at.sent
+
+    each_statement(run, least=3)
 
 
 @pytest.mark.thorough
@@ -176,6 +205,11 @@ def test_a_transaction_of_a_message(lanelog_url: str, raw: Any, driver: str) -> 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_dead_letter(lanelog_url: str, raw: Any, driver: str) -> None:
     """A message that is given up is there as a dead letter, once."""
+    given_up(lanelog_url, raw, driver)
+
+
+def given_up(url: str, raw: Any, driver: str) -> None:
+    """Reject messages, and let the transaction end that writes their dead letters."""
 
     def run(after: int, at: Ending) -> None:
         topic = f"t{after}"
@@ -184,7 +218,7 @@ def test_a_dead_letter(lanelog_url: str, raw: Any, driver: str) -> None:
             at.begin()
             raise Reject("no")
 
-        with lanelog.connect(lanelog_url, driver=driver, pool_size=2) as client:
+        with lanelog.connect(url, driver=driver, pool_size=2) as client:
             client.publish(topic, "k", b"x")
             with client.subscribe(topic, "g", handle):
                 eventually(lambda: watermark(raw, "g", topic, "k") == 1, what=f"{after} of {at.sent}")
@@ -197,10 +231,15 @@ def test_a_dead_letter(lanelog_url: str, raw: Any, driver: str) -> None:
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_message_with_a_delay(lanelog_url: str, raw: Any, driver: str) -> None:
     """It is appended once, and waits no more."""
+    delayed(lanelog_url, raw, driver)
+
+
+def delayed(url: str, raw: Any, driver: str) -> None:
+    """Publish messages with a delay, and let the transaction end that appends them."""
 
     def run(after: int, at: Ending) -> None:
         topic = f"t{after}"
-        with lanelog.connect(lanelog_url, driver=driver, pool_size=2) as client:
+        with lanelog.connect(url, driver=driver, pool_size=2) as client:
             client.publish(topic, "k", b"first")
             at.begin()
             client.publish(topic, "k", b"x", delay=0.1, id="k1")
@@ -214,6 +253,11 @@ def test_a_message_with_a_delay(lanelog_url: str, raw: Any, driver: str) -> None
 @pytest.mark.thorough
 def test_a_redrive(client: Client, raw: Any) -> None:
     """What it counts is there again, and the dead letter is settled."""
+    redriven(client, raw)
+
+
+def redriven(client: Client, raw: Any) -> None:
+    """Redrive dead letters in transactions that end."""
 
     def refuse(_: Message) -> None:
         raise Reject("no")
@@ -232,24 +276,59 @@ def test_a_redrive(client: Client, raw: Any) -> None:
 
 
 @pytest.fixture
-def narrow_url(lanelog_url: str) -> Iterator[str]:
-    """Through a proxy that takes one statement at a time."""
+def narrow(lanelog_url: str) -> Iterator[Proxy]:
+    """A proxy that takes one statement at a time."""
     with proxy_to(lanelog_url) as proxy:
         proxy.refuse = SET_OPTION
-        yield proxy.url
+        yield proxy
+
+
+def by_one_client(operate: Callable[[Client, Any], None]) -> Callable[[str, Any, str], None]:
+    """Do it with one client, made by the driver."""
+
+    def run(url: str, raw: Any, driver: str) -> None:
+        with lanelog.connect(url, driver=driver, pool_size=2) as client:
+            operate(client, raw)
+
+    return run
+
+
+def published_one_by_one(client: Client, raw: Any) -> None:
+    """Publish statement by statement."""
+    published(client, raw, lambda topic: [client.publish(topic, "a", b"x", id="a1").id], least=5)
+
+
+BEHIND_A_PROXY = {
+    "publish": by_one_client(published_one_by_one),
+    "block": by_one_client(published_in_a_block),
+    "own row": by_one_client(written_in_a_block),
+    "message.transaction": settled_with_its_rows,
+    "dead letter": given_up,
+    "delay": delayed,
+    "redrive": by_one_client(redriven),
+}
 
 
 @pytest.mark.thorough
-def test_a_publish_behind_a_proxy_that_takes_one_statement_at_a_time(narrow_url: str, raw: Any) -> None:
-    """MariaDB commits in a block of statements. On MySQL another connection reads what was committed."""
-    with lanelog.connect(narrow_url, driver="pymysql", pool_size=2) as client:
-        published(client, raw, lambda topic: [client.publish(topic, "a", b"x", id="a1").id], least=5)
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("operation", BEHIND_A_PROXY)
+def test_behind_a_proxy_that_takes_one_statement_at_a_time(
+    narrow: Proxy, raw: Any, operation: str, driver: str
+) -> None:
+    """The same, with something between RELEASE and COMMIT: MariaDB commits in a block, MySQL by a condition."""
+    BEHIND_A_PROXY[operation](narrow.url, raw, driver)
 
 
-@pytest.mark.thorough
-def test_a_transaction_of_a_message_behind_such_a_proxy(narrow_url: str, raw: Any) -> None:
-    """The same: there is never an ack without the handler's rows."""
-    settled_with_its_rows(narrow_url, raw, "pymysql")
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_proxy_that_answers_set_itself_does_not_swallow_a_commit(narrow: Proxy, raw: Any, driver: str) -> None:
+    """What is acknowledged is there, though the statement that commits on MySQL does not reach it."""
+    conditional = savepoint.COMMIT_UNLESS_ROLLED_BACK.encode()
+    narrow.instead = {conditional: b"DO 0".ljust(len(conditional))}
+    with lanelog.connect(narrow.url, driver=driver, pool_size=2) as client:
+        client.publish("t", "k", b"x", id="k1")
+        with client.transaction() as connection:
+            client.publish("t", "k", b"x", id="k2", connection=connection)
+    assert log_of(raw, "t") == [("k", "k1"), ("k", "k2")]
 
 
 @pytest.mark.parametrize("where", ["alone", "first", "second"])
@@ -274,3 +353,16 @@ def test_a_statement_that_is_refused_leaves_the_next_transaction_whole(client: C
             cx.execute("UPDATE queue_partitions SET head_offset = 7 WHERE topic = 't' AND partition_key = 'k'")
         assert session.one("SELECT @@autocommit") == (1,)
         assert one(raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = 'k'") == 7
+
+
+def test_a_session_that_takes_no_packets_any_more(client: Client, raw: Any) -> None:
+    """Another session behind the proxy was never permitted to: nothing of the packet ran, and a new one is made."""
+    client.publish("t", "k", b"x", id="k1")
+    for n in range(2):
+        with client._database.autocommit() as cx:
+            permit(cx._pooled.dbapi_connection.raw, several=False)
+        if n:
+            client.publish_many("t", [Outgoing("k", b"", id="k2"), Outgoing("k", b"", id="k3")])
+        else:
+            rows(raw, "UPDATE queue_messages SET id = 'k4' WHERE id = %s", client.publish("t", "k", b"x").id)
+    assert log_of(raw, "t") == [("k", f"k{n}") for n in range(1, 5)]

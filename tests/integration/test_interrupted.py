@@ -263,16 +263,30 @@ def test_a_block_without_an_exception_asks_nothing_more(lanelog_url: str, raw: A
     with lanelog.connect(lanelog_url, driver="pymysql", pool_size=2) as client:
         client.ping()
         answers_itself(client)
-        with commands_sent() as sent, client.transaction():
-            pass
+        with commands_sent() as sent, client.transaction() as connection:
+            run(connection, "DO 1")
         with commands_sent() as with_question, suppress(InterruptError), client.transaction():
             raise InterruptError
     # MariaDB commits in a block of statements. MySQL needs the permission for packets, which user code must not have.
     option, reset = "27", "31"
     mariadb = "MariaDB" in one(raw, "SELECT VERSION()")
     refused = [] if mariadb else [option]
-    assert words(sent) == [*refused, "SAVEPOINT", *(["BEGIN"] if mariadb else [option, "RELEASE"]), reset, "SET"]
+    assert words(sent) == [*refused, "SAVEPOINT", "DO", *(["BEGIN"] if mariadb else [option, "RELEASE"]), reset, "SET"]
     assert words(with_question) == [*refused, "SAVEPOINT", "ROLLBACK", reset, "SET", "SELECT"]
+
+
+def test_a_block_that_sends_nothing_needs_no_commit(lanelog_url: str) -> None:
+    """Its session is as it was. Packets stay refused, so that the next block need not refuse them."""
+    with lanelog.connect(lanelog_url, driver="pymysql", pool_size=2) as client:
+        client.publish("t", "k", b"x")
+        with client.transaction():
+            pass
+        with commands_sent() as sent, client.transaction() as connection:
+            connection.cursorclass = SSCursor
+        assert words(sent) == ["SAVEPOINT", "ROLLBACK"]
+        with client.transaction() as connection:
+            assert connection.cursorclass is not SSCursor
+        client.publish("t", "k", b"x")
 
 
 @pytest.mark.thorough

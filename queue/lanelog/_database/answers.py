@@ -27,6 +27,8 @@ class AnsweringConnection(_PyMySQLs):
 
     _owed: bool = False
     """Set before the first byte is sent, and unset after the last one was read."""
+    commands: int = 0
+    """How many commands were sent."""
     _sock: Any
     _result: Any
     _read_packet: Any
@@ -87,6 +89,7 @@ class AnsweringConnection(_PyMySQLs):
                 "an exception came before the answer to the statement before was read, so the connection was closed "
                 "and its transaction is rolled back",
             )
+        self.commands += 1
         super()._execute_command(command, sql)  # type: ignore[misc]
 
     def _write_bytes(self, data: bytes) -> None:

@@ -19,6 +19,12 @@ NOT_UNDERSTOOD: Final = ER.PARSE_ERROR
 """A syntax error, also of a server that takes one statement in a packet."""
 OUT_OF_STEP: Final = CR.CR_COMMANDS_OUT_OF_SYNC
 """The driver has not sent the statement: an answer to an earlier one was not read whole."""
+CLOSED_BEFORE: Final = 0
+"""The driver has not sent the statement: the connection was closed before."""
+NOT_RUN: Final = frozenset({OUT_OF_STEP, CLOSED_BEFORE})
+"""Nothing of what was to be sent was run."""
+VALUE_REFUSED: Final = ER.WRONG_VALUE_FOR_VAR
+"""A variable cannot have this value."""
 UNKNOWN: Final = ER.UNKNOWN_ERROR
 ZERO_DOWNTIME_PATCH: Final = "Zero Downtime Patch"
 """Aurora says this with `UNKNOWN` when it was patched below a connection. The transaction was rolled back."""
@@ -36,7 +42,6 @@ READ_ONLY_MODE: Final = 1836
 GROUP_REPLICATION_ROLLED_BACK: Final = 3101
 TLS_REQUIRED: Final = 3159
 ACCESS_DENIED_NO_PASSWORD: Final = 1698
-_CLOSED_BEFORE: Final = 0  # the driver's: the connection was closed before
 _TOO_MANY_TRANSACTIONS: Final = 1637
 _CONNECTION_KILLED: Final = 1927  # MariaDB
 _SESSION_WAS_KILLED: Final = 3169
@@ -48,7 +53,7 @@ _TOO_MANY_INSTANT_COLUMNS: Final = 4092  # MySQL
 
 LOST: Final = frozenset(
     {
-        _CLOSED_BEFORE,
+        CLOSED_BEFORE,
         ER.SERVER_SHUTDOWN,
         ER.ABORTING_CONNECTION,
         ER.NET_READ_ERROR,

@@ -242,8 +242,13 @@ class Driver:
             setattr(raw, name, copy(value))
         raw.cursor().execute(_OURS_AGAIN.format(lock_wait=self.lock_wait))
 
-    def restore(self, raw: Any, facts: ServerFacts, state: OwnState, *, autocommit: bool) -> None:
-        """Make a connection as new after user code had it, outside of a transaction.
+    @staticmethod
+    def commands(raw: Any) -> int | None:
+        """How many commands were sent on a connection. None: mysqlclient does not tell."""
+        return getattr(raw, "commands", None)
+
+    def restore(self, raw: Any, facts: ServerFacts, state: OwnState, *, autocommit: bool, unused: bool) -> None:
+        """Make a connection as new after user code had it, outside of a transaction. `unused`: it sent nothing.
 
         A reset ends temporary tables, user locks, table locks, prepared statements and variables. mysqlclient has no
         reset, so it logs in anew on the same connection. The last statement has all settings of a new connection.
@@ -251,6 +256,8 @@ class Driver:
         """
         if OwnState.of(raw) != state:
             raise ConfigurationError("the settings of the driver's connection were changed")
+        if unused:
+            return
         if self.config.driver == "pymysql":
             raw.command(_COM_RESET_CONNECTION, b"")
         else:

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from lanelog.errors import DatabaseError
+from lanelog._database import codes, savepoint
+from lanelog.errors import DatabaseError, LanelogError
 
 COMMIT: Final = "COMMIT"
 
@@ -70,6 +71,35 @@ def send(cursor: Any, statements: Sequence[Statement], told: list[int], begun: C
     begun()
     while cursor.nextset():
         told.append(int(cursor.lastrowid or 0))
+
+
+def commit_singly(cursor: Any, told: list[int], *, mariadb: bool) -> None:
+    """Release the savepoint and commit, where the server takes one statement at a time. Raises the driver's errors.
+
+    MySQL's release is noted in `told`. An error behind it leaves the outcome unknown.
+    """
+    if mariadb:
+        cursor.execute(savepoint.COMMITTED_IN_A_BLOCK)
+        return
+    cursor.execute(savepoint.NOTE_ROLLBACKS)
+    cursor.execute(savepoint.RELEASE)
+    told.append(0)
+    cursor.execute(savepoint.COMMIT_UNLESS_ROLLED_BACK)
+    cursor.execute(COMMIT)  # if somebody in between answers every SET himself
+
+
+def explained(error: LanelogError, *, several: bool) -> LanelogError:
+    """Return the error to raise for the first answer to a packet, if there were `several` statements in it.
+
+    If it was not understood, packets were permitted in a session that a proxy has replaced. Nothing was run.
+    """
+    if not (several and isinstance(error, DatabaseError) and error.code == codes.NOT_UNDERSTOOD):
+        return error
+    return DatabaseError(
+        f"another session answers, which takes one statement in a packet ({error})",
+        code=codes.CLOSED_BEFORE,
+        retriable=True,
+    )
 
 
 def hung_up(raw: Any) -> bool:

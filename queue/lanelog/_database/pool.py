@@ -98,7 +98,6 @@ class Database:
                     wire.lend()
                 yield transaction
                 loan.pooled.commit()
-                transaction.unproven = wire.proof.unproven
         except DatabaseError as exc:
             if hasty and exc.code == codes.LOCK_WAIT_TIMEOUT:
                 exc.args = (f"{exc}: {_HELD_UP}",)

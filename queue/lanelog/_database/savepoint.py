@@ -6,6 +6,12 @@ before its first statement, in the same packet, and RELEASE goes before the COMM
 transaction. Without it the server refuses RELEASE, and does not come to the COMMIT. Autocommit is off meanwhile, so
 that what is sent after such an end is in another transaction, which is never committed.
 
+Where the server takes one statement at a time, something stands between RELEASE and COMMIT. MariaDB runs both as one
+block. MySQL has no such block, so the transaction is committed by a statement that compares first: SET autocommit. A
+session counts how often it has rolled back, and notes the number before RELEASE, in a variable that a new session does
+not have. If the number is another one, or the variable is gone, the value is none that autocommit can have. The server
+refuses it, and commits nothing.
+
 Owns these texts and the error. Sends nothing.
 """
 
@@ -19,13 +25,21 @@ from attrs import define, field
 from lanelog._database import codes
 from lanelog.errors import DatabaseError, LanelogError
 
-SET: Final = "SAVEPOINT lanelog_start"
-RELEASE: Final = "RELEASE SAVEPOINT lanelog_start"
+_NAME: Final = "lanelog_start"
+SET: Final = f"SAVEPOINT {_NAME}"
+RELEASE: Final = f"RELEASE SAVEPOINT {_NAME}"
 AUTOCOMMIT_OFF: Final = "SET autocommit = 0"
 AUTOCOMMIT_ON: Final = "SET autocommit = 1"
 
 # MariaDB runs such a block as one statement, and leaves it at the first error. So it needs no permission for packets.
 COMMITTED_IN_A_BLOCK: Final = f"BEGIN NOT ATOMIC {RELEASE}; COMMIT; END"
+
+# MySQL's. Every account may read this table, and it has this row without instrumentation, too.
+_ROLLBACKS: Final = (
+    "(SELECT VARIABLE_VALUE FROM performance_schema.session_status WHERE VARIABLE_NAME = 'Handler_rollback')"
+)
+NOTE_ROLLBACKS: Final = f"SET @lanelog_rollbacks = {_ROLLBACKS}"
+COMMIT_UNLESS_ROLLED_BACK: Final = f"SET autocommit = IF(@lanelog_rollbacks = {_ROLLBACKS}, 1, 2), autocommit = 0"
 
 
 @define
@@ -38,8 +52,10 @@ class TransactionProof:
     """Whether its savepoint was sent."""
     lent: bool = field(default=False, init=False)
     """Whether user code has the transaction, or had it."""
-    unproven: bool = field(default=False, init=False)
-    """Whether RELEASE and COMMIT were sent one by one. An end between the two would not be noticed."""
+    lent_at: int | None = field(default=None, init=False)
+    """How many commands were sent before user code had it. None: nobody knows."""
+    unused: bool = field(default=False, init=False)
+    """Whether user code has had it and sent nothing."""
     _wanted: bool = field(default=False, init=False)
     """Whether a statement outside of a transaction is to commit by itself."""
     _autocommit: bool | None = field(default=None, init=False)
@@ -52,7 +68,8 @@ class TransactionProof:
     def begin(self, *, proven: bool) -> None:
         """A transaction begins with the next statement."""
         self.begun = proven
-        self.stands = self.lent = self.unproven = False
+        self.stands = self.lent = self.unused = False
+        self.lent_at = None
 
     def end(self) -> None:
         """The transaction is over."""
@@ -82,8 +99,10 @@ class TransactionProof:
 
 
 def is_gone(error: LanelogError) -> bool:
-    """Whether it answers a statement that needs the savepoint, and there is none."""
-    return isinstance(error, DatabaseError) and error.code == codes.NO_SUCH_SAVEPOINT
+    """Whether it answers a statement that commits only what still stands."""
+    if not isinstance(error, DatabaseError):
+        return False
+    return error.code == codes.VALUE_REFUSED or (error.code == codes.NO_SUCH_SAVEPOINT and _NAME in str(error))
 
 
 def _ended(error: LanelogError, *, lent: bool) -> DatabaseError:

@@ -23,8 +23,6 @@ class Transaction:
         self.query = (executor or wire).query
         self.one = (executor or wire).one
         self._lent: Any = None
-        self.unproven = False
-        """After the block: whether it may have ended unseen right before its COMMIT, which nothing has noticed."""
 
     def __repr__(self) -> str:
         return f"<Transaction on {self._wire!r}>"

@@ -174,12 +174,12 @@ class Wire:
             self.doomed = None
             self.ensure()
             self._run(savepoint.SET, ())
+        self.proof.lent_at = self._driver.commands(self.raw)
 
     def commit(self) -> None:
         """COMMIT, if `commit_with` did not. When the connection is lost, the error says that the outcome is unknown.
 
-        If the transaction has ended unseen, nothing is committed, and DatabaseError says so. `proof.unproven` tells
-        where that cannot be known.
+        If the transaction has ended unseen, nothing is committed, and DatabaseError says so.
         """
         proof = self.proof
         if self._committed or (proof.begun and not proof.stands):
@@ -187,16 +187,16 @@ class Wire:
             return
         if self.doomed is not None:
             raise self.doomed
-        if proof.stands and (self._mariadb or self.takes_packets(begun=True)):
+        if proof.lent_at is not None and proof.lent_at == self._driver.commands(self.raw):
+            self.rollback()
+            proof.unused = True
+            return
+        if proof.stands:
+            if not self._mariadb:
+                self.takes_packets(begun=True)
             self.commit_with(())
             proof.end()
             return
-        if proof.stands:
-            try:
-                self._run(savepoint.RELEASE, ())
-            except DatabaseError as exc:
-                raise proof.explained(exc) from exc
-            proof.unproven = True
         raw = self._live()
         try:
             with calling:
@@ -248,17 +248,19 @@ class Wire:
                 if self._several:
                     packet.send(cursor, sent, told, lambda: self._driver.limit(raw, pause))
                 else:
-                    cursor.execute(savepoint.COMMITTED_IN_A_BLOCK)
+                    packet.commit_singly(cursor, told, mariadb=self._mariadb)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
-            error = translate(exc)
-            if self.proof.stands and not told and savepoint.is_gone(error):
+            error = packet.explained(translate(exc), several=self._several is True and not told)
+            if self.proof.stands and savepoint.is_gone(error):
                 error = self.proof.explained(error)
             elif len(told) >= len(sent) or not self._several or breaks_connection(error):
                 self.drop()
-                error = translate(exc, committing=not _was_not_sent(error, told))
+                # A packet or a block may have been run to its end, whatever was answered first.
+                if told or ((self._several or self._mariadb) and not _was_not_run(error)):
+                    error = translate(exc, committing=True)
             if breaks_transaction(error):
                 self.doomed = error
             raise error from exc
@@ -321,7 +323,9 @@ class Wire:
         assert self.facts is not None  # noqa: S101 - for the type checker: it has connected
         try:
             with calling:
-                self._driver.restore(self.raw, self.facts, self._state, autocommit=self._autocommit)
+                self._driver.restore(
+                    self.raw, self.facts, self._state, autocommit=self._autocommit, unused=self.proof.unused
+                )
         except Exception:  # noqa: BLE001 - the next use connects anew
             self.drop()
         except BaseException:
@@ -369,12 +373,8 @@ class Wire:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
-            error = translate(exc)
-            if before and isinstance(error, DatabaseError) and error.code == codes.NOT_UNDERSTOOD:
-                # The permission for packets belonged to a session that a proxy has replaced.
-                self.doomed, error.retriable = error, True
-                self.drop()
-            elif breaks_connection(error):
+            error = packet.explained(translate(exc), several=bool(before))
+            if breaks_connection(error):
                 self.drop()
             if breaks_transaction(error):
                 self.doomed = error
@@ -394,5 +394,5 @@ class Wire:
         return self.raw
 
 
-def _was_not_sent(error: LanelogError, told: Sequence[int]) -> bool:
-    return isinstance(error, DatabaseError) and error.code == codes.OUT_OF_STEP and not told
+def _was_not_run(error: LanelogError) -> bool:
+    return isinstance(error, DatabaseError) and error.code in codes.NOT_RUN

@@ -117,12 +117,10 @@ class Delivery:
                     return
                 self._not_committed(error)
             raise
-        sure = not transaction.unproven and member.attempts.claimed(attempt, claimed_in)
-        if not sure and not self._decided_by_reading():
-            # Memory was loaded again during the COMMIT, from a server that lacks it, or the transaction had ended
-            # unseen before it. The block's writes are gone, too.
+        if not member.attempts.claimed(attempt, claimed_in) and not self._decided_by_reading():
+            # Memory was loaded again during the COMMIT, from a server that lacks it. The block's writes are gone, too.
             lost = DatabaseError(
-                f"the database server, or the session, was changed, and lacks the transaction of {self._place()}",
+                f"the database server was changed, and lacks the transaction of {self._place()}",
                 code=None,
                 retriable=True,
             )

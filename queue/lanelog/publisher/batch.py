@@ -19,7 +19,7 @@ from lanelog.publisher import doubt, packet
 from lanelog.publisher.draft import SCHEDULED, Draft
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.line import Waiter
-from lanelog.publisher.placing import ensure_stored, note_attempt, write
+from lanelog.publisher.placing import note_attempt, write
 
 Choose = Callable[[Mapping[str, int]], Sequence[Waiter]]
 """Takes the heads that the transaction has locked, by key. Returns the members whose messages it is to write."""
@@ -123,8 +123,6 @@ class BatchWriter:
                 if members:
                     drafts += [member.draft for member in members]
                     write(transaction, topic, drafts, heads, receipts)
-            if drafts and transaction.unproven:
-                ensure_stored(self._database, topic, drafts)
             self._settle(members, receipts)
         except BaseException as exc:
             note_attempt(drafts, receipts, exc, began)

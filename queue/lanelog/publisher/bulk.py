@@ -22,7 +22,7 @@ from lanelog.publisher.draft import Draft
 from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.placing import ensure_stored, note_attempt, write
+from lanelog.publisher.placing import note_attempt, write
 from lanelog.publisher.wakeup import Wakeup
 
 
@@ -109,8 +109,6 @@ class BulkWriter:
                     existing = partitions.existing(transaction, topic, absent)
                     return _Result(receipts=[], busy=existing, missing=absent - existing)
                 write(transaction, topic, drafts, heads, receipts)
-            if transaction.unproven:
-                ensure_stored(self._database, topic, drafts)
         except BaseException as exc:
             note_attempt(drafts, receipts, exc, began)
             raise

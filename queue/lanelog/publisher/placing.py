@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from lanelog._database import Database, Executor, Transaction, codes
+from lanelog._database import Executor, Transaction, codes
 from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.scheduled import NewScheduled
@@ -160,26 +160,6 @@ def _placed(topic: str, placement: Placement) -> Iterator[None]:
         if exc.code == codes.DUPLICATE and "PRIMARY'" in str(exc):
             raise _taken(topic, placement, exc) from exc
         raise
-
-
-def ensure_stored(database: Database, topic: str, drafts: Sequence[Draft]) -> None:
-    """Raise DatabaseError unless the drafts are stored, after a COMMIT that could not prove its transaction.
-
-    A locking read on another connection decides, as after a COMMIT without an answer.
-    """
-    try:
-        with database.transaction() as cx:
-            partitions.lock_heads(cx, topic, {draft.key for draft in drafts}, wait=True)
-            stored = messages.find_ids(cx, topic, [draft.place for draft in drafts])
-    except DatabaseError as exc:
-        exc.outcome_unknown = True
-        raise
-    if any(draft.place not in stored for draft in drafts):
-        raise DatabaseError(
-            "the transaction ended unseen right before its COMMIT, or its messages were collected already",
-            retriable=True,
-            outcome_unknown=True,
-        )
 
 
 def _vanished() -> DatabaseError:
