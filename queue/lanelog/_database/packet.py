@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from lanelog.errors import DatabaseError
+from lanelog._database import codes
+from lanelog.errors import DatabaseError, LanelogError
 
 COMMIT: Final = "COMMIT"
 
@@ -70,6 +71,11 @@ def send(cursor: Any, statements: Sequence[Statement], told: list[int], begun: C
     begun()
     while cursor.nextset():
         told.append(int(cursor.lastrowid or 0))
+
+
+def was_not_sent(error: LanelogError, told: Sequence[int]) -> bool:
+    """Whether the driver has refused to send the packet, because the answer to an earlier statement was not read."""
+    return isinstance(error, DatabaseError) and error.code == codes.OUT_OF_STEP and not told
 
 
 def hung_up(raw: Any) -> bool:
