@@ -21,7 +21,8 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
 # What differs between the drivers, with the other one, where it could be built.
 MYSQLCLIENT := [ ! -f .mysqlclient/installed ] || PYTHONPATH=.mysqlclient $(PYTEST) -k mysqlclient \
 	tests/integration/test_database.py tests/integration/test_fork.py \
-	tests/integration/test_interrupted.py tests/integration/test_lent.py tests/integration/test_publish_packet.py
+	tests/integration/test_interrupted.py tests/integration/test_lent.py tests/integration/test_publish_packet.py \
+	tests/integration/test_stopped_packets.py
 
 # One run for all tiers, the longest to start first: Spark's session starts beside other tests.
 COSTS := .pytest_cache/heart.json

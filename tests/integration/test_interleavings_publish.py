@@ -4,6 +4,8 @@ One side is stopped in a process of its own after each of its locks, while the o
 round. `test_publish_group.py`, `test_publish_caller.py` and `test_commit_order.py` have the same within one process.
 """
 
+from typing import Any
+
 import pytest
 
 import lanelog
@@ -11,10 +13,12 @@ from lanelog import Client
 from lanelog.errors import DatabaseError
 from support.pauses import IN_THE_BLOCK
 from support.sql import rows
-from support.stage import DIES, Stage, thorough, wait_until_blocked
+from support.stage import DIES, Actor, Call, Stage, thorough, wait_until_blocked
 from support.waiting import Record, eventually
 
 BEFORE_COMMIT = "before COMMIT following messages.INSERT"
+AFTER_INSERT = "after messages.INSERT"
+AFTER_COMMIT = "after COMMIT following messages.INSERT"
 
 
 def call(client: Client, *keys: str) -> list[int]:
@@ -101,6 +105,106 @@ def test_callers_who_want_each_others_lanes_are_told_and_one_of_them_commits(sta
         assert theirs.result() == [2, 2]
     assert call(stage.client, "b", "a") == [3, 3]
     assert stage.stored("a") == stage.stored("b") == [1, 2, 3]
+
+
+# -- the leader of a group commit, its members, and others ---------------------------------------------------------
+
+
+def gather(leader: Actor, *messages: tuple[str, str], count: int) -> list[Call]:
+    """Keys and payloads that threads of the leader's process publish, while it leads; so many wait for it then."""
+    calls = [leader.call("publish", topic="t", key=key, payload=payload) for key, payload in messages]
+    eventually(lambda: leader.do("gathered", topic="t") == count, what="messages that wait for a leader")
+    return calls
+
+
+def leading(stage: Stage, point: str, **config: Any) -> tuple[Actor, list[Call]]:
+    """An actor that is stopped at a point of the transaction with lane a's messages 1 and 2, and b's 3."""
+    stage.client.publish_many("t", [(key, b"0") for key in ("a", "b", "first", "other")])
+    leader = stage.actor("leader", **config).pause(AFTER_INSERT)
+    alone = leader.call("publish", topic="t", key="first")
+    calls = gather(leader.paused(AFTER_INSERT), ("a", "1"), ("a", "2"), ("b", "3"), count=3)
+    leader.pause(point, "a", "b").go(AFTER_INSERT)
+    assert alone.result() == 2
+    return leader.paused(point), calls
+
+
+def payloads(stage: Stage, key: str) -> list[int]:
+    """What is in a lane's log, in order of its offsets, which are dense."""
+    sql = "SELECT `offset`, payload FROM queue_messages WHERE topic = 't' AND partition_key = %s ORDER BY 1"
+    found = rows(stage.raw, sql, key)
+    assert [offset for offset, _ in found] == list(range(1, len(found) + 1))
+    return [int(payload) for _, payload in found]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("end", ["commits", "dies", "is killed"])
+def test_the_members_of_a_batch_have_the_fate_of_its_leader(stage: Stage, end: str) -> None:
+    """Nobody else's lane waits. Of its own, strangers and later members come behind it, or first if it dies.
+
+    If only its session is killed, the batch is tried again, and each message is there once.
+    """
+    leader, members = leading(stage, BEFORE_COMMIT)
+    stranger = stage.waiting(stage.client.publish, "t", "b", b"4")
+    assert stage.client.publish("t", "other", b"5").offset == 2
+    later = gather(leader, ("b", "6"), ("other", "7"), count=2)
+    assert not any(call.done for call in (*members, *later))
+    if end == "dies":
+        leader.program.kill()
+        assert stranger.result(15).offset == 2
+        assert (payloads(stage, "a"), payloads(stage, "b"), payloads(stage, "other")) == ([0], [0, 4], [0, 5])
+        return
+    if end == "is killed":
+        writing = "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_rows_modified > 0"
+        [(number,)] = rows(stage.raw, writing)
+        rows(stage.raw, f"KILL {number}")
+        assert stranger.result(15).offset == 2
+    leader.go(BEFORE_COMMIT)
+    a, b = sorted(call.result() for call in members[:2]), members[2].result()
+    assert (a, sorted((b, stranger.result(15).offset, later[0].result()))) == ([2, 3], [2, 3, 4])
+    if end == "commits":
+        assert b == 2
+    assert later[1].result() == 3
+    assert sorted(payloads(stage, "a")) == [0, 1, 2]
+    assert sorted(payloads(stage, "b")) == [0, 3, 4, 6]
+    assert payloads(stage, "other") == [0, 5, 7]
+
+
+@pytest.mark.thorough
+@DIES
+def test_a_leader_right_behind_its_commit_keeps_its_members_waiting_and_no_stranger(stage: Stage, dies: bool) -> None:
+    """Its batch is there, whether it tells its members or dies. Later members have the next transaction, or none."""
+    leader, members = leading(stage, AFTER_COMMIT)
+    (later,) = gather(leader, ("b", "6"), count=1)
+    assert stage.client.publish("t", "b", b"4").offset == 3
+    assert not any(call.done for call in (*members, later))
+    if dies:
+        leader.program.kill()
+    else:
+        leader.go(AFTER_COMMIT)
+        assert sorted(call.result() for call in members) == [2, 2, 3]
+        assert later.result() == 4
+    assert sorted(payloads(stage, "a")) == [0, 1, 2]
+    assert payloads(stage, "b") == ([0, 3, 4] if dies else [0, 3, 4, 6])
+
+
+@pytest.mark.thorough
+def test_members_who_run_out_of_time_know_whether_their_leader_may_commit_them(stage: Stage) -> None:
+    """Whom a transaction has may be there afterwards, and is told so; who came later never is."""
+    leader, members = leading(stage, BEFORE_COMMIT, connect={"publish_timeout": 6.0})
+    (later,) = gather(leader, ("b", "6"), count=1)
+    eventually(lambda: later.done and [call.done for call in members].count(True) == 2, within=20)
+    (leading_one,) = (call for call in members if not call.done)
+    for call in members:
+        if call is not leading_one:
+            with pytest.raises(AssertionError, match="another thread was about to"):
+                call.result()
+    with pytest.raises(AssertionError, match=r"locked by others|did not answer"):
+        later.result()
+    leader.go(BEFORE_COMMIT)
+    assert leading_one.result() in (2, 3)
+    assert leader.do("publish", topic="t", key="b", payload="8") == 3
+    assert sorted(payloads(stage, "a")) == [0, 1, 2]
+    assert payloads(stage, "b") == [0, 3, 8]
 
 
 # -- the birth of a lane -------------------------------------------------------------------------------------------

@@ -50,6 +50,8 @@ class Proxy:
     end_early: bool = False
     """Whether the next packet with a COMMIT ends after the first statement, as by KILL QUERY between two of them: the
     answer says that another one follows, and the server waits for its client."""
+    end_behind: bytes = b""
+    """What a packet begins with that ends so instead of one with a COMMIT."""
     requests: int = 0
     """How many there were, of all connections."""
     instead: Mapping[bytes, bytes] = field(factory=dict)
@@ -146,7 +148,9 @@ class Proxy:
                 server.shutdown(socket.SHUT_WR)
 
     def _shortened(self, request: bytes, ends: threading.Event) -> bytes:
-        if not (self.end_early and request.endswith(_SEPARATOR + b"COMMIT")):
+        text = request[_HEADER + 1 :]
+        meant = text.startswith(self.end_behind) if self.end_behind else text.endswith(_SEPARATOR + b"COMMIT")
+        if not (self.end_early and meant):
             return request
         self.end_early = False
         ends.set()

@@ -18,6 +18,7 @@ from attrs import define, evolve, field, frozen
 from pymysql.constants import CLIENT
 
 from lanelog._database import session_settings
+from lanelog._database.awaited import AwaitedPackets
 from lanelog._database.rows import Connection
 from lanelog._database.server_facts import ServerFacts, refuse_imitation
 from lanelog._database.time_left import at_most
@@ -167,6 +168,8 @@ class Driver:
     """Whether a connection was ever ready to use: these settings are right, or were."""
     tried: bool = field(default=False, init=False)
     """Whether a connection was ever tried."""
+    awaited: AwaitedPackets = field(factory=AwaitedPackets, init=False, repr=False)
+    """The packets whose answers its connections await."""
     _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
 
     def open(self, *, autocommit: bool) -> tuple[Any, ServerFacts]:

@@ -40,18 +40,27 @@ class Descriptor:
     @classmethod
     def of(cls, raw: Any) -> Descriptor | None:
         """Take it from a new connection. None for PyMySQL, whose socket tells it at any time."""
-        if isinstance(raw, pymysql.connections.Connection):
-            return None
-        found = os.fstat(raw.fileno())
-        return cls(raw.fileno(), found.st_dev, found.st_ino)
+        return None if isinstance(raw, pymysql.connections.Connection) else cls.noted(raw)
+
+    @classmethod
+    def noted(cls, raw: Any) -> Descriptor:
+        """Take it from a new connection of any driver."""
+        number = (raw._sock if hasattr(raw, "_sock") else raw).fileno()  # noqa: SLF001 - there is no public way
+        found = os.fstat(number)
+        return cls(number, found.st_dev, found.st_ino)
+
+    def is_file_of(self, number: int) -> bool:
+        """Whether another number leads to the same file. Raises OSError if it leads nowhere."""
+        found = os.fstat(number)
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     def cut(self) -> None:
         """Let the number lead nowhere. If it is another file by now, do nothing."""
         try:
-            found = os.fstat(self.number)
+            same = self.is_file_of(self.number)
         except OSError:  # it was closed meanwhile
             return
-        if (found.st_dev, found.st_ino) == (self.device, self.inode):
+        if same:
             try:
                 nowhere = os.open(os.devnull, os.O_RDWR)
             except OSError:  # no descriptor is left: take this one

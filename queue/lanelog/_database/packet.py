@@ -102,6 +102,11 @@ def explained(error: LanelogError, *, several: bool) -> LanelogError:
     )
 
 
+def was_not_run(error: LanelogError) -> bool:
+    """Whether nothing of the packet was run: the driver has not sent it, or another session has not understood it."""
+    return isinstance(error, DatabaseError) and error.code in codes.NOT_RUN
+
+
 def hung_up(raw: Any) -> bool:
     """Whether this machine knows that the connection was closed, by the server or here. Asks without a round trip.
 

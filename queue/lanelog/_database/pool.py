@@ -22,10 +22,11 @@ from lanelog._database.executor import Executor
 from lanelog._database.loans import Loan, SharedWires
 from lanelog._database.naming import Naming
 from lanelog._database.packet import Statement
-from lanelog._database.precedence import Worth
+from lanelog._database.precedence import ORDER, Worth
 from lanelog._database.retries import with_retries
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
+from lanelog._database.stopped_packets import StoppedPackets
 from lanelog._database.time_left import at_most, deadline, until
 from lanelog._database.transaction import Transaction
 from lanelog._database.wire import Wire
@@ -62,6 +63,7 @@ class Database:
     _facts: ServerFacts | None = field(default=None, init=False)
     _worth: Worth = field(factory=Worth, init=False, repr=False)
     _crowd: Crowd = field(init=False, repr=False)
+    _stopped_packets: StoppedPackets = field(init=False, repr=False)
     waits: int = field(default=0, init=False, repr=False)
     """How often a thread had to wait for a connection of the pool."""
 
@@ -69,6 +71,7 @@ class Database:
         self._driver = Driver(self.config)
         self._crowd = Crowd(self.config.pool_size)
         self._wires = SharedWires(self._driver)
+        self._stopped_packets = StoppedPackets(self.config, self._driver.awaited)
         fork.register_shared(self)
 
     @contextmanager
@@ -142,7 +145,13 @@ class Database:
 
     def session(self, purpose: str) -> Session:
         """A connection for one thread alone, made at its first use. The caller closes it."""
-        return Session(purpose, Wire(self._driver, autocommit=True), self._saw, self._worth, self.close_idle)
+
+        def connected(facts: ServerFacts) -> None:
+            self._saw(facts)
+            if purpose in ORDER:  # a loop; it has a thread anyway
+                self._stopped_packets.start()
+
+        return Session(purpose, Wire(self._driver, autocommit=True), connected, self._worth, self.close_idle)
 
     @property
     def reached(self) -> bool:
@@ -210,6 +219,7 @@ class Database:
         """Close all pooled connections, those in use when they come back. Does not close sessions."""
         self._closed = True
         self._wires.close_idle(lambda: True)
+        self._stopped_packets.stop()
 
     def _borrow(self, wait: float | None, *, lent: bool = False, hasty: bool = False) -> Loan:
         """Wait for a wire, and make sure that it is connected. `lent`: user code gets it. `hasty`: as above."""
@@ -276,9 +286,12 @@ class Database:
 
     def _saw(self, facts: ServerFacts) -> None:
         self._facts = facts
+        if self.config.driver == "mysqlclient":  # PyMySQL bounds the wait itself: who only publishes has no thread
+            self._stopped_packets.start()
 
     def abandon(self) -> None:
         """In a forked child: the connections are the parent's, and threads that are gone may hold the locks."""
+        self._stopped_packets.abandon()
         self._wires.abandon()
         self._wires = SharedWires(self._driver)
 

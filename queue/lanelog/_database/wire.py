@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from lanelog._database import codes, fork, packet, savepoint
+from lanelog._database import fork, packet, savepoint
+from lanelog._database.awaited import Awaited
 from lanelog._database.driver import LOCK_WAIT_SECONDS, Driver, OwnState
 from lanelog._database.incarnation import Incarnation, read_incarnation
 from lanelog._database.packet import Statement
@@ -35,9 +36,8 @@ FRESH: Final = 5.0
 STALL: Final = 2.0
 """Seconds. A server that takes longer for one statement may have stood still, and others may have lost connections."""
 
-_PAUSE: Final = LOCK_WAIT_SECONDS + 1.5
-"""The longest pause, in seconds, between two answers to one packet. MySQL says up to a second late that a lock was
-waited for too long."""
+_PAUSE: Final = LOCK_WAIT_SECONDS + 0.9
+"""Seconds between two answers to one packet, at most: a lock wait, which MySQL ends up to a second late."""
 
 
 @define(eq=False, repr=False)
@@ -67,6 +67,7 @@ class Wire:
     _mariadb: bool = field(default=False, init=False)
     _state: OwnState = field(init=False)  # while there is a connection
     _descriptor: fork.Descriptor | None = field(default=None, init=False)
+    _awaited: Awaited = field(init=False)  # while there is a connection
 
     def __repr__(self) -> str:
         number = self.facts.connection_id if self.facts and self.raw is not None else None
@@ -87,6 +88,7 @@ class Wire:
         self._descriptor = fork.Descriptor.of(raw)
         fork.register_wire(self)
         self._state = OwnState.of(raw)
+        self._awaited = self._driver.awaited.connected(raw, self.facts.connection_id)
         self.doomed = None
         self._incarnation = None
         self._several = False
@@ -236,9 +238,9 @@ class Wire:
         raw = self._live()
         told: list[int] = []
         sent = [Statement(savepoint.RELEASE, ()), *statements] if self.proof.stands else statements
-        # After KILL QUERY between two statements of a packet the server waits for us, silent, and keeps its locks. So
-        # the connection is dropped soon, if the driver can. The server notices that at once. If it was only slow, the
-        # outcome is unknown. Without statements there is hardly a moment for that, and a COMMIT may be slow.
+        # The server may have stopped between two statements: `stopped_packets`. Where no thread asks it, the connection
+        # is dropped soon, if the driver can. If the server was only slow, the outcome is unknown. Without statements
+        # there is hardly a moment for that, and a COMMIT may be slow.
         pause = at_most(
             min(_PAUSE, self._driver.config.read_timeout) if statements else self._driver.config.read_timeout
         )
@@ -246,6 +248,7 @@ class Wire:
             with calling:
                 cursor = raw.cursor(self._state.cursorclass)
                 if self._several:
+                    self._awaited.since = time.monotonic()
                     packet.send(cursor, sent, told, lambda: self._driver.limit(raw, pause))
                 else:
                     packet.commit_singly(cursor, told, mariadb=self._mariadb)
@@ -259,12 +262,13 @@ class Wire:
             elif len(told) >= len(sent) or not self._several or breaks_connection(error):
                 self.drop()
                 # A packet or a block may have been run to its end, whatever was answered first.
-                if told or ((self._several or self._mariadb) and not _was_not_run(error)):
+                if told or ((self._several or self._mariadb) and not packet.was_not_run(error)):
                     error = translate(exc, committing=True)
             if breaks_transaction(error):
                 self.doomed = error
             raise error from exc
         finally:
+            self._awaited.since = 0.0
             self._used = time.monotonic()
         self._committed = True
         self.proof.stands = False
@@ -367,6 +371,7 @@ class Wire:
         try:
             # User code may have set another class.
             cursor = raw.cursor(self._state.cursorclass)
+            self._awaited.since = began if before else 0.0
             with calling:
                 packet.run(cursor, before, sql, args, several=self._several is True)
         except BaseException as exc:
@@ -380,6 +385,7 @@ class Wire:
                 self.doomed = error
             raise error from exc
         finally:
+            self._awaited.since = 0.0
             self._used = time.monotonic()
             if self._used - began > STALL:
                 self.steady_since = self._used
@@ -392,7 +398,3 @@ class Wire:
             raise self.doomed or DatabaseError("the connection was closed before", code=0, retriable=True)
         self._driver.limit(self.raw, at_most(self._driver.config.read_timeout))
         return self.raw
-
-
-def _was_not_run(error: LanelogError) -> bool:
-    return isinstance(error, DatabaseError) and error.code in codes.NOT_RUN

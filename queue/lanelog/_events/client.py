@@ -105,6 +105,14 @@ EVENTS: Final = (
         "topic key group problem offset head",
     ),
     Event(
+        "packet.stopped",
+        "WARNING",
+        "database",
+        "The server ran the first statements of a packet, and waits instead of running the next, as after KILL QUERY "
+        "between two of them. The connection was closed, and its work is repeated.",
+        "connection seconds",
+    ),
+    Event(
         "pool.too_small",
         "WARNING",
         "database",

@@ -55,6 +55,12 @@ def publish(topic: str, key: str, payload: str = "{}", **options: Any) -> int:
     return client.publish(topic, key, payload, **options).offset
 
 
+def gathered(topic: str) -> int:
+    """How many messages of this process wait for the end of a transaction that another thread of it leads."""
+    line = client._publisher._group._lines.get(topic)
+    return len(line.ready) if line is not None else 0
+
+
 def publish_many(topic: str, keys: list[str]) -> list[int]:
     return [receipt.offset for receipt in client.publish_many(topic, [(key, "{}") for key in keys])]
 
@@ -205,6 +211,7 @@ STEPS = {
     "append": append,
     "cancel": cancel,
     "fire": fire,
+    "gathered": gathered,
     "publish": publish,
     "publish_many": publish_many,
     "publish_in_block": publish_in_block,

@@ -26,7 +26,9 @@ if CONFIG.get("fork"):
     child = os.fork()
     if not child:
         publish("child")
-        threads = sorted(each.name for each in threading.enumerate() if each.name.startswith("lanelog-"))
+        # That which watches connections begins with the first of them, now or a moment later.
+        names = {each.name for each in threading.enumerate()} - {"lanelog-packets"}
+        threads = sorted(name for name in names if name.startswith("lanelog-"))
         while any(each.id == "child" for each in client.admin.scheduled("t")):
             threading.Event().wait(0.05)
         say("appended", threads=threads, closed=client.close())
