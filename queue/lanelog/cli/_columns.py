@@ -110,7 +110,7 @@ MEMBERS = (
 FOUND_DEAD = error("FOUND-BY", "found_dead_by", rank=4)
 """Who found members dead, if they did."""
 
-_failing = when(lambda each: each.last_error, Tone.BAD)
+_failing = when(lambda each: each.failed, Tone.BAD)
 
 LANES = (
     name("KEY", "key"),
