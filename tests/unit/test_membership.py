@@ -262,7 +262,7 @@ def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     released: list[str] = []
     assert engine.member.attempts.detach(attempt, lambda: released.append("place"))
     assert not lane.idle
-    engine.member.attempts.hand_back()
+    engine.member.handing_back.hand_back()
     assert released == ["place"]
     with pytest.raises(LeaseLost):
         engine.member.attempts.settle(attempt, ACKED)
