@@ -253,6 +253,40 @@ def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
     assert [(attempt.offset, attempt.number) for attempt in engine.run().attempts] == [(1, 1), (2, 1), (3, 1)]
 
 
+def test_a_process_that_ends_keeps_the_mark_of_what_hangs_alone(clock: Clock) -> None:
+    """Its last flush says of all others in the lane that no attempt was made, although the run mark covers them."""
+    engine = Engine(clock, order="concurrent", lane_concurrency=3)
+    lane = engine.open(head=3)
+    runs = [engine.run() for _ in range(3)]
+    first, hung, _ = (engine.start(run) for run in runs)
+    engine.member.leasing.stop()
+    cut = engine.member.handing_back.cut_off([hung])
+    assert [attempt.offset for attempt in cut] == [1, 3]
+    assert not engine.member.handing_back.holds_only([hung])  # that is not written yet
+    engine.flush()
+    assert engine.member.handing_back.holds_only([hung])
+    assert not lane.idle
+    left = engine.rows["key"].rows
+    assert {offset: (each.retry_count, each.lease_epoch) for offset, each in left.items()} == {1: (0, 0), 3: (0, 0)}
+    assert engine.rows["key"].mark == 3
+    with pytest.raises(LeaseLost):
+        engine.member.attempts.settle(first, ACKED)
+
+
+def test_what_ends_at_the_last_moment_is_settled(clock: Clock) -> None:
+    """A handler that was to end the process has returned: its outcome counts, whether or not it was taken over yet."""
+    engine = Engine(clock)
+    lane = engine.open(head=1)
+    run = engine.run()
+    hung = engine.start(run)
+    run.record(hung, ACKED)
+    engine.member.leasing.stop()
+    assert engine.member.handing_back.cut_off([hung]) == []
+    engine.member.attempts.finish(run)
+    engine.flush()
+    assert (lane.state.watermark, engine.rows["key"].acked, lane.idle) == (1, 1, True)
+
+
 def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     """A pulled message that is handed back was not tried; it holds no suspect back, and its handle is fenced."""
     engine = Engine(clock, singly=True)
