@@ -134,7 +134,8 @@ def test_after_its_last_attempt_it_is_a_dead_letter(fleet: Fleet, lanelog_client
     with lanelog_client.subscribe("t", "g", print, **options):
         left = eventually(lambda: rows if len(rows := lanelog_client.admin.history("t", "g")) == 2 else None, within=20)
     (letter,) = lanelog_client.admin.dead_letters("t_dlq")
-    assert (letter.key, letter.failure_count, letter.last_error) == ("a", 2, "the process that ran it died")
+    why = "its handler hung, and its process ended: hard_time_limit is 2 s"
+    assert (letter.key, letter.failure_count, letter.last_error) == ("a", 2, why)
     assert {(each.key, str(each.outcome), each.attempts) for each in left} == {
         ("a", "lock_expired", 2),
         ("b", "success", 1),

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.outcome import ACKED
 from lanelog._engine.member import state
 from lanelog.errors import LeaseLost
@@ -258,19 +259,27 @@ def test_a_process_that_ends_keeps_the_mark_of_what_hangs_alone(clock: Clock) ->
     engine = Engine(clock, order="concurrent", lane_concurrency=3)
     lane = engine.open(head=3)
     runs = [engine.run() for _ in range(3)]
+    assert all(lane.dispatch.mark(run, FlushWaiter()) for run in runs)
     first, hung, _ = (engine.start(run) for run in runs)
     engine.member.leasing.stop()
-    cut = engine.member.handing_back.cut_off([hung])
+    cut = engine.member.handing_back.cut_off({hung: "it hung"})
     assert [attempt.offset for attempt in cut] == [1, 3]
     assert not engine.member.handing_back.holds_only([hung])  # that is not written yet
     engine.flush()
     assert engine.member.handing_back.holds_only([hung])
     assert not lane.idle
     left = engine.rows["key"].rows
-    assert {offset: (each.retry_count, each.lease_epoch) for offset, each in left.items()} == {1: (0, 0), 3: (0, 0)}
+    assert {offset: (each.retry_count, each.lease_epoch, each.last_error) for offset, each in left.items()} == {
+        1: (0, 0, None),
+        2: (1, lane.epoch, "it hung"),
+        3: (0, 0, None),
+    }
     assert engine.rows["key"].mark == 3
     with pytest.raises(LeaseLost):
         engine.member.attempts.settle(first, ACKED)
+    engine.member.attempts.settle(hung, ACKED)  # it ends after all
+    engine.flush()
+    assert left[2].acked
 
 
 def test_what_ends_at_the_last_moment_is_settled(clock: Clock) -> None:
@@ -281,7 +290,7 @@ def test_what_ends_at_the_last_moment_is_settled(clock: Clock) -> None:
     hung = engine.start(run)
     run.record(hung, ACKED)
     engine.member.leasing.stop()
-    assert engine.member.handing_back.cut_off([hung]) == []
+    assert engine.member.handing_back.cut_off({hung: "it hung"}) == []
     engine.member.attempts.finish(run)
     engine.flush()
     assert (lane.state.watermark, engine.rows["key"].acked, lane.idle) == (1, 1, True)

@@ -6,19 +6,23 @@ Owns which attempts go back, and whether that is written. Which handlers hang is
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
 from lanelog._engine.lane.run import State
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.member.attempts import Attempts
     from lanelog._engine.member.state import MemberState
+
+
+_NONE: Final[Mapping[Attempt, str]] = MappingProxyType({})
 
 
 @define(eq=False, repr=False)
@@ -43,14 +47,14 @@ class HandingBack:
         if back:
             self.state.signals.wake_settler()
 
-    def cut_off(self, hung: Collection[Attempt] = ()) -> list[Attempt]:
+    def cut_off(self, hung: Mapping[Attempt, str] = _NONE) -> list[Attempt]:
         """The process is about to end while handlers still run: return their messages. Their attempts do not count.
 
         Their settlements are refused. A message that was acked before its handler cannot go back: it is returned as
         well, and the caller reports it as lost. All lanes must be closing, so that nothing new starts.
 
-        `hung`: attempts that do not go back, because the process ends by them. Their marks stay, so they count as
-        crashed when it is gone. One that ends after all is settled as usual.
+        `hung`: attempts that do not go back, because the process ends by them, and why. Their marks stay, so they count
+        as crashed when it is gone. Their rows say why. One that ends after all is settled as usual.
         """
         now = time.monotonic()
         cut: list[Attempt] = []
@@ -61,7 +65,7 @@ class HandingBack:
         self.state.signals.wake_keeper()
         return cut
 
-    def _cut_off_locked(self, lane: Lane, hung: Collection[Attempt], now: float) -> list[Attempt]:
+    def _cut_off_locked(self, lane: Lane, hung: Mapping[Attempt, str], now: float) -> list[Attempt]:
         runs = [run for run in lane.state.runs if run.attempts]
         # This comes first: from here on, no worker starts another one of them.
         unstarted = [each for run in runs for each in run.recall()] if self.state.rules.ack_first else []
@@ -75,6 +79,9 @@ class HandingBack:
                 if attempt.state is State.RUNNING:
                     running = [each for each in running if each is not attempt]
                     self.attempts.apply_locked(lane, attempt, outcome, now)
+        for attempt in hung.keys() & set(lane.state.running.values()):
+            attempt.hung = hung[attempt]
+            lane.writes.dirty[attempt.offset] = None
         for attempt in running:
             lane.dispatch.returned(attempt, now)
             attempt.state = State.SUPERSEDED

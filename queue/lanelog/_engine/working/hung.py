@@ -116,8 +116,8 @@ class HungHandlers:
         for member, attempt, seconds in self._returned:
             subscription_log.warning("handler.cut_off", **member.about(attempt), seconds=seconds)
 
-    def _hung(self) -> list[Attempt]:
-        return [each.attempt for each in self._found]
+    def _hung(self) -> dict[Attempt, str]:
+        return {each.attempt: f"its handler hung, and its process ended: {each.why}" for each in self._found}
 
 
 def _why(seconds: float, limit: float | None, *, all_hang: bool) -> str:
