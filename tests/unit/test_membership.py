@@ -282,6 +282,19 @@ def test_a_process_that_ends_keeps_the_mark_of_what_hangs_alone(clock: Clock) ->
     assert left[2].acked
 
 
+def test_acked_first_its_lane_stays_until_the_end(clock: Clock) -> None:
+    """Nothing of it is left to settle, but the next message of the lane must not begin elsewhere beside it."""
+    engine = Engine(clock, ack_policy="ACK_FIRST")
+    lane = engine.open(head=1)
+    hung = engine.start(engine.run())
+    engine.member.leasing.stop()
+    assert engine.member.handing_back.cut_off({hung: "it hung"}) == []
+    engine.flush()
+    assert lane.state.watermark == 1
+    assert not lane.idle
+    assert engine.member.handing_back.holds_only([hung])
+
+
 def test_what_ends_at_the_last_moment_is_settled(clock: Clock) -> None:
     """A handler that was to end the process has returned: its outcome counts, whether or not it was taken over yet."""
     engine = Engine(clock)
