@@ -25,6 +25,7 @@ from lanelog._engine.lane.values import Budget
 from lanelog._engine.leasing.registration import EvictedError, register
 from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import SubscriptionRules
+from lanelog._engine.working.hung import HungHandlers
 from lanelog._engine.working.pulling import Puller
 from lanelog._engine.working.workers import Workers, compose
 from lanelog._places import GroupTopic
@@ -60,6 +61,7 @@ class SubscriptionCore:
     _runs: queue.SimpleQueue[Any] = field(factory=queue.SimpleQueue, init=False)
     _workers: Workers | None = field(default=None, init=False)
     _puller: Puller = field(init=False)
+    _hung: HungHandlers = field(init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _state: SubscriptionState = field(default=SubscriptionState.NEW, init=False)
     _failure: BaseException | None = field(default=None, init=False)
@@ -92,6 +94,7 @@ class SubscriptionCore:
             self._workers = Workers(self.group, config, handler, self._runs, self._engine.context)
             for member in self.members:
                 member.workload = self._workers.workload
+        self._hung = HungHandlers(config, self.members, self._workers, self.ask_to_stop)
 
     def __repr__(self) -> str:
         return f"<Subscription {self.group!r} on {', '.join(map(repr, self.topics))}: {self.state}>"
@@ -160,6 +163,7 @@ class SubscriptionCore:
         if self._workers is not None:
             self._workers.start()
         self._engine.add(self)
+        self._hung.watch()
 
     def pause(self) -> None:
         """Hand out no more messages in this process."""
@@ -210,7 +214,7 @@ class SubscriptionCore:
                 return False
             if self.handler is None:
                 self.drain()  # a run may have come to the queue after the end of the iterator
-                member.attempts.hand_back(forgotten=True)
+                member.handing_back.hand_back(forgotten=True)
             member.ended.wait(left)
         return True
 
@@ -221,7 +225,7 @@ class SubscriptionCore:
         """
         now = time.monotonic()
         for member in self.members:
-            for attempt in member.attempts.cut_off():
+            for attempt in member.handing_back.cut_off():
                 seconds = now - attempt.started if attempt.started else 0.0
                 log.warning("handler.cut_off", **member.about(attempt), seconds=seconds)
         if self._workers is not None:
@@ -231,6 +235,7 @@ class SubscriptionCore:
         """Let the workers end. No message and no lane is held any more."""
         if self._workers is not None:
             self._workers.stop()
+        self._hung.close()
         self._engine.remove(self)
 
     def ask_to_stop(self) -> None:

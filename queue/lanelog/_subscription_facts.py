@@ -102,9 +102,8 @@ def prefetched(members: Sequence[Member]) -> tuple[int, int]:
 
 def _hung(member: Member) -> str:
     """Return why this process should be replaced: its workers have hung for `unhealthy_after`. Empty: it should not."""
-    after = member.config.unhealthy_after
-    found = None if after is None else member.workload()
-    if found is None or not found.hung or found.quiet - found.patience < (after or 0):
+    found = member.workload()
+    if found is None or not found.hung_for(member.config.unhealthy_after):
         return ""
     return f"{found.busy} of {plural(found.workers, 'worker')} are busy, none has ended for {found.quiet:.0f} s"
 

@@ -74,6 +74,10 @@ class Workload:
         """Whether all workers are busy, and none has ended for longer than is normal there."""
         return self.all_busy and self.quiet >= self.patience
 
+    def hung_for(self, seconds: float | None) -> bool:
+        """Whether it has been hung for so long. None: never."""
+        return seconds is not None and self.hung and self.quiet - self.patience >= seconds
+
     def dumped(self) -> str:
         """Return it as the text of a heartbeat row. If it does not fit, the handlers that began last are left out."""
         text = json.dumps(asdict(self), separators=(",", ":"))

@@ -190,6 +190,9 @@ class SubscriptionConfig:
     visibility_timeout: float = field(default=60.0, converter=seconds, validator=duration(above=True))
     auto_extend: bool = field(default=True, validator=boolean)
     max_handler_time: float = field(default=3600.0, converter=seconds, validator=duration(above=True))
+    hard_time_limit: float | None = field(
+        default=None, converter=optional(seconds), validator=duration(above=True, optional=True)
+    )
     unhealthy_after: float | None = field(default=None, converter=optional(seconds), validator=duration(optional=True))
     lease_duration: float = field(default=15.0, converter=seconds, validator=duration(above=True))
     lease_renewal: float = field(default=5.0, converter=seconds, validator=duration(above=True))
@@ -222,6 +225,11 @@ class SubscriptionConfig:
         if self.lease_renewal >= self.lease_duration:
             raise ConfigurationError(
                 f"lease_renewal ({self.lease_renewal:g}) must be less than lease_duration ({self.lease_duration:g})"
+            )
+        if self.hard_time_limit is not None and self.auto_extend and self.hard_time_limit > self.max_handler_time:
+            raise ConfigurationError(
+                f"hard_time_limit ({self.hard_time_limit:g}) must be at most max_handler_time "
+                f"({self.max_handler_time:g}), at which a handler is abandoned"
             )
         if self.lane_concurrency != LANE_CONCURRENCY and self.order is not Order.CONCURRENT:
             raise ConfigurationError(f"lane_concurrency is only for order='concurrent'; order is {self.order.value!r}")

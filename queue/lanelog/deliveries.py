@@ -71,6 +71,6 @@ class Deliveries:
             return  # its messages belong to the parent process
         self._core.ask_to_stop()
         for member in self._core.members:
-            member.attempts.hand_back()
+            member.handing_back.hand_back()
         self._core.drain()
         self._core.stop()

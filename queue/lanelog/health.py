@@ -124,8 +124,12 @@ class Health:
     @property
     def dying(self) -> tuple[str, ...]:
         """Why this process should be replaced. Empty: it should not."""
-        loops = tuple(f"loop {loop.name}: {loop.why}" for loop in self.loops if loop.late)
-        return loops + tuple(f"group {each.group!r}: {each.hung}" for each in self.subscriptions if each.hung)
+        return tuple(f"loop {loop.name}: {loop.why}" for loop in self.loops if loop.late) + self.hung
+
+    @property
+    def hung(self) -> tuple[str, ...]:
+        """Which groups have hung for their `unhealthy_after`, and for how long. Empty: none."""
+        return tuple(f"group {each.group!r}: {each.hung}" for each in self.subscriptions if each.hung)
 
     @property
     def ready(self) -> bool:

@@ -111,10 +111,14 @@ class SubscriptionOptions(TypedDict, total=False):
     """Extend a delivery while its handler's thread lives. Default: True."""
     max_handler_time: Duration
     """The longest time for which a delivery is extended automatically. Default: 3,600 s."""
+    hard_time_limit: Duration | None
+    """End this process, with exit status 3, when a handler has run for so long. Its attempt counts, as after a crash.
+    What other handlers of the process have goes back uncounted. At most `max_handler_time`. None: never. Default: None.
+    """
     unhealthy_after: Duration | None
     """Make `/livez` and `client.health().live` fail when the workers have hung for so long: all are busy, and none has
-    ended for 30 s, half of `visibility_timeout`, and three times the longest run that ended. None: they never do.
-    Default: None."""
+    ended for 30 s, half of `visibility_timeout`, and three times the longest run that ended. `lanelog worker` then ends
+    the process as `hard_time_limit` does. None: they never do. Default: None."""
     lease_duration: Duration
     """An owner without a heartbeat for this time loses its lanes. The liveness lock usually tells earlier. Default:
     15 s."""

@@ -104,6 +104,7 @@ def test_a_heartbeat_says_what_the_workers_do(lanelog_client: Client, stuck: Sub
     assert "s3cret" not in one(raw, WORKLOAD, "t")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("stuck")
 def test_no_stack_is_taken_while_no_handler_runs_for_long(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
@@ -116,6 +117,7 @@ def test_no_stack_is_taken_while_no_handler_runs_for_long(
     assert not taken.items
 
 
+@pytest.mark.thorough
 def test_what_ends_is_remembered(lanelog_client: Client, locked: Locked, stuck: Subscription) -> None:
     """The longest run that ended makes longer ones normal; idle workers are not busy."""
     let_pass(stuck, 100)
@@ -126,6 +128,7 @@ def test_what_ends_is_remembered(lanelog_client: Client, locked: Locked, stuck: 
     assert (found.busy, found.quiet, found.hung) == (0, 0, False)
 
 
+@pytest.mark.thorough
 def test_each_topic_of_a_subscription_says_what_all_its_workers_do(
     lanelog_client: Client, locked: Locked, raw: Any
 ) -> None:
@@ -139,6 +142,7 @@ def test_each_topic_of_a_subscription_says_what_all_its_workers_do(
         locked.lock.set()
 
 
+@pytest.mark.thorough
 def test_a_member_that_pulls_has_no_workers(lanelog_client: Client, raw: Any) -> None:
     """Its row says nothing of them."""
     with lanelog_client.deliveries("t", "g", **BEATS):
@@ -147,6 +151,7 @@ def test_a_member_that_pulls_has_no_workers(lanelog_client: Client, raw: Any) ->
         assert one(raw, WORKLOAD, "t") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", "{}", '{"host": 1, "workers": "x"}', "[" * 10_000, '{"workers": 1e999}']
 )
@@ -158,6 +163,7 @@ def test_a_row_that_another_program_wrote_says_nothing(lanelog_client: Client, r
         assert workload(lanelog_client) is None
 
 
+@pytest.mark.thorough
 def test_members_work_on_tables_without_the_column(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """On tables of version 5 their heartbeats go on, and say nothing of workers."""
     set_back(raw, 5)
@@ -207,6 +213,7 @@ def test_status_names_the_process_whose_workers_hang(lanelog_client: Client, stu
     assert (group.hung_members, group.stuck_lanes) == (1, 0)
 
 
+@pytest.mark.thorough
 def test_command_line_and_dashboard_show_where_the_handlers_stand(
     lanelog_client: Client, command: Command, stuck: Subscription, raw: Any
 ) -> None:
@@ -237,6 +244,7 @@ def test_command_line_and_dashboard_show_where_the_handlers_stand(
     assert "in Locked.wait_for_the_lock" in page.text
 
 
+@pytest.mark.thorough
 def test_members_show_who_waited_for_a_connection(lanelog_url: str, command: Command) -> None:
     """With the next heartbeat, and only if some thread did: the column is a finding."""
     with lanelog.connect(lanelog_url, pool_size=2) as client:
@@ -253,6 +261,7 @@ def test_members_show_who_waited_for_a_connection(lanelog_url: str, command: Com
         assert cells[heads.index("POOL-WAITS")] == str(client.measures().pool_waits)
 
 
+@pytest.mark.thorough
 def test_long_builds_are_no_incident(lanelog_client: Client, locked: Locked, raw: Any) -> None:
     """Twelve of ten minutes on four workers: status says that all are busy, and names nothing that ends a process."""
     lanelog_client.publish_many("t", [(f"build-{number}", b"x") for number in range(12)])
@@ -269,6 +278,7 @@ def test_long_builds_are_no_incident(lanelog_client: Client, locked: Locked, raw
     assert (group.hung_members, group.stuck_lanes) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_one_handler_that_hangs_beside_others_is_a_slow_lane(lanelog_client: Client, locked: Locked, raw: Any) -> None:
     """The process works on, so nothing ends it: the lane is named."""
     lanelog_client.publish("t", "k", b"x")
@@ -281,6 +291,7 @@ def test_one_handler_that_hangs_beside_others_is_a_slow_lane(lanelog_client: Cli
     assert (slow.what, slow.key, slow.command) == ("slow", "k", "lanelog release t g k")
 
 
+@pytest.mark.thorough
 def test_a_process_that_died_is_not_called_hung(lanelog_client: Client, stuck: Subscription, raw: Any) -> None:
     """Its last heartbeat said so, but its lock is free."""
     let_pass(stuck, 31)
@@ -458,6 +469,7 @@ def test_members_of_half_a_place_are_refused(lanelog_client: Client, command: Co
 # -- health ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_process_whose_workers_hang_for_too_long_is_unhealthy(lanelog_client: Client, locked: Locked) -> None:
     """Only with `unhealthy_after`, and only when the state has lasted for so long; it is healthy when they go on."""
     lanelog_client.publish_many("t", [("a", b"x"), ("b", b"x")])

@@ -270,6 +270,47 @@ def test_a_process_that_hangs_is_replaced(
     assert all(str(pid) in told for pid in pids)
 
 
+LIMITED = {
+    "hard_time_limit": ("", "hard_time_limit=1.5"),
+    "unhealthy_after": (
+        "import lanelog._workload\nlanelog._workload.QUIET_SECONDS = 1.0\n",
+        "unhealthy_after=0.5, visibility_timeout=2.0",
+    ),
+}
+"""What begins the module, and options of its handler."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("limit", LIMITED)
+def test_a_process_whose_handler_hangs_ends_itself_and_is_replaced(
+    start: Start, lanelog_client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str], limit: str
+) -> None:
+    """It is not killed, because it answers: what waits in it goes back uncounted, and what hangs counts."""
+    begins, options = LIMITED[limit]
+    source = (PROGRAMS / "jobs.py").read_text().replace("workers=1,", f"workers=1, {options},")
+    (tmp_path / "limited.py").write_text(source.replace("import lanelog\n", f"import lanelog\n{begins}", 1))
+    worker = start(target="limited:client", cwd=tmp_path)
+    (first,) = worker.started()
+    done = tmp_path / "done"
+    lanelog_client.publish("t", "hangs", {"wait": str(done)})
+    worker.program.said("started")
+    lanelog_client.publish("t", "waits", {})
+    second = worker.started(2)[1]
+    assert not alive(first)
+    done.touch()
+    assert {(line["key"], line["attempt"], line["pid"]) for line in worker.handled(2)} == {
+        ("hangs", 2, second),
+        ("waits", 1, second),
+    }
+    worker.signal(signal.SIGTERM)
+    assert worker.program.ended() == 0
+    told = capfd.readouterr().err
+    assert re.findall(r"process\.died number=1 died=(\d+) how='status 3: its handlers hung'", told) == [str(first)]
+    assert re.findall(r"process\.hung number=1 hung=(\d+)", told) == [str(first)] * (limit == "unhealthy_after")
+    assert "process.killed" not in told
+    assert re.search(r"handler\.hung .*key=hangs .*limited\.py", told)
+
+
 @pytest.mark.thorough
 def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]

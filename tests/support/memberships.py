@@ -11,7 +11,7 @@ from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import Budget, LaneSnapshot
 from lanelog._engine.lane.writes import LaneWrite
 from lanelog._engine.leasing.loading import GENERATIONS
-from lanelog._engine.member import attempts, fetching, leasing, member, state, writing
+from lanelog._engine.member import attempts, fetching, handing_back, leasing, member, state, writing
 from lanelog._engine.member.rules import Signals, SubscriptionRules
 from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
@@ -34,7 +34,7 @@ class Clock:
 
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Let members read this clock."""
-        for module in (state, leasing, fetching, writing, attempts):
+        for module in (state, leasing, fetching, writing, attempts, handing_back):
             monkeypatch.setattr(module, "time", self)
         return self
 

@@ -41,8 +41,11 @@ from lanelog.admin.operate.problems import (
     worst_first,
 )
 from lanelog.admin.operate.writes import Unwritten
+from lanelog.admin.types.topology import INTERRUPTED
+from lanelog.cli._columns import LANES
 from lanelog.cli._output import Line
 from lanelog.cli._problem_lines import told
+from lanelog.cli._totals import lanes
 from lanelog.dashboard.stuck import _buttons, headline
 from support.cli import all_verbs
 
@@ -432,6 +435,18 @@ def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
         line = told([problem], most=100)[0][0]
         assert isinstance(line, Text)
         assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [(word, tone)]
+
+
+def test_an_attempt_that_an_operator_ended_is_no_failure() -> None:
+    """Neither a problem of its lane, nor counted or coloured as one; a lane that nobody takes is a problem."""
+    ended = lane(**{**FAILING, "last_error": INTERRUPTED})
+    assert of_lane(ended, GROUP, None) is None
+    free = of_lane(attrs.evolve(ended, **FREE), GROUP, None)
+    assert free is not None
+    assert free.what == "no owner"
+    assert lanes([ended]) == "1 lane"
+    assert lanes([lane(**FAILING)]) == "1 lane, 1 failing"
+    assert {column.tone(ended) for column in LANES if column.head in {"ATTEMPTS", "ERROR"}} == {None}
 
 
 def test_dead_letters_of_several_topics_are_one_line_each() -> None:

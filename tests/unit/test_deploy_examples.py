@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from lanelog import _process_end
 from lanelog._places import GroupTopic
 from lanelog.admin.read.lag_statement import lag_statement
 from lanelog.cli._worker import Size
 from lanelog.metrics.log import _GROUPS
-from lanelog.worker.silence import APART, GRACE, SILENCE, STARTS
+from lanelog.worker.silence import APART, ENDS, GRACE, SILENCE, STARTS
 from lanelog.worker.supervisor import OVERDUE
 from lanelog.worker.target import find
 from support.cli import all_verbs
@@ -216,6 +217,9 @@ def test_the_page_says_the_seconds_of_the_code() -> None:
     assert f"after {GRACE:.0f} s in which `/livez` failed" in page
     assert f"no report for {SILENCE:.0f} s" in page
     assert f"kills one every {APART:.0f} s" in page
+    assert f"After {ENDS:.0f} s, the supervisor kills it" in page
+    assert f"waits for at most {_process_end.WRITES:.0f} s" in page
+    assert f"exit status {_process_end.STATUS}." in page
     assert (STARTS, "ten minutes after its start" in page) == (600.0, True)
     liveness = loaded("billing.yaml")[0]["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
     failures, period = liveness["failureThreshold"], liveness["periodSeconds"]

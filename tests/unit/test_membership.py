@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.outcome import ACKED
 from lanelog._engine.member import state
 from lanelog.errors import LeaseLost
@@ -253,6 +254,61 @@ def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
     assert [(attempt.offset, attempt.number) for attempt in engine.run().attempts] == [(1, 1), (2, 1), (3, 1)]
 
 
+def test_a_process_that_ends_keeps_the_mark_of_what_hangs_alone(clock: Clock) -> None:
+    """Its last flush says of all others in the lane that no attempt was made, although the run mark covers them."""
+    engine = Engine(clock, order="concurrent", lane_concurrency=3)
+    lane = engine.open(head=3)
+    runs = [engine.run() for _ in range(3)]
+    assert all(lane.dispatch.mark(run, FlushWaiter()) for run in runs)
+    first, hung, _ = (engine.start(run) for run in runs)
+    engine.member.leasing.stop()
+    cut = engine.member.handing_back.cut_off({hung: "it hung"})
+    assert [attempt.offset for attempt in cut] == [1, 3]
+    assert not engine.member.handing_back.holds_only([hung])  # that is not written yet
+    engine.flush()
+    assert engine.member.handing_back.holds_only([hung])
+    assert not lane.idle
+    left = engine.rows["key"].rows
+    assert {offset: (each.retry_count, each.lease_epoch, each.last_error) for offset, each in left.items()} == {
+        1: (0, 0, None),
+        2: (1, lane.epoch, "it hung"),
+        3: (0, 0, None),
+    }
+    assert engine.rows["key"].mark == 3
+    with pytest.raises(LeaseLost):
+        engine.member.attempts.settle(first, ACKED)
+    engine.member.attempts.settle(hung, ACKED)  # it ends after all
+    engine.flush()
+    assert left[2].acked
+
+
+def test_acked_first_its_lane_stays_until_the_end(clock: Clock) -> None:
+    """Nothing of it is left to settle, but the next message of the lane must not begin elsewhere beside it."""
+    engine = Engine(clock, ack_policy="ACK_FIRST")
+    lane = engine.open(head=1)
+    hung = engine.start(engine.run())
+    engine.member.leasing.stop()
+    assert engine.member.handing_back.cut_off({hung: "it hung"}) == []
+    engine.flush()
+    assert lane.state.watermark == 1
+    assert not lane.idle
+    assert engine.member.handing_back.holds_only([hung])
+
+
+def test_what_ends_at_the_last_moment_is_settled(clock: Clock) -> None:
+    """A handler that was to end the process has returned: its outcome counts, whether or not it was taken over yet."""
+    engine = Engine(clock)
+    lane = engine.open(head=1)
+    run = engine.run()
+    hung = engine.start(run)
+    run.record(hung, ACKED)
+    engine.member.leasing.stop()
+    assert engine.member.handing_back.cut_off({hung: "it hung"}) == []
+    engine.member.attempts.finish(run)
+    engine.flush()
+    assert (lane.state.watermark, engine.rows["key"].acked, lane.idle) == (1, 1, True)
+
+
 def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     """A pulled message that is handed back was not tried; it holds no suspect back, and its handle is fenced."""
     engine = Engine(clock, singly=True)
@@ -262,7 +318,7 @@ def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     released: list[str] = []
     assert engine.member.attempts.detach(attempt, lambda: released.append("place"))
     assert not lane.idle
-    engine.member.attempts.hand_back()
+    engine.member.handing_back.hand_back()
     assert released == ["place"]
     with pytest.raises(LeaseLost):
         engine.member.attempts.settle(attempt, ACKED)

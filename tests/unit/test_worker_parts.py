@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,18 +11,20 @@ import click
 import pytest
 
 import lanelog
+from lanelog import _process_end
 from lanelog._target import check_target
 from lanelog.cli._worker import Size
 from lanelog.client import AFTER_DRAIN
 from lanelog.worker.changes import Changes
 from lanelog.worker.child import _LAST_STEPS
-from lanelog.worker.orders import Limits, Orders, Report
+from lanelog.worker.orders import END, Limits, Orders, Report
 from lanelog.worker.process import Process, named
-from lanelog.worker.silence import APART, BEAT, GRACE, SILENCE, STARTS
+from lanelog.worker.silence import APART, BEAT, ENDS, GRACE, SILENCE, STARTS
 from lanelog.worker.supervisor import OVERDUE, SETTLED, Slot, Supervisor
 
 WELL = Report(handled=7, memory=300 * 2**20)
 AWAY = Report(lacking=("database: away",))
+HUNG = Report(dying=("group 'a:b': 2 of 2 workers are busy",), hung=("group 'a:b': 2 of 2 workers are busy",))
 DAY = 86_400.0
 
 
@@ -77,6 +80,17 @@ class Turning:
             self.now += 1.0
             self.turn()
 
+    def asked(self) -> list[bytes]:
+        """What each was asked."""
+        asked = []
+        for each in self.played:
+            each.theirs.settimeout(0)
+            with suppress(BlockingIOError):
+                asked.append(each.theirs.recv(100))
+                continue
+            asked.append(b"")
+        return asked
+
     def killed(self) -> list[str]:
         """Why each was killed."""
         return [each.process.killed for each in self.played]
@@ -102,7 +116,9 @@ def test_orders_and_reports_survive_the_way() -> None:
     """From one interpreter to another."""
     orders = Orders(target="shop.jobs:client", workers=16, drain_timeout=2.5)
     assert Orders.from_json(orders.to_json()) == orders
-    report = Report(dying=("loop keeper: é\n",), lacking=("a", "b"), handled=1, memory=2)
+    report = Report(
+        dying=("loop keeper: é\n", "group 'g': x"), hung=("group 'g': x",), lacking=("a", "b"), handled=1, memory=2
+    )
     assert Report.from_line(report.to_line()) == report
 
 
@@ -205,6 +221,34 @@ def test_a_process_with_a_loop_that_stands_still_is_killed(turning: Callable[...
     assert it.killed() == ["loop settler stood still for 61 s"]
 
 
+def test_a_process_whose_workers_hang_is_asked_to_end(turning: Callable[..., Turning]) -> None:
+    """One at a time, and at once, because `unhealthy_after` was its time. It is killed if it stays."""
+    it = turning(HUNG, WELL, HUNG)
+    assert it.asked() == [END, b"", b""]
+    assert len(it.supervisor.dying()) == 2
+    it.go_on(APART - 1)
+    assert it.asked() == [b"", b"", b""]
+    it.go_on(1)
+    assert it.asked() == [b"", b"", END]
+    it.go_on(APART)
+    assert it.killed() == ["it was asked to end because its workers hang, and did not for 20 s", "", ""]
+    it.go_on(APART)
+    assert it.killed()[2].startswith("it was asked to end because its workers hang, and did not for 2")
+    assert it.asked() == [b"", b"", b""]
+
+
+def test_a_process_whose_workers_go_on_is_spared(turning: Callable[..., Turning]) -> None:
+    """It was asked to end, and found nothing that hangs. When they hang again, it is asked again."""
+    it = turning(HUNG)
+    assert it.asked() == [END]
+    it.played[0].report = WELL
+    it.go_on(ENDS + GRACE)
+    assert (it.killed(), it.asked()) == ([""], [b""])
+    it.played[0].report = HUNG
+    it.go_on(1)
+    assert (it.killed(), it.asked()) == ([""], [END])
+
+
 def test_an_import_that_does_not_end_is_killed(turning: Callable[..., Turning]) -> None:
     """It may take much longer than a silence, and the probe does not fail meanwhile."""
     it = turning(None)
@@ -266,8 +310,9 @@ def test_time_in_which_the_supervisor_did_not_run_is_no_silence(turning: Callabl
 
 
 def test_a_process_that_ends_by_itself_is_not_killed_before() -> None:
-    """After its drain it has its last writes, and its threads some time."""
+    """After its drain it has its last writes, and its threads some time. When it hangs, it has its last steps."""
     assert AFTER_DRAIN + _LAST_STEPS < OVERDUE
+    assert _process_end.WRITES + _process_end.LOGS < ENDS
 
 
 def test_a_place_waits_longer_after_each_death_that_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +356,8 @@ def test_a_limit_that_is_reached_says_so(limits: Limits, why: str) -> None:
 
 def test_an_end_has_a_name() -> None:
     """That of the signal, also where Python knows none."""
-    assert [named(status) for status in (0, 3, -9, -40)] == ["status 0", "status 3", "SIGKILL", "signal 40"]
+    assert [named(status) for status in (0, 1, -9, -40)] == ["status 0", "status 1", "SIGKILL", "signal 40"]
+    assert named(3) == "status 3: its handlers hung"
 
 
 @pytest.mark.parametrize("target", ["", "jobs", "jobs:", ":client", "jobs:a b", "shop/jobs.py:client", "jobs:client()"])

@@ -154,7 +154,8 @@ EVENTS: Final = (
         "handler.cut_off",
         "WARNING",
         "subscription",
-        "A handler still ran when `drain_timeout` was over: its message goes back, and the attempt does not count.",
+        "A handler still ran when `drain_timeout` was over, or when its process ended because another one hung: its "
+        "message goes back, and the attempt does not count.",
         "topic key group offset attempt seconds",
     ),
     Event(

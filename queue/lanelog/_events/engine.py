@@ -295,6 +295,14 @@ EVENTS: Final = (
         "topic key group offset attempt error outcome exc_info",
     ),
     Event(
+        "handler.hung",
+        "ERROR",
+        "worker",
+        "A handler hangs, as `why` says, and its process ends: the attempt counts, as after a crash. `stack` says "
+        "where.",
+        "topic key group offset attempt seconds why stack",
+    ),
+    Event(
         "handler.raised_after_settling",
         "WARNING",
         "worker",
@@ -314,6 +322,14 @@ EVENTS: Final = (
         "worker",
         "A hook of the application raised; nothing else changes.",
         "exc_info",
+    ),
+    Event(
+        "process.ends",
+        "ERROR",
+        "worker",
+        "The process ends with this exit status, because handlers hang. `written`: what all others had is given back, "
+        "uncounted; if not, it counts as crashed.",
+        "status written seconds",
     ),
     Event(
         "retry_policy.failed",

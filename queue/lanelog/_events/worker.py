@@ -23,11 +23,20 @@ EVENTS: Final = (
         "number died how seconds",
     ),
     Event(
+        "process.hung",
+        "ERROR",
+        "supervisor",
+        "All workers of a group hang in a process, for longer than its `unhealthy_after`: the process is asked to end. "
+        "What hangs counts an attempt, and all else goes back uncounted.",
+        "number hung why",
+    ),
+    Event(
         "process.killed",
         "ERROR",
         "supervisor",
-        "A process hung: it said nothing, a loop of it stood still, or its import did not end; or it had not ended "
-        "long after `--drain-timeout`. What it had in work is delivered again, and counts an attempt.",
+        "A process hung: it said nothing, a loop of it stood still, or its import did not end; or it did not end when "
+        "it was asked to, or long after `--drain-timeout`. What it had in work is delivered again, and counts an "
+        "attempt.",
         "number killed why seconds",
     ),
     Event(

@@ -145,7 +145,7 @@ NONE_ENDED = seconds("NONE-ENDED", quiet_of, rank=4, tone=when(_is_hung, Tone.BA
 FOUND_DEAD = error("FOUND-BY", "found_dead_by", rank=5)
 """Who found members dead, if they did."""
 
-_failing = when(lambda each: each.last_error, Tone.BAD)
+_failing = when(lambda each: each.failed, Tone.BAD)
 
 LANES = (
     name("KEY", "key"),

@@ -90,7 +90,7 @@ def lanes_of_members(found: Sequence[MemberInfo], limit: int) -> str:
 def lanes(found: Sequence[LaneInfo]) -> str:
     """Say what is wrong with lanes."""
     wrong = _parts(
-        (sum(bool(each.last_error) for each in found), "failing"),
+        (sum(each.failed for each in found), "failing"),
         (sum(bool(each.paused_at or each.group_paused) for each in found), "paused"),
         (sum(each.owner_state is not None and not each.owner_state.lives for each in found), "of owners that are gone"),
         (sum(bool(each.lag and each.owner is None) for each in found), "waiting without an owner"),

@@ -2,7 +2,7 @@
 
 Owns its two threads beside the client's: one reports, and one hears the supervisor, its questions and its end. Its
 arguments are the number of its socket, and its orders. Exit status: 0 drained; 1 failed, and another attempt may help;
-2 refused.
+2 refused; 3 its handlers hung.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
+from lanelog import _process_end
 from lanelog._telemetry import get_logger
 from lanelog.errors import ConfigurationError
-from lanelog.worker.orders import REFUSED, Orders, Report
+from lanelog.worker.orders import END, REFUSED, Orders, Report
 from lanelog.worker.target import find
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Reporter:
         health = client.health()
         report = Report(
             dying=health.dying,
+            hung=health.hung,
             lacking=health.lacking,
             handled=sum(each.stats().handled for each in list(client._subscriptions)),  # noqa: SLF001 - as `run`
             memory=_memory(),
@@ -125,14 +127,17 @@ class Reporter:
 
 
 def _hear(line: socket.socket, reporter: Reporter, orders: Orders) -> None:
-    """Answer the supervisor, which asks for nothing but metrics. When it is gone, drain, and end in any case.
+    """Answer the supervisor: it asks for metrics, and a process that hangs for its end. When it is gone, drain and end.
 
     What still runs after the drain goes back with an attempt that does not count, as in `run(drain_timeout=)`.
     """
     with suppress(OSError):
-        while line.recv(1):
+        while asked := line.recv(1):
             try:
-                reporter.tell(metrics=True)
+                if asked == END:
+                    threading.Thread(target=_process_end.end_if_hung, name="lanelog-ending", daemon=True).start()
+                else:
+                    reporter.tell(metrics=True)
             except Exception:  # this thread must hear of the supervisor's end
                 log.exception("metrics.failed")
     drain = _ORPHAN if orders.drain_timeout is None else orders.drain_timeout

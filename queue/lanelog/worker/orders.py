@@ -6,11 +6,15 @@ Owns these values, and their form on the way between two processes. Does nothing
 from __future__ import annotations
 
 import json
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from attrs import asdict, frozen
 
-REFUSED = 2
+ASK: Final = b"?"
+"""The supervisor asks for the metrics."""
+END: Final = b"!"
+"""The supervisor asks the process to end itself, if its workers still hang."""
+REFUSED: Final = 2
 """Exit status of a process that another attempt would not help: its module or its options are wrong."""
 
 
@@ -60,7 +64,9 @@ class Report:
     """What a process tells its supervisor, once a second."""
 
     dying: tuple[str, ...] = ()
-    """Each begins with the loop that it is about: `loop settler: …`."""
+    """Each begins with what it is about: `loop settler: …`, `group 'billing': …`."""
+    hung: tuple[str, ...] = ()
+    """Those of them that say of a group that its workers hang, for longer than its `unhealthy_after`."""
     lacking: tuple[str, ...] = ()
     handled: int = 0
     memory: int = 0
@@ -76,4 +82,4 @@ class Report:
     def from_line(cls, line: bytes) -> Self:
         """Read what `to_line` wrote."""
         found: dict[str, Any] = json.loads(line)
-        return cls(**found | {"dying": tuple(found["dying"]), "lacking": tuple(found["lacking"])})
+        return cls(**found | {name: tuple(found[name]) for name in ("dying", "hung", "lacking")})

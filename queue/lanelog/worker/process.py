@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from attrs import define, field
 
-from lanelog.worker.orders import Report
+from lanelog import _process_end
+from lanelog.worker.orders import ASK, END, Report
 
 if TYPE_CHECKING:
     from lanelog.worker.orders import Orders
@@ -40,6 +41,8 @@ class Process:
     """Its last metrics."""
     told_at: float = 0.0
     """When it sent these. 0: never."""
+    end_asked_at: float | None = None
+    """When, by the supervisor's `Awake`, it was asked to end because its workers hang. None: never, or they went on."""
     killed: str = ""
     """Why it was killed. Empty: it was not."""
     _rest: bytes = b""
@@ -95,6 +98,7 @@ class Process:
 
     def _take(self, report: Report) -> None:
         self.report, self.heard_at = report, time.monotonic()
+        self.end_asked_at = self.end_asked_at if report.hung else None
         if report.metrics is not None:
             self.metrics, self.told_at = report.metrics, self.heard_at
         if self.ready and not self.ready_at:
@@ -103,7 +107,13 @@ class Process:
     def ask(self) -> None:
         """Ask for its metrics. Any thread may. Its report brings them."""
         with suppress(OSError):  # it has ended, or has been asked too often without an answer
-            self.line.send(b"?")
+            self.line.send(ASK)
+
+    def ask_to_end(self, now: float) -> None:
+        """Ask it to end itself because its workers hang. It does not if they go on meanwhile."""
+        self.end_asked_at = now
+        with suppress(OSError):  # it has ended, or does not read: it is killed later
+            self.line.send(END)
 
     def ended(self) -> int | None:
         """Return its exit status, negative for a signal. None: it still runs."""
@@ -131,7 +141,7 @@ class Process:
 def named(status: int) -> str:
     """Return an exit status in words: `status 1`, `SIGKILL`."""
     if status >= 0:
-        return f"status {status}"
+        return f"status {status}" + (": its handlers hung" if status == _process_end.STATUS else "")
     with suppress(ValueError):
         return signal.Signals(-status).name
     return f"signal {-status}"

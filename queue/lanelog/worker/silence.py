@@ -1,7 +1,7 @@
 """Whether a process is hung: it says nothing, one of its loops stands still, or its import does not end.
 
 Owns this judgement, and the clock by which it is made. Kills nothing. A process whose database is away is not hung: it
-says so, and its loops turn.
+says so, and its loops turn. One whose workers hang judges that itself, by the options of its subscriptions.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ STARTS: Final = 600.0
 
 APART: Final = 10.0
 """Seconds between two kills. What all processes waited for may be over, and then the others speak."""
+
+ENDS: Final = 15.0
+"""Seconds in which a process whose workers hang ends itself when it is asked to. Then it is killed."""
 
 BEAT: Final = 1.0
 """Seconds between two turns of the supervisor at most."""
@@ -67,7 +70,7 @@ class Watch:
         if process.heard_at == self._heard_at:
             return
         self._heard_at, self._said = process.heard_at, now
-        loops = [reason.partition(":")[0] for reason in process.report.dying]
+        loops = [reason.partition(":")[0] for reason in process.report.dying if reason not in process.report.hung]
         self._stuck = {loop: self._stuck.get(loop, now) for loop in loops}
 
     def hung(self, now: float) -> tuple[str, float] | None:

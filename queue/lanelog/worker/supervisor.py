@@ -20,7 +20,7 @@ from lanelog.worker.changes import Changes
 from lanelog.worker.orders import REFUSED, Limits, Orders
 from lanelog.worker.process import Process, named
 from lanelog.worker.signals import INTERRUPTED, EndingSignals
-from lanelog.worker.silence import APART, BEAT, SILENCE, Awake, Watch
+from lanelog.worker.silence import APART, BEAT, ENDS, SILENCE, Awake, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,7 +143,7 @@ class Supervisor:
             self._hear(slot)
             self._kill_overdue(slot, now)
             self._bury(slot, now)
-        self._kill_hung()
+        self._end_hung()
         with self._heard:
             self._heard.notify_all()
         waits = [BEAT, *(due - now for slot in self._slots if (due := self._due(slot)))]
@@ -240,17 +240,30 @@ class Supervisor:
         if process is not None and due and now >= due:
             self._kill_for(slot, process, "it did not end after its drain", now - process.asked_at)
 
-    def _kill_hung(self) -> None:
-        """Kill one process that is hung. The next one has another moment to speak."""
+    def _end_hung(self) -> None:
+        """End one process that is hung. The next one has another moment to speak, or to go on.
+
+        One whose workers hang still answers: it ends itself, so that only what hangs counts an attempt. It is killed if
+        it does not.
+        """
         now = self._awake.seconds
         if now < self._next_kill:
             return
         for slot in self._slots:
             process, hung = slot.process, slot.watch.hung(now)
-            if process is not None and not process.killed and hung is not None:
+            if process is None or process.killed:
+                continue
+            if hung is None and process.end_asked_at is not None and now - process.end_asked_at > ENDS:
+                hung = "it was asked to end because its workers hang, and did not", now - process.end_asked_at
+            if hung is not None:
                 self._kill_for(slot, process, *hung)
-                self._next_kill = now + APART
-                return
+            elif process.report.hung and process.end_asked_at is None:
+                log.error("process.hung", number=slot.number, hung=process.pid, why="; ".join(process.report.hung))
+                process.ask_to_end(now)
+            else:
+                continue
+            self._next_kill = now + APART
+            return
 
     def _kill_for(self, slot: Slot, process: Process, why: str, seconds: float) -> None:
         log.error("process.killed", number=slot.number, killed=process.pid, why=why, seconds=round(seconds, 1))

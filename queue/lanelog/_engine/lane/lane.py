@@ -136,7 +136,7 @@ class Lane:
             no_attempts_left=left.none,
             next_is_last=left.next_is_last,
             postponed=row.postponed,
-            last_error=CRASHED if crashed_now else row.last_error,
+            last_error=row.last_error or CRASHED if crashed_now else row.last_error,  # a process that hung has said so
             released=row.released,
         )
         if row.lease_epoch:  # the row says that the message runs, perhaps alone: after a reload that is wrong, too

@@ -165,7 +165,7 @@ class PendingWrites:
                 last_error=wait.last_error,
             )
         attempt = self.state.running.get(offset)
-        if attempt is None or attempt.run is None or attempt.run.first:
+        if attempt is None or attempt.run is None or (attempt.run.first and attempt.hung is None):
             return None  # covered by the run mark
         marked = attempt.run.marked  # False: it still waits for a worker, or for its turn to run alone
         started = 0.0 if marked else None
@@ -180,7 +180,7 @@ class PendingWrites:
             lease_epoch=self.state.term.epoch if marked else 0,
             released=attempt.released and not marked,
             first_age=started if attempt.first_started is None else now - attempt.first_started,
-            last_error=None if marked else attempt.last_error,
+            last_error=attempt.hung if marked else attempt.last_error,
         )
 
     def written(self, write: LaneWrite) -> tuple[Run, ...]:

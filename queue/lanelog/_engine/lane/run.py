@@ -57,6 +57,7 @@ class Attempt:
     deadline: float = 0.0
     expired: bool = False  # it was `overdue` when it was to start
     slow_reported: bool = False
+    hung: str | None = None  # why its process ends because of it; its row says so, and the next owner counts a crash
     left: bool = False  # its handler returned while another thread was committing it: that thread decides it
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # ends the stay of a detached attempt

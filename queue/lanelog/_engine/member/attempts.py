@@ -142,7 +142,7 @@ class Attempts:
             lane = self._check_locked(attempt)
             waiter = FlushWaiter(self._release_later_locked(attempt))
             self._harvest_locked(lane, attempt)
-            self._apply_locked(lane, attempt, outcome, time.monotonic())
+            self.apply_locked(lane, attempt, outcome, time.monotonic())
             holder = lane.state.burials.get(attempt.offset, lane.writes)
             holder.waiters += (waiter,)
             self.state.finish_detached_locked(attempt)
@@ -169,52 +169,6 @@ class Attempts:
             self.state.detached[attempt] = None
             return True
 
-    def hand_back(self, *, forgotten: bool = False) -> None:
-        """Return the messages that the user has and has not settled, or only those thrown away. No attempt counts."""
-        now = time.monotonic()
-        with self.state.lock:
-            back = [a for a in self.state.detached if a.state is State.RUNNING and (a.forgotten or not forgotten)]
-            for attempt in back:
-                lane = self.state.lane_of(attempt.term)
-                if lane is not None:
-                    lane.dispatch.returned(attempt, now)
-                attempt.state = State.SUPERSEDED
-                self.state.finish_detached_locked(attempt)
-                self.state.after_change_locked(lane, now)
-        if back:
-            self.state.signals.wake_settler()
-
-    def cut_off(self) -> list[Attempt]:
-        """The process is about to end while handlers still run: return their messages. Their attempts do not count.
-
-        Their settlements are refused. A message that was acked before its handler cannot go back: it is returned as
-        well, and the caller reports it as lost. All lanes must be closing, so that nothing new starts.
-        """
-        now = time.monotonic()
-        cut: list[Attempt] = []
-        with self.state.lock:
-            for lane in list(self.state.lanes.values()):
-                runs = [run for run in lane.state.runs if run.attempts]
-                # This comes first: from here on, no worker starts another one of them.
-                unstarted = [each for run in runs for each in run.recall()] if self.state.rules.ack_first else []
-                running = [each for run in runs for each in run.attempts if each.state is State.RUNNING] + unstarted
-                for run in runs:
-                    lane.dispatch.take_back([run])
-                    lane.dispatch.finished(run)
-                    for attempt, outcome in run.take_outcomes():
-                        if attempt.state is State.RUNNING:
-                            running.remove(attempt)
-                            self._apply_locked(lane, attempt, outcome, now)
-                for attempt in running:
-                    lane.dispatch.returned(attempt, now)
-                    attempt.state = State.SUPERSEDED
-                    self.state.finish_detached_locked(attempt)
-                self.state.after_change_locked(lane, now)
-                cut += running
-        self.state.signals.wake_settler()
-        self.state.signals.wake_keeper()
-        return cut
-
     def give_up(self, attempt: Attempt, outcome: Outcome) -> bool:
         """The delivery timed out: supersede the attempt and apply `outcome`. False when it was settled just now."""
         with self.state.lock:
@@ -229,7 +183,7 @@ class Attempts:
             attempt.state = State.SUPERSEDED
             self.state.counters.timed_out += 1
             self.state.tell("timed_out", attempt, outcome.error)
-            self._apply_locked(lane, attempt, outcome, time.monotonic())
+            self.apply_locked(lane, attempt, outcome, time.monotonic())
             self.state.finish_detached_locked(attempt)
             self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
@@ -241,7 +195,7 @@ class Attempts:
             return
         for other, decided in attempt.run.take_outcomes():
             if other.state is State.RUNNING and other is not attempt:
-                self._apply_locked(lane, other, decided, time.monotonic())
+                self.apply_locked(lane, other, decided, time.monotonic())
 
     def check(self, attempt: Attempt, *, settling: bool = True) -> None:
         """Raise LeaseLost or AlreadySettled unless the handler still has the attempt.
@@ -297,7 +251,7 @@ class Attempts:
                 return  # its lane was lost meanwhile
             attempt.state = State.RUNNING
             lane = self.state.lane_of(attempt.term)
-            self._apply_locked(lane, attempt, outcome, now)
+            self.apply_locked(lane, attempt, outcome, now)
             self.state.finish_detached_locked(attempt)
             self.state.after_change_locked(lane, now)
         self.state.signals.wake_settler()
@@ -343,7 +297,7 @@ class Attempts:
         if lane is None or not self._acked_together_locked(lane, outcomes):
             for attempt, outcome in outcomes:
                 if attempt.state is State.RUNNING:
-                    self._apply_locked(lane, attempt, outcome, time.monotonic())
+                    self.apply_locked(lane, attempt, outcome, time.monotonic())
                 elif attempt.state is State.SUPERSEDED:
                     self.state.counters.refused += 1
                     refused.append(attempt)
@@ -360,7 +314,7 @@ class Attempts:
         self.state.counters.acked += len(outcomes)
         return True
 
-    def _apply_locked(self, lane: Lane | None, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def apply_locked(self, lane: Lane | None, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """Apply an outcome. `lane` None: it is gone, and only an ack can still be counted."""
         state = attempt.state
         if lane is None:

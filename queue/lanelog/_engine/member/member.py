@@ -1,8 +1,8 @@
 """A member of a consumer group: the part of one subscription in one group and topic.
 
-Owns its identity and its end. Its state changes through four sides, one for each kind of caller: `leasing` (the
-keeper), `fetching` (the fetcher), `writing` (the settler) and `attempts` (workers and users). No side does I/O or runs
-a handler under the lock.
+Owns its identity and its end. Its state changes through five sides, one for each kind of caller: `leasing` (the
+keeper), `fetching` (the fetcher), `writing` (the settler), `attempts` (workers and users) and `handing_back` (users who
+let go, and the end of a process). No side does I/O or runs a handler under the lock.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from attrs import define, field, frozen
 
 from lanelog._engine.member.attempts import Attempts
 from lanelog._engine.member.fetching import FetchingSide
+from lanelog._engine.member.handing_back import HandingBack
 from lanelog._engine.member.leasing import LeasingSide
 from lanelog._engine.member.state import MemberState
 from lanelog._engine.member.writing import WritingSide
@@ -75,6 +76,7 @@ class Member:
     fetching: FetchingSide = field(init=False)
     writing: WritingSide = field(init=False)
     attempts: Attempts = field(init=False)
+    handing_back: HandingBack = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._state = MemberState(
@@ -92,6 +94,7 @@ class Member:
         self.fetching = FetchingSide(self._state)
         self.writing = WritingSide(self._state)
         self.attempts = Attempts(self._state)
+        self.handing_back = HandingBack(self._state, self.attempts)
 
     @property
     def topic(self) -> str:

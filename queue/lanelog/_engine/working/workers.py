@@ -153,27 +153,25 @@ class Workers:
                 worker.thread.join(max(0.0, until - time.monotonic()))
         return not any(worker.thread is not None and worker.thread.is_alive() for worker in self._workers)
 
-    @property
-    def busy(self) -> int:
-        """How many handlers are running, abandoned ones not counted."""
-        return sum(1 for worker in list(self._workers) if worker.attempt is not None and not worker.abandoned)
+    def in_handlers(self) -> list[workload.Busy]:
+        """The threads that are in a handler, abandoned ones left out. Any thread may ask."""
+        busy: list[workload.Busy] = []
+        for each in list(self._workers):
+            attempt, member, thread = each.attempt, each.member, each.thread  # the worker changes them meanwhile
+            if not (each.abandoned or attempt is None or member is None or thread is None):
+                busy.append(workload.Busy(thread, member, attempt))
+        return busy
 
     def workload(self) -> Workload:
         """What the threads do now. Any thread may ask."""
-        now, workers = time.monotonic(), [each for each in list(self._workers) if not each.abandoned]
-        busy: list[workload.Busy] = []
-        for each in workers:
-            attempt, member, thread = each.attempt, each.member, each.thread  # the worker changes them meanwhile
-            if attempt is not None and member is not None and thread is not None and thread.ident is not None:
-                busy.append(workload.Busy(thread.ident, member.topic, attempt))
         return workload.measure(
-            busy,
+            self.in_handlers(),
             workers=self.config.workers,
-            longest=max([self._longest, *(each.longest for each in workers)]),
+            longest=max([self._longest, *(each.longest for each in list(self._workers))]),
             visibility_timeout=self.config.visibility_timeout,
             pool_waits=self.context.database.waits,
-            outermost=_HANDLING,
-            now=now,
+            outermost=HANDLING,
+            now=time.monotonic(),
         )
 
     def supervise(self, now: float) -> None:
@@ -188,7 +186,7 @@ class Workers:
                 continue
             if not attempt.slow_reported:
                 attempt.slow_reported = True
-                stack = stacks.text_of_thread(worker.thread, _HANDLING)
+                stack = stacks.text_of_thread(worker.thread, HANDLING)
                 log.warning("handler.slow", **member.about(attempt), seconds=now - attempt.started, stack=stack)
                 member.tell("handler_slow", attempt, f"it has run for {now - attempt.started:.1f} s")
             longest = attempt.started + self.config.max_handler_time
@@ -343,5 +341,5 @@ class Workers:
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON
 
 
-_HANDLING = Workers._handle_all.__code__  # noqa: SLF001 - of this module
+HANDLING = Workers._handle_all.__code__  # noqa: SLF001 - of this module
 """The innermost frame of the engine in the stack of a handler."""

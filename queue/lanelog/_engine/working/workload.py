@@ -16,9 +16,11 @@ from lanelog._workload import RunningHandler, Workload, patience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from threading import Thread
     from types import CodeType
 
     from lanelog._engine.lane.run import Attempt
+    from lanelog._engine.member.member import Member
 
 LONG_SECONDS: Final = 10.0
 """Seconds after which a handler is described with its stack."""
@@ -30,8 +32,8 @@ DESCRIBED: Final = 8
 class Busy:
     """A worker in a handler."""
 
-    thread: int
-    topic: str
+    thread: Thread
+    member: Member
     attempt: Attempt
 
 
@@ -65,15 +67,15 @@ def measure(
 
 
 def _described(long: Sequence[Busy], outermost: CodeType, now: float) -> tuple[RunningHandler, ...]:
-    frames = stacks.frames_of([each.thread for each in long])
+    frames = stacks.frames_of([each.thread.ident for each in long if each.thread.ident is not None])
     return tuple(
         RunningHandler(
-            topic=each.topic,
+            topic=each.member.topic,
             key=each.attempt.term.key,
             offset=each.attempt.offset,
             seconds=round(now - each.attempt.started, 1),
-            stack=stacks.text_of(frames[each.thread], outermost),
+            stack=stacks.text_of(frame, outermost),
         )
         for each in long
-        if each.thread in frames
+        if (frame := frames.get(each.thread.ident or 0)) is not None
     )

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from lanelog._stores import deliveries, offsets, partitions
 from lanelog._stores.deliveries import DeliveryWrite
 from lanelog.admin.read import owners as _owners
+from lanelog.admin.types.topology import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from lanelog._places import GroupTopic
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.leases import Held
-
-INTERRUPTED = "an operator took the lane away while it was handed out"
-"""`last_error` of an interrupted attempt."""
 
 
 def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[str]:

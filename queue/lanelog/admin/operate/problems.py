@@ -191,7 +191,7 @@ def of_lane(
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
         mend = command("release", *place)
         return problem(Rank.STUCK, OWNER_GONE, detail, "to free all its lanes", mend, lasted=lane.owner_silent)
-    if lane.state is MessageState.RETRYABLE and lane.attempts:
+    if lane.state is MessageState.RETRYABLE and lane.attempts and lane.failed:
         return _failing(lane, problem)
     if lane.state is MessageState.PROCESSING and running is not None and running > normal:
         detail = f"attempt {lane.attempts} has been running for {age(running)}"

@@ -131,7 +131,7 @@ class DeadLetterInfo:
     it, and `reason=` takes it."""
     last_error: str
     failure_count: int
-    """Attempts that failed."""
+    """Attempts that were made, also those that an operator ended."""
     failed_at: datetime
     published_at: datetime
     """When the original message was first published."""

@@ -9,7 +9,7 @@ None means "there is none", never "not looked at".
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from lanelog._workload import Workload
 
+
+INTERRUPTED: Final = "an operator took the lane away while it was handed out"
+"""`last_error` of an attempt that an operator ended. It is no failure."""
 
 # -- states ------------------------------------------------------------------------------------------------------------
 
@@ -33,7 +36,7 @@ class MessageState(StrEnum):
     PROCESSING = "processing"
     """Handed out by the present owner of the lane and not settled."""
     RETRYABLE = "retryable"
-    """An attempt failed, timed out or died with its process; another one follows."""
+    """An attempt failed, timed out, died with its process, or was ended by an operator; another one follows."""
     POSTPONED = "postponed"
     """Its handler postponed it; it starts again as attempt 1."""
     COMPLETED = "completed"
@@ -165,7 +168,7 @@ class GroupInfo:
     looked into, those in which nothing was settled for longest.
     """
     waiting: int
-    """Messages that wait for the next attempt, after one that failed, crashed or was postponed."""
+    """Messages that wait for the next attempt, after one that failed, crashed, was postponed or taken away."""
     in_flight: int
     """Messages handed out and not settled, also by a dead owner whose lanes are not taken yet.
 
@@ -247,7 +250,7 @@ class LaneInfo:
     attempts: int
     """Attempts started of that message."""
     last_error: str | None
-    """How the last attempt of that message failed."""
+    """How the last attempt of that message failed, or that an operator ended it."""
     next_attempt_in: float | None
     """Seconds until that message is delivered again, 0 when it is due; None unless it waits."""
     paused_at: datetime | None
@@ -256,6 +259,11 @@ class LaneInfo:
     pause_reason: str
     group_paused: bool
     """Whether the whole group is paused."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last attempt of that message failed. One that an operator ended has not."""
+        return self.last_error not in (None, "", INTERRUPTED)
 
 
 @frozen(kw_only=True)

@@ -1,0 +1,106 @@
+"""The side of a member that gives messages back uncounted: of users who let go of them, and of a process that ends.
+
+Owns which attempts go back, and whether that is written. Which handlers hang is not its decision.
+"""
+
+from __future__ import annotations
+
+import time
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from attrs import define
+
+from lanelog._engine.lane.run import State
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from lanelog._engine.lane.lane import Lane
+    from lanelog._engine.lane.run import Attempt
+    from lanelog._engine.member.attempts import Attempts
+    from lanelog._engine.member.state import MemberState
+
+
+_NONE: Final[Mapping[Attempt, str]] = MappingProxyType({})
+
+
+@define(eq=False, repr=False)
+class HandingBack:
+    """What goes back before its time. Every method takes the lock itself."""
+
+    state: MemberState
+    attempts: Attempts
+
+    def hand_back(self, *, forgotten: bool = False) -> None:
+        """Return the messages that the user has and has not settled, or only those thrown away. No attempt counts."""
+        now = time.monotonic()
+        with self.state.lock:
+            back = [a for a in self.state.detached if a.state is State.RUNNING and (a.forgotten or not forgotten)]
+            for attempt in back:
+                lane = self.state.lane_of(attempt.term)
+                if lane is not None:
+                    lane.dispatch.returned(attempt, now)
+                attempt.state = State.SUPERSEDED
+                self.state.finish_detached_locked(attempt)
+                self.state.after_change_locked(lane, now)
+        if back:
+            self.state.signals.wake_settler()
+
+    def cut_off(self, hung: Mapping[Attempt, str] = _NONE) -> list[Attempt]:
+        """The process is about to end while handlers still run: return their messages. Their attempts do not count.
+
+        Their settlements are refused. A message that was acked before its handler cannot go back: it is returned as
+        well, and the caller reports it as lost. All lanes must be closing, so that nothing new starts.
+
+        `hung`: attempts that do not go back, because the process ends by them, and why. Their marks stay, so they count
+        as crashed when it is gone. Their rows say why. One that ends after all is settled as usual.
+        """
+        now = time.monotonic()
+        cut: list[Attempt] = []
+        with self.state.lock:
+            for lane in list(self.state.lanes.values()):
+                cut += self._cut_off_locked(lane, hung, now)
+        self.state.signals.wake_settler()
+        self.state.signals.wake_keeper()
+        return cut
+
+    def _cut_off_locked(self, lane: Lane, hung: Mapping[Attempt, str], now: float) -> list[Attempt]:
+        runs = [run for run in lane.state.runs if run.attempts]
+        # This comes first: from here on, no worker starts another one of them.
+        unstarted = [each for run in runs for each in run.recall()] if self.state.rules.ack_first else []
+        running = [each for run in runs for each in run.attempts if each.state is State.RUNNING and each not in hung]
+        running += unstarted
+        for run in runs:
+            lane.dispatch.take_back([run])
+            if not any(each in hung for each in run.attempts):
+                lane.dispatch.finished(run)
+            for attempt, outcome in run.take_outcomes():
+                if attempt.state is State.RUNNING:
+                    running = [each for each in running if each is not attempt]
+                    self.attempts.apply_locked(lane, attempt, outcome, now)
+        for attempt in hung.keys() & set(lane.state.running.values()):
+            attempt.hung = hung[attempt]
+            lane.writes.dirty[attempt.offset] = None
+        for attempt in running:
+            lane.dispatch.returned(attempt, now)
+            attempt.state = State.SUPERSEDED
+            self.state.finish_detached_locked(attempt)
+        self.state.after_change_locked(lane, now)
+        return running
+
+    def holds_only(self, hung: Collection[Attempt]) -> bool:
+        """Whether it holds lanes, in each of them only these attempts are left, and nothing is to be written."""
+        with self.state.lock:
+            lanes = self.state.lanes.values()
+            return bool(lanes) and all(_has_only(lane, hung) for lane in lanes)
+
+
+def _has_only(lane: Lane, hung: Collection[Attempt]) -> bool:
+    state, writes = lane.state, lane.writes
+    if lane.idle or writes.writing is not None or writes.needs_write:
+        return False  # the keeper is about to release it, or the settler to write
+    runs = (*state.runs, *writes.runs)
+    return all(attempt in hung for attempt in state.running.values()) and all(
+        any(attempt in hung for attempt in run.attempts) for run in runs
+    )

@@ -1,0 +1,127 @@
+"""Handlers of one subscription that hang: they have run for longer than `hard_time_limit`, or all for too long.
+
+Owns that judgement, the thread that watches `hard_time_limit`, and the subscription's part in the end of its process.
+The thread is no loop of the engine: a keeper may wait for a server that stands still. Never sends SQL.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from attrs import define, field, frozen
+
+from lanelog import _process_end
+from lanelog._engine.working import stacks
+from lanelog._engine.working.workers import HANDLING
+from lanelog._telemetry import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lanelog._engine.lane.run import Attempt
+    from lanelog._engine.member.member import Member
+    from lanelog._engine.working.workers import Workers
+    from lanelog.config import SubscriptionConfig
+
+AGAIN = 0.05
+"""Seconds until the next look after one at which a handler had just ended."""
+
+log = get_logger("worker")
+subscription_log = get_logger("subscription")
+
+
+@frozen(eq=False)
+class HungHandler:
+    """A handler because of which its process ends."""
+
+    member: Member
+    attempt: Attempt
+    seconds: float
+    why: str
+    stack: str
+
+
+@define(eq=False)
+class HungHandlers:
+    """The part of one subscription in the end of its process."""
+
+    config: SubscriptionConfig
+    members: Sequence[Member]
+    workers: Workers | None
+    """None: its messages are pulled. It gives them back when others hang."""
+    ask_to_stop: Callable[[], None]
+    _found: tuple[HungHandler, ...] = ()
+    _returned: list[tuple[Member, Attempt, float]] = field(factory=list)
+    _closed: threading.Event = field(factory=threading.Event)
+
+    def watch(self) -> None:
+        """Take part in the end of the process, and bring it about when a handler runs for too long."""
+        _process_end.join(self)
+        if self.workers is not None and self.config.hard_time_limit is not None:
+            threading.Thread(
+                target=self._watch, args=(self.config.hard_time_limit,), name="lanelog-hard-limit", daemon=True
+            ).start()
+
+    def close(self) -> None:
+        """End the watch: no handler runs any more."""
+        self._closed.set()
+
+    def _watch(self, limit: float) -> None:
+        while True:
+            left = limit - max((seconds for _, _, seconds, _ in self._running()), default=0.0)
+            if left <= 0:
+                _process_end.end_if_hung()
+                left = AGAIN
+            if self._closed.wait(min(left, threading.TIMEOUT_MAX)):
+                return
+
+    def _running(self) -> Iterator[tuple[Member, Attempt, float, threading.Thread]]:
+        now = time.monotonic()
+        for each in () if self.workers is None else self.workers.in_handlers():
+            yield each.member, each.attempt, now - each.attempt.started, each.thread
+
+    # -- the end of the process ----------------------------------------------------------------------------------------
+
+    def hangs(self) -> bool:
+        """Look for handlers that hang, and remember them with their stacks."""
+        limit = self.config.hard_time_limit
+        all_hang = self.workers is not None and self.workers.workload().hung_for(self.config.unhealthy_after)
+        self._found = tuple(
+            HungHandler(member, attempt, seconds, why, stacks.text_of_thread(thread, HANDLING))
+            for member, attempt, seconds, thread in self._running()
+            if (why := _why(seconds, limit, all_hang=all_hang))
+        )
+        return bool(self._found)
+
+    def give_back(self) -> None:
+        """Close all lanes, and give back all messages but those of handlers that hang."""
+        self.ask_to_stop()
+        hung, now = self._hung(), time.monotonic()
+        for member in self.members:
+            for attempt in member.handing_back.cut_off(hung):
+                self._returned.append((member, attempt, now - attempt.started if attempt.started else 0.0))
+
+    def given_back(self) -> bool:
+        """Whether that is written, and every lane is given back but those of handlers that hang."""
+        hung = self._hung()
+        return all(member.ended.is_set() or member.handing_back.holds_only(hung) for member in self.members)
+
+    def report(self) -> None:
+        """Log the handlers that hang with their stacks, and those that were cut off."""
+        for each in self._found:
+            member, attempt, seconds = each.member, each.attempt, round(each.seconds, 1)
+            log.error("handler.hung", **member.about(attempt), seconds=seconds, why=each.why, stack=each.stack)
+        for member, attempt, seconds in self._returned:
+            subscription_log.warning("handler.cut_off", **member.about(attempt), seconds=seconds)
+
+    def _hung(self) -> dict[Attempt, str]:
+        return {each.attempt: f"its handler hung, and its process ended: {each.why}" for each in self._found}
+
+
+def _why(seconds: float, limit: float | None, *, all_hang: bool) -> str:
+    """Return why a handler hangs. Empty: it does not."""
+    if limit is not None and seconds >= limit:
+        return f"hard_time_limit is {limit:g} s"
+    return "all workers hang, for longer than unhealthy_after" if all_hang else ""
