@@ -216,7 +216,7 @@ def test_the_page_says_the_seconds_of_the_code() -> None:
     assert f"after {SILENCE + GRACE:.0f} s. `/livez` has failed for {GRACE:.0f} s by then" in page
     assert f"after {GRACE:.0f} s in which `/livez` failed" in page
     assert f"no report for {SILENCE:.0f} s" in page
-    assert f"kills one every {APART:.0f} s" in page
+    assert f"ends one every {APART:.0f} s" in page
     assert f"After {ENDS:.0f} s, the supervisor kills it" in page
     assert f"waits for at most {_process_end.WRITES:.0f} s" in page
     assert f"exit status {_process_end.STATUS}." in page

@@ -144,7 +144,7 @@ def _lane_state(lane: LaneInfo) -> Texts:
         return WebCell("paused", None, "warn")
     if lane.state is None:
         return WebCell("caught up", None, "good")
-    return WebCell(str(lane.state), None, "bad" if lane.attempts and lane.last_error else "")
+    return WebCell(str(lane.state), None, "bad" if lane.failed else "")
 
 
 def lane(asked: Asked) -> WebPage:
