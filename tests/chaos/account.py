@@ -33,6 +33,7 @@ A fault that explains too much hides bugs. So each kind explains only what it ca
 * `astray`: as `cut`. `restarts`: as `server`. `vanish`: as `kill`; that the server keeps the sessions makes it longer,
   see `bounds`.
 * `shortage`: as `connections`, until there are connections again. Whoever lacks one cannot renew its lease.
+* `alternate`: as `cut`, until new connections lead to the primary alone. Whoever comes to the replica cannot write.
 * `queries`, `forgetful`, `interrupt`, `fork`: nothing. An error that publishers are told of during the first two is
   excused, see `refusals`.
 * `freeze`, `step`, `revoke`: nothing, and no lease that runs out meanwhile explains anything: a lock that is held
@@ -85,6 +86,7 @@ OVERLAPPING: Final = frozenset({"stop", "connections", "server", "cut", "half-cl
     "restarts",
     "astray",
     "shortage",
+    "alternate",
 }
 """Faults after which an owner that lives may be taken for dead while its handler runs."""
 

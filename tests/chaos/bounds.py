@@ -22,7 +22,7 @@ REPLACED_WITHIN: Final = 3.0
 """Seconds after a lease in which somebody else has the lanes of a host that vanished."""
 
 ENOUGH_WITHIN: Final = 9.0
-"""Seconds in which everything moves again that a lack of connections had stopped."""
+"""Seconds in which everything moves again that a lack of connections to work with had stopped."""
 
 HANDLED: Final = 1.5
 """Seconds before a shortage in which a process that takes part begins messages of each group."""
@@ -33,7 +33,10 @@ BEFORE, AT_ONCE = 3.0, 1.0
 STAYING: Final = frozenset({"freeze", "step", "revoke"})
 """The owners live, and their sessions: no lane moves."""
 
-CHANGING: Final = frozenset({"kill", "vanish", "stop", "term", "grow", "shrink", "shortage"})
+LACKING: Final = frozenset({"shortage", "alternate"})
+"""Living processes have no connections that they can work with."""
+
+CHANGING: Final = frozenset({"kill", "vanish", "stop", "term", "grow", "shrink"}) | LACKING
 """Lanes get other owners after these."""
 
 ANEW: Final = frozenset({"server", "restarts", "promote", "restore"})
@@ -113,9 +116,9 @@ def vanished(history: History) -> Iterator[Late]:
 
 
 def starved(history: History) -> Iterator[Late]:
-    """There are connections again, and a lane stands still in which something is to be done."""
+    """There are connections to work with again, and a lane stands still in which something is to be done."""
     for fault in history.faults:
-        if fault.kind != "shortage":
+        if fault.kind not in LACKING:
             continue
         until = _next(history, fault.end)
         if not _keeps_up(history, fault.start, fault.end) or any(
@@ -142,10 +145,10 @@ def starved(history: History) -> Iterator[Late]:
 
 
 def idle(history: History) -> Iterator[Late]:
-    """There are connections again, and a process that handled messages before does not come back."""
+    """There are connections to work with again, and a process that handled messages before does not come back."""
     for fault in history.faults:
         within = fault.end + ENOUGH_WITHIN
-        if fault.kind != "shortage" or _next(history, fault.end) < within or _slow(history, fault.start, within):
+        if fault.kind not in LACKING or _next(history, fault.end) < within or _slow(history, fault.start, within):
             continue
         before, after = (
             {
@@ -229,3 +232,7 @@ def _steered(history: History, group: str, lane: Lane, since: float, until: floa
         and since <= max(steer.end, steer.until or 0.0) + history.settling
         for steer in history.steers
     )
+
+
+LATE: Final = (late, vanished, starved, idle)
+"""What is named when a lane or a process stands still for too long."""

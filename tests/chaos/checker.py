@@ -40,6 +40,7 @@ Kind = Literal[
     "moved",
     "late",
     "refused",
+    "warning",
 ]
 
 
@@ -366,9 +367,9 @@ def operators(history: History) -> Iterator[Anomaly]:
 
 
 def bounded(history: History) -> Iterator[Anomaly]:
-    """moved, late, refused: what the times say, see `bounds` and `refusals`."""
-    late = (bounds.late, bounds.vanished, bounds.starved, bounds.idle)
-    for kind, rule in (("moved", bounds.moved), ("refused", refusals.refused), *(("late", rule) for rule in late)):
+    """moved, late, refused, warning: what the times say, see `bounds` and `refusals`."""
+    told = (("refused", refusals.refused), ("warning", refusals.unwarned))
+    for kind, rule in (("moved", bounds.moved), *told, *(("late", rule) for rule in bounds.LATE)):
         for group, lane, _, offset, name, detail in rule(history):
             yield _of(kind, lane, detail, group=group, offset=offset, id=name)  # type: ignore[arg-type]
 

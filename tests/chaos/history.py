@@ -138,6 +138,7 @@ FaultKind = Literal[
     "interrupt",
     "fork",
     "forgetful",
+    "alternate",
     "copy",
     "astray",
     "clock",
@@ -252,6 +253,14 @@ class Hinted:
 
 
 @frozen(kw_only=True)
+class Warned:
+    """A worker said that new connections lead to two servers by turns."""
+
+    at: float
+    process: str
+
+
+@frozen(kw_only=True)
 class Drained:
     """All that was published had been settled by the group when the run ended."""
 
@@ -276,6 +285,7 @@ Event = (
     | Redriven
     | Drained
     | Hinted
+    | Warned
 )
 KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
 

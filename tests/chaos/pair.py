@@ -38,6 +38,11 @@ FORGETS: Final = {
     "mysql": ("STOP REPLICA", "RESET REPLICA ALL", "SET GLOBAL super_read_only = 0", "SET GLOBAL read_only = 0"),
 }
 READ_ONLY: Final = {"mariadb": "SET GLOBAL read_only = 1", "mysql": "SET GLOBAL super_read_only = 1"}
+WROTE: Final = {
+    "mariadb": "SELECT CONCAT(',', @@GLOBAL.gtid_binlog_state) REGEXP CONCAT(',[0-9]+-', @@GLOBAL.server_id, '-')",
+    "mysql": "SELECT LOCATE(@@GLOBAL.server_uuid, @@GLOBAL.gtid_executed) > 0",
+}
+"""Whether a server has transactions of its own."""
 
 
 @define(eq=False, kw_only=True)
@@ -132,12 +137,33 @@ class Pair:
     def hold_back(self) -> float:
         """Let the replica apply nothing more; since when (monotonic) it may lack what was committed."""
         now = time.monotonic()
+        self.catch_up()
+        self._replica().tell(HOLDS_BACK[self.family])
+        return now
+
+    def catch_up(self) -> None:
+        """Wait until the replica has what the primary has committed by now."""
         (position,) = self.primary.ask(POSITION[self.family])[0]
         if self._replica().ask(CAUGHT_UP[self.family], position, PATIENCE)[0][0] != 1:
             status = self._replica().row("SHOW SLAVE STATUS" if self.family == "mariadb" else "SHOW REPLICA STATUS")
             raise RuntimeError(f"the replica does not follow: { ({k: v for k, v in status.items() if 'Err' in k}) }")
-        self._replica().tell(HOLDS_BACK[self.family])
-        return now
+
+    def balance(self, proxy: Proxy) -> None:
+        """Let a proxy lead new connections to the primary and to its replica by turns."""
+        proxy.lead(self.primary.port, self._replica().port)
+
+    def lead_back(self, proxy: Proxy) -> int:
+        """Let it lead new ones to the primary alone; how many lead to the replica still."""
+        proxy.lead(self.primary.port)
+        return proxy.leading_to(self._replica().port)
+
+    def dismiss(self) -> None:
+        """End the replica; that somebody has written there is a failure."""
+        replica = self._replica()
+        if replica.ask(WROTE[self.family])[0][0]:
+            self.failures.append("somebody wrote to the replica")
+        self._end(replica)
+        self.replica = None
 
     def promote(self, look: Callable[[Node], None]) -> tuple[float, float]:
         """Kill the primary and put the replica in its place; when it was dead, and when the address led on again.

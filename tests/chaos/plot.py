@@ -40,6 +40,7 @@ COLOURS: Final[dict[FaultKind, str]] = {
     "interrupt": "#117864",
     "fork": "#73c6b6",
     "forgetful": "#a04000",
+    "alternate": "#0e6655",
     "copy": "#e5e7e9",
     "astray": "#5dade2",
     "slow": "#d0d3d4",

@@ -43,7 +43,7 @@ def arguments(args: Sequence[str] | None = None) -> Namespace:
         "--server", action="append", help="local, mysql-local or docker:IMAGE, repeatable (default: the first two)"
     )
     parser.add_argument("--seeds", type=_seeds, default="1-10", help="such as 1-10 or 1,5,9 (default: 1-10)")
-    parser.add_argument("--seconds", type=float, default=200.0, help="of faults in each run (default: 200)")
+    parser.add_argument("--seconds", type=float, default=220.0, help="of faults in each run (default: 220)")
     parser.add_argument("--profiles", default=",".join(PROFILES), help="kills, restarts, both (default) or '' for none")
     parser.add_argument(
         "--output", type=Path, default=RESULTS, help="where the results go (default: benchmarks/results)"

@@ -22,6 +22,9 @@ from chaos.unseen import Unseen
 CHUNK: Final = 256 * 1024
 BOTH: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
 
+SHARE: Final = 0.5
+"""The chance of each connection when some are cut."""
+
 
 @define(eq=False)
 class Pipe:
@@ -41,6 +44,8 @@ class Link:
 
     client: socket.socket
     server: socket.socket
+    target: int
+    """The server's port."""
     up: Pipe = field(init=False)
     down: Pipe = field(init=False)
     peer: int = field(init=False)
@@ -63,12 +68,13 @@ class Link:
 class Proxy:
     """Forwards connections to a port of this machine. A context manager; `port` is where it listens.
 
-    `cut`, `stall`, `resume`, `half_close`, `aim`, `forget`, `remember` and `vanish` may be called by any thread, and
-    have happened when they return.
+    `cut`, `stall`, `resume`, `half_close`, `aim`, `lead`, `leading_to`, `forget`, `remember` and `vanish` may be called
+    by any thread, and have happened when they return.
     """
 
     def __init__(self, target: int) -> None:
-        self._target: int | None = target
+        self.leads_to: tuple[int, ...] = (target,)
+        """The ports, by turns."""
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
@@ -77,6 +83,8 @@ class Proxy:
         self._orphans: list[socket.socket] = []
         self._stalled = False
         self._ended = False
+        self.accepted = 0
+        """How many connections clients have made."""
         self._forgetting: random.Random | None = None
         self.forgotten = 0
         """How many times a transaction was ended unseen, or would have been if there was none."""
@@ -97,9 +105,9 @@ class Proxy:
             end.close()
         self._selector.close()
 
-    def cut(self) -> None:
-        """Cut every connection; new ones are accepted."""
-        self._order(self._cut)
+    def cut(self, dice: random.Random | None = None) -> None:
+        """Cut every connection, or the half that `dice` choose; new ones are accepted."""
+        self._order(lambda: self._cut(dice))
 
     def stall(self) -> None:
         """Let no byte pass, and answer no new connection, until `resume`."""
@@ -117,10 +125,20 @@ class Proxy:
         """Cut every connection, and lead new ones to this port; None: for now to nobody."""
 
         def do() -> None:
-            self._target = target
+            self.leads_to = () if target is None else (target,)
             self._cut()
 
         self._order(do)
+
+    def lead(self, *targets: int) -> None:
+        """Lead new connections to these ports by turns; whoever is connected stays where he is."""
+        self._order(lambda: setattr(self, "leads_to", targets))
+
+    def leading_to(self, port: int) -> int:
+        """How many connections lead to a port."""
+        found: list[int] = []
+        self._order(lambda: found.append(sum(link.target == port for link in self._links)))
+        return found[0]
 
     def forget(self, dice: random.Random) -> None:
         """End transactions unseen, before statements that `dice` chooses, until `remember`."""
@@ -181,13 +199,15 @@ class Proxy:
         with suppress(OSError):
             client, _ = self._listener.accept()
             try:
-                if self._target is None:
+                if not self.leads_to:
                     raise ConnectionRefusedError
-                server = socket.create_connection(("127.0.0.1", self._target), timeout=5)
+                self.accepted += 1
+                target = self.leads_to[self.accepted % len(self.leads_to)]
+                server = socket.create_connection(("127.0.0.1", target), timeout=5)
             except OSError:
                 client.close()  # the server is down: so the client finds it
                 return
-            link = Link(client, server)
+            link = Link(client, server, target)
             for end in (client, server):
                 end.setblocking(False)
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -265,10 +285,11 @@ class Proxy:
                 link.client.close()
                 self._orphans.append(link.server)
 
-    def _cut(self) -> None:
+    def _cut(self, dice: random.Random | None = None) -> None:
         for link in list(self._links):
-            self._drop(link)
-        while self._orphans:
+            if dice is None or dice.random() < SHARE:
+                self._drop(link)
+        while self._orphans and dice is None:
             self._orphans.pop().close()
 
     def _drop(self, link: Link) -> None:

@@ -40,8 +40,11 @@ WEIGHTS: Final[dict[FaultKind, int]] = {
     "interrupt": 1,
     "fork": 1,
     "forgetful": 1,
+    "alternate": 1,
 }
-SERVERS: Final = frozenset({"promote", "restore", "restarts", "freeze", "step", "revoke", "vanish", "shortage"})
+SERVERS: Final = frozenset({"promote", "restore", "restarts", "freeze", "step", "revoke", "vanish", "shortage"}) | {
+    "alternate"
+}
 """Those that need servers of the run's own: a private address, a binary log, an account that may lose a right
 or its connections."""
 
@@ -67,12 +70,13 @@ HOLDS: Final[dict[FaultKind, tuple[float, float]]] = {
     "shortage": (7.0, 9.0),
     "queries": (1.0, 2.0),
     "forgetful": (3.0, 4.0),
+    "alternate": (6.0, 8.0),
 }
 WATCHED: Final = 6.0
 """Seconds without another fault after one of which everything has to move again within five."""
 
 RETURNING: Final = 10.0
-"""Seconds without another fault after connections were short: who waits for one asks every few seconds."""
+"""Seconds without another fault after connections were short or led elsewhere: loops ask every few seconds."""
 
 COSTS: Final[dict[FaultKind, float]] = {
     "promote": 9.0 + WATCHED,
@@ -81,6 +85,7 @@ COSTS: Final[dict[FaultKind, float]] = {
     "freeze": WATCHED,
     "step": WATCHED,
     "shortage": RETURNING,
+    "alternate": 4.0 + RETURNING,
     "interrupt": 1.5,
     "fork": 1.5,
 }
@@ -172,7 +177,7 @@ def operations(seed: int, seconds: float, keys: int) -> tuple[Operation, ...]:
 def schedule(seed: int, seconds: float, lease: float, kinds: Collection[FaultKind] = tuple(WEIGHTS)) -> Plan:
     """The faults of a run. The same arguments give the same plan.
 
-    Each of the `kinds` comes once, in a random order, before any comes again: a run of 200 seconds has met all of them.
+    Each of the `kinds` comes once, in a random order, before any comes again: a run of 220 seconds has met all of them.
     """
     dice = random.Random(seed)
     weights = {kind: weight for kind, weight in WEIGHTS.items() if kind in kinds}

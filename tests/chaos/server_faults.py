@@ -45,6 +45,16 @@ SHORTAGES: Final = (
 FEW: Final = 10, 24
 """Connections that are left: some processes have all that they need, and others have not."""
 
+LAGS: Final = 0.5
+"""The chance that a replica to which connections lead falls behind."""
+
+CUTS_EVERY: Final = 2.0
+"""Seconds between two cuts of half the connections: a client has settled on one server soon after the first."""
+
+STORM: Final = 10.0
+"""Connections of one process each second that are too many: three make some 15 together, and 30 to 60 if their loops
+follow each other from one server to the other."""
+
 
 @define(eq=False)
 class ServerFaults:
@@ -59,6 +69,7 @@ class ServerFaults:
     """Those behind the proxy."""
     went_back: Callable[[], None] = lambda: None
     """Called when the server has lost commits and the address leads on."""
+    say: Callable[[str], None] = lambda _: None
     _never: threading.Event = field(factory=threading.Event, init=False)
 
     def do(self, planned: Planned) -> list[Event]:
@@ -180,6 +191,35 @@ class ServerFaults:
         fault = Fault(kind="shortage", start=start, end=time.monotonic())
         self._never.wait(RETURNING)
         return [fault]
+
+    def _alternate(self, planned: Planned) -> list[Event]:
+        """New connections lead to the primary and to its replica by turns, and half of all are cut again and again."""
+        dice, began = random.Random(planned.seed), time.monotonic()
+        self.pair.replicate()
+        copied = time.monotonic()
+        if dice.random() < LAGS:
+            self.pair.hold_back()
+        else:
+            self.pair.catch_up()
+        met, before, start = self.fleet.proxied() + self.publishers, self.proxy.accepted, time.monotonic()
+        cuts = []
+        self.pair.balance(self.proxy)
+        try:
+            while (left := start + planned.hold - time.monotonic()) > 0:
+                cut = time.monotonic()
+                self.proxy.cut(dice)
+                cuts.append(Fault(kind="cut", start=cut, end=time.monotonic(), processes=met))
+                self._never.wait(min(left, CUTS_EVERY))
+        finally:
+            there = self.pair.lead_back(self.proxy)
+        fault = Fault(kind="alternate", start=start, end=time.monotonic(), processes=met)
+        made = f"{self.proxy.accepted - before} connections in {fault.end - fault.start:.1f} s, by turns"
+        self.say(f"{made}; {there} lead to the replica still")
+        if self.proxy.accepted - before > STORM * (fault.end - fault.start) * len(met):
+            self.pair.failures.append(f"a storm of {made}")
+        self._never.wait(RETURNING)
+        self.pair.dismiss()
+        return [fault, Fault(kind="copy", start=began, end=copied), *cuts]
 
     # -- a worker's machine ----------------------------------------------------------------------------------------
 

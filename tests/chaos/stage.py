@@ -170,6 +170,8 @@ def stage(
             publishers=publishers,
         )
         nemesis.say = played.say
+        if faults is not None:
+            faults.say = played.say
         # Before the first process: nothing makes a machine as slow as all of them starting. The second one connects as
         # a worker would: an administrator may write where everybody else may only read.
         behind = partial(database.connect, through(account, proxy), PATIENCE)

@@ -23,7 +23,7 @@ import tenacity
 
 import lanelog
 from chaos import hints
-from chaos.history import Begin, End, Hinted, Journal, Settle
+from chaos.history import Begin, End, Hinted, Journal, Settle, Warned
 
 TOPIC: Final = "jobs"
 EFFECTS, RECORDS = "effects", "records"
@@ -135,6 +135,20 @@ def noted(client: lanelog.Client, name: str) -> Hinted:
     return Hinted(at=time.monotonic(), process=name, sent=sent, heard=heard)
 
 
+class Warnings(logging.Handler):
+    """Writes down that two servers answer by turns, as the library says so."""
+
+    def __init__(self, journal: Journal, name: str) -> None:
+        super().__init__(logging.WARNING)
+        self._journal = journal
+        self._process = name
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line for one WARNING."""
+        if getattr(record, "event", "") == "servers.alternate":
+            self._journal.write(Warned(at=time.monotonic(), process=self._process))
+
+
 def until_there(attempt: Callable[[], object]) -> None:
     """Do what fails without a database until it does not: in life the process would end and be started again."""
     never = threading.Event()
@@ -157,6 +171,7 @@ def main(url: str, directory: str, name: str, lease: str, become: hints.Hints) -
         Journal(Path(directory) / f"{name}.jsonl") as journal,
         lanelog.connect(url, publish_timeout=PUBLISH_TIMEOUT, wake=hints.switch(become, name)) as client,
     ):
+        logging.getLogger("lanelog").addHandler(Warnings(journal, name))
         until_there(client.ping)
         handlers = Handlers(name, journal)
         for group, workers, handler in ((EFFECTS, 6, handlers.effects), (RECORDS, 3, handlers.records)):

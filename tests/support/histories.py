@@ -7,6 +7,7 @@
                            raised, unfinished: how it ended, if it did not return; settled, refused: what it was told
     kill@1.2-1.3 p3        a fault of a process (p1, unless it is named), or of all
     promote@4-6 head=2     the server had lost commits; watermark, above: what the group had settled there
+    warned@3 p2            a process said that two servers answer by turns
     seek@3 offset=0        what an operator did to the lane, or to the whole group
     redriven 3 original=1  a message that was brought back at offset 3
     buried 1; logged 1; head 3; drained
@@ -39,6 +40,7 @@ from chaos.history import (
     Settle,
     Settled,
     Steer,
+    Warned,
 )
 
 LANE: Final[dict[str, Any]] = {"topic": "jobs", "key": "k"}
@@ -46,6 +48,7 @@ WORDS: Final[dict[str, dict[str, Any]]] = {
     "unknown": {"outcome": "unknown"},
     "rolled-back": {"outcome": "rolled-back"},
     "told": {"outcome": "rolled-back", "error": "no"},
+    "doubted": {"outcome": "unknown", "error": "no"},
     "raised": {"outcome": "raised"},
     "unfinished": {"outcome": None},
     "settled": {"settled": True},
@@ -93,6 +96,8 @@ def _events(head: str, *words: str) -> list[Event]:
     at, *until = map(float, times.split("-"))
     if what.isdigit():
         return handled(int(what), at, until=until[0] if until else None, **options)
+    if what == "warned":
+        return [Warned(at=at, process=options.get("process", "p1"))]
     if what in get_args(LossKind):
         return lost(what, at, until[0], **options)
     if what in get_args(FaultKind):

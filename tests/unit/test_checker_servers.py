@@ -73,6 +73,24 @@ refused: long after there were connections again
   sent 1 at=44 told; shortage@21-28 all
 ghost-ack: settled without connections, under an epoch that others have taken
   sent 1; 1@1-9 settled; shortage@2-10 all; 1@8-8.5 p2
+duplicate: connections of others led to a replica
+  sent 1; 1@20; alternate@21-28 p3; warned@22 p3; 1@24 p2
+late: connections lead to the primary alone again, and a lane stands still
+  sent 1; sent 2 at=20; sent 3 at=20.5; 1@1; 2@20.2; alternate@21-28; warned@22; 3@38
+late: a process does not come back from two servers when there is one again
+  sent 1 2 3 4 5; 1@19.6; 2@20.2 p2; alternate@21-28 all; warned@22; 3@29; 1@29 group=h; 2@30 group=h p2
+refused: a server that takes no writes leaves no doubt
+  sent 1 at=24 doubted; copy@19-20.9 all; alternate@21-28; cut@21; cut@23; cut@25; warned@22
+refused: long after the replica was gone
+  sent 1 at=44 told; alternate@21-28; warned@22
+warning: nobody says that there are two servers
+  sent 1; 1@1; alternate@21-28
+warning: only a process says so that never saw the other one
+  sent 1; 1@1; alternate@21-28; warned@22 p2
+warning: nobody says so, a while after others were led astray
+  sent 1; 1@1; astray@21-23; alternate@90-97
+warning: there never were two servers
+  sent 1; 1@1; server@20-21 all; warned@22
 """
 
 GOOD = """
@@ -125,6 +143,15 @@ there are connections again, but the next fault came before the lane had to move
   sent 1; sent 2 at=20; sent 3 at=20.5; 1@1; 2@20.2; shortage@21-28 all; server@35-36 all; 3@40; drained
 there was no connection to publish with, or its locks were still held
   sent 1 at=24 told; sent 2 at=40 told; shortage@21-28 all
+its owner was led to the replica, could not renew its lease, and was taken for dead
+  sent 1; 1@20-27; alternate@21-28; warned@22; 1@26.5 p2 attempt=2; drained
+the replica is gone, and the lane moves
+  sent 1; sent 2 at=20; sent 3 at=20.5; 1@1; 2@20.2; alternate@21-28; warned@22; 3@36; drained
+publishers came to the replica, and were in doubt only where they were cut
+  sent 1 at=22.95 doubted; sent 2 at=24 told; sent 3 at=29 told;
+  copy@19-20.8 all; alternate@21-28; cut@21; cut@23; warned@22
+a client that has said so is silent when it happens again
+  sent 1; 1@1; alternate@21-28; warned@22; alternate@40-47; alternate@100-107
 its owner was without connections, and was taken for dead
   sent 1; 1@20-27; shortage@21-28 all; 1@26.5 p2 attempt=2; drained
 """
