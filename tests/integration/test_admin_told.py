@@ -93,7 +93,7 @@ def test_the_deletion_of_dead_letters_is_told(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, who: str
 ) -> None:
     """By their group, with the choice; a redrive deletes nothing."""
-    give_up(lanelog_client, raw, [("a", "no 1"), ("a", "no 2"), ("b", "no 3")], group="g")
+    give_up(lanelog_client, raw, [("a", "no cart"), ("a", "no stock"), ("b", "no carrier")], group="g")
     admin = lanelog_client.admin
     for dry_run in (True, False):
         admin.redrive("t", "g", reason=admin.dead_letters("t", "g")[0].reason, dry_run=dry_run)

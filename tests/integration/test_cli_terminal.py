@@ -175,6 +175,7 @@ def test_a_narrow_terminal_crops_and_says_what_it_hides(terminal: Terminal, lane
     assert key in bare(child.before)
 
 
+@pytest.mark.thorough
 def test_the_database_stands_above_each_answer(
     terminal: Terminal, lanelog_client: lanelog.Client, lanelog_url: str
 ) -> None:

@@ -221,6 +221,7 @@ def enter(page: Page) -> None:
     page._call("Input.dispatchKeyEvent", type="keyUp", **key)
 
 
+@pytest.mark.thorough
 def test_what_tries_to_script_is_text(page: Page, address: str) -> None:
     """In a key, a payload and a reason; and the policy would stop it even if it were no text."""
     at = link("message", topic="merge", key=HOSTILE, offset=1, show="text")

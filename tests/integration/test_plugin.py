@@ -55,6 +55,7 @@ def test_the_header_names_host_and_database(
     assert "geheim" not in result.stdout.str()
 
 
+@pytest.mark.thorough
 @pytest.mark.local_server
 def test_the_database_of_an_application_is_left_alone(
     pytester: pytest.Pytester, lanelog_server: DevServer, local_kind: str, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def test_maintenance_buries_what_nobody_consumes(
     heard.wait(250)
 
 
+@pytest.mark.thorough
 def test_without_dead_letters_it_is_passed(lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture) -> None:
     """With an ERROR each, as a consumer does."""
     lanelog_client.subscribe("t", "g", accept, dead_letter_suffix=None).stop()
@@ -59,6 +60,7 @@ def test_without_dead_letters_it_is_passed(lanelog_client: Client, raw: Any, cap
     assert one(raw, "SELECT COUNT(*) FROM queue_partitions WHERE topic LIKE '%dlq'") == 0
 
 
+@pytest.mark.thorough
 def test_the_command_line_says_what_became_of_it(lanelog_client: Client, command: Command, raw: Any) -> None:
     """They were settled. Dead letters are no more than a part of them: a group need not keep any."""
     lanelog_client.subscribe("t", "g", accept, dead_letter_suffix=None).stop()

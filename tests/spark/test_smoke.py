@@ -131,6 +131,7 @@ def test_the_options_of_a_read_are_listed() -> None:
     assert listed == known
 
 
+@pytest.mark.thorough
 def test_everything_is_archived_once_and_as_it_was(
     spark: SparkSession, client: Client, read: Read, archive: Archive, archived: Held, path: str
 ) -> None:

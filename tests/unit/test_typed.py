@@ -50,7 +50,8 @@ def by_pyright(directory: Path) -> set[int]:
     return {each["range"]["start"]["line"] + 1 for each in errors}
 
 
-@pytest.mark.parametrize("checker", [by_mypy, pytest.param(by_pyright, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("checker", [by_mypy, by_pyright])
 def test_checkers_refuse_wrong_calls_and_no_others(checker: Callable[[Path], set[int]], tmp_path: Path) -> None:
     """Misspelt options, wrong types and words, async handlers and wrong arity: at the very line that is wrong."""
     lines = CALLS.read_text().splitlines()
