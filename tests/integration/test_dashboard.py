@@ -866,6 +866,7 @@ def test_the_times_of_handlers_are_read_within_bounds(lanelog_client: lanelog.Cl
     with lanelog_client.subscribe("t", "g", accept, history=True):
         lanelog_client.publish("t", "k", b"x")
         eventually(lambda: lanelog_client.admin.history("t", "g"))
+    rows(raw, "UPDATE queue_history SET first_delivered_at = finished_at")  # it took no time, like most of the others
     ended = an_edge_ago(raw, 600)
     first = [ended + number - (5000 if number < 100 else 0) for number in range(300)]
     with raw.cursor() as cursor:  # in one bucket; the 100 that ended first took five seconds
