@@ -46,8 +46,10 @@ WHERE m.topic = %s AND m.failed_group <> '' AND d.message_offset IS NULL
       AND (%s = '' OR m.original_topic = %s) AND (%s = '' OR m.failed_group = %s)
 """
 
+# The rest of a lane, and the lanes behind it. `key >= k AND (key > k OR offset > o)` says the same, but the servers read
+# the lane from its start for each page.
 _BEHIND = """
-      AND m.partition_key >= %s AND (m.partition_key > %s OR m.`offset` > %s)
+      AND (m.partition_key = %s AND m.`offset` > %s OR m.partition_key > %s)
       AND LEFT(m.partition_key, CHAR_LENGTH(%s)) = %s
 ORDER BY m.partition_key, m.`offset` LIMIT %s
 """
@@ -193,7 +195,7 @@ def _behind(database: Database, topic: str, chosen: Chosen, sql: str, size: int)
         key, offset = chosen.after[1:] if begin and chosen.after else ("", 0)
         rows: list[tuple[Any, ...]] | None = None
         while rows is None or len(rows) == size:
-            args = (each, original, original, group, group, key, key, offset, beginning, beginning, size)
+            args = (each, original, original, group, group, key, offset, key, beginning, beginning, size)
             rows = read(database, _query, "reading dead letters", sql, args)
             yield from rows
             if rows:
@@ -211,7 +213,7 @@ def _known(cx: Executor, topic: str, group: str | None) -> tuple[list[str], str]
     """
     where, original = holders(cx, topic)
     if group is not None and original:
-        one = ((each, original, original, group, group, "", "", 0, "", "", 1) for each in where)
+        one = ((each, original, original, group, group, "", 0, "", "", "", 1) for each in where)
         if not any(cx.query(LETTERS, args) for args in one):
             known_group(cx, GroupTopic(topic=original, group=group))
     return where, original
