@@ -608,13 +608,16 @@ def test_a_search_reads_no_further_than_it_says(lanelog_client: lanelog.Client) 
 
 @pytest.mark.thorough
 def test_a_search_ends_after_so_many_bytes(lanelog_client: lanelog.Client) -> None:
-    """And says so. Messages that were found by then are shown."""
-    for key in ("a", "b"):
-        lanelog_client.publish_many("t", [(key, b"x" * 1_000_000)] * 10)
-    text = Visitor(dashboard(lanelog_client)).get("/search", topic="t", text="x").text
-    assert "Looked at 17 messages: the newest 40 at most of each of 2 lanes." in text
-    assert "It ended there, after 16 MiB of payloads." in text
-    assert "17 messages<" in text
+    """And says so. The newest messages of a lane are among those that were read, and what was found is shown."""
+    for key in ("a", "b", "c"):
+        lanelog_client.publish_many("t", [(key, b"x" * 1_000_000)] * 9)
+        lanelog_client.publish("t", key, b"newest" + b"x" * 1_000_000)
+    visitor = Visitor(dashboard(lanelog_client))
+    text = visitor.get("/search", topic="t", text="x").text
+    assert "Looked at 20 messages: the newest 40 at most of each of 2 lanes." in text
+    assert "It ended there, after 19 MiB of payloads." in text
+    assert "20 messages<" in text
+    assert "2 messages<" in visitor.get("/search", topic="t", text="newest").text
 
 
 def test_a_search_finds_nothing_that_the_mask_hides(lanelog_client: lanelog.Client) -> None:

@@ -23,7 +23,7 @@ KEYS: Final = 50
 MESSAGES: Final = 40
 """Messages of one lane that are searched: the newest ones."""
 BYTES: Final = 16 * 1024 * 1024
-"""Bytes of payloads after which a search ends."""
+"""Bytes of payloads after which a search ends, behind the lane in which it reaches them."""
 FOUND: Final = 50
 """Messages that are shown."""
 LANES: Final = 10_000
@@ -94,7 +94,10 @@ def _named(asked: Asked, topic: str, keys: list[str], wanted: str, looked: str, 
 
 
 def _containing(asked: Asked, topic: str, keys: list[str], text: str, *, more: bool) -> WebSheet:
-    """Read the newest messages of some lanes, the newest of each lane first, for this text."""
+    """Read the newest messages of some lanes, the newest of each lane first, for this text.
+
+    It ends between two lanes only: those of a lane are read from the oldest on, and the newest must not be missed.
+    """
     rows: list[tuple[Texts | WebButton, ...]] = []
     read = lanes = size = 0
     for key in keys:
@@ -106,12 +109,10 @@ def _containing(asked: Asked, topic: str, keys: list[str], text: str, *, more: b
             read, size = read + 1, size + each.payload_bytes
             if where := _where(asked, each, text):
                 here.append((*_row(asked, each), where))
-            if size >= BYTES:
-                break
         rows += here[::-1]
     note = f"Looked at {plural(read, 'message')}: the newest {MESSAGES} at most of each of {plural(lanes, 'lane')}."
     if size >= BYTES:
-        note += f" It ended there, after {BYTES >> 20} MiB of payloads."
+        note += f" It ended there, after {size >> 20} MiB of payloads."
     elif len(rows) >= FOUND:
         note += f" It ended there, with {FOUND} messages found."
     note += f"{_MORE if more or lanes < len(keys) else ''} {_IN_LOG}"
