@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -30,7 +31,7 @@ from lanelog.config import SubscriptionConfig
 from lanelog.dashboard import Access, WebPace, dashboard, wsgi
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.guard import Guard
-from lanelog.dashboard.handler_times import BUCKETS, EVERY, HandlerHistory
+from lanelog.dashboard.handler_times import AWAY, BUCKETS, EVERY, HandlerHistory
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError
 from support.accounts import account
@@ -43,6 +44,7 @@ from support.waiting import accept, events, eventually
 
 TOKEN = "a-token-of-26-characters-x"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+NOWHERE = "mysql://nobody@127.0.0.1:1/none"
 GOOD = {"topic": "merge", "group": "builders", "key": "good"}
 SAID = {
     "skip": "Message 2 of lane good would be settled for group builders without being handled.",
@@ -894,6 +896,30 @@ def test_the_times_of_handlers_are_read_within_bounds(lanelog_client: lanelog.Cl
     with commands_sent() as later:
         assert history.latest(at, 36_000) not in (None, found)
     assert len([each for each in later if "FROM queue_history" in each]) <= 3
+
+
+def test_no_page_waits_for_times_of_handlers_while_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """A page is shown without them. After a failure nothing is read for a minute, whichever group a page is of."""
+    caplog.set_level(logging.DEBUG, "lanelog.dashboard")
+    first, second = GroupTopic(topic="t", group="g"), GroupTopic(topic="t", group="h")
+    began = time.monotonic()
+    with lanelog.connect(NOWHERE) as client:  # reads are repeated for half a minute
+        assert HandlerHistory(client.admin, wait=0.1).latest(first, 3600) is None
+    assert time.monotonic() - began < 10
+    eventually(lambda: events(caplog, "sample.failed", logging.DEBUG))
+    with lanelog.connect(NOWHERE, publish_timeout=0.2) as client:
+        now = [1000.0]
+        history = HandlerHistory(client.admin, lambda: now[0], wait=30)
+        with commands_sent() as sent:
+            assert history.latest(first, 3600) is None
+            tried = len(sent)
+            assert tried > 0
+            now[0] += AWAY - 1
+            assert history.latest(first, 3600) is history.latest(second, 3600) is None
+            assert len(sent) == tried
+            now[0] += 1
+            assert history.latest(second, 3600) is None
+            assert len(sent) > tried
 
 
 @pytest.mark.parametrize("rights", [{}, dict.fromkeys(("queue_groups", "queue_offsets"), "INSERT, UPDATE")])
