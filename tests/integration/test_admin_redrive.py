@@ -245,7 +245,8 @@ def test_a_page_of_dead_letters_does_not_read_the_pages_before_it(lanelog_client
     rows(
         raw,
         f"INSERT INTO queue_messages ({columns}, `offset`, id) WITH RECURSIVE n AS"
-        f" (SELECT 2 AS o UNION ALL SELECT o + 1 FROM n WHERE o < {number}) SELECT one.*, n.o, n.o FROM ({same}) one, n",
+        f" (SELECT 2 AS o UNION ALL SELECT o + 1 FROM n WHERE o < {number})"
+        f" SELECT one.*, n.o, n.o FROM ({same}) one, n",
     )
 
     def read() -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import io
 import json
 import logging
@@ -1004,6 +1005,32 @@ def test_dead_letters_are_read_page_by_page(lanelog_client: lanelog.Client) -> N
     assert len({reason for page in reasons for reason in page}) == 60
 
 
+def test_views_of_one_topic_share_the_count_of_its_dead_letters(
+    lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For some seconds, or until an action of this dashboard: a count reads thousands of rows."""
+    monkeypatch.setattr("lanelog.dashboard.app.FRESH", 60.0)
+    lanelog_client.publish_many("t", [(f"k{number}", b"no such branch") for number in range(3)])
+    for group in ("g", "h"):
+        with lanelog_client.subscribe("t", group, saying, start="earliest") as subscription:
+            eventually(lambda subscription=subscription: subscription.stats().dead_lettered == 3)
+    visitor = Visitor(dashboard(lanelog_client, Access(allow_actions=True)))
+
+    def counts(letters: int, **chosen: str) -> int:
+        with commands_sent() as sent:
+            assert f"<h2>{letters} dead letters</h2>" in visitor.get("/dead-letters", topic="t", **chosen).text
+        return sum("LEFT(m.last_error" in each for each in sent)
+
+    visitor.get("/")  # the look at all groups counts some, too: that is shared from here on
+    assert counts(6) == 1
+    assert counts(6) == 0
+    assert counts(3, group="g") == 1
+    assert counts(3, group="g", reason="no such branch") == 0
+    form = {"topic": "t", "group": "g", "letters": "no such branch"}
+    assert visitor.post("/act/delete-letters", **form, why="x", typed="g").status_code in {200, 303}
+    eventually(lambda: "<h2>3 dead letters</h2>" in visitor.get("/dead-letters", topic="t").text)
+
+
 def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog.Client) -> None:
     """Each reason leads to its dead letters by its short name; no choice shows those of another one."""
     reasons = ["no such branch", "it's # % _full\\"]
@@ -1028,6 +1055,8 @@ def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog
     assert "<h2>6 dead letters</h2>" in listed
     assert "ago</span>" in listed
     assert "Next page" not in listed
+    longer = f"r-{hashlib.sha256(reasons[1].encode()).hexdigest()}"
+    assert "<h2>6 dead letters</h2>" in visitor.get("/dead-letters", topic="t", group="g", reason=longer).text
     last = admin.dead_letters("t", "g", reason=reasons[0], limit=3)[-1]
     following = admin.dead_letters("t", "g", reason=reasons[0], after=(last.dead_letter_topic, last.key, last.offset))
     assert [each.key for each in following] == [each.key for each in admin.dead_letters("t", "g", reason=reasons[0])][
