@@ -579,6 +579,10 @@ def test_a_message_is_found_by_its_id_alone(lanelog_client: lanelog.Client) -> N
     keys, note = found(id="pr-17", prefix="k")
     assert (keys, "in 50 lanes whose key begins so. There are more lanes" in note) == ([], True)
     assert found(id="pr-1")[0] == []
+    keys, note = found(id="pr-17", text="nowhere")
+    assert (keys, "this id, and in its message for this text, in all 64 lanes." in note) == ([], True)
+    assert found(id="pr-17", prefix="c", text="x")[0] == ["c1", "c2"]
+    assert found(id="pr-17", prefix="c", text="y")[0] == []
     assert len(found(id=" pr-17 ")[0]) == 4
     assert visitor.get("/search", topic="t", id="x" * 256).status_code == 404
 

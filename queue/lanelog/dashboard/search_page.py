@@ -1,4 +1,4 @@
-"""The page that searches a topic: keys by their beginning, messages by their id, or by text in id or payload.
+"""The page that searches a topic: keys by their beginning, messages by their id, and by text in id or payload.
 
 Owns the bounds of a search, and says how far it looked. An id is looked up in the index of each lane. Text has no
 index: the newest messages of a few lanes are read for it. A payload is searched as the mask shows it: a search must not
@@ -36,7 +36,7 @@ _IN_LOG: Final = "Messages that are not in the log yet, or not any more, are not
 
 
 def search(asked: Asked) -> WebPage:
-    """Keys that begin so; of them the messages with this id, or with this text in their id or payload."""
+    """Keys that begin so; of them the messages with this id, and with this text in their id or payload."""
     topic, prefix, wanted, text = (asked.fields.get(name, "") for name in ("topic", "prefix", "id", "text"))
     topic, wanted = topic.strip(), wanted.strip()  # no topic and no id has white space at its ends
     fields = (
@@ -49,12 +49,13 @@ def search(asked: Asked) -> WebPage:
         return WebPage(title="Search", lead="Choose a topic.", fields=fields)
     about = asked.admin.topic(topic)  # refuses one that does not exist, and suggests a name
     if wanted and not prefix:
-        sheet = _of_id(asked, topic, wanted, about.lanes)
+        sheet = _of_id(asked, topic, wanted, text, about.lanes)
     else:
         keys = asked.admin.key_names(topic, prefix, limit=KEYS + 1)
         more, keys = len(keys) > KEYS, keys[:KEYS]
         if wanted:
-            sheet = _named(asked, topic, keys, wanted, f"{plural(len(keys), 'lane')} whose key begins so", more=more)
+            looked = f"{plural(len(keys), 'lane')} whose key begins so"
+            sheet = _named(asked, topic, keys, wanted, text, looked, more=more)
         elif text:
             sheet = _containing(asked, topic, keys, text, more=more)
         else:
@@ -75,21 +76,26 @@ def _keys(topic: str, keys: list[str], groups: Sequence[str], *, more: bool) -> 
     return WebSheet(title=plural(len(keys), "key"), columns=columns, rows=rows, note=note)
 
 
-def _of_id(asked: Asked, topic: str, wanted: str, lanes: int) -> WebSheet:
+def _of_id(asked: Asked, topic: str, wanted: str, text: str, lanes: int) -> WebSheet:
     """Look an id up in all lanes of a topic, or in the first ones of very many."""
     keys = asked.admin.keys_of(topic, wanted, limit=LANES)
     looked = f"the first {LANES:,} of {lanes:,} lanes" if lanes > LANES else f"all {plural(lanes, 'lane')}"
-    sheet = _named(asked, topic, keys[:FOUND], wanted, looked, more=lanes > LANES)
+    sheet = _named(asked, topic, keys[:FOUND], wanted, text, looked, more=lanes > LANES)
     if len(keys) <= FOUND:
         return sheet
-    return evolve(sheet, note=f"{sheet.note} {len(keys):,} lanes have such a message: the first {FOUND} are shown.")
+    did = "searched for the text" if text else "shown"
+    return evolve(sheet, note=f"{sheet.note} {len(keys):,} lanes have such a message: the first {FOUND} are {did}.")
 
 
-def _named(asked: Asked, topic: str, keys: list[str], wanted: str, looked: str, *, more: bool) -> WebSheet:
-    """Show the messages with this id in some lanes. An id is unique in its lane only."""
+def _named(asked: Asked, topic: str, keys: list[str], wanted: str, text: str, looked: str, *, more: bool) -> WebSheet:
+    """Show the messages with this id in some lanes, and with this text if there is one.
+
+    An id is unique in its lane only.
+    """
     found = (asked.admin.message(topic, key, id=wanted) for key in keys)
-    rows = [_row(asked, each) for each in found if each is not None]
-    note = f"Looked for this id in {looked}.{_MORE if more else ''} {_IN_LOG}"
+    rows = [_row(asked, each) for each in found if each is not None and (not text or _where(asked, each, text))]
+    what = "this id, and in its message for this text," if text else "this id"
+    note = f"Looked for {what} in {looked}.{_MORE if more else ''} {_IN_LOG}"
     return WebSheet(title=plural(len(rows), "message"), columns=_COLUMNS, rows=rows, note=note)
 
 
