@@ -52,7 +52,7 @@ def members(
     return repeated(database, look, "reading members")
 
 
-def _check_after(after: tuple[str, str, str], at: GroupTopic | None) -> None:
+def _check_after(after: object, at: GroupTopic | None) -> None:
     if not isinstance(after, tuple) or len(after) != len(_FIRST):
         raise ConfigurationError("after must be a tuple of a topic, a group and a name")
     for each in after:
