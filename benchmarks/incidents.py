@@ -225,8 +225,8 @@ def work_deadlocked() -> None:
 
     with lanelog.connect() as client:
         client.publish_many(TOPIC, [(str(number), b"x") for number in range(THREADS)])
+        print("ready", flush=True)  # before "deadlocked": who waits for one line passes over those before it
         client.subscribe(TOPIC, GROUP, take_first, workers=THREADS)
-        print("ready", flush=True)
         signal.pause()
 
 

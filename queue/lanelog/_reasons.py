@@ -60,6 +60,11 @@ def is_named(reason: str, name: str) -> bool:
     return _longest(reason).startswith(name)
 
 
+def takes(chosen: str | None, reason: str) -> bool:
+    """Return whether this reason is among the chosen ones: all (None), one, or those of a short name."""
+    return chosen is None or chosen == reason or (is_name(chosen) and is_named(reason, chosen))
+
+
 def names_of(reasons: Collection[str]) -> dict[str, str]:
     """Return a short name of each reason, which is the name of no other one of them."""
     given = set(reasons)

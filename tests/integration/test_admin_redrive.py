@@ -236,6 +236,30 @@ def test_dead_letters_of_a_reason_are_looked_for_a_bounded_number_at_a_time(lane
     assert (every.looked, every.complete, every.reasons) == (10, True, admin.dead_letter_reasons("t"))
 
 
+def test_a_page_of_dead_letters_does_not_read_the_pages_before_it(lanelog_client: Client, raw: Any) -> None:
+    """Also within one lane that is long: all pages together read each dead letter about once."""
+    give_up(lanelog_client, raw, [("k", "x")])
+    columns = "topic, partition_key, payload, payload_bytes, original_topic, failed_group, failed_at"
+    same = f"SELECT {columns} FROM queue_messages WHERE topic = 't_dlq'"
+    number = 1000
+    rows(
+        raw,
+        f"INSERT INTO queue_messages ({columns}, `offset`, id) WITH RECURSIVE n AS"
+        f" (SELECT 2 AS o UNION ALL SELECT o + 1 FROM n WHERE o < {number})"
+        f" SELECT one.*, n.o, n.o FROM ({same}) one, n",
+    )
+
+    def read() -> int:
+        return sum(int(value) for _, value in rows(raw, "SHOW GLOBAL STATUS LIKE 'Handler_read_next'"))
+
+    before, found, after = read(), 0, None
+    while not found or after is not None:
+        page = lanelog_client.admin.dead_letter_page("t", after=after, limit=25)
+        found, after = found + len(page.letters), page.after
+    assert found == number
+    assert read() - before < 4 * number
+
+
 @pytest.mark.thorough
 def test_two_redrives_at_once_bring_each_back_once(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """Whatever they take from each other, and from a deletion: every dead letter goes one way, once, in order."""

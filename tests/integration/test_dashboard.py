@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import io
 import json
 import logging
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -30,7 +32,7 @@ from lanelog.config import SubscriptionConfig
 from lanelog.dashboard import Access, WebPace, dashboard, wsgi
 from lanelog.dashboard.actions import ACTIONS
 from lanelog.dashboard.guard import Guard
-from lanelog.dashboard.handler_times import BUCKETS, EVERY, HandlerHistory
+from lanelog.dashboard.handler_times import AWAY, BUCKETS, EVERY, HandlerHistory
 from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError
 from support.accounts import account
@@ -43,6 +45,7 @@ from support.waiting import accept, events, eventually
 
 TOKEN = "a-token-of-26-characters-x"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+NOWHERE = "mysql://nobody@127.0.0.1:1/none"
 GOOD = {"topic": "merge", "group": "builders", "key": "good"}
 SAID = {
     "skip": "Message 2 of lane good would be settled for group builders without being handled.",
@@ -576,6 +579,10 @@ def test_a_message_is_found_by_its_id_alone(lanelog_client: lanelog.Client) -> N
     keys, note = found(id="pr-17", prefix="k")
     assert (keys, "in 50 lanes whose key begins so. There are more lanes" in note) == ([], True)
     assert found(id="pr-1")[0] == []
+    keys, note = found(id="pr-17", text="nowhere")
+    assert (keys, "this id, and in its message for this text, in all 64 lanes." in note) == ([], True)
+    assert found(id="pr-17", prefix="c", text="x")[0] == ["c1", "c2"]
+    assert found(id="pr-17", prefix="c", text="y")[0] == []
     assert len(found(id=" pr-17 ")[0]) == 4
     assert visitor.get("/search", topic="t", id="x" * 256).status_code == 404
 
@@ -608,13 +615,16 @@ def test_a_search_reads_no_further_than_it_says(lanelog_client: lanelog.Client) 
 
 @pytest.mark.thorough
 def test_a_search_ends_after_so_many_bytes(lanelog_client: lanelog.Client) -> None:
-    """And says so. Messages that were found by then are shown."""
-    for key in ("a", "b"):
-        lanelog_client.publish_many("t", [(key, b"x" * 1_000_000)] * 10)
-    text = Visitor(dashboard(lanelog_client)).get("/search", topic="t", text="x").text
-    assert "Looked at 17 messages: the newest 40 at most of each of 2 lanes." in text
-    assert "It ended there, after 16 MiB of payloads." in text
-    assert "17 messages<" in text
+    """And says so. The newest messages of a lane are among those that were read, and what was found is shown."""
+    for key in ("a", "b", "c"):
+        lanelog_client.publish_many("t", [(key, b"x" * 1_000_000)] * 9)
+        lanelog_client.publish("t", key, b"newest" + b"x" * 1_000_000)
+    visitor = Visitor(dashboard(lanelog_client))
+    text = visitor.get("/search", topic="t", text="x").text
+    assert "Looked at 20 messages: the newest 40 at most of each of 2 lanes." in text
+    assert "It ended there, after 19 MiB of payloads." in text
+    assert "20 messages<" in text
+    assert "2 messages<" in visitor.get("/search", topic="t", text="newest").text
 
 
 def test_a_search_finds_nothing_that_the_mask_hides(lanelog_client: lanelog.Client) -> None:
@@ -866,6 +876,7 @@ def test_the_times_of_handlers_are_read_within_bounds(lanelog_client: lanelog.Cl
     with lanelog_client.subscribe("t", "g", accept, history=True):
         lanelog_client.publish("t", "k", b"x")
         eventually(lambda: lanelog_client.admin.history("t", "g"))
+    rows(raw, "UPDATE queue_history SET first_delivered_at = finished_at")  # it took no time, like most of the others
     ended = an_edge_ago(raw, 600)
     first = [ended + number - (5000 if number < 100 else 0) for number in range(300)]
     with raw.cursor() as cursor:  # in one bucket; the 100 that ended first took five seconds
@@ -890,6 +901,30 @@ def test_the_times_of_handlers_are_read_within_bounds(lanelog_client: lanelog.Cl
     with commands_sent() as later:
         assert history.latest(at, 36_000) not in (None, found)
     assert len([each for each in later if "FROM queue_history" in each]) <= 3
+
+
+def test_no_page_waits_for_times_of_handlers_while_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """A page is shown without them. After a failure nothing is read for a minute, whichever group a page is of."""
+    caplog.set_level(logging.DEBUG, "lanelog.dashboard")
+    first, second = GroupTopic(topic="t", group="g"), GroupTopic(topic="t", group="h")
+    began = time.monotonic()
+    with lanelog.connect(NOWHERE) as client:  # reads are repeated for half a minute
+        assert HandlerHistory(client.admin, wait=0.1).latest(first, 3600) is None
+    assert time.monotonic() - began < 10
+    eventually(lambda: events(caplog, "sample.failed", logging.DEBUG))
+    with lanelog.connect(NOWHERE, publish_timeout=0.2) as client:
+        now = [1000.0]
+        history = HandlerHistory(client.admin, lambda: now[0], wait=30)
+        with commands_sent() as sent:
+            assert history.latest(first, 3600) is None
+            tried = len(sent)
+            assert tried > 0
+            now[0] += AWAY - 1
+            assert history.latest(first, 3600) is history.latest(second, 3600) is None
+            assert len(sent) == tried
+            now[0] += 1
+            assert history.latest(second, 3600) is None
+            assert len(sent) > tried
 
 
 @pytest.mark.parametrize("rights", [{}, dict.fromkeys(("queue_groups", "queue_offsets"), "INSERT, UPDATE")])
@@ -974,6 +1009,32 @@ def test_dead_letters_are_read_page_by_page(lanelog_client: lanelog.Client) -> N
     assert len({reason for page in reasons for reason in page}) == 60
 
 
+def test_views_of_one_topic_share_the_count_of_its_dead_letters(
+    lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For some seconds, or until an action of this dashboard: a count reads thousands of rows."""
+    monkeypatch.setattr("lanelog.dashboard.app.FRESH", 60.0)
+    lanelog_client.publish_many("t", [(f"k{number}", b"no such branch") for number in range(3)])
+    for group in ("g", "h"):
+        with lanelog_client.subscribe("t", group, saying, start="earliest") as subscription:
+            eventually(lambda subscription=subscription: subscription.stats().dead_lettered == 3)
+    visitor = Visitor(dashboard(lanelog_client, Access(allow_actions=True)))
+
+    def counts(letters: int, **chosen: str) -> int:
+        with commands_sent() as sent:
+            assert f"<h2>{letters} dead letters</h2>" in visitor.get("/dead-letters", topic="t", **chosen).text
+        return sum("LEFT(m.last_error" in each for each in sent)
+
+    visitor.get("/")  # the look at all groups counts some, too: that is shared from here on
+    assert counts(6) == 1
+    assert counts(6) == 0
+    assert counts(3, group="g") == 1
+    assert counts(3, group="g", reason="no such branch") == 0
+    form = {"topic": "t", "group": "g", "letters": "no such branch"}
+    assert visitor.post("/act/delete-letters", **form, why="x", typed="g").status_code in {200, 303}
+    eventually(lambda: "<h2>3 dead letters</h2>" in visitor.get("/dead-letters", topic="t").text)
+
+
 def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog.Client) -> None:
     """Each reason leads to its dead letters by its short name; no choice shows those of another one."""
     reasons = ["no such branch", "it's # % _full\\"]
@@ -998,6 +1059,8 @@ def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog
     assert "<h2>6 dead letters</h2>" in listed
     assert "ago</span>" in listed
     assert "Next page" not in listed
+    longer = f"r-{hashlib.sha256(reasons[1].encode()).hexdigest()}"
+    assert "<h2>6 dead letters</h2>" in visitor.get("/dead-letters", topic="t", group="g", reason=longer).text
     last = admin.dead_letters("t", "g", reason=reasons[0], limit=3)[-1]
     following = admin.dead_letters("t", "g", reason=reasons[0], after=(last.dead_letter_topic, last.key, last.offset))
     assert [each.key for each in following] == [each.key for each in admin.dead_letters("t", "g", reason=reasons[0])][

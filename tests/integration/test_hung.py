@@ -458,6 +458,19 @@ def test_members_are_read_page_by_page(lanelog_client: Client, raw: Any) -> None
     assert visitor.get("/members", state="gone").status_code == HTTPStatus.NOT_FOUND
 
 
+def test_members_behind_what_is_no_member_are_refused(lanelog_client: Client) -> None:
+    """A place is a tuple of three names; within one group, of that group."""
+    lanelog_client.subscribe("t", "g", accept).stop()
+    members = lanelog_client.admin.members
+    for wrong in (("t", "g"), (), "abc", ["t", "g", "m"], ("t", "g", 1), 7):
+        with pytest.raises(ConfigurationError, match="after"):
+            members(after=wrong)
+    assert members("t", "g", after=("t", "g", "~")) == []
+    for other in (("u", "g", "m"), ("t", "h", "m")):
+        with pytest.raises(ConfigurationError, match="after must name a member of group g of topic t"):
+            members("t", "g", after=other)
+
+
 def test_members_of_half_a_place_are_refused(lanelog_client: Client, command: Command) -> None:
     """A topic alone, or a group alone, names no members."""
     for half in ({"topic": "t"}, {"group": "g"}):

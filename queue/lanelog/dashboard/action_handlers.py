@@ -6,7 +6,7 @@ has the verbs. `guard` has refused requests without a user, and those of other s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from lanelog._telemetry import get_logger
 from lanelog._text import moment, shown
-from lanelog.admin import Admin, Status
+from lanelog.admin import Admin
 from lanelog.admin.lookup.arguments import BY_MAX
 from lanelog.dashboard import outcomes
 from lanelog.dashboard.access import Access
@@ -25,7 +25,6 @@ from lanelog.dashboard.actions import ACTIONS, Doer, WebAction
 from lanelog.dashboard.guard import USER
 from lanelog.dashboard.jobs import Job, Jobs, JobStopped, Progress
 from lanelog.dashboard.live import Fragment, Streams
-from lanelog.dashboard.looks import SharedLook
 from lanelog.dashboard.rendering import RESULT_MAX, Renderer
 from lanelog.dashboard.views import WebPage, link
 from lanelog.errors import ConfigurationError
@@ -57,7 +56,8 @@ class ActionHandlers:
     _admin: Admin
     _access: Access
     _renderer: Renderer
-    _status: SharedLook[Status]
+    _changed: Callable[[], None]
+    """Called after each action, so that pages show what it has changed."""
     _jobs: Jobs
     _streams: Streams
 
@@ -156,7 +156,7 @@ class ActionHandlers:
             log.bind(**context).warning("action.failed", error=str(exc))
             raise
         finally:
-            self._status.forget()
+            self._changed()
         log.bind(**context).warning("action.done")
         return result
 

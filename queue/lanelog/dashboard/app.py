@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from lanelog._places import GroupTopic
 from lanelog._text import moment
-from lanelog.admin import Admin, Status
+from lanelog.admin import Admin, DeadLetterCounts, Status
 from lanelog.client import Client
 from lanelog.dashboard import charts, pages, stuck, tiles
 from lanelog.dashboard.access import Access
@@ -32,7 +32,7 @@ from lanelog.dashboard.guard import Guard
 from lanelog.dashboard.handler_times import HandlerHistory
 from lanelog.dashboard.jobs import Jobs
 from lanelog.dashboard.live import Fragment, Streams, WebPace
-from lanelog.dashboard.looks import SharedLook
+from lanelog.dashboard.looks import SharedLook, SharedLooks
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.rendering import Renderer, trouble
 from lanelog.dashboard.samples import SPAN, Samples
@@ -45,6 +45,8 @@ FRESH: Final = 2.0
 """Seconds for which all open pages get the same answer."""
 REFRESH: Final = 10
 """Seconds after which a page that changes reloads itself, where it can have no stream of events."""
+COUNTED: Final = 20_000
+"""Dead letters that are counted by their reasons, for a page."""
 TILES: Final = 3600
 """Seconds that the curves of the front page show."""
 _SPANS: Final = {"1": 3600, "6": SPAN}
@@ -130,6 +132,7 @@ class _Site:
     _live: bool
     _streams: Streams = field(init=False)
     _status: SharedLook[Status] = field(init=False)
+    _letters: SharedLooks[tuple[str, str | None], DeadLetterCounts] = field(init=False)
     _samples: Samples = field(init=False)
     _history: HandlerHistory = field(init=False)
     _jobs: Jobs = field(init=False, factory=Jobs)
@@ -137,6 +140,7 @@ class _Site:
 
     def __attrs_post_init__(self) -> None:
         self._status = SharedLook(lambda before: self._admin.status(since=before or _NOTHING_SEEN), FRESH)
+        self._letters = SharedLooks(lambda at: self._admin.count_dead_letters(*at, most=COUNTED), FRESH)
         self._samples = Samples(self._status, self._pace.sample)
         self._history = HandlerHistory(self._admin)
         self._streams = Streams(self._pace)
@@ -144,7 +148,7 @@ class _Site:
 
     def application(self) -> ASGIApp:
         """Return the routes."""
-        acting = ActionHandlers(self._admin, self._access, self._renderer, self._status, self._jobs, self._streams)
+        acting = ActionHandlers(self._admin, self._access, self._renderer, self._changed, self._jobs, self._streams)
         routes = [
             Route("/", self._front, methods=["GET"]),
             Route("/charts", self._charts, methods=["GET"]),
@@ -166,6 +170,10 @@ class _Site:
             exception_handlers={LanelogError: self._renderer.failed, TooMuch: _too_much},
             lifespan=self._lifespan,
         )
+
+    def _changed(self) -> None:
+        self._status.forget()
+        self._letters.forget()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -264,6 +272,7 @@ class _Site:
                 fields=dict(request.query_params),
                 mask=self._mask,
                 status=self._status,
+                counted=self._letters,
                 rates=self._samples.rates,
                 jobs=self._jobs,
             )

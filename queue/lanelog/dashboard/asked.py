@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from lanelog._places import GroupTopic
 from lanelog._text import age, moment
-from lanelog.admin import Admin, Status
+from lanelog.admin import Admin, DeadLetterCounts, Status
 from lanelog.dashboard.jobs import Jobs
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.views import WebCell, WebPage
@@ -26,6 +26,8 @@ class Asked:
     mask: Mask | None
     status: Callable[[], Status]
     """The shared look at the whole log: groups of all topics cost a look at all lanes."""
+    counted: Callable[[tuple[str, str | None]], DeadLetterCounts]
+    """The shared count of the dead letters of a topic, and of one group unless it is None."""
     rates: Callable[[], Mapping[GroupTopic, tuple[float, float]]]
     """What was published and settled in a second, by group, where two samples know."""
     jobs: Jobs

@@ -24,7 +24,7 @@ from lanelog._database.fork import register_shared
 from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
 from lanelog.admin import Admin, HistoryInfo
-from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 BUCKETS: Final = 60
 SAMPLE: Final = 200
@@ -33,6 +33,10 @@ EVERY: Final = 15.0
 """Seconds for which an answer is kept."""
 OVER: Final = timedelta(seconds=60)
 """A bucket is read again until its end is so long ago: rows are committed some time after the messages ended."""
+WAIT: Final = 3.0
+"""Seconds for which a page waits for a read. It is shown without, or with the last answer."""
+AWAY: Final = 60.0
+"""Seconds for which nothing is read after the database could not be asked."""
 SPANS: Final = 50
 """Spans of groups that are kept in memory: those that were asked for last."""
 _SKIPPED: Final = "skipped"
@@ -97,14 +101,17 @@ class _Span:
 class HandlerHistory:
     """Reads the history of groups for charts, and keeps what it has read. Thread-safe.
 
-    A read that fails leaves the last answer. Who comes while another thread reads the same gets the last answer, too:
-    with the database away, one thread waits for it, and not all.
+    A read that fails leaves the last answer. Who comes while a thread reads the same gets the last answer, too. Reads
+    have threads of their own: with the database away, one takes as long as a publish may, and no page waits for that.
     """
 
     _admin: Admin
     _clock: Callable[[], float] = time.monotonic
+    _wait: float = WAIT
     _spans: OrderedDict[tuple[GroupTopic, float], _Span] = field(init=False, factory=OrderedDict)
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
+    _away_until: float = field(init=False, default=0.0)
+    """When it is asked again after the database was away."""
 
     def __attrs_post_init__(self) -> None:
         register_shared(self)
@@ -121,17 +128,32 @@ class HandlerHistory:
             self._spans.move_to_end((at, seconds))
             while len(self._spans) > SPANS:
                 self._spans.popitem(last=False)
-        if self._clock() >= span.until and span.lock.acquire(blocking=False):
+        now = self._clock()
+        if now >= span.until and now >= self._away_until and span.lock.acquire(blocking=False):
+            reader = threading.Thread(
+                target=self._refresh, args=(span, at, seconds), name="lanelog-dashboard-times", daemon=True
+            )
             try:
-                span.answer = self._read(span, at, seconds)
-            except ConfigurationError:  # the group has gone
-                span.answer = None
-            except LanelogError as exc:
-                log.debug("sample.failed", error=str(exc))
-            finally:
-                span.until = self._clock() + EVERY
+                reader.start()
+            except RuntimeError:  # the process has no thread left
                 span.lock.release()
+                raise
+            reader.join(self._wait)
         return span.answer
+
+    def _refresh(self, span: _Span, at: GroupTopic, seconds: float) -> None:
+        """Read a span, whose lock is held, and release it."""
+        try:
+            span.answer = self._read(span, at, seconds)
+        except ConfigurationError:  # the group has gone
+            span.answer = None
+        except LanelogError as exc:
+            log.debug("sample.failed", error=str(exc))
+            if isinstance(exc, DatabaseError):
+                self._away_until = self._clock() + AWAY
+        finally:
+            span.until = self._clock() + EVERY
+            span.lock.release()
 
     def _read(self, span: _Span, at: GroupTopic, seconds: float) -> HandlerTimes | None:
         now = self._admin.now()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lanelog._reasons import takes
 from lanelog._text import plural, shown
 from lanelog.admin import DeadLetterCounts, DeadLetterInfo, DeadLetterPage, DeadLetterReason
 from lanelog.dashboard.actions import button, whole
@@ -28,7 +29,7 @@ def dead_letters(asked: Asked) -> WebPage:
         return _topics(asked)
     chosen = {name: asked.fields[name] for name in ("group", "reason", "prefix") if asked.fields.get(name)}
     here = {"topic": topic, **chosen}
-    counted = asked.admin.count_dead_letters(topic, chosen.get("group"))
+    counted = asked.counted((topic, chosen.get("group")))
     found = asked.admin.dead_letter_page(
         topic,
         chosen.get("group"),
@@ -62,7 +63,7 @@ def _title(chosen: dict[str, str], counted: DeadLetterCounts) -> str:
     if "prefix" in chosen:
         return f"Those whose keys begin with {chosen['prefix']}"
     reason = chosen.get("reason")
-    total = sum(each.count for each in counted.reasons if reason in (None, each.reason, each.name))
+    total = sum(each.count for each in counted.reasons if takes(reason, each.reason))
     return plural(total, "dead letter") if counted.complete else f"At least {plural(total, 'dead letter')}"
 
 

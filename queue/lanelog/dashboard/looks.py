@@ -1,13 +1,14 @@
-"""The dashboard's looks at the whole log, shared by all who watch: one at a time, and none while the last is fresh.
+"""The dashboard's looks at much of the log, shared by all who watch: one at a time, and none while the last is fresh.
 
-Owns the last answer. Twenty browsers that refresh the front page cost the database what one does.
+Owns the last answers. Twenty browsers that refresh the front page cost the database what one does.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from attrs import define, field
@@ -16,11 +17,14 @@ from lanelog._database.fork import register_shared
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 PATIENCE: Final = 20
 """An answer is kept for the time that its look took, multiplied by this: looks take a twentieth of the time."""
 OLDEST: Final = 60.0
 """The most seconds for which an answer is kept."""
+PLACES: Final = 50
+"""Answers that are kept of looks at one place each: those that were asked for last."""
 
 
 @define(eq=False)
@@ -73,3 +77,34 @@ class SharedLook(Generic[T]):
         """Ask again at the next call: something was changed."""
         with self._lock:
             self._until = 0.0
+
+
+@define(eq=False)
+class SharedLooks(Generic[K, T]):
+    """A `SharedLook` for each place that somebody looks at, such as a topic. Thread-safe."""
+
+    _ask: Callable[[K], T]
+    _fresh: float
+    _lock: threading.Lock = field(init=False, factory=threading.Lock)
+    _looks: OrderedDict[K, SharedLook[T]] = field(init=False, factory=OrderedDict)
+
+    def __attrs_post_init__(self) -> None:
+        register_shared(self)
+
+    def abandon(self) -> None:
+        """Forget, in a forked child, what the parent's threads hold."""
+        self._lock = threading.Lock()
+
+    def __call__(self, place: K) -> T:
+        """Return the answer of one place."""
+        with self._lock:
+            look = self._looks.setdefault(place, SharedLook(lambda _: self._ask(place), self._fresh))
+            self._looks.move_to_end(place)
+            while len(self._looks) > PLACES:
+                self._looks.popitem(last=False)
+        return look()
+
+    def forget(self) -> None:
+        """Ask again at the next call of each place: something was changed."""
+        with self._lock:
+            self._looks.clear()

@@ -1,4 +1,4 @@
-"""The page that searches a topic: keys by their beginning, messages by their id, or by text in id or payload.
+"""The page that searches a topic: keys by their beginning, messages by their id, and by text in id or payload.
 
 Owns the bounds of a search, and says how far it looked. An id is looked up in the index of each lane. Text has no
 index: the newest messages of a few lanes are read for it. A payload is searched as the mask shows it: a search must not
@@ -23,7 +23,7 @@ KEYS: Final = 50
 MESSAGES: Final = 40
 """Messages of one lane that are searched: the newest ones."""
 BYTES: Final = 16 * 1024 * 1024
-"""Bytes of payloads after which a search ends."""
+"""Bytes of payloads after which a search ends, behind the lane in which it reaches them."""
 FOUND: Final = 50
 """Messages that are shown."""
 LANES: Final = 10_000
@@ -36,7 +36,7 @@ _IN_LOG: Final = "Messages that are not in the log yet, or not any more, are not
 
 
 def search(asked: Asked) -> WebPage:
-    """Keys that begin so; of them the messages with this id, or with this text in their id or payload."""
+    """Keys that begin so; of them the messages with this id, and with this text in their id or payload."""
     topic, prefix, wanted, text = (asked.fields.get(name, "") for name in ("topic", "prefix", "id", "text"))
     topic, wanted = topic.strip(), wanted.strip()  # no topic and no id has white space at its ends
     fields = (
@@ -49,12 +49,13 @@ def search(asked: Asked) -> WebPage:
         return WebPage(title="Search", lead="Choose a topic.", fields=fields)
     about = asked.admin.topic(topic)  # refuses one that does not exist, and suggests a name
     if wanted and not prefix:
-        sheet = _of_id(asked, topic, wanted, about.lanes)
+        sheet = _of_id(asked, topic, wanted, text, about.lanes)
     else:
         keys = asked.admin.key_names(topic, prefix, limit=KEYS + 1)
         more, keys = len(keys) > KEYS, keys[:KEYS]
         if wanted:
-            sheet = _named(asked, topic, keys, wanted, f"{plural(len(keys), 'lane')} whose key begins so", more=more)
+            looked = f"{plural(len(keys), 'lane')} whose key begins so"
+            sheet = _named(asked, topic, keys, wanted, text, looked, more=more)
         elif text:
             sheet = _containing(asked, topic, keys, text, more=more)
         else:
@@ -75,26 +76,34 @@ def _keys(topic: str, keys: list[str], groups: Sequence[str], *, more: bool) -> 
     return WebSheet(title=plural(len(keys), "key"), columns=columns, rows=rows, note=note)
 
 
-def _of_id(asked: Asked, topic: str, wanted: str, lanes: int) -> WebSheet:
+def _of_id(asked: Asked, topic: str, wanted: str, text: str, lanes: int) -> WebSheet:
     """Look an id up in all lanes of a topic, or in the first ones of very many."""
     keys = asked.admin.keys_of(topic, wanted, limit=LANES)
     looked = f"the first {LANES:,} of {lanes:,} lanes" if lanes > LANES else f"all {plural(lanes, 'lane')}"
-    sheet = _named(asked, topic, keys[:FOUND], wanted, looked, more=lanes > LANES)
+    sheet = _named(asked, topic, keys[:FOUND], wanted, text, looked, more=lanes > LANES)
     if len(keys) <= FOUND:
         return sheet
-    return evolve(sheet, note=f"{sheet.note} {len(keys):,} lanes have such a message: the first {FOUND} are shown.")
+    did = "searched for the text" if text else "shown"
+    return evolve(sheet, note=f"{sheet.note} {len(keys):,} lanes have such a message: the first {FOUND} are {did}.")
 
 
-def _named(asked: Asked, topic: str, keys: list[str], wanted: str, looked: str, *, more: bool) -> WebSheet:
-    """Show the messages with this id in some lanes. An id is unique in its lane only."""
+def _named(asked: Asked, topic: str, keys: list[str], wanted: str, text: str, looked: str, *, more: bool) -> WebSheet:
+    """Show the messages with this id in some lanes, and with this text if there is one.
+
+    An id is unique in its lane only.
+    """
     found = (asked.admin.message(topic, key, id=wanted) for key in keys)
-    rows = [_row(asked, each) for each in found if each is not None]
-    note = f"Looked for this id in {looked}.{_MORE if more else ''} {_IN_LOG}"
+    rows = [_row(asked, each) for each in found if each is not None and (not text or _where(asked, each, text))]
+    what = "this id, and in its message for this text," if text else "this id"
+    note = f"Looked for {what} in {looked}.{_MORE if more else ''} {_IN_LOG}"
     return WebSheet(title=plural(len(rows), "message"), columns=_COLUMNS, rows=rows, note=note)
 
 
 def _containing(asked: Asked, topic: str, keys: list[str], text: str, *, more: bool) -> WebSheet:
-    """Read the newest messages of some lanes, the newest of each lane first, for this text."""
+    """Read the newest messages of some lanes, the newest of each lane first, for this text.
+
+    It ends between two lanes only: those of a lane are read from the oldest on, and the newest must not be missed.
+    """
     rows: list[tuple[Texts | WebButton, ...]] = []
     read = lanes = size = 0
     for key in keys:
@@ -106,12 +115,10 @@ def _containing(asked: Asked, topic: str, keys: list[str], text: str, *, more: b
             read, size = read + 1, size + each.payload_bytes
             if where := _where(asked, each, text):
                 here.append((*_row(asked, each), where))
-            if size >= BYTES:
-                break
         rows += here[::-1]
     note = f"Looked at {plural(read, 'message')}: the newest {MESSAGES} at most of each of {plural(lanes, 'lane')}."
     if size >= BYTES:
-        note += f" It ended there, after {BYTES >> 20} MiB of payloads."
+        note += f" It ended there, after {size >> 20} MiB of payloads."
     elif len(rows) >= FOUND:
         note += f" It ended there, with {FOUND} messages found."
     note += f"{_MORE if more or lanes < len(keys) else ''} {_IN_LOG}"

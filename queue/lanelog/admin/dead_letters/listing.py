@@ -13,7 +13,7 @@ from attrs import define, frozen
 
 from lanelog._checks import check_integer
 from lanelog._places import GroupTopic
-from lanelog._reasons import ERROR_MAX, REASON_MAX, is_name, is_named, names_of, reason_of
+from lanelog._reasons import ERROR_MAX, REASON_MAX, names_of, reason_of, takes
 from lanelog.admin.dead_letters.selection import check_reason, meant
 from lanelog.admin.lookup.arguments import check_text, limit_of, offset_of, optional
 from lanelog.admin.lookup.known import known_group, known_topic, read
@@ -46,8 +46,10 @@ WHERE m.topic = %s AND m.failed_group <> '' AND d.message_offset IS NULL
       AND (%s = '' OR m.original_topic = %s) AND (%s = '' OR m.failed_group = %s)
 """
 
+# The rest of a lane, and the lanes behind it. With `key >= k AND (key > k OR offset > o)`, which says the same, the
+# servers read the lane from its start for each page.
 _BEHIND = """
-      AND m.partition_key >= %s AND (m.partition_key > %s OR m.`offset` > %s)
+      AND (m.partition_key = %s AND m.`offset` > %s OR m.partition_key > %s)
       AND LEFT(m.partition_key, CHAR_LENGTH(%s)) = %s
 ORDER BY m.partition_key, m.`offset` LIMIT %s
 """
@@ -106,7 +108,7 @@ class Chosen:
 
     def takes(self, reason: str) -> bool:
         """Return whether dead letters with this reason are listed."""
-        return self.reason in {None, reason} or (is_name(self.reason) and is_named(reason, self.reason))
+        return takes(self.reason, reason)
 
 
 def page(database: Database, topic: str, chosen: Chosen, *, limit: int, most: int = MOST_MAX) -> DeadLetterPage:
@@ -193,7 +195,7 @@ def _behind(database: Database, topic: str, chosen: Chosen, sql: str, size: int)
         key, offset = chosen.after[1:] if begin and chosen.after else ("", 0)
         rows: list[tuple[Any, ...]] | None = None
         while rows is None or len(rows) == size:
-            args = (each, original, original, group, group, key, key, offset, beginning, beginning, size)
+            args = (each, original, original, group, group, key, offset, key, beginning, beginning, size)
             rows = read(database, _query, "reading dead letters", sql, args)
             yield from rows
             if rows:
@@ -211,7 +213,7 @@ def _known(cx: Executor, topic: str, group: str | None) -> tuple[list[str], str]
     """
     where, original = holders(cx, topic)
     if group is not None and original:
-        one = ((each, original, original, group, group, "", "", 0, "", "", 1) for each in where)
+        one = ((each, original, original, group, group, "", 0, "", "", "", 1) for each in where)
         if not any(cx.query(LETTERS, args) for args in one):
             known_group(cx, GroupTopic(topic=original, group=group))
     return where, original

@@ -36,12 +36,12 @@ def members(
         check_names(at)
     elif topic is not None or group is not None:
         raise ConfigurationError("members are listed of one group on one topic, or of all: give both names or neither")
-    for each in after or ():
-        check_name("after", each)
+    if after is not None:
+        _check_after(after, at)
 
     def look() -> list[MemberInfo]:
         with database.snapshot() as cx:
-            rows = _rows(cx, at, after or _FIRST, limit, database.tables_version)
+            rows = _rows(cx, at, _FIRST if after is None else after, limit, database.tables_version)
             server = granting(cx, (row for _, row in rows))
             lanes = leases.counts_of_owners(cx, [(place, row.owner) for place, row in rows])
         return [
@@ -50,6 +50,15 @@ def members(
         ]
 
     return repeated(database, look, "reading members")
+
+
+def _check_after(after: object, at: GroupTopic | None) -> None:
+    if not isinstance(after, tuple) or len(after) != len(_FIRST):
+        raise ConfigurationError("after must be a tuple of a topic, a group and a name")
+    for each in after:
+        check_name("after", each)
+    if at is not None and GroupTopic(topic=after[0], group=after[1]) != at:
+        raise ConfigurationError(f"after must name a member of group {at.group} of topic {at.topic}")
 
 
 def _rows(

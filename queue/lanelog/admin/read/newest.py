@@ -1,8 +1,11 @@
 """The newest messages of a topic, over its lanes.
 
-Owns which messages these are, by the time at which their rows were inserted. It never falls within a lane, so the
-newest ones of a lane are its last ones. Reads when the last message of each lane was inserted, and then no more
-messages than are wanted at a time, fewer than a dozen times.
+Owns which messages these are, by the time at which their rows were inserted. While one clock gives that time, it does
+not fall within a lane, so the newest ones of a lane are its last ones. After a failover to a server whose clock is
+behind, it may fall: until that clock has caught up, messages of a lane may be missing.
+
+Reads when the last message of each lane was inserted, and then no more messages than are wanted at a time, fewer than a
+dozen times.
 """
 
 from __future__ import annotations
