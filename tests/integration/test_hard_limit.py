@@ -173,10 +173,29 @@ def test_a_log_that_stands_still_does_not_hold_up_the_end(fleet: Fleet, lanelog_
     """What goes back is written before anything is logged."""
     lanelog_client.publish_many("t", [("a", HANG), ("b", b"{}")])
     program = fleet.start(
-        "hanging", "hanging.py", options={"workers": 1, "hard_time_limit": LIMIT}, **{"log stands still": True}
+        "hanging", "hanging.py", options={"workers": 1, "hard_time_limit": LIMIT}, **{"log stands still": 0.5}
     )
     assert program.ended(within=30) == 3
     assert attempts(lanelog_client, 2) == {("a", 1): 2, ("b", 1): 1}
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"visibility_timeout": 1.0, "max_handler_time": LIMIT + 0.1},
+        {"visibility_timeout": LIMIT + 0.1, "auto_extend": False},
+    ],
+    ids=["max_handler_time", "visibility_timeout"],
+)
+def test_no_other_handler_begins_before_the_process_has_ended(
+    fleet: Fleet, lanelog_client: Client, times: dict[str, Any]
+) -> None:
+    """The time at which it would be abandoned passes meanwhile, because the application's log stands still."""
+    lanelog_client.publish("t", "a", HANG)
+    program = hanging(fleet, options={"workers": 1, **times}, **{"log stands still": 2.0})
+    seen = Record()
+    with lanelog_client.subscribe("t", "g", lambda m: seen((m.attempt, program.popen.poll()))):
+        assert seen.wait(1, within=20) == [(2, 3)]
 
 
 def test_handlers_below_the_limit_end_nothing(lanelog_client: Client) -> None:
@@ -196,5 +215,15 @@ def test_handlers_below_the_limit_end_nothing(lanelog_client: Client) -> None:
 
 def test_a_limit_beyond_the_time_at_which_a_handler_is_abandoned_is_refused(lanelog_client: Client) -> None:
     """It would never be reached."""
-    with pytest.raises(ConfigurationError, match=r"^hard_time_limit \(61\) must be at most max_handler_time \(60\), "):
-        lanelog_client.subscribe("t", "g", print, hard_time_limit=61, max_handler_time=60)
+    for limit, options, why in (
+        (61, {"max_handler_time": 60}, "less than max_handler_time (60), at which a handler is abandoned"),
+        (60, {"max_handler_time": 60}, "less than max_handler_time (60), at which a handler is abandoned"),
+        (
+            2,
+            {"visibility_timeout": 2, "auto_extend": False},
+            "less than visibility_timeout (2), at which a handler is abandoned without auto_extend",
+        ),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            lanelog_client.subscribe("t", "g", print, hard_time_limit=limit, **options)
+        assert str(raised.value) == f"hard_time_limit ({limit}) must be {why}"

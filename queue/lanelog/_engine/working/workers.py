@@ -192,8 +192,13 @@ class Workers:
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
                 attempt.deadline = min(now + self.config.visibility_timeout, longest)
-            else:
+            elif not self._ends_process(attempt, now):
                 self._abandon(worker, member, attempt, now)
+
+    def _ends_process(self, attempt: Attempt, now: float) -> bool:
+        """Whether the process ends because of an attempt: its lane must stay until the handler is gone."""
+        limit = self.config.hard_time_limit
+        return attempt.hung is not None or (limit is not None and now - attempt.started >= limit)
 
     def cut_off(self) -> None:
         """Abandon the threads whose messages went back. They end with their handlers, or with the process."""
