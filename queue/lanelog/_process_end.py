@@ -34,7 +34,7 @@ STATUS: Final = 3
 WRITES: Final = 5.0
 """The longest wait, in seconds, until what goes back is written."""
 LOGS: Final = 2.0
-"""The longest time, in seconds, for the last lines of the log."""
+"""The longest time, in seconds, for the last lines of the log. It begins when all is written, or when `WRITES` end."""
 _LOOK: Final = 0.02
 """Seconds between two looks whether all is written."""
 
@@ -82,11 +82,13 @@ def _end(subscriptions: Sequence[Participant]) -> None:
     began = time.monotonic()
     try:
         # Whatever hangs below, as a log handler whose lock a handler holds.
-        threading.Thread(target=_end_at, args=(began + WRITES + LOGS,), name="lanelog-ends", daemon=True).start()
+        logs = threading.Event()
+        threading.Thread(target=_end_without, args=(logs,), name="lanelog-ends", daemon=True).start()
         for each in subscriptions:
             each.give_back()
         while not (written := all(each.given_back() for each in subscriptions)) and time.monotonic() < began + WRITES:
             time.sleep(_LOOK)
+        logs.set()
         for each in subscriptions:
             each.report()
         log.error("process.ends", status=STATUS, written=written, seconds=round(time.monotonic() - began, 1))
@@ -98,8 +100,10 @@ def _end(subscriptions: Sequence[Participant]) -> None:
         os._exit(STATUS)
 
 
-def _end_at(at: float) -> None:
-    time.sleep(max(0.0, at - time.monotonic()))
+def _end_without(logs: threading.Event) -> None:
+    """End the process without its last lines, if they take too long."""
+    logs.wait(WRITES)
+    time.sleep(LOGS)
     os._exit(STATUS)
 
 
