@@ -49,9 +49,9 @@ class Workload:
     """The process, as its host or its container numbers it."""
     workers: int
     busy: int
-    """Workers in a handler."""
+    """Workers in a handler, and those that wait because a quarantined message runs alone or is about to."""
     quiet: float
-    """Seconds since a handler last began. If all workers are busy, none has ended for so long."""
+    """Seconds since a handler, or such a wait, last began. If all workers are busy, none has ended for so long."""
     longest: float
     """Seconds of the longest handler that ended in this subscription since its start."""
     patience: float
