@@ -413,7 +413,7 @@ def test_the_page_of_a_server_that_takes_no_writes_ends_no_process(lanelog_clien
 
 def test_hostile_names_and_stacks_stay_text(lanelog_client: Client, raw: Any) -> None:
     """In each field of a row, on the page as on a terminal."""
-    hostile = "</pre><script>alert(1)</script>\"'><img src=x>\x1b[2J"
+    hostile = "</pre><script>alert(1)</script>\"'><img src=x>\x1b[2J\udc80"
     lanelog_client.subscribe("t", "g", accept, lease_duration=3600.0, lease_renewal=1800.0)
     found = eventually(lambda: workload(lanelog_client))
     run = RunningHandler(topic=hostile, key=hostile, offset=1, seconds=40.0, stack=f"{hostile}\n{hostile}")
@@ -421,6 +421,7 @@ def test_hostile_names_and_stacks_stay_text(lanelog_client: Client, raw: Any) ->
     rows(raw, REWRITE, hung.dumped())
     page = Visitor(dashboard(lanelog_client)).get("/members").text
     assert "&lt;script&gt;alert(1)" in page
+    assert "kill -KILL" not in page  # no command is made of such a host
     assert not re.search("<script|<img", page)
     lines = cli_read._stacks(lanelog_client.admin.members("t", "g"))
     assert len(lines) == 5
