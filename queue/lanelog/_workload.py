@@ -118,7 +118,7 @@ def parsed(text: str) -> Workload | None:
 
 
 def _text(value: object) -> str:
-    """Return a text of a row. A lone surrogate, as of a file name, is escaped: no page and no terminal can encode it."""
+    """Return a text of a row. A lone surrogate, as of a file name, is escaped: no page can encode it."""
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
