@@ -21,22 +21,24 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 STATUS: Final = 3
 """Exit status of a process that ended because handlers hung."""
 WRITES: Final = 5.0
 """The longest wait, in seconds, until what goes back is written."""
 LOGS: Final = 2.0
-"""The longest time, in seconds, for the last lines of the log."""
+"""The longest time, in seconds, for the last lines of the log. It begins when all is written, or when `WRITES` end."""
 _LOOK: Final = 0.02
 """Seconds between two looks whether all is written."""
+
+_T = TypeVar("_T")
 
 log = get_logger("worker")
 
@@ -82,13 +84,18 @@ def _end(subscriptions: Sequence[Participant]) -> None:
     began = time.monotonic()
     try:
         # Whatever hangs below, as a log handler whose lock a handler holds.
-        threading.Thread(target=_end_at, args=(began + WRITES + LOGS,), name="lanelog-ends", daemon=True).start()
+        logs = threading.Event()
+        threading.Thread(target=_end_without, args=(logs,), name="lanelog-ends", daemon=True).start()
+        errors: list[Exception] = []  # an error in one subscription must not stop the others
         for each in subscriptions:
-            each.give_back()
-        while not (written := all(each.given_back() for each in subscriptions)) and time.monotonic() < began + WRITES:
+            _try(each.give_back, errors)
+        while not (written := _all_given_back(subscriptions, errors)) and time.monotonic() < began + WRITES:
             time.sleep(_LOOK)
+        logs.set()
         for each in subscriptions:
-            each.report()
+            _try(each.report, errors)
+        for error in {str(each): each for each in errors}.values():
+            log.error("process.end_failed", exc_info=error)
         log.error("process.ends", status=STATUS, written=written, seconds=round(time.monotonic() - began, 1))
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # closed, or replaced by something else
@@ -98,8 +105,22 @@ def _end(subscriptions: Sequence[Participant]) -> None:
         os._exit(STATUS)
 
 
-def _end_at(at: float) -> None:
-    time.sleep(max(0.0, at - time.monotonic()))
+def _all_given_back(subscriptions: Sequence[Participant], errors: list[Exception]) -> bool:
+    return all(_try(each.given_back, errors) for each in subscriptions) and not errors
+
+
+def _try(step: Callable[[], _T], errors: list[Exception]) -> _T | None:
+    try:
+        return step()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the process ends
+        errors.append(error)
+        return None
+
+
+def _end_without(logs: threading.Event) -> None:
+    """End the process without its last lines, if they take too long."""
+    logs.wait(WRITES)
+    time.sleep(LOGS)
     os._exit(STATUS)
 
 

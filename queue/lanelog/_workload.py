@@ -49,9 +49,9 @@ class Workload:
     """The process, as its host or its container numbers it."""
     workers: int
     busy: int
-    """Workers in a handler."""
+    """Workers in a handler, and those that wait because a quarantined message runs alone or is about to."""
     quiet: float
-    """Seconds since a handler last began. If all workers are busy, none has ended for so long."""
+    """Seconds since a handler, or such a wait, last began. If all workers are busy, none has ended for so long."""
     longest: float
     """Seconds of the longest handler that ended in this subscription since its start."""
     patience: float
@@ -94,7 +94,7 @@ def parsed(text: str) -> Workload | None:
     try:
         found = json.loads(text)
         return Workload(
-            host=str(found["host"]),
+            host=_text(found["host"]),
             pid=int(_usable(found["pid"], least=1)),  # `kill -1` would end all processes
             workers=int(_usable(found["workers"])),
             busy=int(_usable(found["busy"])),
@@ -104,17 +104,22 @@ def parsed(text: str) -> Workload | None:
             pool_waits=int(_usable(found.get("pool_waits", 0))),
             handlers=tuple(
                 RunningHandler(
-                    topic=str(each["topic"]),
-                    key=str(each["key"]),
+                    topic=_text(each["topic"]),
+                    key=_text(each["key"]),
                     offset=int(each["offset"]),
                     seconds=float(_usable(each["seconds"])),
-                    stack=str(each["stack"]),
+                    stack=_text(each["stack"]),
                 )
                 for each in found["handlers"]
             ),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+
+
+def _text(value: object) -> str:
+    """Return a text of a row. A lone surrogate, as of a file name, is escaped: no page can encode it."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _usable(number: float, *, least: int = 0) -> float:

@@ -226,10 +226,13 @@ class SubscriptionConfig:
             raise ConfigurationError(
                 f"lease_renewal ({self.lease_renewal:g}) must be less than lease_duration ({self.lease_duration:g})"
             )
-        if self.hard_time_limit is not None and self.auto_extend and self.hard_time_limit > self.max_handler_time:
+        abandoned = "max_handler_time" if self.auto_extend else "visibility_timeout"
+        longest = self.max_handler_time if self.auto_extend else self.visibility_timeout
+        if self.hard_time_limit is not None and self.hard_time_limit >= longest:
+            without = "" if self.auto_extend else " without auto_extend"
             raise ConfigurationError(
-                f"hard_time_limit ({self.hard_time_limit:g}) must be at most max_handler_time "
-                f"({self.max_handler_time:g}), at which a handler is abandoned"
+                f"hard_time_limit ({self.hard_time_limit:g}) must be less than {abandoned} ({longest:g}), "
+                f"at which a handler is abandoned{without}"
             )
         if self.lane_concurrency != LANE_CONCURRENCY and self.order is not Order.CONCURRENT:
             raise ConfigurationError(f"lane_concurrency is only for order='concurrent'; order is {self.order.value!r}")

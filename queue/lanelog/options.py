@@ -113,7 +113,8 @@ class SubscriptionOptions(TypedDict, total=False):
     """The longest time for which a delivery is extended automatically. Default: 3,600 s."""
     hard_time_limit: Duration | None
     """End this process, with exit status 3, when a handler has run for so long. Its attempt counts, as after a crash.
-    What other handlers of the process have goes back uncounted. At most `max_handler_time`. None: never. Default: None.
+    What other handlers of the process have goes back uncounted. Less than `max_handler_time`, and without
+    `auto_extend` less than `visibility_timeout`. None: never. Default: None.
     """
     unhealthy_after: Duration | None
     """Make `/livez` and `client.health().live` fail when the workers have hung for so long: all are busy, and none has

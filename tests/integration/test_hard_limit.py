@@ -54,7 +54,7 @@ def test_only_the_handler_that_hangs_counts_an_attempt(fleet: Fleet, lanelog_cli
     """The process ends with status 3, and says where it stood. What another thread ran goes back, and what waited."""
     lanelog_client.publish_many("t", [("a", HANG), ("a", b"{}"), *((key, b"{}") for key in "wxyz")])
     program = hanging(fleet, options={"workers": 1})
-    began = time.monotonic()
+    (began,) = (line.at for line in program.said("hangs"))
     assert program.ended(within=20) == _process_end.STATUS == 3
     assert LIMIT - 0.5 < time.monotonic() - began < LIMIT + _process_end.WRITES
     (hung,) = logged(program, "handler.hung")
@@ -73,9 +73,9 @@ def test_only_the_handler_that_hangs_counts_an_attempt(fleet: Fleet, lanelog_cli
 def test_what_runs_beside_it_goes_back_whosoever_it_is(fleet: Fleet, lanelog_client: Client) -> None:
     """Of the same subscription, of one of another client, and pulled. One second younger is no hanging handler."""
     lanelog_client.publish("t", "a", HANG)
-    program = hanging(fleet, hangs=2, beside={"workers": 2})
+    program = hanging(fleet, hangs=2, beside={"workers": 2}, options={"hard_time_limit": 5.0})
     program.said("ready")
-    assert not threading.Event().wait(LIMIT / 2)
+    assert not threading.Event().wait(1)
     lanelog_client.publish("t", "b", HANG)
     program.said("hangs", count=4)
     assert program.ended(within=20) == 3
@@ -123,21 +123,22 @@ def test_what_it_acked_before_stays_acked(fleet: Fleet, lanelog_client: Client) 
     assert attempts(lanelog_client, 1) == {("a", 2): 1}
 
 
-def test_after_its_last_attempt_it_is_a_dead_letter(fleet: Fleet, lanelog_client: Client) -> None:
+@pytest.mark.parametrize("most", [1, 2])
+def test_after_its_last_attempt_it_is_a_dead_letter(fleet: Fleet, lanelog_client: Client, most: int) -> None:
     """As one that kills its process: the last attempt runs alone, and history has each outcome once."""
-    options = {"retry": 2, "history": True}
+    options, seen = {"retry": most, "history": True}, Record()
     lanelog_client.publish_many("t", [("a", HANG), ("b", b"{}")])
-    program = hanging(fleet, options={"workers": 1, **options})
-    assert program.ended(within=20) == 3
-    again = fleet.start("again", "hanging.py", options={"workers": 1, "hard_time_limit": LIMIT, **options})
-    assert again.ended(within=30) == 3
-    with lanelog_client.subscribe("t", "g", print, **options):
+    for name in ("first", "second")[:most]:
+        program = fleet.start(name, "hanging.py", options={"workers": 1, "hard_time_limit": LIMIT, **options})
+        assert program.ended(within=30) == 3
+    with lanelog_client.subscribe("t", "g", lambda m: seen(m.key), **options):
         left = eventually(lambda: rows if len(rows := lanelog_client.admin.history("t", "g")) == 2 else None, within=20)
+    assert "a" not in seen.items
     (letter,) = lanelog_client.admin.dead_letters("t_dlq")
     why = "its handler hung, and its process ended: hard_time_limit is 2 s"
-    assert (letter.key, letter.failure_count, letter.last_error) == ("a", 2, why)
+    assert (letter.key, letter.failure_count, letter.last_error) == ("a", most, why)
     assert {(each.key, str(each.outcome), each.attempts) for each in left} == {
-        ("a", "lock_expired", 2),
+        ("a", "lock_expired", most),
         ("b", "success", 1),
     }
 
@@ -169,13 +170,32 @@ def test_a_server_that_stands_still_does_not_hold_up_the_end(fleet: Fleet, lanel
 
 
 def test_a_log_that_stands_still_does_not_hold_up_the_end(fleet: Fleet, lanelog_client: Client) -> None:
-    """What goes back is written before anything is logged."""
+    """What goes back is written before anything is logged. From then on, the log has `LOGS` seconds."""
     lanelog_client.publish_many("t", [("a", HANG), ("b", b"{}")])
-    program = fleet.start(
-        "hanging", "hanging.py", options={"workers": 1, "hard_time_limit": LIMIT}, **{"log stands still": True}
-    )
+    program = hanging(fleet, options={"workers": 1}, **{"log stands still": 0.5})
+    began = time.monotonic()
     assert program.ended(within=30) == 3
+    assert time.monotonic() - began < LIMIT + 0.5 + 2
     assert attempts(lanelog_client, 2) == {("a", 1): 2, ("b", 1): 1}
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"visibility_timeout": 1.0, "max_handler_time": LIMIT + 0.1},
+        {"visibility_timeout": LIMIT + 0.1, "auto_extend": False},
+    ],
+    ids=["max_handler_time", "visibility_timeout"],
+)
+def test_no_other_handler_begins_before_the_process_has_ended(
+    fleet: Fleet, lanelog_client: Client, times: dict[str, Any]
+) -> None:
+    """The time at which it would be abandoned passes meanwhile, because the application's log stands still."""
+    lanelog_client.publish("t", "a", HANG)
+    program = hanging(fleet, options={"workers": 1, **times}, **{"log stands still": 2.0})
+    seen = Record()
+    with lanelog_client.subscribe("t", "g", lambda m: seen((m.attempt, program.popen.poll()))):
+        assert seen.wait(1, within=20) == [(2, 3)]
 
 
 def test_handlers_below_the_limit_end_nothing(lanelog_client: Client) -> None:
@@ -195,5 +215,15 @@ def test_handlers_below_the_limit_end_nothing(lanelog_client: Client) -> None:
 
 def test_a_limit_beyond_the_time_at_which_a_handler_is_abandoned_is_refused(lanelog_client: Client) -> None:
     """It would never be reached."""
-    with pytest.raises(ConfigurationError, match=r"^hard_time_limit \(61\) must be at most max_handler_time \(60\), "):
-        lanelog_client.subscribe("t", "g", print, hard_time_limit=61, max_handler_time=60)
+    for limit, options, why in (
+        (61, {"max_handler_time": 60}, "less than max_handler_time (60), at which a handler is abandoned"),
+        (60, {"max_handler_time": 60}, "less than max_handler_time (60), at which a handler is abandoned"),
+        (
+            2,
+            {"visibility_timeout": 2, "auto_extend": False},
+            "less than visibility_timeout (2), at which a handler is abandoned without auto_extend",
+        ),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            lanelog_client.subscribe("t", "g", print, hard_time_limit=limit, **options)
+        assert str(raised.value) == f"hard_time_limit ({limit}) must be {why}"

@@ -22,6 +22,7 @@ from attrs import evolve
 
 import lanelog
 from lanelog import Client, Message, Subscription
+from lanelog._engine.member.isolation import process_isolation
 from lanelog._workload import RunningHandler, parsed
 from lanelog.admin import Problem, Rank, Workload
 from lanelog.cli import _read as cli_read
@@ -412,7 +413,7 @@ def test_the_page_of_a_server_that_takes_no_writes_ends_no_process(lanelog_clien
 
 def test_hostile_names_and_stacks_stay_text(lanelog_client: Client, raw: Any) -> None:
     """In each field of a row, on the page as on a terminal."""
-    hostile = "</pre><script>alert(1)</script>\"'><img src=x>\x1b[2J"
+    hostile = "</pre><script>alert(1)</script>\"'><img src=x>\x1b[2J\udc80"
     lanelog_client.subscribe("t", "g", accept, lease_duration=3600.0, lease_renewal=1800.0)
     found = eventually(lambda: workload(lanelog_client))
     run = RunningHandler(topic=hostile, key=hostile, offset=1, seconds=40.0, stack=f"{hostile}\n{hostile}")
@@ -420,6 +421,7 @@ def test_hostile_names_and_stacks_stay_text(lanelog_client: Client, raw: Any) ->
     rows(raw, REWRITE, hung.dumped())
     page = Visitor(dashboard(lanelog_client)).get("/members").text
     assert "&lt;script&gt;alert(1)" in page
+    assert "kill -KILL" not in page  # no command is made of such a host
     assert not re.search("<script|<img", page)
     lines = cli_read._stacks(lanelog_client.admin.members("t", "g"))
     assert len(lines) == 5
@@ -500,3 +502,29 @@ def test_a_process_whose_workers_hang_for_too_long_is_unhealthy(lanelog_client: 
     assert not found.live
     locked.lock.set()
     eventually(lambda: lanelog_client.health().live)
+
+
+@pytest.mark.thorough
+def test_workers_that_wait_for_a_quarantined_message_are_busy(lanelog_client: Client, raw: Any) -> None:
+    """It hangs where it runs alone, so the process handles nothing: it is unhealthy until the workers go on."""
+    seen, isolation = Record(), process_isolation()
+    assert isolation.enter_alone(lambda: True)
+    try:
+        subscription = lanelog_client.subscribe("t", "g", seen, workers=2, unhealthy_after=60, **BEATS)
+        lanelog_client.publish("t", "a", b"x")
+        eventually(lambda: (w := workload(lanelog_client)) and w.busy == 1)
+        let_pass(subscription, 100)
+        assert lanelog_client.health().live  # one is free
+        lanelog_client.publish("t", "b", b"x")
+        eventually(lambda: (w := workload(lanelog_client)) and w.busy == 2)
+        let_pass(subscription, 85)
+        assert lanelog_client.health().live  # the second one has not waited for so long
+        let_pass(subscription, 10)
+        (why,) = lanelog_client.health().dying
+        assert re.match(r"group 'g': 2 of 2 workers are busy, none has ended for 9\d s$", why)
+        grow_older(raw, 65)
+        eventually(lambda: "hung" in [each.what for each in problems(lanelog_client)])
+    finally:
+        isolation.leave()
+    seen.wait(2)
+    eventually(lambda: lanelog_client.health().live and (w := workload(lanelog_client)) and not w.busy)

@@ -8,7 +8,7 @@ from lanelog._engine.leasing.liveness import LivenessMonitor, LivenessView
 
 
 def let_pass(subscription: Subscription, seconds: float) -> None:
-    """As if the deliveries that run had begun so much earlier: the keeper's next look finds them that much older."""
+    """As if deliveries that run, and waits to run, had begun so much earlier: the keeper's next look finds them so."""
     members = subscription._core.members
     with members[0].lock:
         for member in members:
@@ -16,6 +16,8 @@ def let_pass(subscription: Subscription, seconds: float) -> None:
                 for attempt in lane.state.running.values():
                     attempt.started -= seconds
                     attempt.deadline -= seconds
+    for worker in subscription._core._workers._workers if subscription._core._workers else ():
+        worker.waits = worker.waits and worker.waits - seconds
 
 
 def trust_heartbeats_at_once(patch: Callable[[type, str, Any], None]) -> None:

@@ -64,7 +64,9 @@ def test_what_is_written_fits_and_is_read_again(filling: str) -> None:
     assert len(text.encode()) <= COLUMN_BYTES
     again = parsed(text)
     assert again is not None
-    assert again.handlers == whole.handlers[: len(again.handlers)] != ()
+    assert again.handlers
+    for one, was in zip(again.handlers, whole.handlers, strict=False):
+        assert one == handler(*(each.encode("utf-8", "backslashreplace").decode() for each in (was.key, was.stack)))
     assert (len(again.handlers) == 8) is (filling == "x")
 
 
@@ -103,6 +105,18 @@ def test_no_process_has_the_number_zero() -> None:
 
 def deep(depth: int) -> FrameType:
     return sys._getframe() if depth == 0 else deep(depth - 1)
+
+
+def test_a_stack_has_no_lone_surrogate() -> None:
+    """The file of a handler may have a name that is no UTF-8."""
+    found: dict[str, str] = {}
+    exec(compile("found['stack'] = take()", "a\udc80.py", "exec"), {"found": found, "take": taken_here})  # noqa: S102
+    assert r'File "a\udc80.py", line 1, in <module>' in found["stack"]
+    assert found["stack"].encode()
+
+
+def taken_here() -> str:
+    return text_of(sys._getframe(), test_a_stack_has_no_lone_surrogate.__code__)
 
 
 def test_a_stack_is_cut_at_its_outer_end() -> None:

@@ -324,6 +324,13 @@ EVENTS: Final = (
         "exc_info",
     ),
     Event(
+        "process.end_failed",
+        "ERROR",
+        "worker",
+        "A subscription raised while its process ends, because handlers hang: what it has may count as crashed.",
+        "exc_info",
+    ),
+    Event(
         "process.ends",
         "ERROR",
         "worker",

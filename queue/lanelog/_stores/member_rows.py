@@ -63,7 +63,7 @@ WORKLOADS = f"""
 SELECT consumer_group, subscriber_name, workload FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({{groups}}) AND topic = %s AND workload IS NOT NULL AND expires_at >= {NOW_MS}
       AND deregistered_at IN (0, heartbeat_at) AND (liveness_lock = '' OR COALESCE(IS_FREE_LOCK(liveness_lock), 0) = 0)
-LIMIT 1000
+ORDER BY consumer_group, topic, subscriber_name LIMIT 1000
 """
 
 

@@ -56,7 +56,7 @@ if "beside" in CONFIG:
     held = next(pulled)
     say("started", key=held.key, offset=held.offset, attempt=held.attempt, group="pulled")
 if CONFIG.get("log stands still"):
-    _process_end.LOGS = 0.5
+    _process_end.LOGS = CONFIG["log stands still"]
     logging.getLogger("lanelog").addHandler(Stuck(logging.ERROR))
 say("ready", pid=os.getpid())
 client.run()

@@ -170,9 +170,12 @@ class Attempts:
             return True
 
     def give_up(self, attempt: Attempt, outcome: Outcome) -> bool:
-        """The delivery timed out: supersede the attempt and apply `outcome`. False when it was settled just now."""
+        """The delivery timed out: supersede the attempt and apply `outcome`.
+
+        False when it was settled just now, or when its process ends because of it.
+        """
         with self.state.lock:
-            if attempt.state is not State.RUNNING:
+            if attempt.state is not State.RUNNING or attempt.hung is not None:
                 return False
             lane, run = self.state.lane_of(attempt.term), attempt.run
             if run is not None:

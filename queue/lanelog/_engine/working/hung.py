@@ -18,11 +18,12 @@ from lanelog._engine.working.workers import HANDLING
 from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.member.member import Member
     from lanelog._engine.working.workers import Workers
+    from lanelog._engine.working.workload import Busy
     from lanelog.config import SubscriptionConfig
 
 AGAIN = 0.05
@@ -70,28 +71,27 @@ class HungHandlers:
 
     def _watch(self, limit: float) -> None:
         while True:
-            left = limit - max((seconds for _, _, seconds, _ in self._running()), default=0.0)
+            now = time.monotonic()
+            left = limit - max((now - each.attempt.started for each in self._running()), default=0.0)
             if left <= 0:
                 _process_end.end_if_hung()
                 left = AGAIN
             if self._closed.wait(min(left, threading.TIMEOUT_MAX)):
                 return
 
-    def _running(self) -> Iterator[tuple[Member, Attempt, float, threading.Thread]]:
-        now = time.monotonic()
-        for each in () if self.workers is None else self.workers.in_handlers():
-            yield each.member, each.attempt, now - each.attempt.started, each.thread
+    def _running(self) -> list[Busy]:
+        return [] if self.workers is None else self.workers.in_handlers()
 
     # -- the end of the process ----------------------------------------------------------------------------------------
 
     def hangs(self) -> bool:
         """Look for handlers that hang, and remember them with their stacks."""
-        limit = self.config.hard_time_limit
-        all_hang = self.workers is not None and self.workers.workload().hung_for(self.config.unhealthy_after)
+        limit, running, now = self.config.hard_time_limit, self._running(), time.monotonic()
+        all_hang = self.workers is not None and self.workers.workload(running).hung_for(self.config.unhealthy_after)
         self._found = tuple(
-            HungHandler(member, attempt, seconds, why, stacks.text_of_thread(thread, HANDLING))
-            for member, attempt, seconds, thread in self._running()
-            if (why := _why(seconds, limit, all_hang=all_hang))
+            HungHandler(each.member, each.attempt, seconds, why, stacks.text_of_thread(each.thread, HANDLING))
+            for each in running
+            if (why := _why(seconds := now - each.attempt.started, limit, all_hang=all_hang))
         )
         return bool(self._found)
 

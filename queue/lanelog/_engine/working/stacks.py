@@ -39,6 +39,7 @@ def text_of(frame: FrameType, outermost: CodeType) -> str:
     each: FrameType | None = frame
     while each is not None and each.f_code is not outermost:
         line = f'File "{each.f_code.co_filename}", line {each.f_lineno}, in {each.f_code.co_qualname}'
+        line = line.encode("utf-8", "backslashreplace").decode()  # a file name may have a lone surrogate
         room -= len(line) + 1
         if room < len(_LEFT_OUT):
             lines.append(_LEFT_OUT if lines else line[: STACK_CHARACTERS - 1] + _LEFT_OUT)

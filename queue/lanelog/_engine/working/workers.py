@@ -71,6 +71,7 @@ class Worker:
     attempt: Attempt | None = None
     passage: Passage | None = None
     abandoned: bool = False
+    waits: float = 0.0  # since when (monotonic) it has waited in the isolation; 0: it does not
     longest: float = 0.0  # seconds of the longest handler that ended here
 
 
@@ -162,10 +163,11 @@ class Workers:
                 busy.append(workload.Busy(thread, member, attempt))
         return busy
 
-    def workload(self) -> Workload:
-        """What the threads do now. Any thread may ask."""
+    def workload(self, busy: Sequence[workload.Busy] | None = None) -> Workload:
+        """What the threads do now. Any thread may ask. `busy`: what `in_handlers` has just returned."""
         return workload.measure(
-            self.in_handlers(),
+            self.in_handlers() if busy is None else busy,
+            [since for each in list(self._workers) if (since := each.waits) and not each.abandoned],
             workers=self.config.workers,
             longest=max([self._longest, *(each.longest for each in list(self._workers))]),
             visibility_timeout=self.config.visibility_timeout,
@@ -192,8 +194,13 @@ class Workers:
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
                 attempt.deadline = min(now + self.config.visibility_timeout, longest)
-            else:
+            elif not self._ends_process(attempt, now):
                 self._abandon(worker, member, attempt, now)
+
+    def _ends_process(self, attempt: Attempt, now: float) -> bool:
+        """Whether the process ends because of an attempt: its lane must stay until the handler is gone."""
+        limit = self.config.hard_time_limit
+        return attempt.hung is not None or (limit is not None and now - attempt.started >= limit)
 
     def cut_off(self) -> None:
         """Abandon the threads whose messages went back. They end with their handlers, or with the process."""
@@ -234,6 +241,7 @@ class Workers:
                 self._end(worker, member, run, error)
             finally:
                 worker.member = worker.run = worker.attempt = None
+                worker.waits = 0.0
 
     def _end(self, worker: Worker, member: Member, run: Run, fault: BaseException) -> None:
         """End a run after a fault. Its message has failed and the others go back, so that the member can end, too."""
@@ -247,6 +255,7 @@ class Workers:
 
     def _work(self, worker: Worker, member: Member, run: Run) -> None:
         isolation = process_isolation()
+        worker.waits = time.monotonic()
         if run.alone:
             inside = isolation.enter_alone(
                 lambda: bool(run.attempts) and member.attempts.may_start(run.term, time.monotonic())
@@ -254,6 +263,7 @@ class Workers:
         else:
             isolation.enter()
             inside = True
+        worker.waits = 0.0
         passage = Passage(isolation) if inside else None
         began = time.monotonic()
         meter = member.signals.meter

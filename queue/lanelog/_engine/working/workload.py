@@ -39,6 +39,7 @@ class Busy:
 
 def measure(
     busy: Sequence[Busy],
+    waits: Sequence[float],
     *,
     workers: int,
     longest: float,
@@ -49,7 +50,8 @@ def measure(
 ) -> Workload:
     """Return what the workers do.
 
-    `busy`: those in a handler. `outermost`: the engine's frame that calls the handler.
+    `busy`: those in a handler. `waits`: since when others have waited in the isolation. `outermost`: the engine's frame
+    that calls the handler.
     """
     long = [each for each in busy if now - each.attempt.started >= LONG_SECONDS]
     long.sort(key=lambda each: each.attempt.started)
@@ -57,8 +59,8 @@ def measure(
         host=socket.gethostname(),
         pid=os.getpid(),
         workers=workers,
-        busy=len(busy),
-        quiet=round(min((now - each.attempt.started for each in busy), default=0.0), 1),
+        busy=len(busy) + len(waits),
+        quiet=round(min((now - since for since in (*(each.attempt.started for each in busy), *waits)), default=0.0), 1),
         longest=round(longest, 1),
         patience=round(patience(visibility_timeout, longest), 1),
         pool_waits=pool_waits,

@@ -75,6 +75,9 @@ def _problem(topic: str, group: str, owner: str, found: Workload) -> Problem:
             f". End the container {shown(found.host)} without a grace period: SIGTERM alone waits for its handlers"
         )
         remedy, mend = "what the members do", command("members", topic, group)
+    elif not found.host.isprintable():  # a command is shown as it is
+        detail += f". End process {found.pid} of the host {shown(found.host)} by SIGKILL"
+        remedy, mend = "what the members do", command("members", topic, group)
     else:
         remedy = (
             f"to end its process {found.pid}, run this on the host or in the container {shown(found.host)} (SIGTERM "

@@ -144,7 +144,7 @@ class GroupInfo:
     workers: int = 0
     """Workers of these members."""
     busy: int = 0
-    """Workers of these members that were in a handler at the last heartbeat."""
+    """Workers of these members that were in a handler at the last heartbeat, or waited for a quarantined message."""
     lanes: int
     """Lanes of the topic."""
     owned_lanes: int
