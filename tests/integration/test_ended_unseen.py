@@ -6,6 +6,7 @@ again behind a living connection does the same.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any
@@ -275,6 +276,59 @@ def redriven(client: Client, raw: Any) -> None:
     each_statement(run, least=8)
 
 
+def one_alone(client: Client, topic: str) -> None:
+    """In one packet."""
+    client.publish(topic, "a", b"new")
+
+
+def many(client: Client, topic: str) -> None:
+    """In two packets."""
+    client.publish_many(topic, [("a", b"new"), ("b", b"new")])
+
+
+def a_block(client: Client, topic: str) -> None:
+    """Behind a savepoint that stands before user code gets the connection. The block fails."""
+    with suppress(ZeroDivisionError), client.transaction() as connection:
+        client.publish(topic, "a", b"new", connection=connection)
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("operate", [one_alone, many, a_block])
+def test_a_session_that_was_reset_before_is_replaced(
+    client: Client, raw: Any, operate: Callable[[Client, str], None]
+) -> None:
+    """Autocommit is on in it: nothing is sent there that would be committed, and the operation succeeds at once."""
+    client.publish_many("t", [("a", b"first"), ("b", b"first")])
+    with client.transaction() as connection:
+        rows(connection, "DO 1")
+    client.publish_many("t", [("a", b"second"), ("b", b"second")])
+    before, began = log_of(raw, "t"), time.monotonic()
+    with ending(0, reset=True) as at:
+        at.begin()
+        operate(client, "t")
+        assert at.ended
+    assert time.monotonic() - began < 3
+    new = len(log_of(raw, "t")) - len(before)
+    assert new == {one_alone: 1, many: 2, a_block: 0}[operate]
+    with client._database.transaction() as cx:
+        assert cx.one("SELECT @@autocommit") == (0,)
+
+
+@pytest.mark.thorough
+def test_a_publish_whose_session_is_reset_in_the_middle(client: Client, raw: Any) -> None:
+    """It is repeated on another connection, which is given back: each message is there once."""
+    for after in (1, 2):
+        topic = f"t{after}"
+        client.publish_many(topic, [("a", b"first"), ("b", b"first")])
+        with ending(after, reset=True) as at:
+            at.begin()
+            client.publish_many(topic, [Outgoing("a", b"", id="a1"), Outgoing("b", b"", id="b1")])
+            client.publish(topic, "a", b"", id="a2")
+            assert at.ended
+        assert {("a", "a1"), ("a", "a2"), ("b", "b1")} < set(log_of(raw, topic))
+        assert len(log_of(raw, topic)) == 5
+
+
 @pytest.fixture
 def narrow(lanelog_url: str) -> Iterator[Proxy]:
     """A proxy that takes one statement at a time."""
@@ -322,8 +376,10 @@ def test_behind_a_proxy_that_takes_one_statement_at_a_time(
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_proxy_that_answers_set_itself_does_not_swallow_a_commit(narrow: Proxy, raw: Any, driver: str) -> None:
     """What is acknowledged is there, though the statement that commits on MySQL does not reach it."""
-    conditional = savepoint.COMMIT_UNLESS_ROLLED_BACK.encode()
-    narrow.instead = {conditional: b"DO 0".ljust(len(conditional))}
+    begins, ends = b"SET autocommit = IF(CONCAT(", b", 1, 2), autocommit = 0"
+    assert savepoint.COMMIT_IN_STATE.encode().startswith(begins)
+    assert savepoint.COMMIT_IN_STATE.encode().endswith(ends)
+    narrow.instead = {begins: b"DO IF(CONCAT(".rjust(len(begins)), ends: b", 1, 2)".ljust(len(ends))}
     with lanelog.connect(narrow.url, driver=driver, pool_size=2) as client:
         client.publish("t", "k", b"x", id="k1")
         with client.transaction() as connection:

@@ -306,7 +306,7 @@ def test_a_packet_that_ends_between_two_statements_frees_its_lane(
         rows(waiting, "SET SESSION innodb_lock_wait_timeout = 30")
         hold(waiting, "k")
         waiting.rollback()
-        assert time.monotonic() - began < 6.1  # with the lane's next lock
+        assert time.monotonic() - began < (7.5 if driver == "pymysql" else 6)  # with the lane's next lock
         receipt = publishing.result(30)
     assert (receipt.offset, receipt.duplicate) == (3, False)
     assert [offset for offset, _ in log_of(raw)] == [1, 2, 3]

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
@@ -60,6 +61,10 @@ class Proxy:
     """The same for answers."""
     silent: bool = False
     """The host is gone: nothing is forwarded, and the server is not told that its connections have ended."""
+    upload: float = 0.0
+    """Bytes per second of requests. 0: as fast as it can."""
+    download: float = 0.0
+    """The same for answers."""
     cuts: int = 0
     _kept: list[tuple[socket.socket, bytes]] = field(factory=list, init=False)
     _listener: socket.socket = field(init=False)
@@ -122,6 +127,7 @@ class Proxy:
             while data := client.recv(65536):
                 if self.silent:
                     continue
+                _delay(data, self.upload)
                 self.requests += 1
                 data = _replaced(data, self.instead)
                 if self.refuse and data[4:].startswith(self.refuse):
@@ -168,6 +174,7 @@ class Proxy:
         answer = b""
         with suppress(OSError):
             while data := server.recv(65536):
+                _delay(data, self.download)
                 if fails.is_set():
                     answer += data
                     last = _last_packet(answer)
@@ -182,6 +189,12 @@ class Proxy:
                     data = data[:flags] + bytes([data[flags] | _MORE]) + data[flags + 1 :]
                 client.sendall(_replaced(data, self.told_instead))
             client.shutdown(socket.SHUT_RDWR)
+
+
+def _delay(data: bytes, rate: float) -> None:
+    """Take as long as a network of so many bytes per second does."""
+    if rate:
+        time.sleep(len(data) / rate)
 
 
 def _replaced(data: bytes, texts: Mapping[bytes, bytes]) -> bytes:

@@ -1,6 +1,7 @@
 """Transactions that end without a word: ROLLBACK is sent on a session before one of its statements, past the library.
 
-Owns that, for both drivers. What a proxy does that connects again looks the same to a client.
+Or the session is reset, which turns autocommit on. Owns that, for both drivers. What a proxy does that connects again
+looks the same to a client.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from attrs import define, field
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
+_COM_RESET_CONNECTION = 0x1F
 DRIVERS = ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])]
 
 
@@ -27,6 +29,8 @@ class Ending:
     after: int
     thread: str = ""
     """A part of the thread's name."""
+    reset: bool = False
+    """Whether the session is reset, too."""
     sent: list[str] = field(factory=list)
     """What the thread has sent since `begin`."""
     ended: bool = False
@@ -46,9 +50,9 @@ class Ending:
 
 
 @contextmanager
-def ending(after: int, thread: str = "") -> Iterator[Ending]:
+def ending(after: int, thread: str = "", *, reset: bool = False) -> Iterator[Ending]:
     """End a transaction unseen, once, within the block."""
-    at = Ending(after, thread or threading.current_thread().name)
+    at = Ending(after, thread or threading.current_thread().name, reset)
     with pytest.MonkeyPatch.context() as patch:
         _watch_pymysql(patch, at)
         if len(DRIVERS) > 1:
@@ -61,7 +65,10 @@ def _watch_pymysql(patch: pytest.MonkeyPatch, at: Ending) -> None:
 
     def executed(raw: Any, command: int, sql: Any) -> None:
         if command == COMMAND.COM_QUERY and at.now(sql):
-            execute(raw, command, "ROLLBACK")
+            if at.reset:
+                execute(raw, _COM_RESET_CONNECTION, b"")
+            else:
+                execute(raw, command, "ROLLBACK")
             raw._read_ok_packet()
         execute(raw, command, sql)
 
@@ -75,6 +82,8 @@ def _watch_mysqlclient(patch: pytest.MonkeyPatch, at: Ending) -> None:
     def queried(raw: Any, sql: Any) -> None:
         if at.now(sql):
             query(raw, b"ROLLBACK")
+            if at.reset:  # the driver has no reset: what matters of it
+                query(raw, b"SET autocommit = 1")
         query(raw, sql)
 
     def committed(raw: Any) -> None:

@@ -19,6 +19,7 @@ from pymysql.constants import CLIENT
 
 from lanelog._database import session_settings
 from lanelog._database.awaited import AwaitedPackets
+from lanelog._database.incarnation import Incarnation
 from lanelog._database.rows import Connection
 from lanelog._database.server_facts import ServerFacts, refuse_imitation
 from lanelog._database.time_left import at_most
@@ -76,7 +77,10 @@ _AS_NEW = (
     f"NAMES {_CHARSET} COLLATE {_COLLATION}, autocommit = IF(HEX(DATABASE()) = '{{database}}', {{autocommit}}, 2)"
 )
 # The facts about the server, and what it shows of the settings.
-_FACTS = "SELECT VERSION(), @@version_comment, @@max_allowed_packet, CONNECTION_ID(), DATABASE(), {settings}"
+_FACTS = (
+    "SELECT VERSION(), @@version_comment, @@max_allowed_packet, CONNECTION_ID(), DATABASE(), "
+    f"{Incarnation.identity_in_sql(mariadb=None)}, {{settings}}"
+)
 # What a server that refused one of these says of itself.
 _NAMED = "SELECT @@version_comment"
 # Whether the connection is encrypted.
@@ -233,6 +237,12 @@ class Driver:
         """Let the next answers take so long, if the driver can change that. mysqlclient cannot."""
         if hasattr(raw, "_read_timeout"):
             raw._read_timeout = seconds  # noqa: SLF001 - there is no public way
+
+    @staticmethod
+    def ping(raw: Any) -> None:
+        """Ask the server for a sign of life. Raises the driver's errors."""
+        # Older versions of PyMySQL reconnect in ping unless told not to. mysqlclient's ping takes no argument.
+        raw.ping(False) if hasattr(raw, "_sock") else raw.ping()  # noqa: FBT003
 
     def reclaim(self, raw: Any, state: OwnState) -> None:
         """Undo what user code has set on a connection, inside its transaction.

@@ -55,12 +55,14 @@ class Incarnation:
         return abs(self.started_ms - other.started_ms) <= START_TOLERANCE_MS
 
     @staticmethod
-    def identity_in_sql(*, mariadb: bool) -> str:
+    def identity_in_sql(*, mariadb: bool | None) -> str:
         """Return an expression for the identity of the server that runs the statement.
 
-        It takes no round trip, and no proxy can change the server between question and answer.
+        It takes no round trip, and no proxy can change the server between question and answer. `mariadb`: None where
+        the family is not known. MariaDB skips such a comment.
         """
-        return f"SHA2(CONCAT_WS(CHAR(10), {_PARTS_MARIADB if mariadb else _PARTS_MYSQL}), 256)"
+        parts = {True: _PARTS_MARIADB, False: _PARTS_MYSQL, None: f"{_PARTS_MARIADB} /*!80000 , @@server_uuid */"}
+        return f"SHA2(CONCAT_WS(CHAR(10), {parts[mariadb]}), 256)"
 
 
 def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from lanelog._database import codes, savepoint
+from lanelog._database.driver import LOCK_WAIT_SECONDS
 from lanelog.errors import DatabaseError, LanelogError
 
 COMMIT: Final = "COMMIT"
@@ -25,6 +26,9 @@ COMMIT: Final = "COMMIT"
 _COM_SET_OPTION: Final = 0x1B
 _PERMITTED: Final = 0
 _REFUSED: Final = 1
+
+_PAUSE: Final = LOCK_WAIT_SECONDS + 1.2
+"""Seconds between two answers to one packet, at most: a lock wait, which MySQL ends up to a second late."""
 
 
 @frozen
@@ -44,16 +48,26 @@ def permit(raw: Any, *, several: bool) -> None:
     raw.command(_COM_SET_OPTION, struct.pack("<H", option))
 
 
-def run(cursor: Any, before: Sequence[str], sql: str, args: Sequence[object], *, several: bool) -> None:
+def run(
+    cursor: Any,
+    before: Sequence[str],
+    sql: str,
+    args: Sequence[object],
+    *,
+    several: bool,
+    begun: Callable[[], None],
+) -> None:
     """Run a statement behind others, and leave its answer in the cursor. Raises the driver's errors.
 
-    `several`: in one packet, otherwise one by one.
+    `several`: in one packet, otherwise one by one. `begun` is called after the first answer to a packet.
     """
     if not several:
         for text in before:
             cursor.execute(text)
         before = ()
     cursor.execute(";\n".join([*before, sql]) if before else sql, args or None)
+    if before:
+        begun()
     for _ in before:
         if not cursor.nextset():
             raise DatabaseError("the server has left out a part of its answer", code=None, retriable=True)
@@ -73,6 +87,16 @@ def send(cursor: Any, statements: Sequence[Statement], told: list[int], begun: C
         told.append(int(cursor.lastrowid or 0))
 
 
+def patience(read_timeout: float, statements: Sequence[Statement]) -> float:
+    """Seconds to wait for the next answer to the packet of these statements and a COMMIT.
+
+    The server may have stopped between two statements: `stopped_packets`. Where no thread asks it, the connection is
+    dropped soon, if the driver can. If the server was only slow, the outcome is unknown. Without statements there is
+    hardly a moment for that, and a COMMIT may be slow.
+    """
+    return min(_PAUSE, read_timeout) if statements else read_timeout
+
+
 def commit_singly(cursor: Any, told: list[int], *, mariadb: bool) -> None:
     """Release the savepoint and commit, where the server takes one statement at a time. Raises the driver's errors.
 
@@ -81,22 +105,27 @@ def commit_singly(cursor: Any, told: list[int], *, mariadb: bool) -> None:
     if mariadb:
         cursor.execute(savepoint.COMMITTED_IN_A_BLOCK)
         return
-    cursor.execute(savepoint.NOTE_ROLLBACKS)
+    cursor.execute(savepoint.NOTE_STATE)
+    [state] = cursor.fetchone()
     cursor.execute(savepoint.RELEASE)
     told.append(0)
-    cursor.execute(savepoint.COMMIT_UNLESS_ROLLED_BACK)
+    cursor.execute(savepoint.COMMIT_IN_STATE, (state,))
     cursor.execute(COMMIT)  # if somebody in between answers every SET himself
 
 
-def explained(error: LanelogError, *, several: bool) -> LanelogError:
+def explained(error: LanelogError, *, several: bool, opening: bool = False) -> LanelogError:
     """Return the error to raise for the first answer to a packet, if there were `several` statements in it.
 
-    If it was not understood, packets were permitted in a session that a proxy has replaced. Nothing was run.
+    `opening`: autocommit was to be off.
+    If it was not understood, packets were permitted in a session that a proxy has replaced. If autocommit is on, the
+    session was reset, or replaced, too. Nothing was run.
     """
-    if not (several and isinstance(error, DatabaseError) and error.code == codes.NOT_UNDERSTOOD):
+    not_understood = several and isinstance(error, DatabaseError) and error.code == codes.NOT_UNDERSTOOD
+    if not (not_understood or (opening and savepoint.is_another_session(error))):
         return error
+    kind = "takes one statement in a packet" if not_understood else "commits each statement"
     return DatabaseError(
-        f"another session answers, which takes one statement in a packet ({error})",
+        f"another session answers, which {kind} ({error})",
         code=codes.CLOSED_BEFORE,
         retriable=True,
     )

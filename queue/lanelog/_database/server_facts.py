@@ -38,6 +38,8 @@ class ServerFacts:
     """The connection's number in KILL and in the process list."""
     database: str
     """The database, as the server writes it."""
+    identity: str = ""
+    """The server, by `Incarnation.identity_in_sql`. Empty: not known."""
     locks_refused: str = ""
     """Why this session must hold no lock, in a sentence. Empty: it may."""
 
@@ -53,15 +55,16 @@ class ServerFacts:
         return query.replace("SELECT", f"SELECT /*+ MAX_EXECUTION_TIME({seconds * 1000:.0f}) */", 1)
 
     @classmethod
-    def from_row(cls, row: tuple[str, int, int, str]) -> ServerFacts:
+    def from_row(cls, row: tuple[str, int, int, str, str]) -> ServerFacts:
         """Build it from the answer to `_FACTS`."""
-        text, packet, connection_id, database = row
+        text, packet, connection_id, database, identity = row
         return cls(
             version=tuple(int(part) for part in re.findall(r"\d+", text)[:3]),
             mariadb="mariadb" in text.lower(),
             max_allowed_packet=int(packet),
             connection_id=int(connection_id),
             database=database,
+            identity=identity,
         )
 
     def check_locks(self) -> None:

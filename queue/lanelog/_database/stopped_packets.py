@@ -6,6 +6,9 @@ time-out of one of them would end that. So when a packet takes long, another con
 the server runs a statement, or one waits for a lock, the session shows it. If it twice shows none, the connection is
 cut off: its thread gets the error of a lost connection, and the server rolls back.
 
+A packet counts from its first answer on: before that it may be on its way to the server, which can stop only between
+two statements. Nor is it cut off while data arrives, as from a slow network behind a server that has answered.
+
 Ends nothing else, and never closes the connection: its own thread does. Where the server cannot be asked, the time-outs
 of the connections remain.
 """
@@ -23,11 +26,11 @@ from attrs import define, evolve, field
 
 from lanelog._database.awaited import Awaited, AwaitedPackets
 from lanelog._database.driver import Driver
+from lanelog._database.incarnation import Incarnation
 from lanelog._database.wire import Wire
 from lanelog._ending import ending
 from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig
-from lanelog.errors import LanelogError
 
 LONG: Final = 2.0
 """Seconds after which the server is asked about a packet."""
@@ -36,10 +39,15 @@ _TURN: Final = 1.0
 _CONNECT_WITHIN: Final = 1.0
 _ANSWER_WITHIN: Final = 2.0
 
-# Which of these sessions run no statement. An account sees its own. (The server's memory. MariaDB calls a session
-# `Killed` until its next statement.)
-_IDLE: Final = """SELECT ID FROM information_schema.PROCESSLIST
-WHERE ID IN ({numbers}) AND COMMAND IN ('Sleep', 'Killed') AND INFO IS NULL"""
+# What the sessions run. An account sees its own. (The server's memory. In information_schema, MySQL refuses the whole
+# list if one statement has a character of four bytes.)
+_SESSIONS: Final = "SHOW PROCESSLIST"
+# Any text of a statement can be shown: what is not ASCII becomes a question mark.
+_READABLE: Final = "SET character_set_results = ascii"
+# Numbers are of one server, and a balancer may ask another one.
+_SERVER: Final = f"SELECT {Incarnation.identity_in_sql(mariadb=None)}, CONNECTION_ID()"
+_IDLE: Final = frozenset({"Sleep", "Killed"})
+"""What MariaDB calls `Killed` runs nothing until its next statement."""
 
 log = get_logger("database")
 
@@ -57,7 +65,8 @@ class StoppedPackets:
     def start(self) -> None:
         """Start the thread, unless it runs. It holds nothing that would keep this object from being collected."""
         with self._lock:
-            if self._thread is None and not self._over.is_set() and not ending():
+            alive = self._thread is not None and self._thread.is_alive()
+            if not alive and not self._over.is_set() and not ending():
                 arguments = (weakref.ref(self), self._over)
                 thread = threading.Thread(target=_turns, args=arguments, name="lanelog-packets", daemon=True)
                 with suppress(RuntimeError):  # the system has no thread left
@@ -90,15 +99,17 @@ class StoppedPackets:
                 read_timeout=min(self._config.read_timeout, _ANSWER_WITHIN),
             )
         )
-        with suppress(LanelogError), closing(Wire(driver, autocommit=True)) as asking:
+        with closing(Wire(driver, autocommit=True)) as asking:
             asking.ensure()
-            idle = _idle(asking, late)
-            if idle and not self._over.wait(_TURN):
-                for awaited in _idle(asking, idle):
-                    if awaited.since == late[awaited]:  # still the same packet
-                        seconds = round(time.monotonic() - awaited.since, 1)
-                        log.warning("packet.stopped", connection=awaited.number, seconds=seconds)
+            asking.execute(_READABLE)
+            stopped = _stopped(asking, late)
+            if stopped and not self._over.wait(_TURN):
+                for awaited in _stopped(asking, stopped):
+                    since = awaited.since
+                    if since == late[awaited]:  # still the same packet
                         awaited.cut_off()
+                        seconds = round(time.monotonic() - since, 1)
+                        log.warning("packet.stopped", connection=awaited.number, seconds=seconds)
 
 
 def _turns(of: weakref.ref[StoppedPackets], over: threading.Event) -> None:
@@ -106,11 +117,27 @@ def _turns(of: weakref.ref[StoppedPackets], over: threading.Event) -> None:
         packets = of()
         if packets is None:
             return
-        packets.turn()
+        try:
+            packets.turn()
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the next turn may succeed
+            with suppress(Exception):
+                log.debug("packet.not_asked", error=str(exc))
         del packets
 
 
-def _idle(asking: Wire, packets: Iterable[Awaited]) -> list[Awaited]:
-    numbers = ", ".join(str(awaited.number) for awaited in packets)
-    idle = {int(number) for (number,) in asking.query(_IDLE.format(numbers=numbers))}
-    return [awaited for awaited in packets if awaited.number in idle]
+def _stopped(asking: Wire, packets: Iterable[Awaited]) -> list[Awaited]:
+    """Return those that the server has stopped in: their sessions run nothing, and no answer is on its way."""
+    before = asking.one(_SERVER)
+    sessions = {
+        int(number): (command, statement)
+        for number, _user, _host, _database, command, _time, _state, statement, *_ in asking.query(_SESSIONS)
+    }
+    if before is None or asking.one(_SERVER) != before:
+        return []
+    server, own = before
+    if not str(sessions.get(own, ("", ""))[1]).startswith(_SESSIONS):
+        return []  # another server has answered in between
+    idle = {number for number, (command, statement) in sessions.items() if command in _IDLE and statement is None}
+    return [
+        awaited for awaited in packets if awaited.number in idle and awaited.server == server and awaited.is_silent()
+    ]

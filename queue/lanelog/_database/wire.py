@@ -14,9 +14,8 @@ from attrs import define, field
 
 from lanelog._database import fork, packet, savepoint
 from lanelog._database.awaited import Awaited
-from lanelog._database.driver import LOCK_WAIT_SECONDS, Driver, OwnState
+from lanelog._database.driver import Driver, OwnState
 from lanelog._database.incarnation import Incarnation, read_incarnation
-from lanelog._database.packet import Statement
 from lanelog._database.savepoint import TransactionProof
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.time_left import at_most
@@ -35,9 +34,6 @@ FRESH: Final = 5.0
 
 STALL: Final = 2.0
 """Seconds. A server that takes longer for one statement may have stood still, and others may have lost connections."""
-
-_PAUSE: Final = LOCK_WAIT_SECONDS + 0.9
-"""Seconds between two answers to one packet, at most: a lock wait, which MySQL ends up to a second late."""
 
 
 @define(eq=False, repr=False)
@@ -88,12 +84,12 @@ class Wire:
         self._descriptor = fork.Descriptor.of(raw)
         fork.register_wire(self)
         self._state = OwnState.of(raw)
-        self._awaited = self._driver.awaited.connected(raw, self.facts.connection_id)
+        self._awaited = self._driver.awaited.connected(raw, self.facts.connection_id, self.facts.identity)
         self.doomed = None
         self._incarnation = None
         self._several = False
         self._mariadb = self.facts.mariadb
-        self.proof.connected(autocommit=self._autocommit)
+        self.proof.connected(autocommit=self._autocommit, mariadb=self._mariadb)
         self._used = self.connected_at = self.steady_since = time.monotonic()
         self.generation += 1
         self.raw = raw  # the last: an interrupt leaves a whole connection, or none
@@ -126,9 +122,8 @@ class Wire:
         """Ask the server for a sign of life. Raises DatabaseError, and the connection is closed."""
         raw = self._live()
         try:
-            # Older versions of PyMySQL reconnect in ping unless told not to. mysqlclient's ping takes no argument.
             with calling:
-                raw.ping(False) if hasattr(raw, "_sock") else raw.ping()  # noqa: FBT003
+                self._driver.ping(raw)
         except Exception as exc:
             self.drop()
             raise translate(exc) from exc
@@ -165,17 +160,20 @@ class Wire:
 
         A connection that died while idle is replaced.
         """
-        self.proof.lent = self.proof.stands = True
-        try:
-            if self._several:
-                self._permit(several=False)
-            self._run(savepoint.SET, ())
-        except DatabaseError:
-            if self.raw is not None:
-                raise
-            self.doomed = None
-            self.ensure()
-            self._run(savepoint.SET, ())
+        self.proof.lent = True
+        for again in (False, True):
+            try:
+                *before, last = self.proof.before(several=self._several is True)
+                self._run(last, (), before)
+                self.proof.sent([*before, last])
+                if self._several:
+                    self._permit(several=False)
+                break
+            except DatabaseError:
+                if again or self.raw is not None:
+                    raise
+                self.doomed, self.proof.stands = None, False
+                self.ensure()
         self.proof.lent_at = self._driver.commands(self.raw)
 
     def commit(self) -> None:
@@ -226,7 +224,7 @@ class Wire:
             self._permit(several=True)
         return self._several is True
 
-    def commit_with(self, statements: Sequence[Statement]) -> list[int]:
+    def commit_with(self, statements: Sequence[packet.Statement]) -> list[int]:
         """Run statements and COMMIT in one packet, after `takes_packets`. Return what they told, as `packet.send` does.
 
         Raises DatabaseError. If one of the statements was refused, or the transaction had ended unseen, none was
@@ -237,19 +235,18 @@ class Wire:
             raise self.doomed
         raw = self._live()
         told: list[int] = []
-        sent = [Statement(savepoint.RELEASE, ()), *statements] if self.proof.stands else statements
-        # The server may have stopped between two statements: `stopped_packets`. Where no thread asks it, the connection
-        # is dropped soon, if the driver can. If the server was only slow, the outcome is unknown. Without statements
-        # there is hardly a moment for that, and a COMMIT may be slow.
-        pause = at_most(
-            min(_PAUSE, self._driver.config.read_timeout) if statements else self._driver.config.read_timeout
-        )
+        sent = [packet.Statement(savepoint.RELEASE, ()), *statements] if self.proof.stands else statements
+        pause = at_most(packet.patience(self._driver.config.read_timeout, statements))
+
+        def begun() -> None:
+            self._driver.limit(raw, pause)
+            self._awaited.begin()
+
         try:
             with calling:
                 cursor = raw.cursor(self._state.cursorclass)
                 if self._several:
-                    self._awaited.since = time.monotonic()
-                    packet.send(cursor, sent, told, lambda: self._driver.limit(raw, pause))
+                    packet.send(cursor, sent, told, begun)
                 else:
                     packet.commit_singly(cursor, told, mariadb=self._mariadb)
         except BaseException as exc:
@@ -258,6 +255,7 @@ class Wire:
                 raise
             error = packet.explained(translate(exc), several=self._several is True and not told)
             if self.proof.stands and savepoint.is_gone(error):
+                self.drop()  # the session may be another one
                 error = self.proof.explained(error)
             elif len(told) >= len(sent) or not self._several or breaks_connection(error):
                 self.drop()
@@ -361,24 +359,24 @@ class Wire:
             fork.keep(raw)  # collected, it would take leave of the server
             fork.keep(fork.silence(raw, self._descriptor))
 
-    def _run(self, sql: str, args: Sequence[object]) -> Any:
+    def _run(self, sql: str, args: Sequence[object], before: Sequence[str] | None = None) -> Any:
         self._committed = False
         raw = self._live()
-        before = self.proof.before()
-        if before and self._several is False:
-            self._permit(several=True)
+        if before is None:
+            if self.proof.opens and self._several is False:
+                self._permit(several=True)
+            before = self.proof.before(several=self._several is True)
         began = time.monotonic()
         try:
             # User code may have set another class.
             cursor = raw.cursor(self._state.cursorclass)
-            self._awaited.since = began if before else 0.0
             with calling:
-                packet.run(cursor, before, sql, args, several=self._several is True)
+                packet.run(cursor, before, sql, args, several=self._several is True, begun=self._awaited.begin)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
-            error = packet.explained(translate(exc), several=bool(before))
+            error = packet.explained(translate(exc), several=self._several is True and bool(before), opening=True)
             if breaks_connection(error):
                 self.drop()
             if breaks_transaction(error):

@@ -105,6 +105,13 @@ EVENTS: Final = (
         "topic key group problem offset head",
     ),
     Event(
+        "packet.not_asked",
+        "DEBUG",
+        "database",
+        "The server could not be asked whether it runs a packet that takes long. It is asked again a second later.",
+        "error",
+    ),
+    Event(
         "packet.stopped",
         "WARNING",
         "database",

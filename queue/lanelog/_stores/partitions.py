@@ -44,9 +44,9 @@ NOTE_TIME = f"SELECT IF(ROW_COUNT() = %s, {NOW_MS}, NULL) INTO @lanelog_now"
 # The same after a further ADVANCE. NULL stays NULL.
 KEEP_TIME = "SELECT IF(ROW_COUNT() = %s, @lanelog_now, NULL) INTO @lanelog_now"
 
-# Lock the head of one lane, and note the offset after it. NULL: it is missing, or locked elsewhere (PRIMARY).
-NEXT_OFFSET = """SELECT MAX(head_offset) + 1 INTO @lanelog_offset FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
+# Lock the head of one lane, and note the offset after it. NULL: missing, taken, or autocommit is on (PRIMARY).
+NEXT_OFFSET = """SELECT IF(@@autocommit, NULL, MAX(head_offset) + 1) INTO @lanelog_offset
+FROM queue_partitions FORCE INDEX (PRIMARY) WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
 
 # Move the head there, and return the offset by LAST_INSERT_ID (PRIMARY).
 ADVANCE_TO_NEXT = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = LAST_INSERT_ID(@lanelog_offset)
