@@ -180,7 +180,7 @@ def test_an_insert_for_a_packet_fits_or_there_is_none(texts: list[tuple[str, byt
 )
 def test_servers_are_told_apart(text: str, version: tuple[int, ...], family: str, *, supported: bool) -> None:
     """By the version as numbers, so that 26.10 is newer than 8.0; what is too old is refused by name."""
-    facts = ServerFacts.from_row((text, 1, 1, "q"))
+    facts = ServerFacts.from_row((text, 1, 1, "q", "one"))
     assert (facts.version, facts.family) == (version, family)
     if supported:
         facts.check()
