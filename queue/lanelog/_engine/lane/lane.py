@@ -132,9 +132,9 @@ class Lane:
             due=now if crashed_now else now + row.due_in,
             first_started=None if row.first_age is None else now - row.first_age,
             crashed=crashed,
-            # When a policy allows one attempt, each message is marked alone, though a first attempt's row does not say.
+            # When a policy allows one attempt, a first attempt is marked alone, though its row does not say so.
             died_alone=(row.alone and row.lease_epoch != self.epoch)
-            or (crashed_now and self.state.rules.exhausted(1, 0.0)),
+            or (crashed_now and row.retry_count == 1 and self.state.rules.exhausted(1, 0.0)),
             no_attempts_left=left.none,
             next_is_last=left.next_is_last,
             postponed=row.postponed,
