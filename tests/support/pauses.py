@@ -140,17 +140,17 @@ class Pauses:
         reclaim, commit_with = Wire.reclaim, Wire.commit_with
         pauses = self
 
-        def paused_run(wire: Wire, sql: str, args: Sequence[object]) -> Any:
+        def paused_run(wire: Wire, sql: str, args: Sequence[object], *before: Sequence[str]) -> Any:
             name = name_of(sql)
             if name == "flushes.FLUSH_FENCED":
                 return flush_in_steps(wire, sql, args)
-            return one(wire, name, sql, args)
+            return one(wire, name, sql, args, *before)
 
-        def one(wire: Wire, name: str, sql: str, args: Sequence[object]) -> Any:
+        def one(wire: Wire, name: str, sql: str, args: Sequence[object], *before: Sequence[str]) -> Any:
             sent = pauses._transaction(wire)
             sent.words.update(value for value in args if isinstance(value, str))
             pauses._meet(wire, run, before=True, what=name, sent=sent)
-            result = run(wire, sql, args)
+            result = run(wire, sql, args, *before)
             sent.names.add(name)
             pauses._meet(wire, run, before=False, what=name, sent=sent)
             return result
