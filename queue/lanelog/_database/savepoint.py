@@ -143,8 +143,8 @@ def _ended(error: LanelogError, *, lent: bool) -> DatabaseError:
             code=codes.NO_SUCH_SAVEPOINT,
         )
     return DatabaseError(
-        "the transaction ended unseen, as when a proxy connects again or resets the session: nothing was committed "
-        f"({error})",
+        "the transaction ended unseen, as when a proxy connects again or resets the session: what was sent before that "
+        f"is not committed ({error})",
         code=codes.NO_SUCH_SAVEPOINT,
         retriable=True,
     )
