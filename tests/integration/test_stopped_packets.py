@@ -46,7 +46,7 @@ def database(proxy: Proxy, driver: Driver) -> Iterator[Database]:
 
 @pytest.mark.thorough
 @BOTH_DRIVERS
-@pytest.mark.parametrize("behind", [b"SAVEPOINT lanelog_start", b"SET autocommit = 1", b"SET autocommit = 0"])
+@pytest.mark.parametrize("behind", [b"SET autocommit = IF", b"SET autocommit = 1", b"SET autocommit = 0"])
 def test_a_loop_goes_on_after_a_packet_was_stopped(
     database: Database, proxy: Proxy, behind: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
