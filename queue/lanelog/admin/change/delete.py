@@ -208,8 +208,8 @@ def _lock_leases(cx: Executor, at: GroupTopic, silence: Silence | None) -> dict[
 
     That takes long for many lanes. Each page shows that members could write meanwhile: their heartbeats need no lease.
     """
-    held: dict[str, leases.Held] = {}
-    after = ""
+    after = ""  # the key of no lane, but of the lease that a job of Spark has for a topic
+    held = dict(leases.lock_owners(cx, at, [after]))
     while keys := lease_removal.keys_of_group(cx, at, after):
         held |= leases.lock_owners(cx, at, keys)
         after = keys[-1]
