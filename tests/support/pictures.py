@@ -37,7 +37,7 @@ def pay(message: lanelog.Message) -> None:
         raise lanelog.Retry(delay=600)
     if message.payload == b"wrong":
         raise lanelog.Reject("no such article")
-    time.sleep(random.lognormvariate(-3.4, 0.8))
+    time.sleep(random.lognormvariate(-3.4, 0.8))  # the times of handlers that the chart shows
 
 
 def age(url: str) -> None:
@@ -72,7 +72,7 @@ def take(page: Page, address: str) -> None:
     """Take the pictures."""
     page.show_as(width=1400)
     page.visit(address)
-    time.sleep(SECONDS)
+    time.sleep(SECONDS)  # the curves show what passes meanwhile
     for name, where, width, height, dark in (
         ("dashboard", "?still=1", 1400, 800, False),
         ("charts", "charts?topic=orders&group=billing", 1400, 1010, False),

@@ -194,7 +194,7 @@ class Proxy:
 def _delay(data: bytes, rate: float) -> None:
     """Take as long as a network of so many bytes per second does."""
     if rate:
-        time.sleep(len(data) / rate)
+        time.sleep(len(data) / rate)  # the time of the network is what is staged: there is nothing to wait for
 
 
 def _replaced(data: bytes, texts: Mapping[bytes, bytes]) -> bytes:
