@@ -1,5 +1,7 @@
 """Servers that take SKIP LOCKED and lock nothing: two sessions prove it, on a row that nobody else waits for."""
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import lanelog
 from lanelog import Client
 from lanelog._database import Database, Executor, row_locks
+from lanelog._database.driver import SILENCE_SECONDS
 from lanelog._engine.leasing.row_locks import RowLocks
 from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats
@@ -76,7 +79,7 @@ def test_a_real_server_proves_itself_once(database: Database, lanelog_client: Cl
     session = database.session("test")
     try:
         with database.autocommit() as other:
-            assert row_locks.prove(session, other, row, args)
+            assert row_locks.prove(session, other, row, args, server=database.facts())
             assert other.one(f"{row} FOR UPDATE SKIP LOCKED", args) is not None
     finally:
         session.close()
@@ -93,9 +96,9 @@ def test_a_row_that_is_gone_or_locked_by_another_proves_nothing(
         with database.autocommit() as other:
             rows(raw, "START TRANSACTION")
             rows(raw, f"{row} FOR UPDATE", *args)
-            assert not row_locks.prove(session, other, row, args)
+            assert not row_locks.prove(session, other, row, args, server=database.facts())
             rows(raw, "ROLLBACK")
-            assert not row_locks.prove(session, other, row, ("none",) * len(args))
+            assert not row_locks.prove(session, other, row, ("none",) * len(args), server=database.facts())
     finally:
         session.close()
 
@@ -121,8 +124,44 @@ def test_a_lock_that_was_lost_with_its_session_proves_nothing(
 
     try:
         with database.autocommit() as other, pytest.raises(DatabaseError):
-            row_locks.prove(session, Killing(other), row, args)  # type: ignore[arg-type]
+            row_locks.prove(session, Killing(other), row, args, server=database.facts())  # type: ignore[arg-type]
     finally:
+        session.close()
+
+
+@pytest.mark.parametrize("asked", [1, 3], ids=["the read", "the locking read"])
+def test_who_waits_to_change_the_table_holds_up_no_proof(
+    database: Database, lanelog_client: Client, raw: Any, open_raw: Any, asked: int
+) -> None:
+    """LOCK TABLES comes in between, waits for the first session, and gets the table soon: the proof is put off."""
+    row, args = proving(lanelog_client, raw, "version")
+    session, locking = database.session("test"), open_raw()
+    waiting = threading.Thread(target=rows, args=(locking, "LOCK TABLES queue_schema WRITE"))
+    waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'LOCK TABLES queue_schema%'"
+
+    class Held:
+        """The second session, before one of whose statements LOCK TABLES comes."""
+
+        def __init__(self, other: Executor) -> None:
+            self.other, self.statements = other, 0
+
+        def one(self, sql: str, args: Any = ()) -> Any:
+            self.statements += 1
+            if self.statements == asked:
+                waiting.start()
+                eventually(lambda: one(raw, waits))
+            return self.other.one(sql, args)
+
+    began = time.monotonic()
+    try:
+        with database.autocommit() as other, pytest.raises(DatabaseError):
+            row_locks.prove(session, Held(other), row, args, server=database.facts())  # type: ignore[arg-type]
+        waiting.join(SILENCE_SECONDS)
+        assert not waiting.is_alive()
+        assert session.connected
+        assert time.monotonic() - began < SILENCE_SECONDS / 2
+    finally:
+        rows(locking, "UNLOCK TABLES")
         session.close()
 
 

@@ -4,6 +4,8 @@ A server that takes SKIP LOCKED and locks nothing would give one lane to two mem
 is. Contains no statement on a table: the caller names a row that no other process waits for.
 
 It never waits for the row. A process that dies meanwhile holds that one row until the server has ended its session.
+Somebody else may change the table (ALTER, LOCK TABLES) and wait for the first session. The second session would wait
+behind it, and the thread of both with it. So the server itself ends what the second one asks.
 """
 
 from __future__ import annotations
@@ -12,14 +14,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from lanelog._database.executor import SERVER_MARK, Executor
+from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
 from lanelog.errors import ConfigurationError
 
 _LOCKING: Final = "FOR UPDATE SKIP LOCKED"
 _SERVER: Final = f"SELECT {SERVER_MARK}"
+_WITHIN: Final = 1.0
+"""Seconds after which the server ends a statement of the second session."""
 
 
-def prove(first: Session, second: Executor, row: str, args: Sequence[object]) -> bool:
+def prove(first: Session, second: Executor, row: str, args: Sequence[object], *, server: ServerFacts) -> bool:
     """Return whether both sessions see the row, and the second one skips it while the first one has locked it.
 
     False: it is not known, because the row is gone, or a third session has locked it. Raises ConfigurationError if the
@@ -30,13 +35,15 @@ def prove(first: Session, second: Executor, row: str, args: Sequence[object]) ->
         second: Another connection to the same server.
         row: A SELECT of one row by its primary key, without a locking clause.
         args: Its arguments.
+        server: The server of both.
     """
+    read, lock = (server.bounded(query, _WITHIN) for query in (row, f"{row} {_LOCKING}"))
     with first.transaction() as locking:
-        if locking.one(f"{row} {_LOCKING}", args) is None or second.one(row, args) is None:
+        if locking.one(f"{row} {_LOCKING}", args) is None or second.one(read, args) is None:
             return False
         if locking.one(_SERVER) != second.one(_SERVER):
             return False  # a proxy has led them to two servers
-        skipped = second.one(f"{row} {_LOCKING}", args) is None
+        skipped = second.one(lock, args) is None
     # The COMMIT was answered, so the first session has lived until now, and so has a lock of it.
     if not skipped:
         raise ConfigurationError(

@@ -19,7 +19,7 @@ from lanelog.migrations.steps import VERSION, added, shape
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lanelog._database import Database, Executor, Session
+    from lanelog._database import Database, Executor, ServerFacts, Session
 
 _SHOWN: Final = 5
 _COMMAND: Final = "lanelog migrate"
@@ -97,12 +97,12 @@ def version_of(database: Database, cx: Executor) -> int:
     return version
 
 
-def locks_rows(session: Session, other: Executor) -> bool:
+def locks_rows(session: Session, other: Executor, server: ServerFacts) -> bool:
     """Return whether the server is proven to lock rows, on the row of the tables' version: only `migrate` writes it.
 
     False: not known. Raises ConfigurationError if the server locks none, and DatabaseError.
     """
-    return row_locks.prove(session, other, catalogue.ROW, (catalogue.applied_version(other),))
+    return row_locks.prove(session, other, catalogue.ROW, (catalogue.applied_version(other),), server=server)
 
 
 def _unrecorded() -> Difference:

@@ -66,7 +66,7 @@ def _prove_locks(database: Database) -> None:
     session = database.session("migrate")
     try:
         with suppress(DatabaseError), database.autocommit(wait=0.0) as other:
-            locks_rows(session, other)
+            locks_rows(session, other, database.facts())
     finally:
         session.close()
 

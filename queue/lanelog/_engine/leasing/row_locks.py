@@ -39,7 +39,8 @@ class RowLocks:
             return
         try:
             with self._database.autocommit(wait=0.0) as other:
-                self._proven = row_locks.prove(session, other, heartbeats.ROW, (*at.columns, owner))
+                server, row = self._database.facts(), (*at.columns, owner)
+                self._proven = row_locks.prove(session, other, heartbeats.ROW, row, server=server)
         except DatabaseError:
             if not session.connected:
                 raise

@@ -42,7 +42,7 @@ def rows_are_locked(database: Database, cx: Executor) -> bool:
     session = database.session("doctor")
     try:
         session.execute(HURRY)
-        return migrations.locks_rows(session, cx)
+        return migrations.locks_rows(session, cx, database.facts())
     finally:
         session.close()
 
