@@ -282,6 +282,7 @@ def test_bad_input_is_refused_in_one_line(shop: str, root: Any, line: str, says:
     assert everything(root) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "args", "options", "says"), BAD, ids=[f"{method}-{says[:40]}" for method, *_, says in BAD]
 )

@@ -49,6 +49,7 @@ hints = partial(finding, check="hints")
 triggers = partial(finding, check="triggers")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not own_host(), reason="hints need Linux")
 def test_no_hint_leaves_a_copy_for_the_processes_of_the_original(
     copy: Client, lanelog_client: Client, private_server: DevServer

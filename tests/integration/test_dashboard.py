@@ -257,6 +257,7 @@ def test_the_lanes_of_a_state_are_read_page_by_page(lanelog_client: lanelog.Clie
     assert seen == keys
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("query", ["by=key", "by=key&state=pending", "by=age", "by=lag", "by=age&state=pending"])
 def test_lanes_are_paged_both_ways(lanelog_client: lanelog.Client, query: str) -> None:
     """The way back shows the same pages as the way there, in every order, and the first page leads no further back."""
@@ -507,6 +508,7 @@ def test_a_group_is_sought_to_a_time(own_shop: lanelog.Client) -> None:
         assert "or -2h" in visitor.get("/act/seek", **form, to=wrong).text
 
 
+@pytest.mark.thorough
 def test_a_group_shows_rates_and_the_front_pages_state(lanelog_client: lanelog.Client) -> None:
     """What was published and settled in a second, once there are two samples; its worst problem in the same words."""
     lanelog_client.publish("t", "k", b"x")
@@ -530,6 +532,7 @@ def test_delayed_messages_are_counted(lanelog_client: lanelog.Client) -> None:
     assert "3 messages. At most" in visitor.get("/delayed", topic="t").text
 
 
+@pytest.mark.thorough
 def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client) -> None:
     """Within bounds, which the page tells; text is text, and no pattern."""
     lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
@@ -1152,6 +1155,7 @@ def test_every_action_is_refused(shop: lanelog.Client, why: str) -> None:
     assert shop.admin.groups("merge")[0].paused_at is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "malformed", ["", "[", "[x]:y", "http://[", "127.0.0.1:\u00b2", "127.0.0.1:-1", "\u00ff", "%5B", ","]
 )

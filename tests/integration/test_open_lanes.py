@@ -171,6 +171,7 @@ def test_threads_that_publish_at_once_are_all_served(lanelog_client: Client, raw
     assert told == set(rows(raw, "SELECT partition_key, `offset`, payload FROM queue_messages"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keys", [0, 21])
 def test_any_number_of_members_share_the_open_lanes_evenly(
     lanelog_client: Client, lanelog_url: str, raw: Any, keys: int

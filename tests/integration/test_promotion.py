@@ -40,6 +40,7 @@ def publish(client: lanelog.Client, what: str, number: int) -> dict[str, list[by
     return sent
 
 
+@pytest.mark.thorough
 def test_what_is_published_after_a_promotion_is_delivered_whatever_the_tail_was(pair: Pair) -> None:
     """Offsets that the lost tail had are given to other messages, which nothing in memory may pass.
 

@@ -146,6 +146,7 @@ def handle_and_collect(client: Client, raw: Any, outage: Outage, seconds: float)
     client.admin.maintain()
 
 
+@pytest.mark.thorough
 @EVERY_WAY
 def test_no_second_copy_of_what_was_collected(
     distant: Publisher, proxy: Proxy, lanelog_client: Client, raw: Any, outage: Outage, publish: Publish
@@ -172,6 +173,7 @@ def test_no_second_copy_of_what_was_collected(
     assert [message.payload for message in handled.items if message.key == "k"] == [b"first", b"x", b"next"]
 
 
+@pytest.mark.thorough
 @EVERY_WAY
 def test_what_is_found_is_no_matter_of_age(
     distant: Publisher, proxy: Proxy, lanelog_client: Client, raw: Any, outage: Outage, publish: Publish
@@ -208,6 +210,7 @@ def test_what_never_happened_is_repeated(
     assert [receipt.offset for receipt in receipts] == [2, 1][: len(receipts)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deliver", [True, False], ids=["committed", "lost"])
 def test_many_stay_unknown_when_their_lane_is_locked_after_the_commit(
     proxy: Proxy, raw: Any, open_raw: Any, monkeypatch: pytest.MonkeyPatch, deliver: bool

@@ -179,6 +179,7 @@ def test_many_held_lanes_leave_half_of_the_pool(
     assert sorted(receipts.result(PATIENCE)[1].offset for receipts in many) == list(range(1, 8))
 
 
+@pytest.mark.thorough
 def test_a_lane_held_for_too_long_is_a_retriable_error(
     lanelog_url: str, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
 ) -> None:

@@ -167,6 +167,7 @@ def test_what_arrives_late_behind_the_locks_keeps_others_out(
     assert head_of(raw) == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("moves", [{"gone": 1, "k": 1}, {"gone": 2, "k": 1}, {"k": 1, "no more": 2}])
 def test_a_head_that_is_not_there_any_more_refuses_all(publisher: Publisher, raw: Any, moves: dict[str, int]) -> None:
     """A proxy may go on with another server, which has no such lane: no message is stored without its head."""
@@ -194,6 +195,7 @@ def test_what_follows_a_packet_in_its_block_is_not_lost(publisher: Publisher, ra
     assert head_of(raw) == (112 if ends == "is committed" else 12)
 
 
+@pytest.mark.thorough
 @BOTH_WAYS
 @pytest.mark.parametrize(
     ("statement", "refuse", "allow", "kind"),

@@ -192,6 +192,7 @@ def test_the_version_before_may_fire_in_between(
     assert wall_clock(raw) == tuple(berlin_row(first + number * MINUTE) for number in (4, 3))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
 def test_after_an_hour_without_any_process(
     admin_only: Client,

@@ -100,6 +100,7 @@ SERVED = pytest.mark.parametrize(
 Served = Callable[[], AbstractContextManager[str]]
 
 
+@pytest.mark.thorough
 @SERVED
 def test_slow_peers_turn_nobody_away(served: Served) -> None:
     """They may hold all threads. Whoever comes then is answered, and the oldest of them is closed."""
@@ -131,6 +132,7 @@ def test_a_request_that_is_cut_off_is_not_worked_on() -> None:
         assert asked == ["live"]
 
 
+@pytest.mark.thorough
 @SERVED
 def test_a_request_has_a_deadline_however_slowly_it_comes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then keeps no connection open."""
