@@ -14,14 +14,13 @@ from attrs import define, field
 
 from lanelog import _pulse
 from lanelog._backoff import OF_LOOPS, Backoff
+from lanelog._facts.engine import loop as facts
 from lanelog._pulse import Pulse
-from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, LanelogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lanelog._telemetry import EventLogger
 
 FAILURES_UNTIL_FAILED = 5
 """So often in a row an error that a repetition does not mend may come. Then what the loop serves has failed."""
@@ -91,10 +90,6 @@ class Loop:
     _thread: threading.Thread | None = field(default=None, init=False)
     _stopping: threading.Event = field(factory=threading.Event, init=False)
     _row: _Row = field(factory=_Row, init=False)  # written by the loop's own thread alone
-    _log: EventLogger = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._log = get_logger("loop", loop=self.name)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped"
@@ -161,7 +156,7 @@ class Loop:
         except BaseException as error:  # noqa: BLE001 - the loop must go on after any error
             return self._after_failure(error, now)
         if self._row.failures:
-            self._log.info("loop.recovered", failures=self._row.failures)
+            facts.loop_recovered(loop=self.name, failures=self._row.failures)
             self._forget()
         return delay
 
@@ -192,14 +187,14 @@ class Loop:
         if now >= row.tell_at:
             row.tell_at = now + TELL_AGAIN
             seconds = round(now - row.away_since, 1)
-            self._log.warning("loop.failed", error=error, retriable=True, seconds=seconds)
+            facts.loop_failed_in_outage(loop=self.name, error=error, retriable=True, seconds=seconds)
 
     def _log_fault(self, error: BaseException) -> None:
         """Log each kind of fault once."""
         kind = (type(error), getattr(error, "code", None))
         if kind not in self._row.logged:
             self._row.logged.add(kind)
-            self._log.error("loop.failed", error=error, retriable=False, exc_info=error)
+            facts.loop_failed(loop=self.name, error=error, retriable=False, exc_info=error)
 
     def _run(self) -> None:
         self._forget()
@@ -227,4 +222,4 @@ class Loop:
         try:
             callback()
         except BaseException as error:  # noqa: BLE001 - a callback must not end the loop
-            self._log.error("loop.callback_failed", callback=what, error=error, exc_info=error)
+            facts.loop_callback_failed(loop=self.name, callback=what, error=error, exc_info=error)

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakSet
 
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine import worker as facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,8 +39,6 @@ _LOOK: Final = 0.02
 """Seconds between two looks whether all is written."""
 
 _T = TypeVar("_T")
-
-log = get_logger("worker")
 
 
 class Participant(Protocol):
@@ -95,8 +93,8 @@ def _end(subscriptions: Sequence[Participant]) -> None:
         for each in subscriptions:
             _try(each.report, errors)
         for error in {str(each): each for each in errors}.values():
-            log.error("process.end_failed", exc_info=error)
-        log.error("process.ends", status=STATUS, written=written, seconds=round(time.monotonic() - began, 1))
+            facts.process_end_failed(exc_info=error)
+        facts.process_ends(status=STATUS, written=written, seconds=round(time.monotonic() - began, 1))
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # closed, or replaced by something else
                 stream.flush()

@@ -14,7 +14,7 @@ import tenacity
 from attrs import Factory, field, frozen
 
 from lanelog._checks import MAX_SECONDS, Duration, check_callable, integer, seconds
-from lanelog._telemetry import describe
+from lanelog._facts.log import describe
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

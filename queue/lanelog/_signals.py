@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
-from lanelog._telemetry import get_logger
+from lanelog._facts import client as facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +25,6 @@ _INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit status of a program that Ctrl-C has ended, as shells count."""
 _ANOTHER_PRESS: Final = 1.0
 """Seconds after which a second SIGINT comes from a person. A terminal and a program in it may both send the first."""
-
-log = get_logger("client")
 
 
 @define(eq=False)
@@ -51,7 +49,7 @@ class Ending:
         except queue.Empty:
             return False
         if received is not None:
-            log.info("signal.received", signal=received.name)
+            facts.signal_received(signal=received.name)
         return True
 
 

@@ -28,9 +28,9 @@ from lanelog._engine.member.rules import SubscriptionRules
 from lanelog._engine.working.hung import HungHandlers
 from lanelog._engine.working.pulling import Puller
 from lanelog._engine.working.workers import Workers, compose
+from lanelog._facts.engine import subscription as facts
 from lanelog._places import GroupTopic
 from lanelog._subscription_facts import SubscriptionState, SubscriptionStats, stats
-from lanelog._telemetry import get_logger, report_disabled
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from lanelog.message import Message
 
 SHORTEST_WAIT = 0.05
-
-log = get_logger("subscription")
 
 
 @define(eq=False, repr=False)
@@ -137,12 +135,14 @@ class SubscriptionCore:
         try:
             self.start()
         except EvictedError as error:
-            log.error("subscription.evicted", group=self.group, topics=list(self.topics), error=error)
+            facts.subscription_evicted(group=self.group, topics=list(self.topics), error=error)
             self.ask_to_stop()
 
     def start(self) -> None:
         """Register the group, and start. The registration is committed when this returns. Idempotent while it runs."""
         self._engine.check_process()
+        from lanelog._facts.logging import report_disabled
+
         report_disabled()
         with self._lock:
             if self._state in (SubscriptionState.RUNNING, SubscriptionState.PAUSED):
@@ -199,7 +199,7 @@ class SubscriptionCore:
             if self._workers is not None:
                 self._workers.join(0.5 if until is None else max(0.0, min(0.5, until - time.monotonic())))
         else:
-            log.warning("subscription.still_draining", group=self.group, running=self.stats().running)
+            facts.subscription_still_draining(group=self.group, running=self.stats().running)
         return ended
 
     def _wait_for(self, member: Member, until: float | None) -> bool:
@@ -227,7 +227,7 @@ class SubscriptionCore:
         for member in self.members:
             for attempt in member.handing_back.cut_off():
                 seconds = now - attempt.started if attempt.started else 0.0
-                log.warning("handler.cut_off", **member.about(attempt), seconds=seconds)
+                facts.handler_cut_off(**member.about(attempt), seconds=seconds)
         if self._workers is not None:
             self._workers.cut_off()
 
@@ -271,7 +271,7 @@ class SubscriptionCore:
     def _give_up(self, member: Member, attempt: Attempt, now: float) -> None:
         reason = f"neither settled nor extended within {now - attempt.started:.1f} s"
         if member.attempts.give_up(attempt, policy.timed_out(self.config, attempt, reason, now)):
-            log.warning("delivery.given_up", **member.about(attempt), seconds=now - attempt.started)
+            facts.delivery_given_up(**member.about(attempt), seconds=now - attempt.started)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when the subscription fails. If it has failed already, call it now."""

@@ -23,11 +23,11 @@ from lanelog._checks import check_timeout, refuse_bare
 from lanelog._database import Database
 from lanelog._database.fork import register_shared
 from lanelog._ending import ending, quiet_at_the_end
+from lanelog._facts import client as facts
 from lanelog._hints.sender import Sender
 from lanelog._reachable import Reachable
 from lanelog._signals import ending_by_signal
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
-from lanelog._telemetry import get_logger
 from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
 from lanelog.errors import ClosedError, ConfigurationError
 from lanelog.measures import Meter
@@ -67,8 +67,6 @@ LOOK_FOR_SIGNALS = 0.5
 """Seconds of one wait. A signal handler runs in the main thread between two waits."""
 AFTER_DRAIN = 5.0
 """Seconds for the last commits and the release of the leases, after `drain_timeout`."""
-
-log = get_logger("client")
 
 
 def connect(url: str | None = None, **options: Unpack[ConnectOptions]) -> Client:
@@ -466,7 +464,7 @@ class Client:
         try:
             self._announcements.scheduled()
         except Exception:  # noqa: BLE001 - it is committed, so the caller must not get an error
-            log.bind(schedule=name).exception("publish.notification_failed", exc_info=True)
+            facts.publish_notification_failed(schedule=name, exc_info=True)
         return declared
 
     def transaction(self) -> AbstractContextManager[Any]:
@@ -685,7 +683,7 @@ class Client:
             Each loop with the age of its last turn, the heartbeats, the database and the subscriptions. `live` and
             `ready` sum up for probes.
         """
-        from lanelog import _subscription_facts as facts
+        from lanelog import _subscription_facts
         from lanelog._engine.vitals import UNASKED
         from lanelog.health import Health
 
@@ -699,7 +697,7 @@ class Client:
             connections=engine.connections_health() if engine else (),
             tables=self._database.tables_version,
             subscriptions=tuple(
-                facts.health(each.members, state, each.failure)
+                _subscription_facts.health(each.members, state, each.failure)
                 for each in list(self._subscriptions)
                 if (state := each.state) != "stopped"
             ),

@@ -13,8 +13,8 @@ from typing import Final, Protocol, TypeVar
 
 from attrs import define, evolve, field, fields, frozen
 
+from lanelog._facts import client as facts
 from lanelog._places import GroupTopic
-from lanelog._telemetry import get_logger
 
 T = TypeVar("T")
 
@@ -22,8 +22,6 @@ Labels = tuple[str, ...]
 
 OTHER: Final = "other"
 """The label of what was added up. A topic or group of this name is added to it."""
-
-log = get_logger("client")
 
 
 @define
@@ -239,8 +237,8 @@ class Meter:
         for each in self.observers:
             try:
                 tell(each)
-            except Exception:
-                log.exception("observer.failed")
+            except Exception:  # noqa: BLE001 - it is logged with its traceback
+                facts.observer_failed(exc_info=True)
 
 
 def new(receipts: Sequence[object]) -> int:

@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 
 from attrs import define, field, frozen
 
-from lanelog._telemetry import get_logger
+from lanelog._facts import client as facts
 from lanelog.errors import ClosedError, ConfigurationError
 
 NoticeName = Literal[
@@ -39,8 +39,6 @@ ROOM: Final = 1000
 """Notices that wait for the program. The next one is dropped."""
 LAST_NOTICES: Final = 5.0
 """Seconds that the end of a client waits for its last notices to be taken."""
-
-log = get_logger("client")
 
 
 def _now() -> datetime:
@@ -161,5 +159,5 @@ class Notices:
             for listener in self.wanted.get(notice.name, ()):
                 try:
                     copy_context().run(listener.call, notice)  # what it sets there is not the next notice's
-                except BaseException:
-                    log.exception("listener.failed", notice=notice.name, topic=notice.topic, group=notice.group)
+                except BaseException:  # noqa: BLE001 - it is logged with its traceback
+                    facts.listener_failed(notice=notice.name, topic=notice.topic, group=notice.group, exc_info=True)

@@ -1,109 +1,73 @@
-"""The list of events against the source that logs them."""
+"""The declared events: what they say, and that something logs them."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attrs import frozen
 
 import lanelog
-from lanelog._events import EVENTS, Event
+from lanelog._facts.fact import Fact
+from lanelog._facts.listing import EVENTS
 from support.cli import Command
 
 SOURCE = Path(lanelog.__file__).parent
 ROOT = Path(__file__).parents[2]
-LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 
 
-@frozen
-class Call:
-    """One `log.warning("event.name", field=…)` of the source."""
-
-    where: str
-    name: str
-    level: str
-    room: str
-    fields: frozenset[str]  # those that the call names; others come with `**context` and with `bind`
+def function(event: Fact[...]) -> tuple[str, str]:
+    """The module and the name of an event's declaration."""
+    return event.declaration.__module__, event.declaration.__name__
 
 
-def rooms_of(tree: ast.Module) -> dict[str, str]:
-    """The room of each logger in a module, by the name that it is given: `log`, `self._log`."""
-    rooms = {}
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
-            continue
-        made = node.value
-        if ast.unparse(made.func).split(".")[-1] == "get_logger":
-            (room,) = made.args
-            rooms[ast.unparse(node.targets[0])] = ast.literal_eval(room)
-    return rooms
-
-
-def calls_of(path: Path) -> Iterator[Call]:
-    """Each event that a module logs."""
+def called(path: Path) -> set[tuple[str, str]]:
+    """The functions of other modules that a module calls as `module.function(…)`, and those of its own."""
     tree = ast.parse(path.read_text())
-    rooms = rooms_of(tree)
+    own = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+    modules = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    found = set()
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
-            continue
-        logger = ast.unparse(node.func.value).split(".bind(")[0]
-        if logger in rooms:
-            name = ast.literal_eval(node.args[0])
-            fields = {word.arg for word in node.keywords if word.arg is not None}
-            if node.func.attr == "exception":
-                fields.add("exc_info")
-            level = LEVELS[node.func.attr]
-            yield Call(f"{path.name}:{node.lineno}", name, level, rooms[logger], frozenset(fields))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add((own, node.func.id))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            found.add((modules.get(ast.unparse(node.func.value), ""), node.func.attr))
+    return found
 
 
-CALLS = [call for path in sorted(SOURCE.rglob("*.py")) for call in calls_of(path)]
+def test_each_event_is_logged_by_somebody() -> None:
+    """A declaration that nothing calls would be in the documentation for ever."""
+    calls = set[tuple[str, str]]().union(*(called(path) for path in SOURCE.rglob("*.py")))
+    assert {function(event) for event in EVENTS} - calls == set()
 
 
-def key(each: Call | Event) -> tuple[str, str, str]:
-    """What makes an event one: its name, and how and through whom it is logged."""
-    return each.name, each.level, each.room
+def test_each_module_of_declarations_is_in_the_listing() -> None:
+    """What it declares would be missing in the documentation otherwise."""
+    names = {path.stem for path in (SOURCE / "_facts").rglob("*.py") if "= Room(" in path.read_text()}
+    assert names == {event.room.name for event in EVENTS}
+    assert len({(event.name, event.level, event.room.name) for event in EVENTS}) == len(EVENTS)
 
 
-def test_each_event_of_the_source_is_in_the_list_and_the_other_way_round() -> None:
-    """Name, level and logger: nothing is logged that the list does not have, and nothing in it is never logged."""
-    assert {key(call) for call in CALLS} == {key(event) for event in EVENTS}
-    assert len({key(event) for event in EVENTS}) == len(EVENTS)
-
-
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.where}-{call.name}")
-def test_the_list_has_each_field_that_the_source_names(call: Call) -> None:
-    """A field that an application can index is documented."""
-    (event,) = (event for event in EVENTS if key(event) == key(call))
-    assert call.fields <= set(event.fields)
-
-
-def test_the_list_is_in_order() -> None:
-    """Whoever looks for an event, or adds one, finds its place: by room, then by name."""
-    rooms = [event.room for event in EVENTS]
-    assert rooms == sorted(rooms)
-    for room in set(rooms):
-        names = [event.name for event in EVENTS if event.room == room]
-        assert names == sorted(names)
-
-
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: f"{event.room}-{event.name}-{event.level}")
-def test_each_event_says_one_sentence(event: Event) -> None:
-    """What an operator reads who looks an event up is a sentence."""
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: f"{event.room.name}-{event.name}-{event.level}")
+def test_an_event_is_found_by_its_name_and_says_a_sentence(event: Fact[...]) -> None:
+    """In the module of its logger, as a function of its name; an operator who looks it up reads a sentence."""
+    module, name = function(event)
+    assert event.logger == f"lanelog.{module.rpartition('.')[2]}"
+    assert name.startswith(event.name.replace(".", "_"))
     assert event.says[0].isupper()
     assert event.says.endswith(".")
-    assert event.logger == f"lanelog.{event.room}"
 
 
-@pytest.mark.thorough
-def test_every_logger_is_made_with_a_room() -> None:
-    """A room is a constant: whoever looks for `lanelog.worker` finds it in the source."""
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "get_logger":
-                assert isinstance(node.args[0], ast.Constant), path
+def test_declarations_are_in_order() -> None:
+    """Whoever looks for an event, or adds one, finds its place: by name."""
+    for room in {event.room for event in EVENTS}:
+        names = [each.name for each in room.facts]
+        assert names == sorted(names)
 
 
 def test_the_documentation_is_made_from_the_list() -> None:

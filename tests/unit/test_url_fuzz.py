@@ -17,7 +17,7 @@ import lanelog
 from lanelog._checks import check_name
 from lanelog._codec import decode_payload, encode_payload
 from lanelog._database.driver import Driver
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine.loop import loop_failed
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 from lanelog.message import decode_metadata, encode_metadata
@@ -242,7 +242,7 @@ class TestTexts:
         logger, keep = logging.getLogger("lanelog"), Keep()
         logger.addHandler(keep)
         try:
-            get_logger("settler", key=key).error("message.dropped", error=ValueError(value))
+            loop_failed(loop=key, error=ValueError(value), retriable=False, exc_info=None)
         finally:
             logger.removeHandler(keep)
         (line,) = lines

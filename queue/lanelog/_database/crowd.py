@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
-from lanelog._telemetry import get_logger
+from lanelog._facts import database as facts
 
 if TYPE_CHECKING:
     from lanelog._database.loans import Loan
 
-log = get_logger("database")
 
 MANY: Final = 100
 """Waits within `WITHIN` after which the warning comes. A single wait now and then costs less than a connection."""
@@ -58,8 +57,7 @@ class Crowd:
         if now - self._times.popleft() > WITHIN or self._told:
             return
         self._told = True  # two threads at once may say it twice
-        log.warning(
-            "pool.too_small",
+        facts.pool_too_small(
             pool_size=self.pool_size,
             waits=MANY,
             needed=self.pool_size + self._most,

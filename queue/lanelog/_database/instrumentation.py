@@ -12,9 +12,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from lanelog._telemetry import get_logger
-
-log = get_logger("database")
+from lanelog._facts import database as facts
 
 
 def instrumented(raw: Any) -> Any:
@@ -29,8 +27,8 @@ def instrumented(raw: Any) -> Any:
     try:
         for wrapper in reversed(layers):
             made = wrapper(_returns(made), None, (), {})
-    except Exception:
-        log.exception("instrumentation.failed")
+    except Exception:  # noqa: BLE001 - it is logged with its traceback
+        facts.instrumentation_failed(exc_info=True)
         return raw
     return made
 

@@ -19,7 +19,7 @@ from attrs import define, field
 
 from lanelog._backoff import Backoff
 from lanelog._database import codes, fork
-from lanelog._telemetry import get_logger
+from lanelog._facts import database as facts
 from lanelog.errors import DatabaseError, LanelogError
 
 ORDER: Final = ("keeper", "settler", "fetcher", "publishing", "janitor", "scheduler")
@@ -48,8 +48,6 @@ _REMEDIES: Final = {
     "MAX_USER_CONNECTIONS …), or run fewer clients of this account with a smaller pool_size; the server itself has "
     "connections left",
 }
-
-log = get_logger("database")
 
 
 @define
@@ -142,8 +140,7 @@ class Worth:
             if self._said or (now - self._without_since < SETTLED and now - self._since < LONGEST):
                 return
             self._said = True
-        log.error(
-            "connections.missing",
+        facts.connections_missing(
             missing=len(missing),
             of=len(ORDER),
             without=missing,

@@ -29,7 +29,7 @@ from lanelog._database.driver import Driver
 from lanelog._database.incarnation import Incarnation
 from lanelog._database.wire import Wire
 from lanelog._ending import ending
-from lanelog._telemetry import get_logger
+from lanelog._facts import database as facts
 from lanelog.config import ConnectConfig
 
 LONG: Final = 2.0
@@ -48,8 +48,6 @@ _READABLE: Final = "SET character_set_results = ascii"
 _SERVER: Final = f"SELECT {Incarnation.identity_in_sql(mariadb=None)}, CONNECTION_ID()"
 _IDLE: Final = frozenset({"Sleep", "Killed"})
 """What MariaDB calls `Killed` runs nothing until its next statement."""
-
-log = get_logger("database")
 
 
 @define(eq=False)
@@ -109,7 +107,7 @@ class StoppedPackets:
                     if since == late[awaited]:  # still the same packet
                         awaited.cut_off()
                         seconds = round(time.monotonic() - since, 1)
-                        log.warning("packet.stopped", connection=awaited.number, seconds=seconds)
+                        facts.packet_stopped(connection=awaited.number, seconds=seconds)
 
 
 def _turns(of: weakref.ref[StoppedPackets], over: threading.Event) -> None:
@@ -121,7 +119,7 @@ def _turns(of: weakref.ref[StoppedPackets], over: threading.Event) -> None:
             packets.turn()
         except Exception as exc:  # noqa: BLE001 - whatever it is, the next turn may succeed
             with suppress(Exception):
-                log.debug("packet.not_asked", error=str(exc))
+                facts.packet_not_asked(error=str(exc))
         del packets
 
 

@@ -17,17 +17,15 @@ from attrs import define, field
 from lanelog._database import outage
 from lanelog._engine.ground import Ground
 from lanelog._engine.shortage import Shortage
+from lanelog._facts.engine import subscription as facts
 from lanelog._hints.receiver import Receiver
 from lanelog._loop import FAILURES_UNTIL_FAILED
-from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import Fence
-
-log = get_logger("subscription")
 
 
 def _nobody(_seconds: float) -> None:
@@ -136,7 +134,7 @@ class EngineContext:
         faults, now = self._faults.setdefault((member, loop), Faults()), time.monotonic()
         faults.count += 1
         if faults.count == 1:
-            log.error("membership.faulty", loop=loop, topic=member.topic, group=member.group, exc_info=error)
+            facts.membership_faulty(loop=loop, topic=member.topic, group=member.group, exc_info=error)
         if borne and faults.since is None:
             faults.since = now
         lasted = faults.since is not None and now - faults.since >= borne

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Final
 from attrs import field, frozen
 
 from lanelog._database import codes
+from lanelog._facts import database as facts
 from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
 from lanelog._stores._counted import BEYOND_COUNTING
 from lanelog._stores.lane_rows import LaneRows
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 
 # Whether the server refuses the writes of ordinary accounts. Some accounts may write all the same (no table).
 READ_ONLY = "SELECT @@GLOBAL.read_only"
-
-log = get_logger("database")
 
 
 @frozen(kw_only=True)
@@ -242,12 +240,6 @@ def _drop_rows(cx: Executor, topic: str, key: str, judgement: Judgement) -> None
 
 def _tell(found: Iterable[Contradiction]) -> None:
     for each in found:
-        log.error(
-            "lane.mended",
-            topic=each.topic,
-            key=each.key,
-            group=each.group,
-            problem=each.problem,
-            offset=each.offset,
-            head=each.head,
+        facts.lane_mended(
+            topic=each.topic, key=each.key, group=each.group, problem=each.problem, offset=each.offset, head=each.head
         )

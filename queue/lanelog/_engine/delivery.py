@@ -18,7 +18,6 @@ from lanelog._engine.lane import policy
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._stores import deliveries, history, leases, offsets
 from lanelog._stores.history import Ended
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LeaseLost
 from lanelog.message import DeadLetter, Message, utc_from_ms
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 SET_PATIENCE = "SET SESSION wait_timeout = %s"
 SESSION_PATIENCE = 15
 UNDECIDED_PAUSE = 0.5
-
-log = get_logger("worker")
 
 
 @define(eq=False)

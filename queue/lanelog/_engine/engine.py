@@ -25,10 +25,10 @@ from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.rules import Signals
 from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
 from lanelog._engine.settling.settler import Settler
+from lanelog._facts.engine import subscription as facts
 from lanelog._hints.datagram import Hint, number_of
 from lanelog._hints.doorbell import Doorbell
 from lanelog._loop import Loop
-from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError
 from lanelog.measures import Meter
 from lanelog.notices import Notices
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from lanelog.measures import LoopMeasures
 
 LOOP_TIMEOUT = 10.0
-
-log = get_logger("subscription")
 
 
 class Supervised(Protocol):
@@ -230,7 +228,7 @@ class Engine:
         ended = [loop.stop(LOOP_TIMEOUT) for loop in self._loops]
         for loop, stopped in zip(self._loops, ended, strict=True):
             if not stopped:
-                log.warning("loop.still_running", loop=loop.name)
+                facts.loop_still_running(loop=loop.name)
         if all(ended):
             self.context.receiver.close()
             self._doorbell.close()
@@ -249,4 +247,4 @@ class Engine:
 
 def _goes_on(error: BaseException) -> None:
     """The scheduler failed again and again. No subscription needs it, so it goes on with its back-off."""
-    log.error("scheduler.failed", error=error)
+    facts.scheduler_failed(error=error)

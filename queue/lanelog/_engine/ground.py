@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
 
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine import keeper as facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 BY_TURNS: Final = 60.0
 """Seconds for which new connections count as leading to two servers by turns, after one led back to a server."""
-
-log = get_logger("keeper")
 
 
 class Connected(Protocol):
@@ -121,7 +119,7 @@ class Ground:
                 return
             known, self._by_turns_until = self.by_turns, time.monotonic() + BY_TURNS
         if not known:
-            log.warning("servers.alternate", one=before.name, other=self._met.name)
+            facts.servers_alternate(one=before.name, other=self._met.name)
 
     def vouches(self, line: Connected) -> int:
         """The generation of memory if a thread may act on this connection, else 0.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine import keeper as keeper_facts
+from lanelog._facts.engine import subscription as facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,14 +19,10 @@ if TYPE_CHECKING:
 KEYS = 5
 """How many keys an event about acquired or released lanes names."""
 
-log = get_logger("subscription")
-keeper_log = get_logger("keeper")
-
 
 def started(member: Member, members: int | None) -> None:
     """The member has made its first turn. `members`: the living members, this one included; None: not known."""
-    log.info(
-        "subscription.started",
+    facts.subscription_started(
         topic=member.topic,
         group=member.group,
         workers=member.workers,
@@ -38,31 +35,25 @@ def started(member: Member, members: int | None) -> None:
 def acquired(member: Member, keys: Sequence[str]) -> None:
     """Lanes were acquired and loaded."""
     if keys:
-        keeper_log.info("lanes.acquired", **_lanes(member, keys))
+        keeper_facts.lanes_acquired(**_lanes(member, keys))
 
 
 def released(member: Member, keys: Sequence[str]) -> None:
     """Lanes were released."""
     if keys:
-        keeper_log.info("lanes.released", **_lanes(member, keys))
+        keeper_facts.lanes_released(**_lanes(member, keys))
 
 
 def epochs_replaced(member: Member, epochs: Mapping[str, int]) -> None:
     """Lanes were taken whose fencing tokens were beyond counting. `epochs`: these tokens, by key."""
-    keeper_log.warning(
-        "lanes.epochs_replaced",
-        topic=member.topic,
-        group=member.group,
-        lanes=len(epochs),
-        keys=list(epochs)[:KEYS],
-        epoch=max(epochs.values()),
+    keeper_facts.lanes_epochs_replaced(
+        topic=member.topic, group=member.group, lanes=len(epochs), keys=list(epochs)[:KEYS], epoch=max(epochs.values())
     )
 
 
 def stood_aside(lacking: Sequence[ConnectionHealth]) -> None:
     """The client lacks connections without which it handles nothing."""
-    keeper_log.warning(
-        "keeper.stood_aside",
+    keeper_facts.keeper_stood_aside(
         without=[each.purpose for each in lacking],
         seconds=round(max((each.seconds for each in lacking), default=0.0), 1),
         error=next((each.why for each in lacking if each.why), ""),
@@ -71,14 +62,13 @@ def stood_aside(lacking: Sequence[ConnectionHealth]) -> None:
 
 def came_back() -> None:
     """The client has these connections again."""
-    keeper_log.info("keeper.came_back")
+    keeper_facts.keeper_came_back()
 
 
 def drained(member: Member) -> None:
     """No handler runs, all outcomes are committed, and no lane is held."""
     counters = member.counters
-    log.info(
-        "subscription.drained",
+    facts.subscription_drained(
         topic=member.topic,
         group=member.group,
         handled=counters.handled,
@@ -90,7 +80,7 @@ def drained(member: Member) -> None:
 
 def stopped(member: Member) -> None:
     """The member has left its group."""
-    log.info("subscription.stopped", topic=member.topic, group=member.group)
+    facts.subscription_stopped(topic=member.topic, group=member.group)
 
 
 def waited(member: Member, seconds: float, *, away: bool) -> None:
@@ -100,8 +90,7 @@ def waited(member: Member, seconds: float, *, away: bool) -> None:
     reasons = ["the database, which does not answer"] if away else []
     if held.running:
         reasons.append("handlers, or pulled messages that are not settled")
-    log.warning(
-        "subscription.waited",
+    facts.subscription_waited(
         topic=member.topic,
         group=member.group,
         seconds=round(seconds, 1),
@@ -111,7 +100,7 @@ def waited(member: Member, seconds: float, *, away: bool) -> None:
     )
 
 
-def _lanes(member: Member, keys: Sequence[str]) -> dict[str, object]:
+def _lanes(member: Member, keys: Sequence[str]) -> keeper_facts.LanesFields:
     return {
         "topic": member.topic,
         "group": member.group,

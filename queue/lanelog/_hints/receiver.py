@@ -17,12 +17,12 @@ from attrs import define, evolve, field
 
 from lanelog._database.fork import register_shared
 from lanelog._ending import quiet_at_the_end
+from lanelog._facts.engine import hints as facts
 from lanelog._hints.allowance import SHARE
 from lanelog._hints.datagram import SIZE, Hint, unpack
 from lanelog._hints.host import own_host
 from lanelog._hints.route import ACROSS, PREFIX, family_of
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
-from lanelog._telemetry import get_logger
 from lanelog._wake_address import UdpAddress
 
 BATCH = 64
@@ -30,8 +30,6 @@ BATCH = 64
 
 DEAF = 0.005
 """Seconds until the sockets are read again, at least."""
-
-log = get_logger("hints")
 
 
 @define(eq=False)
@@ -139,7 +137,7 @@ def _bound(
     try:
         made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     except OSError as error:
-        log.warning("hints.no_socket", error=error)
+        facts.hints_no_socket(error=error)
         return None
     try:
         if family == socket.AF_INET6:
@@ -152,6 +150,6 @@ def _bound(
             made.bind(instead)
     except OSError as error:
         made.close()
-        log.warning("hints.no_socket", error=error)
+        facts.hints_no_socket(error=error)
         return None
     return made

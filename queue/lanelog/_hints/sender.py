@@ -19,12 +19,12 @@ from attrs import define, field
 
 from lanelog._database.fork import register_shared
 from lanelog._database.locking import taking
+from lanelog._facts.engine import hints as facts
 from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import Hint, number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.route import Target, deliver, target_of
 from lanelog._stores import heartbeats
-from lanelog._telemetry import get_logger
 from lanelog.errors import LanelogError
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ TOPICS: Final = 100
 
 PRICE: Final = 0.001
 """Seconds that a publisher pays for each hint: about what waking a subscriber and its look cost the machine."""
-
-log = get_logger("hints")
 
 
 @define(eq=False)
@@ -162,7 +160,7 @@ class Sender:
 
     def _unread(self, error: LanelogError) -> None:
         if not self._failing:
-            log.warning("hints.places_unread", error=error)
+            facts.hints_places_unread(error=error)
         self._failing = True
 
     def _refresh(self, cx: Executor, now: float, bounded: Callable[[str], str] | None) -> None:

@@ -9,7 +9,8 @@ from itertools import groupby
 
 import click
 
-from lanelog._events import EVENTS, Event
+from lanelog._facts.fact import Fact
+from lanelog._facts.listing import EVENTS
 from lanelog._text import plural
 from lanelog.cli._columns_messages import EVENTS_LISTED
 from lanelog.cli._output import Answer
@@ -60,7 +61,7 @@ def events(*, name: str | None, markdown: bool, whole: bool, wide: bool, as_json
     finish(answer, as_json=as_json, wide=wide, whole=whole)
 
 
-def _described(event: Event) -> list[str]:
+def _described(event: Fact[...]) -> list[str]:
     return [
         f"{event.name}  {event.level}  {event.logger}",
         f"  {event.says}",

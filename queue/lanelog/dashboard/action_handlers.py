@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from lanelog._telemetry import get_logger
+from lanelog._facts import dashboard as facts
 from lanelog._text import moment, shown
 from lanelog.admin import Admin
 from lanelog.admin.lookup.arguments import BY_MAX
@@ -40,8 +40,6 @@ _HIDDEN: Final = frozenset({"token"})
 """Fields that mean nothing to a person."""
 _PLACES: Final = {"letters": "failed with", "name": "schedule"}
 """What a page calls a field, if not by its name."""
-
-log = get_logger("dashboard")
 
 
 @frozen
@@ -149,15 +147,15 @@ class ActionHandlers:
         """
         admin = self._admin.acting(doer.by[:BY_MAX], doer.why)
         context = {"verb": name, "by": doer.by, "why": doer.why, **fields}
-        log.bind(**context).info("action.asked")
+        facts.action_asked(**context)
         try:
             result = action.verb(admin, fields, doer)
         except Exception as exc:
-            log.bind(**context).warning("action.failed", error=str(exc))
+            facts.action_failed(**context, error=str(exc))
             raise
         finally:
             self._changed()
-        log.bind(**context).warning("action.done")
+        facts.action_done(**context)
         return result
 
     def _done(
@@ -220,7 +218,7 @@ class ActionHandlers:
             return refusal
         job = self._jobs.find((await _form(request)).get("id", ""))
         job.stop()
-        log.warning("job.stopped", job=job.title, by=request.scope[USER])
+        facts.job_stopped(job=job.title, by=request.scope[USER])
         root = request.scope.get("root_path", "").rstrip("/")
         return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
 

@@ -21,8 +21,8 @@ from typing import Final
 from attrs import define, field, frozen
 
 from lanelog._database.fork import register_shared
+from lanelog._facts import dashboard as facts
 from lanelog._places import GroupTopic
-from lanelog._telemetry import get_logger
 from lanelog.admin import Admin, HistoryInfo
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
@@ -40,8 +40,6 @@ AWAY: Final = 60.0
 SPANS: Final = 50
 """Spans of groups that are kept in memory: those that were asked for last."""
 _SKIPPED: Final = "skipped"
-
-log = get_logger("dashboard")
 
 
 @frozen(kw_only=True)
@@ -148,7 +146,7 @@ class HandlerHistory:
         except ConfigurationError:  # the group has gone
             span.answer = None
         except LanelogError as exc:
-            log.debug("sample.failed", error=str(exc))
+            facts.sample_failed(error=str(exc))
             if isinstance(exc, DatabaseError):
                 self._away_until = self._clock() + AWAY
         finally:

@@ -15,13 +15,12 @@ from typing import Any, Final
 from attrs import define, field
 
 from lanelog._database.fork import register_shared
-from lanelog._telemetry import get_logger
+from lanelog._facts import dashboard as facts
 from lanelog.errors import ConfigurationError, LanelogError
 
 KEPT: Final = 50
 """Jobs that are remembered after their end."""
 
-log = get_logger("dashboard")
 
 Progress = Callable[[int], None]
 
@@ -81,9 +80,9 @@ class Job:
             self.result = verb(self._progress)
         except LanelogError as exc:
             self.error = exc
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - it is logged with its traceback
             self.error = exc
-            log.exception("job.failed", job=self.title)
+            facts.job_failed(job=self.title, exc_info=True)
         finally:
             self._ended.set()
 

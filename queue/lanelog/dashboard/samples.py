@@ -16,8 +16,8 @@ from typing import Final
 from attrs import define, field, frozen
 
 from lanelog._database.fork import register_shared
+from lanelog._facts import dashboard as facts
 from lanelog._places import GroupTopic
-from lanelog._telemetry import get_logger
 from lanelog.admin import Status
 from lanelog.errors import ClosedError, LanelogError
 
@@ -25,8 +25,6 @@ SPAN: Final = 6 * 3600
 """Seconds that the samples reach back."""
 GROUPS: Final = 100
 """Groups of one sample: those that lag most."""
-
-log = get_logger("dashboard")
 
 
 @frozen(kw_only=True)
@@ -140,7 +138,7 @@ class Samples:
         except ClosedError:
             raise
         except LanelogError as exc:
-            log.debug("sample.failed", error=str(exc))
+            facts.sample_failed(error=str(exc))
         return self._every
 
 

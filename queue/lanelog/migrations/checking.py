@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from lanelog._database import row_locks
-from lanelog._telemetry import get_logger
+from lanelog._facts import database as facts
 from lanelog.errors import SchemaError
 from lanelog.migrations import catalogue
 from lanelog.migrations.catalogue import applied_version, found_tables, oldest_code
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 5
 _COMMAND: Final = "lanelog migrate"
-
-log = get_logger("database")
 
 
 class NotAdmitted(SchemaError):
@@ -66,8 +64,7 @@ def _note(database: Database, version: int) -> None:
         return
     database.tables_version = version
     if version < VERSION:
-        log.warning(
-            "tables.older",
+        facts.tables_older(
             database=database.config.database,
             version=version,
             known=VERSION,

@@ -17,8 +17,8 @@ from attrs import define, field
 from lanelog._checks import Duration
 from lanelog._codec import Codec
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
+from lanelog._facts import publisher as facts
 from lanelog._stores.messages import largest_row
-from lanelog._telemetry import get_logger
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.measures import Meter, new
@@ -37,8 +37,6 @@ from lanelog.publisher.timing import make_timing
 
 _PAIR = 2
 _MOMENT = 0.05
-
-log = get_logger("publisher")
 
 
 class OnScheduled(Protocol):
@@ -294,20 +292,20 @@ class Publisher:
         try:
             self._published(topic)
         except Exception:  # noqa: BLE001 - see above
-            log.bind(topic=topic).exception("publish.notification_failed")
+            facts.publish_notification_failed(topic=topic, exc_info=True)
 
     def _look_around(self) -> None:
         """Do what telling has left to do. No other publisher waits for this thread now."""
         try:
             self._catch_up()
-        except Exception:
-            log.exception("publish.notification_failed")
+        except Exception:  # noqa: BLE001 - it is logged with its traceback
+            facts.publish_notification_failed(exc_info=True)
 
     def _tell_scheduler(self, *, committed: bool) -> None:
         try:
             self._scheduled(committed=committed)
-        except Exception:
-            log.exception("publish.notification_failed")
+        except Exception:  # noqa: BLE001 - it is logged with its traceback
+            facts.publish_notification_failed(exc_info=True)
 
 
 def _items(items: object) -> Iterable[object]:

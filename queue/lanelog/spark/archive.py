@@ -27,8 +27,8 @@ from attrs import asdict, frozen
 from lanelog import migrations
 from lanelog._backoff import OF_LOOPS
 from lanelog._database import Database
+from lanelog._facts import spark as facts
 from lanelog._places import GroupTopic
-from lanelog._telemetry import get_logger
 from lanelog.admin.lookup.known import known_topic, read
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 from lanelog.spark.archiving.group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
@@ -57,8 +57,6 @@ WORKED: Final = 60.0
 """Seconds, on top of one interval: a query that ran longer before its failed batch began counts as progress."""
 _LOOKS: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-log = get_logger("spark")
 
 
 @frozen(kw_only=True)
@@ -246,7 +244,7 @@ def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool
             may_pass = job.failure is None or (isinstance(job.failure, LanelogError) and job.failure.retriable)
             if failures >= FAILURES or (options.once and not may_pass):
                 raise LanelogError(f"the archive's query failed: {told}") from error
-            log.warning("archive.query_failed", failures=failures, error=told)
+            facts.archive_query_failed(failures=failures, error=told)
             job.stopping.wait(OF_LOOPS.after(failures))
             _wait_for_database(job, job.group.database.config.publish_timeout if options.once else math.inf)
     return False

@@ -23,8 +23,8 @@ from attrs import evolve, frozen
 
 from lanelog import migrations
 from lanelog._database import Database
+from lanelog._facts import spark as facts
 from lanelog._places import GroupTopic
-from lanelog._telemetry import get_logger
 from lanelog.admin.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark.archiving.flush import flush_directory
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from lanelog.spark.source.options import DatabasePlace
 
 DIRECTORY: Final = "_replays"
-
-log = get_logger("spark")
 
 
 @frozen(kw_only=True)
@@ -209,7 +207,7 @@ def _run(
             done = account.done(options)
             if done is not None:
                 return _done_before(options, done, dry_run=dry_run)
-            presence.start(lambda: topics, lambda: None, lambda error: log.error("replay.presence_failed", error=error))
+            presence.start(lambda: topics, lambda: None, lambda error: facts.replay_presence_failed(error=error))
             # No more tasks than keys: each task has its share of the rate, and a task without a key would waste it.
             parts = max(1, min(spark.sparkContext.defaultParallelism, sum(row["keys"] for row in counted)))
             try:
@@ -220,7 +218,7 @@ def _run(
             account.end(options, number)
         finally:
             presence.stop(topics)
-        log.info("replay.done", name=options.name, published=published, duplicates=duplicates)
+        facts.replay_done(name=options.name, published=published, duplicates=duplicates)
     return Replayed(
         name=options.name,
         chosen=number,

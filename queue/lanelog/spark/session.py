@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from attrs import define, field
 
-from lanelog._telemetry import get_logger
+from lanelog._facts import spark as facts
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark.source.register import register
 
@@ -50,8 +50,6 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "2",
 }
 _LOGGING: Final = Path(__file__).with_name("_log4j2.properties")
-
-log = get_logger("spark")
 
 
 def in_session(
@@ -88,7 +86,7 @@ def in_session(
         else:
             stopping.set()
         if not call.ended.wait(_PATIENCE):
-            log.warning("spark.still_running", program=app_name, waited=_PATIENCE)
+            facts.spark_still_running(program=app_name, waited=_PATIENCE)
         raise
     return call.result()
 

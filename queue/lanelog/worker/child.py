@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field
 
 from lanelog import _process_end
-from lanelog._telemetry import get_logger
+from lanelog._facts import supervisor as facts
 from lanelog.errors import ConfigurationError
 from lanelog.worker.orders import END, REFUSED, Orders, Report
 from lanelog.worker.target import find
@@ -42,8 +42,6 @@ _ORPHAN: Final = 30.0
 _LAST_STEPS: Final = 10.0
 """Seconds after its last commits in which a process ends by itself. A thread of the application may hold it up."""
 _FORMAT: Final = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
-
-log = get_logger("supervisor")
 
 
 def main(number: str, text: str) -> int:
@@ -138,8 +136,8 @@ def _hear(line: socket.socket, reporter: Reporter, orders: Orders) -> None:
                     threading.Thread(target=_process_end.end_if_hung, name="lanelog-ending", daemon=True).start()
                 else:
                     reporter.tell(metrics=True)
-            except Exception:  # this thread must hear of the supervisor's end
-                log.exception("metrics.failed")
+            except Exception:  # noqa: BLE001 - this thread must hear of the supervisor's end
+                facts.metrics_failed(exc_info=True)
     drain = _ORPHAN if orders.drain_timeout is None else orders.drain_timeout
     _later(drain, reporter.cut_off)
     _later(drain + _LAST_STEPS, os._exit, FAILED)
@@ -174,8 +172,8 @@ def _metrics() -> str:
 
     try:
         return exposed()
-    except Exception:
-        log.exception("metrics.failed")
+    except Exception:  # noqa: BLE001 - it is logged with its traceback
+        facts.metrics_failed(exc_info=True)
         return ""
 
 

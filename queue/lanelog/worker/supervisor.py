@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from attrs import define, evolve, field
 
 from lanelog._backoff import Backoff
-from lanelog._telemetry import get_logger
+from lanelog._facts import supervisor as facts
 from lanelog.worker.changes import Changes
 from lanelog.worker.orders import REFUSED, Limits, Orders
 from lanelog.worker.process import Process, named
@@ -46,8 +46,6 @@ LOOK: Final = 0.5
 
 OF_PROCESSES: Final = Backoff(least=0.1, first=1.0, most=30.0)
 """The wait before a process is started again."""
-
-log = get_logger("supervisor")
 
 
 @define(eq=False)
@@ -126,7 +124,7 @@ class Supervisor:
             self._selector.register(signals.wakes, selectors.EVENT_READ)
             while True:
                 for received in signals.take():
-                    log.info("signal.received", signal=received.name)
+                    facts.signal_received(signal=received.name)
                     self.drain()
                 if signals.hard:
                     self._kill()
@@ -205,11 +203,11 @@ class Supervisor:
             slot.deaths += 1
             slot.start_at = now + self._backoff.after(slot.deaths)
             slot.why = f"it cannot be started: {error}"
-            log.error("process.not_started", number=slot.number, error=error)
+            facts.process_not_started(number=slot.number, error=error)
             return
         slot.watch = Watch(self._awake.seconds)
         self._selector.register(process.line, selectors.EVENT_READ)
-        log.info("process.started", number=slot.number, started=process.pid)
+        facts.process_started(number=slot.number, started=process.pid)
 
     def _hear(self, slot: Slot) -> None:
         process = slot.process
@@ -258,7 +256,7 @@ class Supervisor:
             if hung is not None:
                 self._kill_for(slot, process, *hung)
             elif process.report.hung and process.end_asked_at is None:
-                log.error("process.hung", number=slot.number, hung=process.pid, why="; ".join(process.report.hung))
+                facts.process_hung(number=slot.number, hung=process.pid, why="; ".join(process.report.hung))
                 process.ask_to_end(now)
             else:
                 continue
@@ -266,7 +264,7 @@ class Supervisor:
             return
 
     def _kill_for(self, slot: Slot, process: Process, why: str, seconds: float) -> None:
-        log.error("process.killed", number=slot.number, killed=process.pid, why=why, seconds=round(seconds, 1))
+        facts.process_killed(number=slot.number, killed=process.pid, why=why, seconds=round(seconds, 1))
         process.kill(f"{why} for {seconds:.0f} s")
 
     def _bury(self, slot: Slot, now: float) -> None:
@@ -296,14 +294,14 @@ class Supervisor:
         slot.recycling, slot.why = False, f"the last one ended with {how}"
         wait = self._backoff.after(slot.deaths)
         slot.start_at = now + wait
-        log.warning("process.died", number=slot.number, died=process.pid, how=how, seconds=round(wait, 1))
+        facts.process_died(number=slot.number, died=process.pid, how=how, seconds=round(wait, 1))
         if process.ready_at:
             return
         self._in_vain += 1
         # A process that has worked is worth more than one that cannot start, as while the database is away.
         works = any(each.process is not None and each.process.ready_at for each in self._slots)
         if not works and self._changes is None and (status == REFUSED or self._in_vain >= IN_VAIN * self._processes):
-            log.error("supervisor.gave_up", processes=self._in_vain, how=how)
+            facts.supervisor_gave_up(processes=self._in_vain, how=how)
             self._status = REFUSED if status == REFUSED else FAILED
             self.drain()
 
@@ -331,7 +329,7 @@ class Supervisor:
 
     def _replace(self, slot: Slot, process: Process, why: str) -> None:
         slot.recycling, slot.why = True, f"it is being replaced: {why}"
-        log.info("process.recycled", number=slot.number, recycled=process.pid, why=why)
+        facts.process_recycled(number=slot.number, recycled=process.pid, why=why)
         process.terminate()
 
     def _kill(self) -> None:

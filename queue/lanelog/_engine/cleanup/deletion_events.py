@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine import janitor as facts
 
 if TYPE_CHECKING:
     from lanelog._engine.cleanup.collection import Collected
 
-log = get_logger("janitor")
+
+class ActingProcess(TypedDict):
+    """The fields that name the actor."""
+
+    account: str
+    host: str
+    pid: int
 
 
-def who(account: str) -> dict[str, object]:
+def who(account: str) -> ActingProcess:
     """The actor, as far as the library knows it: the account at the server, the machine and the process."""
     return {"account": account, "host": socket.gethostname(), "pid": os.getpid()}
 
@@ -26,4 +32,4 @@ def tell_aged(account: str, topic: str, released: Collected) -> None:
     """Log how many dead letters retention has released, if there were any."""
     if released.aged:
         why = "dead_letter_retention"
-        log.info("dead_letters.deleted", topic=topic, messages=released.aged, why=why, **who(account))
+        facts.dead_letters_deleted(topic=topic, messages=released.aged, why=why, **who(account))

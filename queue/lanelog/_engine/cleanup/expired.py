@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
 from lanelog._database import codes
 from lanelog._engine.lane.values import EXPIRED
+from lanelog._facts.engine import janitor as facts
+from lanelog._facts.fact import AttemptFields
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, moves, offsets, partitions
 from lanelog._stores.history import Ended, HistoryWrite
 from lanelog._stores.moves import derived_id
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 from lanelog.notices import Notice, Notices
 
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 BATCH = 100
 """How many messages one transaction moves at most."""
-
-log = get_logger("janitor")
 
 
 @frozen
@@ -97,7 +96,7 @@ class Undertaker:
         if gone and dead_topic:
             self.published(dead_topic)
         for message in gone:
-            context: dict[str, Any] = {
+            context: AttemptFields = {
                 "topic": self.topic,
                 "key": key,
                 "group": group.group,
@@ -107,9 +106,9 @@ class Undertaker:
             if "expired" in self.notices.wanted:
                 self.notices.put(Notice(name="expired", **context))
             if dead_topic:
-                log.warning("message.expired", **context, dead_letter_topic=dead_topic)
+                facts.message_expired(**context, dead_letter_topic=dead_topic)
             else:
-                log.error("message.expired", **context, dead_letter_topic=None)
+                facts.message_expired_dropped(**context, dead_letter_topic=None)
         return len(gone)
 
     def _at(self, group: Unattended) -> GroupTopic:

@@ -24,9 +24,9 @@ from lanelog._engine.cleanup import auditing, collection, retention
 from lanelog._engine.cleanup.collection import Collected
 from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
+from lanelog._facts.engine import janitor as facts
 from lanelog._stores import groups, moves, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ BURYING = 0.2
 
 DENIED_WAIT = 600.0
 """Seconds until a duty is tried again for which the account lacked a privilege."""
-
-log = get_logger("janitor")
 
 
 @frozen(kw_only=True)
@@ -161,7 +159,7 @@ class Janitor:
             if error.code not in codes.DENIED:
                 raise
             if duty not in state.denied_until:
-                log.warning("deletion.denied", topic=member.topic, group=member.group, duty=duty, error=error)
+                facts.deletion_denied(topic=member.topic, group=member.group, duty=duty, error=error)
             state.denied_until[duty] = now + DENIED_WAIT
             return False
 
@@ -255,7 +253,7 @@ class Janitor:
             state.purge_behind = state.purge_behind and bool(state.purge_after)
         elif not state.purge_behind:
             state.purge_behind = True
-            log.warning("purge.behind", topic=topic, seconds=round(seconds, 1), purged=state.purged)
+            facts.purge_behind(topic=topic, seconds=round(seconds, 1), purged=state.purged)
 
     def _forget_others(self, topic: str, state: Topic) -> None:
         """Forget the lanes that this client does not own. Another client may have purged them."""

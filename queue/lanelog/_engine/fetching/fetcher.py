@@ -15,9 +15,9 @@ from attrs import define, field
 from lanelog._engine.fetching.gaps import Gaps
 from lanelog._engine.fetching.heads import KnownHeads
 from lanelog._engine.fetching.pace import FetcherPace, Glance, Pace
+from lanelog._facts.engine import fetcher as facts
 from lanelog._stores import fetches, offsets
 from lanelog._stores.fetches import Behind, Fetched
-from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +46,6 @@ GLANCES = 10
 IDLE = 2.0
 AGAIN = 0.1
 """Seconds until a session that the ground does not vouch for yet is tried again."""
-
-log = get_logger("fetcher")
 
 
 @define(eq=False)
@@ -362,7 +360,7 @@ class Fetcher:
         floor = offsets.load_floors(self.session, topic, [lane.key]).get(lane.key)
         for offset in gone:
             if floor is None or offset > floor.offset_acked:
-                log.error("message.vanished", topic=topic, key=lane.key, group=group, offset=offset)
+                facts.message_vanished(topic=topic, key=lane.key, group=group, offset=offset)
 
 
 def _complete(cursor: int, rows: Sequence[Fetched]) -> bool:

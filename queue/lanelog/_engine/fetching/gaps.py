@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._database import codes
+from lanelog._facts.engine import fetcher as facts
 from lanelog._stores import fetches, leases, offsets, partitions
 from lanelog._stores._counted import BEYOND_COUNTING
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
 
 HOLES_AT_ONCE = 10_000
 """How many offsets are skipped in one step. The member is locked meanwhile, for some milliseconds."""
-
-log = get_logger("fetcher")
 
 
 @define(eq=False)
@@ -60,14 +58,7 @@ class Gaps:
 
     @staticmethod
     def _ahead(member: Member, lane: Lane, offset: int, head: int) -> None:
-        log.error(
-            "lane.ahead_of_head",
-            topic=member.topic,
-            key=lane.key,
-            group=member.group,
-            offset=offset,
-            head=head,
-        )
+        facts.lane_ahead_of_head(topic=member.topic, key=lane.key, group=member.group, offset=offset, head=head)
 
     def check(self, member: Member, lane: Lane, offset: int) -> None:
         """Skip `offset` if it is really missing.
@@ -118,7 +109,7 @@ class Gaps:
         floor = offsets.load(self.session, at, [key]).get(("", key))
         self.still_ours()
         if floor is None or floor.offset_acked < offset:
-            log.error("log.hole_found", topic=at.topic, key=key, group=at.group, offset=offset, head=head)
+            facts.log_hole_found(topic=at.topic, key=key, group=at.group, offset=offset, head=head)
             member.fetching.skip_holes(lane, offset, offset)
         elif floor.offset_acked > partitions.heads(self.session, at.topic, [key]).get(key, 0):
             # The load mends it. The head is read again: a purge of messages may have raised both since the first read.

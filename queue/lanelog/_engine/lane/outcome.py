@@ -14,7 +14,7 @@ from lanelog._engine.lane import values
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
-    from lanelog._telemetry import ExcInfo
+    from lanelog._facts.log import ExcInfo
 
 
 class Verb(Enum):

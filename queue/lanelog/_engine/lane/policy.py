@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 from lanelog._engine.lane import error_text
 from lanelog._engine.lane.error_text import clip
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
+from lanelog._facts.engine import worker as facts
+from lanelog._facts.fact import AttemptFields
+from lanelog._facts.log import describe
 from lanelog._stores._redriven import CAP
 from lanelog._stores.history import Ended
-from lanelog._telemetry import describe, get_logger
 from lanelog.config import AckPolicy
 from lanelog.errors import ConfigurationError
 from lanelog.message import Postpone, Reject, Retry, decode_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lanelog._engine.lane.run import Attempt
+    from lanelog._facts.log import ExcInfo
     from lanelog._stores.fetches import Fetched
-    from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
 
 DEAD_LETTER_WAIT = 60.0
@@ -31,8 +31,6 @@ DEAD_LETTER_WAIT = 60.0
 
 FALLBACK_WAIT = 1.0
 """The wait, in seconds, when the user's own policy object fails."""
-
-log = get_logger("worker")
 
 
 def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | None, now: float) -> Outcome | None:
@@ -95,7 +93,7 @@ def failed(
     try:
         wait = config.retry.decide(attempt=attempt.number, since_first=since_first, error=error)
     except ConfigurationError as fault:
-        log.error("retry_policy.failed", error=fault, attempt=attempt.number)
+        facts.retry_policy_failed(error=fault, attempt=attempt.number)
         wait = FALLBACK_WAIT
     own = own_cap(attempt.row)
     capped = _reached(config.max_deliveries, attempt.number) or _reached(own, attempt.number)
@@ -110,13 +108,12 @@ def failed(
     return Outcome(Verb.RETRY, wait, clip(reason), next_is_last=last)
 
 
-def report(context: Mapping[str, object], error: BaseException, outcome: Outcome | None) -> None:
+def report(context: AttemptFields, error: BaseException, outcome: Outcome | None) -> None:
     """Log that a handler raised. A postponed message has not failed, so it is not logged."""
     if isinstance(error, Postpone) and outcome is not None and outcome.verb is Verb.POSTPONE:
         return
     verb = "none" if outcome is None else outcome.verb.value
-    told = {"error": describe(error), "outcome": verb, "exc_info": error_text.raised(error)}
-    log.warning("handler.failed", **context, **told)
+    facts.handler_failed(**context, error=describe(error), outcome=verb, exc_info=error_text.raised(error))
 
 
 def _endless_wait(attempt: Attempt) -> float:

@@ -16,9 +16,9 @@ from attrs import frozen
 from lanelog._engine import life
 from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
+from lanelog._facts.engine import keeper as facts
 from lanelog._open_lanes import PREFIX
 from lanelog._stores import groups, heartbeats, leases, partitions
-from lanelog._telemetry import get_logger
 from lanelog._text import plural
 from lanelog.notices import Notice
 
@@ -37,8 +37,6 @@ FIRST_PAGE = 250
 many as it holds."""
 
 LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
-
-log = get_logger("keeper")
 
 
 @frozen
@@ -88,7 +86,7 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
         life.epochs_replaced(member, took.absurd)
     if taken and len(holders) > 1:
         member.counters.taken_over += taken
-        log.warning("lanes.taken_over", topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
+        facts.lanes_taken_over(topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
         if "lanes_taken_over" in (notices := member.signals.notices).wanted:
             why = f"{plural(taken, 'lane')} of a member that is gone: {', '.join(holders[1:])}"
             notices.put(Notice(name="lanes_taken_over", topic=at.topic, group=at.group, error=why))
@@ -112,7 +110,7 @@ def _create(session: Session, member: Member, missing: int, kind: Kind, *, among
     if topic_row.absurd_epoch is not None:
         # The new rows have the clock as their epoch. Dies before this: the next new lanes find the row as it was.
         partitions.raise_topic(session, at.topic, 0, 0)
-        log.warning("topic.epoch_replaced", topic=at.topic, epoch=topic_row.absurd_epoch)
+        facts.topic_epoch_replaced(topic=at.topic, epoch=topic_row.absurd_epoch)
     return Taken(len(still_there), tuple(still_there))
 
 

@@ -23,9 +23,9 @@ from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, Livenes
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.read_back import Beaten, ReadBack, lose_others
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
+from lanelog._facts.engine import keeper as facts
 from lanelog._open_lanes import is_open
 from lanelog._stores import groups, heartbeats, leases, offsets
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ NOT_READ = -1
 NEVER = float("-inf")
 FEW_NEW = 100
 """So many new lanes at most are taken by name. Who takes more asks for all that are free: it is no more work."""
-
-log = get_logger("keeper")
 
 
 @define(eq=False)
@@ -178,7 +176,7 @@ class Coordinator:
         member, self.unheard = self.member, f"{type(error).__name__}: {error}"
         if self._unheard_since is None:
             self._unheard_since = now
-            log.error("heartbeat.write_failed", topic=member.topic, group=member.group, error=error)
+            facts.heartbeat_write_failed(topic=member.topic, group=member.group, error=error)
         if now - self._unheard_since >= member.config.lease_duration:
             member.fail(
                 LanelogError(
@@ -203,7 +201,7 @@ class Coordinator:
             if outage.is_away(error):
                 raise
             if not self._members_failed:
-                log.error("heartbeat.read_failed", topic=member.topic, group=member.group, error=error)
+                facts.heartbeat_read_failed(topic=member.topic, group=member.group, error=error)
             self._members_failed = True
             self.view = None
             return before is not None
@@ -394,7 +392,7 @@ class Coordinator:
         except DatabaseError as error:
             if outage.is_away(error):
                 raise
-            log.error("heartbeat.write_failed", topic=member.topic, group=member.group, error=error)
+            facts.heartbeat_write_failed(topic=member.topic, group=member.group, error=error)
         life.stopped(member)
         member.ended.set()
         self.context.remove(member)

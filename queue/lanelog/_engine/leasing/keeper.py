@@ -25,9 +25,9 @@ from lanelog._engine import life
 from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.row_locks import RowLocks
+from lanelog._facts.engine import keeper as facts
 from lanelog._hints.allowance import Allowance
 from lanelog._stores import heartbeats, origins
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 from lanelog.message import utc_from_ms
 
@@ -56,8 +56,6 @@ SET_PATIENCE = "SET SESSION wait_timeout = %s, net_read_timeout = %s, net_write_
 LEAST_PATIENCE = 5.0
 """The least patience in seconds. With less, a busy machine could lose its session. A shorter lease still expires on
 time, and its lanes move then."""
-
-log = get_logger("keeper")
 
 
 @define(eq=False)
@@ -175,7 +173,7 @@ class Keeper:
             held = self.session.one(HELD, (self._lock_name,)) if self._lock_name else (1,)
             incarnation = self.session.look()
         if held is None or held[0] != 1 or self._loaded_from is None or not incarnation.same(self._loaded_from):
-            log.warning("server.changed", lock_held=bool(held and held[0]))
+            facts.server_changed(lock_held=bool(held and held[0]))
             self._let_go()
             self.session.drop()
             self._load_from_server()
@@ -200,7 +198,7 @@ class Keeper:
             if self._loaded_from is None:
                 self._note_origin()
             if self._loaded_from is not None and not incarnation.same(self._loaded_from):
-                log.warning("server.restarted")
+                facts.server_restarted()
             for member in self.context.members():
                 coordinator = self._coordinator_of(member)
                 coordinator.new_session(self.session, self._lock_name, incarnation)
@@ -222,8 +220,7 @@ class Keeper:
                 raise
             return  # who may not read heartbeats works all the same
         if found.copied:
-            log.warning(
-                "tables.of_another_server",
+            facts.tables_of_another_server(
                 database=database.config.database,
                 heartbeats=found.elsewhere,
                 latest=utc_from_ms(found.latest_elsewhere).isoformat(),
@@ -234,7 +231,7 @@ class Keeper:
         got = self.session.one(GET_LOCK, (name,))
         if got is not None and got[0] == 1:
             return name
-        log.error("liveness_lock.refused", answer=None if got is None else got[0])
+        facts.liveness_lock_refused(answer=None if got is None else got[0])
         return ""  # others then fall back to the heartbeat's expiry
 
     def _be_patient(self) -> None:

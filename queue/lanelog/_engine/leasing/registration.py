@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from lanelog._database import codes
+from lanelog._facts.engine import subscription as facts
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, lease_removal, moves, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
-from lanelog._telemetry import get_logger
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
 
 PAGE = 1000
-
-log = get_logger("subscription")
 
 
 class EvictedError(ConfigurationError):
@@ -105,9 +103,7 @@ def _tell(database: Database, at: GroupTopic, config: SubscriptionConfig, *, evi
     except DatabaseError:
         return
     if again or passed:
-        log.warning(
-            "group.registered", topic=at.topic, group=at.group, start=str(config.start), again=again, passed=passed
-        )
+        facts.group_registered(topic=at.topic, group=at.group, start=str(config.start), again=again, passed=passed)
 
 
 def _kept(config: SubscriptionConfig) -> Kept:

@@ -17,7 +17,7 @@ from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import Attempt, Run, State
 from lanelog._engine.member.isolation import PATIENCE
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine import worker as facts
 from lanelog.config import AckPolicy
 from lanelog.errors import AlreadySettled, LanelogError, LeaseLost
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.values import Term
     from lanelog._engine.member.state import MemberState
 
-log = get_logger("worker")
 
 REFUSED = "the delivery was given up or the lane lost"
 
@@ -116,7 +115,7 @@ class Attempts:
             self.state.after_change_locked(lane, now)
         self.state.signals.wake_settler()
         for attempt in refused:
-            log.warning("settlement.refused", **self.state.about(attempt), why=REFUSED)
+            facts.settlement_refused(**self.state.about(attempt), why=REFUSED)
 
     def relieve(self, run: Run) -> None:
         """A run takes long: settle its decided messages, and take back those that it has not begun.

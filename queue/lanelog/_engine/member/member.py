@@ -18,7 +18,9 @@ from lanelog._engine.member.handing_back import HandingBack
 from lanelog._engine.member.leasing import LeasingSide
 from lanelog._engine.member.state import MemberState
 from lanelog._engine.member.writing import WritingSide
-from lanelog._telemetry import describe, get_logger
+from lanelog._facts.engine import subscription as facts
+from lanelog._facts.fact import AttemptFields
+from lanelog._facts.log import describe
 from lanelog.notices import Notice
 
 if TYPE_CHECKING:
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
     from lanelog.measures import Counters
     from lanelog.notices import NoticeName
-
-log = get_logger("subscription")
 
 
 def _unknown() -> Workload | None:
@@ -126,7 +126,7 @@ class Member:
             waiting=sum(len(lane.state.waiting) for lane in lanes),
         )
 
-    def about(self, attempt: Attempt) -> dict[str, object]:
+    def about(self, attempt: Attempt) -> AttemptFields:
         """The fields of an event about an attempt."""
         return self._state.about(attempt)
 
@@ -153,7 +153,7 @@ class Member:
                 return
             self.failure = error
         try:
-            log.error("membership.failed", topic=self.topic, group=self.group, exc_info=error)
+            facts.membership_failed(topic=self.topic, group=self.group, exc_info=error)
             if "subscription_failed" in (notices := self.signals.notices).wanted:
                 why = describe(error)
                 notices.put(Notice(name="subscription_failed", topic=self.topic, group=self.group, error=why))

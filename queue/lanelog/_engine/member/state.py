@@ -19,7 +19,8 @@ from lanelog._engine.lane import error_text
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.writes import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine import subscription as facts
+from lanelog._facts.fact import AttemptFields
 from lanelog.errors import LeaseLost
 from lanelog.measures import Counters, Handlings
 from lanelog.notices import Notice
@@ -31,15 +32,13 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
     from lanelog._engine.member.rules import Signals, SubscriptionRules
+    from lanelog._facts.log import ExcInfo
     from lanelog._places import GroupTopic
-    from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
     from lanelog.notices import NoticeName
 
 PLANS_A_TURN = 32
 """How many runs of one lane one change may send out. The next change sends out more."""
-
-log = get_logger("subscription")
 
 
 @define(eq=False, repr=False)
@@ -86,7 +85,7 @@ class MemberState:
         """Whether handlers may start: the authority is not over. Time in which the machine slept counts."""
         return now + suspended() - self.slept < self.authority_until
 
-    def about(self, attempt: Attempt) -> dict[str, object]:
+    def about(self, attempt: Attempt) -> AttemptFields:
         """The fields of an event about an attempt."""
         return {
             "topic": self.at.topic,
@@ -221,9 +220,9 @@ class MemberState:
             waiter.resolve(error)
         context = {"topic": self.at.topic, "key": term.key, "group": self.at.group}
         if refused:  # their handlers have returned, so only the log can report it
-            log.warning("settlement.refused", **context, offset=refused[0], messages=len(refused), why=why)
+            facts.settlement_refused(**context, offset=refused[0], messages=len(refused), why=why)
         if running or waiters:
-            log.warning("lane.lost", **context, running=len(running), why=why)
+            facts.lane_lost(**context, running=len(running), why=why)
         if "lease_lost" in (notices := self.signals.notices).wanted:
             notices.put(Notice(name="lease_lost", topic=self.at.topic, group=self.at.group, key=term.key, error=why))
 

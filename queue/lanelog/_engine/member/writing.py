@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from lanelog._engine.lane import error_text
+from lanelog._facts.engine import settler as facts
 from lanelog._stores.history import Ended
-from lanelog._telemetry import get_logger
 
 if TYPE_CHECKING:
     from collections import deque
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.values import Term
     from lanelog._engine.lane.writes import Burial, LaneWrite
     from lanelog._engine.member.state import MemberState
-
-log = get_logger("settler")
 
 
 @define(eq=False, repr=False)
@@ -72,9 +70,11 @@ class WritingSide:
             with state.lock:
                 state.counters.expired += attempt.expired
             if attempt.expired:
-                log.error("message.expired", **{**state.about(attempt), "attempt": 0}, dead_letter_topic=None)
+                context = state.about(attempt)
+                context["attempt"] = 0
+                facts.message_expired_dropped(**context, dead_letter_topic=None)
             else:
-                log.error("message.dropped", **state.about(attempt), error=error_text.summary(error), exc_info=raised)
+                facts.message_dropped(**state.about(attempt), error=error_text.summary(error), exc_info=raised)
 
     @property
     def has_writes(self) -> bool:

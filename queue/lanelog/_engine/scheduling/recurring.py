@@ -29,10 +29,10 @@ from lanelog._engine.scheduling import zone_data
 from lanelog._engine.scheduling.catch_up import DueTimes, dues
 from lanelog._engine.scheduling.occurrences import Occurrence
 from lanelog._engine.scheduling.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, plan_due, wall
+from lanelog._facts.engine import scheduler as facts
 from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.schedules import Due, ScheduleRow
-from lanelog._telemetry import get_logger
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
 
@@ -50,8 +50,6 @@ FAULTY_WAIT: Final = 60.0
 SCHEDULE: Final = "lanelog.schedule"
 FIRE_TIME: Final = "lanelog.fire_time"
 """The metadata of a message that a schedule has published: the schedule's name, and the moment it was fired for."""
-
-log = get_logger("scheduler")
 
 
 def fire_time(ms: int) -> str:
@@ -192,12 +190,8 @@ class RecurringSchedules:
                 corrected.append((row, found))
         for row, found in corrected:
             if found.clock:
-                log.warning(
-                    "schedule.clock_went_back",
-                    schedule=name,
-                    topic=row.topic,
-                    key=row.key,
-                    next_fire_at=fire_time(row.next_fire_at),
+                facts.schedule_clock_went_back(
+                    schedule=name, topic=row.topic, key=row.key, next_fire_at=fire_time(row.next_fire_at)
                 )
             else:
                 self._log_difference(row, plan(row, cron_of(row)).tzdata)
@@ -206,8 +200,7 @@ class RecurringSchedules:
         """Log that the next time of a schedule was planned with other data. Once for each zone and version."""
         if (row.timezone, planned_with) not in self._differing:
             self._differing.add((row.timezone, planned_with))
-            log.warning(
-                "schedule.tzdata_differs",
+            facts.schedule_tzdata_differs(
                 schedule=row.name,
                 topic=row.topic,
                 key=row.key,
@@ -249,7 +242,7 @@ class RecurringSchedules:
             turn.failure = turn.failure or error
 
     def _note_faulty(self, name: str, error: LanelogError) -> None:
-        log.error("schedule.faulty", schedule=name, error=error)
+        facts.schedule_faulty(schedule=name, error=error)
         self._faulty[name] = time.monotonic() + FAULTY_WAIT
 
     def _transact(self, session: Session, names: Sequence[str]) -> _Outcome:
@@ -268,8 +261,7 @@ class RecurringSchedules:
         for fire in outcome.differing:
             self._log_difference(fire.row, fire.plan.tzdata)
         for fire in outcome.missed:
-            log.warning(
-                "schedule.missed",
+            facts.schedule_missed(
                 schedule=fire.row.name,
                 topic=fire.row.topic,
                 key=fire.row.key,

@@ -24,8 +24,8 @@ from lanelog._backoff import RANDOM
 from lanelog._database import NOW_MS, codes
 from lanelog._engine.scheduling.delayed import DelayedMessages
 from lanelog._engine.scheduling.recurring import RecurringSchedules
+from lanelog._facts.engine import scheduler as facts
 from lanelog._stores import scheduled, schedules
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ CLOCK_BACK_MS = 1000
 # Milliseconds until the next delayed message is due (of all or of the recent ones), and until the next schedule is due
 # (by_due, by_next). NULL: none is due soon. The third column is the server's clock.
 NEXT = f"SELECT ({scheduled.NEXT_DUE}), ({schedules.NEXT_DUE}), {NOW_MS}"
-
-log = get_logger("scheduler")
 
 
 @frozen(kw_only=True)
@@ -168,7 +166,7 @@ class Scheduler:
                 failures.append(error)
                 return self.pace.turn
             if duty not in self._denied_until:
-                log.warning("scheduling.denied", duty=duty, error=error)
+                facts.scheduling_denied(duty=duty, error=error)
             self._denied_until[duty] = now + self.pace.denied
             return self.pace.turn
         self._denied_until.pop(duty, None)

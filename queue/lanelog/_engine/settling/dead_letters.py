@@ -11,7 +11,7 @@ groups.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
@@ -19,10 +19,11 @@ from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import error_text
+from lanelog._facts.engine import settler as facts
+from lanelog._facts.fact import AttemptFields
 from lanelog._stores import deliveries, history, leases, moves, offsets, partitions
 from lanelog._stores.history import Ended
 from lanelog._stores.moves import derived_id
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.notices import Notice
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 BETWEEN_FLUSHES = 0.05
 """Seconds that dead letters may take between two flushes. A flood of them must not stall the other outcomes."""
-
-log = get_logger("settler")
 
 
 @define(eq=False)
@@ -161,7 +160,7 @@ class DeadLetters:
             history.upsert(cx, member.at, member.owner, [row], now)
 
     def _announce(self, member: Member, burial: Burial, dead_topic: str, outcome: str) -> None:
-        context: dict[str, Any] = {
+        context: AttemptFields = {
             "topic": member.topic,
             "key": burial.term.key,
             "group": member.group,
@@ -169,20 +168,16 @@ class DeadLetters:
             "attempt": burial.failures,
         }
         if outcome == "vanished":
-            log.error("message.vanished", **context, error=error_text.summary(burial.error))
+            facts.message_vanished(**context, error=error_text.summary(burial.error))
             return
         told: NoticeName = "expired" if burial.ended is Ended.EXPIRED else "dead_lettered"
         if told in (notices := member.signals.notices).wanted:
             notices.put(Notice(name=told, **context, error=error_text.summary(burial.error)))
         if burial.ended is Ended.EXPIRED:
-            log.warning("message.expired", **context, dead_letter_topic=dead_topic)
+            facts.message_expired(**context, dead_letter_topic=dead_topic)
         else:
-            log.error(
-                "message.dead_lettered",
-                **context,
-                dead_letter_topic=dead_topic,
-                error=error_text.summary(burial.error),
-                exc_info=burial.raised,
+            facts.message_dead_lettered(
+                **context, dead_letter_topic=dead_topic, error=error_text.summary(burial.error), exc_info=burial.raised
             )
         hook = member.config.on_dead_letter
         if hook is not None and burial.attempt is not None:

@@ -15,7 +15,8 @@ from attrs import define, field, frozen
 from lanelog import _process_end
 from lanelog._engine.working import stacks
 from lanelog._engine.working.workers import HANDLING
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine import subscription as subscription_facts
+from lanelog._facts.engine import worker as facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 AGAIN = 0.05
 """Seconds until the next look after one at which a handler had just ended."""
-
-log = get_logger("worker")
-subscription_log = get_logger("subscription")
 
 
 @frozen(eq=False)
@@ -112,9 +110,9 @@ class HungHandlers:
         """Log the handlers that hang with their stacks, and those that were cut off."""
         for each in self._found:
             member, attempt, seconds = each.member, each.attempt, round(each.seconds, 1)
-            log.error("handler.hung", **member.about(attempt), seconds=seconds, why=each.why, stack=each.stack)
+            facts.handler_hung(**member.about(attempt), seconds=seconds, why=each.why, stack=each.stack)
         for member, attempt, seconds in self._returned:
-            subscription_log.warning("handler.cut_off", **member.about(attempt), seconds=seconds)
+            subscription_facts.handler_cut_off(**member.about(attempt), seconds=seconds)
 
     def _hung(self) -> dict[Attempt, str]:
         return {each.attempt: f"its handler hung, and its process ended: {each.why}" for each in self._found}

@@ -23,7 +23,7 @@ from lanelog._engine.lane.run import State
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._engine.working import stacks, workload
-from lanelog._telemetry import get_logger
+from lanelog._facts.engine import worker as facts
 from lanelog.config import AckPolicy
 from lanelog.measures import Handlings
 from lanelog.message import Postpone
@@ -44,8 +44,6 @@ RUN_LIMIT = 3 * RUN_SECONDS
 
 RELIEF = 0.25
 """Seconds in one handler after which the earlier outcomes of its run are settled without it."""
-
-log = get_logger("worker")
 
 
 _Timed = tuple["Attempt", float, BaseException | None]
@@ -102,8 +100,8 @@ def run_hook(hook: Callable[[], object]) -> None:
     """Call a user's hook, in a context of its own. An exception is logged and changes nothing."""
     try:
         copy_context().run(hook)
-    except BaseException as error:
-        log.error("hook.failed", exc_info=error_text.raised(error))
+    except BaseException as error:  # noqa: BLE001 - it is logged with its traceback
+        facts.hook_failed(exc_info=error_text.raised(error))
 
 
 @define(eq=False)
@@ -189,7 +187,7 @@ class Workers:
             if not attempt.slow_reported:
                 attempt.slow_reported = True
                 stack = stacks.text_of_thread(worker.thread, HANDLING)
-                log.warning("handler.slow", **member.about(attempt), seconds=now - attempt.started, stack=stack)
+                facts.handler_slow(**member.about(attempt), seconds=now - attempt.started, stack=stack)
                 member.tell("handler_slow", attempt, f"it has run for {now - attempt.started:.1f} s")
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
@@ -216,7 +214,7 @@ class Workers:
         outcome = policy.timed_out(self.config, attempt, reason, now)
         if not member.attempts.give_up(attempt, outcome):
             return
-        log.warning("handler.abandoned", **member.about(attempt), seconds=now - attempt.started)
+        facts.handler_abandoned(**member.about(attempt), seconds=now - attempt.started)
         if worker.passage is not None:
             worker.passage.leave()  # the attempt is decided: its handler must not keep the isolation waiting for ever
         with self._lock:
@@ -339,7 +337,7 @@ class Workers:
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or attempt.state not in (State.RUNNING, State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
-                log.warning("handler.raised_after_settling", **member.about(attempt), exc_info=error_text.raised(error))
+                facts.handler_raised_after_settling(**member.about(attempt), exc_info=error_text.raised(error))
             return _After.DETACHED if left else _After.GO_ON
         outcome = policy.judge(self.config, attempt, error, time.monotonic())
         if error is not None:

@@ -7,12 +7,13 @@ nothing. A call that fails in its middle writes what it had committed, and the e
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
 from lanelog._engine.cleanup.deletion_events import who
-from lanelog._telemetry import describe, get_logger
+from lanelog._facts import admin as facts
+from lanelog._facts.log import describe
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database
     from lanelog.admin.lookup.act import Act
-
-log = get_logger("admin")
 
 
 @define(eq=False)
@@ -52,10 +51,10 @@ def deleting(database: Database, act: Act) -> Iterator[Tally]:
         yield tally
     except BaseException as error:
         if tally.done:
-            log.warning("messages.deleted", error=describe(error), **_values(database, act, tally))
+            facts.messages_deleted(error=describe(error), **_values(database, act, tally))
         raise
     if tally.done:
-        log.warning("messages.deleted", **_values(database, act, tally))
+        facts.messages_deleted(**_values(database, act, tally))
 
 
 @contextmanager
@@ -66,13 +65,13 @@ def passing(database: Database, act: Act) -> Iterator[Tally]:
         yield tally
     except BaseException as error:
         if tally.done:
-            log.warning("messages.passed", error=describe(error), **_values(database, act, tally))
+            facts.messages_passed(error=describe(error), **_values(database, act, tally))
         raise
     if tally.done:
-        log.warning("messages.passed", **_values(database, act, tally))
+        facts.messages_passed(**_values(database, act, tally))
 
 
-def _values(database: Database, act: Act, tally: Tally) -> dict[str, object]:
+def _values(database: Database, act: Act, tally: Tally) -> dict[str, Any]:
     counts = {"messages": tally.messages, "unsettled": tally.unsettled, "scheduled": tally.scheduled}
     return {**act.values(), **counts, **who(database.config.user)}
 

@@ -81,9 +81,9 @@ class Act:
             messages=messages,
             by=self.actor.by,
             reason=self.actor.reason,
-            account=str(process["account"]),
-            host=str(process["host"]),
-            pid=int(str(process["pid"])),
+            account=process["account"],
+            host=process["host"],
+            pid=process["pid"],
             **fields,
         )
         audit.record(cx, row)

@@ -26,10 +26,10 @@ from attrs import define, field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._engine.leasing.registration import register
+from lanelog._facts import spark as facts
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
 from lanelog._stores._points import chunked
-from lanelog._telemetry import get_logger
 from lanelog.admin.lookup.known import pages, read, repeated
 from lanelog.admin.read import owners
 from lanelog.config import SubscriptionConfig
@@ -56,8 +56,6 @@ BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PR
 BORN = "SELECT applied_at FROM queue_schema WHERE version = 1"
 
 _CLOCK = f"SELECT {NOW_MS}"
-
-log = get_logger("spark")
 
 
 @frozen(kw_only=True)
@@ -112,7 +110,7 @@ class ArchiveGroup:
                 state = owners.load(cx, self._at(topic)).state(held.owner)
                 if state.lives:
                     raise _at_work(topic, self.group, held.owner)
-                log.warning("archive.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
+                facts.archive_taken_over(topic=topic, group=self.group, owner=held.owner, state=state.value)
             _refuse_elsewhere(cx, self._at(topic), self.archive)
             groups.set_start(cx, self._at(topic), self.archive)
             leases.claim(cx, self._at(topic).lane(LEASE), self.owner, row.first_epoch)
@@ -138,7 +136,7 @@ class ArchiveGroup:
             try:
                 repeated(self.database, self._leave, "leaving a topic", topic, epoch)
             except DatabaseError as error:
-                log.warning("archive.leave_failed", topic=topic, group=self.group, error=error)
+                facts.archive_leave_failed(topic=topic, group=self.group, error=error)
                 if error.retriable:  # we waited for the database: each other topic would wait as long
                     break
         self.epochs.clear()
@@ -223,7 +221,7 @@ class ArchiveGroup:
 
     def _older(self, topic: str, key: str, head: int, archived: int) -> ConfigurationError:
         """Log and return the error of a job whose watermarks would pass the heads, and so swallow later messages."""
-        log.error("archive.above_head", topic=topic, key=key, group=self.group, offset=archived, head=head)
+        facts.archive_above_head(topic=topic, key=key, group=self.group, offset=archived, head=head)
         return ConfigurationError(
             f"lane {key!r} of topic {topic!r} is at offset {head} and the archive holds {archived}: the "
             "database is older than the archive; archive it elsewhere, for another group"
@@ -263,7 +261,7 @@ class ArchiveGroup:
             marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
             if deliveries.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
                 continue  # an operator skipped or purged it, or it was collected before the archive began
-            log.error("archive.hole", topic=topic, key=hole.key, group=self.group, offset=hole.first, through=hole.last)
+            facts.archive_hole(topic=topic, key=hole.key, group=self.group, offset=hole.first, through=hole.last)
 
 
 def refuse_elsewhere(database: Database, at: GroupTopic, archive: str) -> None:

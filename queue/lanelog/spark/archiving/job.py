@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
+from lanelog._facts import spark as facts
 from lanelog._places import GroupTopic
-from lanelog._telemetry import get_logger
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 from lanelog.spark.archiving import files
 from lanelog.spark.archiving.group import ArchiveGroup, now_ms, refuse_elsewhere
@@ -57,8 +57,6 @@ TEND_EVERY: Final = 300.0
 """Seconds between two looks at outcomes, files and lanes, while the job runs on."""
 PAUSE_LOOKS: Final = 1.0
 _MERGED_AT_ONCE: Final = 64
-
-log = get_logger("spark")
 
 
 @define(eq=False)
@@ -115,9 +113,9 @@ class ArchiveJob:
                     if topic in self.manifest.lanes and not self.group.registered(
                         topic
                     ):  # collection may have deleted messages that are not archived
-                        log.error("archive.group_was_deleted", topic=topic, group=self.group.group)
+                        facts.archive_group_was_deleted(topic=topic, group=self.group.group)
                     self._take(topic)
-                    log.info("archive.topic", topic=topic, group=self.group.group)
+                    facts.archive_topic(topic=topic, group=self.group.group)
 
     def _take(self, topic: str) -> None:
         self.group.take(topic, self.presence)
@@ -127,7 +125,7 @@ class ArchiveJob:
             del self.group.epochs[topic]  # held only when taken and recovered: both are done again
             raise
         if above:  # an operator sought forward, or the archive was restored
-            log.error("archive.watermark_ahead", topic=topic, group=self.group.group, lanes=len(above), key=above[0])
+            facts.archive_watermark_ahead(topic=topic, group=self.group.group, lanes=len(above), key=above[0])
 
     def _recover(self) -> None:
         """Raise the watermarks as at the start: a seek back, or a server that lost commits, may have lowered them."""
@@ -201,12 +199,12 @@ class ArchiveJob:
         told = False
         while (topic := self.group.paused()) is not None:
             if not told:
-                log.warning("archive.paused", topic=topic, group=self.group.group)
+                facts.archive_paused(topic=topic, group=self.group.group)
                 told = True
             if self.stopping.wait(PAUSE_LOOKS):
                 raise ClosedError("the archive job was stopped while its group was paused")
         if told:
-            log.info("archive.resumed", group=self.group.group)
+            facts.archive_resumed(group=self.group.group)
 
     def _archive(self, batch: DataFrame) -> None:
         manifest = self.manifest
@@ -223,7 +221,7 @@ class ArchiveJob:
             self._behind.setdefault(topic, {}).update(lanes)
         rows = sum(file.rows for file in segment.files)
         self.archived += rows
-        log.info("archive.batch", version=self.manifest.version, messages=rows, files=len(segment.files))
+        facts.archive_batch(version=self.manifest.version, messages=rows, files=len(segment.files))
 
     def _raise_watermarks(self) -> None:
         """Raise the watermarks to what is archived, also for an attempt that failed after its commit."""
@@ -307,7 +305,7 @@ class ArchiveJob:
                 self._commit(manifest.with_outcomes(segment.files, dict.fromkeys(topics, before)))
             self.archived_outcomes += count
             if count:
-                log.info("archive.outcomes", version=self.manifest.version, outcomes=count)
+                facts.archive_outcomes(version=self.manifest.version, outcomes=count)
 
     def _outcomes_since(self, topics: list[str], since_ms: int, before_ms: int) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
@@ -338,7 +336,7 @@ class ArchiveJob:
         gone = sum(len(keys.keys() - there[topic]) for topic, keys in lanes.items())
         if gone >= self.forget_from:
             self._commit(self.manifest.without_purged(there))
-            log.info("archive.forgot", version=self.manifest.version, lanes=gone)
+            facts.archive_forgot(version=self.manifest.version, lanes=gone)
 
     def _merge(self) -> None:
         """Merge small files, and remove files that were replaced longer ago than the grace."""
@@ -349,7 +347,7 @@ class ArchiveJob:
                 with self._attempt(table) as name:
                     new = files.merge(self.spark, self.root, old, name)
                     self._commit(self.manifest.merged(old, new, now_ms(self.group.database)))
-                log.info("archive.merged", version=self.manifest.version, table=table, files=len(old), into=len(new))
+                facts.archive_merged(version=self.manifest.version, table=table, files=len(old), into=len(new))
         self._sweep()
 
     def _sweep(self) -> None:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
+from lanelog._facts import spark as facts
 from lanelog._loop import Loop
 from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats
-from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ DURATION: Final = 30.0
 
 # The liveness lock. Each session has a new one, because a half-open session of ours may still hold the last one.
 _GET_LOCK = "SELECT GET_LOCK(%s, 0)"
-
-log = get_logger("spark")
 
 
 @define(eq=False)
@@ -84,7 +82,7 @@ class Presence:
                 for topic in topics:
                     heartbeats.deregister(self._session, GroupTopic(topic=topic, group=self.group), self.owner)
             except DatabaseError as error:
-                log.warning("archive.deregister_failed", group=self.group, error=error)
+                facts.archive_deregister_failed(group=self.group, error=error)
             self._session.close()
 
     def beat(self, topics: list[str]) -> int:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._engine.leasing.registration import register
+from lanelog._facts import spark as facts
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
-from lanelog._telemetry import get_logger
 from lanelog.admin.change.delete import remove_group
 from lanelog.admin.change.told import Tally
 from lanelog.admin.lookup.known import read, repeated
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog.spark.archiving.presence import Presence
-
-log = get_logger("spark")
 
 
 @frozen
@@ -108,7 +106,7 @@ class Holder:
                 state = owners.load(cx, self._at(topic)).state(held.owner)
                 if state.lives:
                     raise self._at_work(topic, held.owner)
-                log.warning("replay.taken_over", topic=topic, group=self.group, owner=held.owner, state=state.value)
+                facts.replay_taken_over(topic=topic, group=self.group, owner=held.owner, state=state.value)
             leases.take(cx, self._at(topic), self.owner, [LEASE], [held.owner])
             taken = leases.lock_one(cx, self._at(topic).lane(LEASE))
             assert taken is not None  # noqa: S101 - it is locked
@@ -123,7 +121,7 @@ class Holder:
             try:
                 repeated(self.database, self._leave, "leaving a topic of the replay", topic, epoch)
             except DatabaseError as error:
-                log.warning("replay.leave_failed", topic=topic, group=self.group, error=error)
+                facts.replay_leave_failed(topic=topic, group=self.group, error=error)
                 return
 
     def _leave(self, topic: str, epoch: int) -> None:
@@ -154,6 +152,6 @@ def let_go(database: Database, group: str, but: str = "") -> None:
         members = read(database, owners.load, "looking for other runs", at)
         others = [owner for owner in members.rows if owner != but and members.alive(owner)]
         if others:
-            log.warning("replay.still_held", topic=topic, group=group, owner=others[0])
+            facts.replay_still_held(topic=topic, group=group, owner=others[0])
         else:
             remove_group(database, at, Tally(), dry_run=False)

@@ -18,7 +18,7 @@ from attrs import frozen
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType
 
-from lanelog._telemetry import get_logger
+from lanelog._facts import spark as facts
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError
 from lanelog.message import Outgoing
@@ -39,8 +39,6 @@ BYTES: Final = 4 * 1024 * 1024
 
 _REQUIRED: Final = ("topic", "key", "value", "id")
 _OPTIONAL: Final = ("metadata",)
-
-log = get_logger("spark")
 
 
 @frozen
@@ -158,9 +156,6 @@ def _mapping(pairs: Sequence[tuple[str, str]] | None) -> Mapping[str, str] | Non
 
 def _tell(messages: Sequence[WriterCommitMessage | None], **more: int) -> None:
     done = [message for message in messages if isinstance(message, Written)]
-    log.info(
-        "spark.written",
-        published=sum(each.published for each in done),
-        duplicates=sum(each.duplicates for each in done),
-        **more,
+    facts.spark_written(
+        published=sum(each.published for each in done), duplicates=sum(each.duplicates for each in done), **more
     )

@@ -14,7 +14,17 @@ import pytest
 import structlog
 
 import lanelog
-from lanelog._telemetry import LOGGER_NAME, get_logger
+from lanelog._facts.fact import Fact, Room
+from lanelog._facts.log import LOGGER_NAME, Level
+
+
+def fact(name: str, level: Level = "INFO", room: str = "worker") -> Fact[...]:
+    """An event that nothing of the library declares."""
+
+    def declared() -> None:
+        """Nothing."""
+
+    return Fact(name, level, Room(room), declared)
 
 
 @pytest.fixture(autouse=True)
@@ -30,41 +40,45 @@ def line(caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_events_reach_the_handlers_of_the_stdlib_logger(caplog: pytest.LogCaptureFixture) -> None:
-    """An application sees each event in its own logging, as one line with the bound context first."""
-    get_logger("worker", topic="merge", group="builders").bind(key="repo-42").warning(
-        "message.dead_lettered", offset=17
-    )
+    """An application sees each event in its own logging, as one line with the fields in the order of the call."""
+    fact("message.dead_lettered", "WARNING")(topic="merge", group="builders", key="repo-42", offset=17)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("lanelog.worker", "WARNING")
     assert record.getMessage() == "message.dead_lettered topic=merge group=builders key=repo-42 offset=17"
 
 
 def test_each_method_logs_at_its_level(caplog: pytest.LogCaptureFixture) -> None:
-    """The method's name is the record's level."""
-    levels = ["debug", "info", "warning", "error"]
+    """The name of the room's method that declares the event is the record's level."""
+    room, levels = Room("worker"), ["debug", "info", "warning", "error"]
     for level in levels:
-        getattr(get_logger("worker"), level)("loop.turned")
+
+        @getattr(room, level)("loop.turned")
+        def turned() -> None:
+            """Nothing."""
+
+        turned()
     assert [record.levelname.lower() for record in caplog.records] == levels
+    assert [each.level.lower() for each in room.facts] == levels
 
 
 def test_the_record_names_the_line_that_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A format with %(filename)s shows the line that logged, not the logger's own."""
-    get_logger("worker").info("lane.acquired")
-    get_logger("worker").exception("lane.lost")
+    fact("lane.acquired")()
+    fact("lane.lost")(exc_info=True)
     assert {(record.filename, record.funcName) for record in caplog.records} == {
-        ("test_telemetry.py", "test_the_record_names_the_line_that_logged")
+        ("test_facts_log.py", "test_the_record_names_the_line_that_logged")
     }
 
 
 def test_an_exception_brings_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """exception() in an except block, and exc_info= anywhere, give the record the traceback."""
-    log = get_logger("worker")
+    """`exc_info` is True in an except block, or an exception anywhere."""
+    failed = fact("handler.failed", "ERROR")
     error = ValueError("bad")
     try:
         raise error
     except ValueError:
-        log.exception("handler.failed", error=error)
-    log.error("handler.failed", exc_info=error)
+        failed(error=error, exc_info=True)
+    failed(exc_info=error)
     assert [record.exc_info[1] if record.exc_info else None for record in caplog.records] == [error, error]
     assert caplog.records[0].getMessage() == "handler.failed error='ValueError: bad'"
 
@@ -120,13 +134,13 @@ class Unprintable(Exception):
 )
 def test_values_are_plain_text_on_one_line(caplog: pytest.LogCaptureFixture, value: object, shown: str) -> None:
     """Strings are quoted when they need it; of what may hold a secret, only the type is shown."""
-    get_logger("worker").info("lane.acquired", value=value)
+    fact("lane.acquired")(value=value)
     assert line(caplog) == f"lane.acquired value={shown}"
 
 
 def test_a_long_value_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     """An error that quotes a whole payload does not fill the log."""
-    get_logger("worker").info("handler.failed", error=ValueError("x" * 100_000))
+    fact("handler.failed")(error=ValueError("x" * 100_000))
     assert len(line(caplog)) < 2_100
 
 
@@ -139,12 +153,12 @@ def test_a_disabled_level_renders_nothing(caplog: pytest.LogCaptureFixture) -> N
             rendered.append(self)
             return "rendered"
 
-    log = get_logger("worker")
+    fetched = fact("message.fetched", "DEBUG")
     caplog.set_level(logging.WARNING, logger=LOGGER_NAME)
-    log.debug("message.fetched", error=Watched())
+    fetched(error=Watched())
     assert (caplog.records, rendered) == ([], [])
     caplog.set_level(logging.DEBUG, logger=LOGGER_NAME)
-    log.debug("message.fetched", error=Watched())
+    fetched(error=Watched())
     assert len(rendered) == 1
     assert line(caplog).startswith("message.fetched ")
 
@@ -158,7 +172,7 @@ def test_a_broken_filter_of_the_application_stops_nothing(capsys: pytest.Capture
 
     logger.addFilter(broken)
     try:
-        get_logger("worker").warning("lane.lost")
+        fact("lane.lost", "WARNING")()
     finally:
         logger.removeFilter(broken)
     assert "cannot filter lane.lost" in capsys.readouterr().err
@@ -167,7 +181,10 @@ def test_a_broken_filter_of_the_application_stops_nothing(capsys: pytest.Capture
 def in_a_process_of_its_own(code: str) -> tuple[str, str]:
     """What a program that does this prints, to stdout and stderr."""
     environment = {**os.environ, "PYTHONPATH": str(Path(lanelog.__file__).parents[1])}
-    begin = "import logging; from lanelog._telemetry import get_logger; log = get_logger('worker', key='k')\n"
+    begin = (
+        "import logging; from lanelog._facts.fact import Fact, Room\n"
+        "def log(level, name, **fields): Fact(name, level, Room('worker'), lambda: None)(key='k', **fields)\n"
+    )
     done = subprocess.run(
         [sys.executable, "-c", begin + code], capture_output=True, text=True, check=True, env=environment
     )
@@ -177,8 +194,8 @@ def in_a_process_of_its_own(code: str) -> tuple[str, str]:
 def test_without_any_logging_set_up_warnings_are_printed_with_their_tracebacks() -> None:
     """Python's own last resort prints them to stderr; a normal life stays silent."""
     stdout, stderr = in_a_process_of_its_own(
-        "log.info('lane.lost')\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n"
-        "    log.warning('handler.failed', exc_info=error)"
+        "log('INFO', 'lane.lost')\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n"
+        "    log('WARNING', 'handler.failed', exc_info=error)"
     )
     assert stdout == ""
     assert stderr.startswith("handler.failed key=k\nTraceback (most recent call last):\n")
@@ -187,7 +204,7 @@ def test_without_any_logging_set_up_warnings_are_printed_with_their_tracebacks()
 
 def test_basic_config_is_enough_to_see_all_events() -> None:
     """logging.basicConfig() alone shows those of a normal life as well."""
-    assert in_a_process_of_its_own("logging.basicConfig(level='INFO'); log.info('lane.acquired', offset=3)") == (
+    assert in_a_process_of_its_own("logging.basicConfig(level='INFO'); log('INFO', 'lane.acquired', offset=3)") == (
         "",
         "INFO:lanelog.worker:lane.acquired key=k offset=3\n",
     )
@@ -197,7 +214,7 @@ def test_a_traceback_that_no_stream_can_be_written_with_is_escaped() -> None:
     """A lone surrogate in an exception's text, as of a file name, costs no event and no fault of logging's own."""
     stdout, stderr = in_a_process_of_its_own(
         "import sys\nlogging.basicConfig(stream=sys.stdout)\n"
-        "log.warning('handler.failed', error='\\ud800', exc_info=ValueError('caf\\udce9'))"
+        "log('WARNING', 'handler.failed', error='\\ud800', exc_info=ValueError('caf\\udce9'))"
     )
     assert stderr == ""
     assert stdout.splitlines()[1:] == [r"ValueError: caf\udce9"]
@@ -205,7 +222,7 @@ def test_a_traceback_that_no_stream_can_be_written_with_is_escaped() -> None:
 
 def test_fields_are_attributes_of_the_record(caplog: pytest.LogCaptureFixture) -> None:
     """A JSON formatter indexes topic, key, group, offset and attempt as the values that they are."""
-    get_logger("worker", topic="merge").error("message.dead_lettered", offset=17, key="\ud800", error=ValueError("no"))
+    fact("message.dead_lettered", "ERROR")(topic="merge", offset=17, key="\ud800", error=ValueError("no"))
     (record,) = caplog.records
     shown = {name: getattr(record, name) for name in ("event", "topic", "offset", "key", "error")}
     assert shown == {
@@ -228,7 +245,7 @@ def test_a_field_whose_name_is_taken_gets_a_prefix(caplog: pytest.LogCaptureFixt
     before = logging.getLogRecordFactory()
     logging.setLogRecordFactory(factory)
     try:
-        get_logger("worker").info("replay.done", name="n", topic="t")
+        fact("replay.done")(name="n", topic="t")
     finally:
         logging.setLogRecordFactory(before)
     (record,) = caplog.records
@@ -238,7 +255,7 @@ def test_a_field_whose_name_is_taken_gets_a_prefix(caplog: pytest.LogCaptureFixt
 
 def test_records_are_grouped_by_their_event(caplog: pytest.LogCaptureFixture) -> None:
     """The record's template is the event, so that who groups by template makes one issue of a thousand messages."""
-    get_logger("worker").error("message.dead_lettered", offset=17)
+    fact("message.dead_lettered", "ERROR")(offset=17)
     assert caplog.records[0].msg == "message.dead_lettered %s"
 
 
@@ -255,7 +272,7 @@ def test_structlog_in_the_application_renders_the_fields_as_keys() -> None:
     handler.setFormatter(formatter)
     logging.getLogger(LOGGER_NAME).addHandler(handler)
     try:
-        get_logger("worker", topic="merge").error("message.dead_lettered", offset=17, name="n")
+        fact("message.dead_lettered", "ERROR")(topic="merge", offset=17, name="n")
     finally:
         logging.getLogger(LOGGER_NAME).removeHandler(handler)
     assert json.loads(handler.stream.getvalue()) == {
@@ -269,12 +286,12 @@ def test_structlog_in_the_application_renders_the_fields_as_keys() -> None:
 
 def test_context_variables_of_the_application_are_fields(caplog: pytest.LogCaptureFixture) -> None:
     """A request's id is in the events of what the request does. lanelog's own fields win, and values are plain."""
-    log = get_logger("publisher", topic="merge")
+    failed = fact("publish.notification_failed", "WARNING", "publisher")
     with structlog.contextvars.bound_contextvars(
         request_id="r-1", topic="x", event="x", exc_info=True, token=b"secret"
     ):
-        log.warning("publish.notification_failed", key="k")
-    log.warning("publish.notification_failed")
+        failed(topic="merge", key="k")
+    failed(topic="merge")
     within, behind = caplog.records
     event, *fields = within.getMessage().split()
     assert (event, fields[:2]) == ("publish.notification_failed", ["topic=merge", "key=k"])
@@ -288,6 +305,6 @@ def test_structlog_is_left_to_the_application() -> None:
     stdout, stderr = in_a_process_of_its_own(
         "import structlog, sys\nassert not structlog.is_configured()\n"
         "structlog.configure(processors=[lambda *_: 1 / 0], wrapper_class=None, logger_factory=None)\n"
-        "logging.basicConfig(level='INFO', stream=sys.stdout); log.bind(topic='t').info('lane.acquired')"
+        "logging.basicConfig(level='INFO', stream=sys.stdout); log('INFO', 'lane.acquired', topic='t')"
     )
     assert (stdout, stderr) == ("INFO:lanelog.worker:lane.acquired key=k topic=t\n", "")

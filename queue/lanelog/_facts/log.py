@@ -1,7 +1,6 @@
-"""The way out for log events: structlog's bound logger around the stdlib loggers below "lanelog", one for each room.
+"""The way out for events: structlog's bound logger around the stdlib loggers below "lanelog", one for each room.
 
 Never configures logging or structlog, and never raises. Renders plain values, and of any other value the type only.
-`_events` lists the events.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import structlog
 from structlog.typing import EventDict
@@ -24,29 +23,30 @@ OWN_THREADS: Final = "lanelog-"
 """The names of the library's threads begin so."""
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+Raised = BaseException | ExcInfo | bool | None
+"""What an event takes as `exc_info`. True: the exception that is being handled. False, None: there is none."""
+Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
-_disabled_reported = False
 _LONGEST_VALUE = 2000  # characters; a last error may quote a whole payload
-_LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "exception": logging.ERROR,
+_LEVELS: Final[dict[Level, int]] = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
 }
 
 
-class EventLogger(structlog.stdlib.BoundLogger):
+class EventLogger(structlog.BoundLoggerBase):
     """structlog's bound logger. An event whose level is off costs one look-up, and no event raises."""
 
-    def _proxy_to_logger(self, method_name: str, event: str | None = None, *_: str, **values: Any) -> None:
-        level = _LEVELS[method_name]
+    def emit(self, level_name: Level, event: str, fields: dict[str, Any]) -> None:
+        """Log an event. The record's caller is the caller of the function that calls this."""
+        level = _LEVELS[level_name]
         if not self._logger.isEnabledFor(level):
             return
         try:
-            (template, arguments), more = self._process_event(method_name, event, values)
-            # The record's caller is the caller of debug() … exception(), two frames above this one.
+            (template, arguments), more = self._process_event(level_name.lower(), event, fields)
             path, line, function, _stack = self._logger.findCaller(stacklevel=3)
             record = self._logger.makeRecord(
                 self._logger.name, level, path, line, template, arguments, more["exc_info"], function
@@ -176,29 +176,10 @@ def _quoted(value: str) -> str:
     return value if plain else repr(value)
 
 
-def get_logger(room: str, **context: object) -> EventLogger:
-    """Return the logger `lanelog.<room>` with `context` bound to it: `log.info("lanes.acquired", lanes=3)`.
+def get_logger(room: str) -> EventLogger:
+    """Return the way out through the logger `lanelog.<room>`.
 
-    Events are static past-tense names from `_events`. What an application passes to `structlog.configure` changes
-    nothing here, because the logger gets its processors from this module.
+    What an application passes to `structlog.configure` changes nothing here, because the logger gets its processors
+    from this module.
     """
-    return EventLogger(logging.getLogger(f"{LOGGER_NAME}.{room}"), _PROCESSORS, context)
-
-
-def report_disabled() -> None:
-    """Log once in a process that the application has disabled loggers of the library.
-
-    `logging.config` disables every logger that was made before, unless it is told not to. The logger of this event is
-    made here, so it is not among them.
-    """
-    global _disabled_reported  # noqa: PLW0603 - once in a process
-    loggers = list(logging.root.manager.loggerDict.items())
-    rooms = sorted(
-        name
-        for name, logger in loggers
-        if name.startswith(f"{LOGGER_NAME}.") and isinstance(logger, logging.Logger) and logger.disabled
-    )
-    if rooms and not _disabled_reported:
-        _disabled_reported = True
-        log = get_logger("logging")
-        log.warning("loggers.disabled", loggers=rooms, remedy="disable_existing_loggers=False")
+    return EventLogger(logging.getLogger(f"{LOGGER_NAME}.{room}"), _PROCESSORS, {})

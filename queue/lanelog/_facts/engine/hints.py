@@ -1,0 +1,19 @@
+"""The events of hints: datagrams between publishers and subscribers."""
+
+from __future__ import annotations
+
+from lanelog._facts.fact import Room
+
+room = Room("hints")
+
+
+@room.warning("hints.no_socket")
+def hints_no_socket(*, error: BaseException | str) -> None:
+    """A socket for hints could not be opened, or `wake_address` not be bound: what would be told there is noticed by
+    the next look.
+    """
+
+
+@room.warning("hints.places_unread")
+def hints_places_unread(*, error: BaseException | str) -> None:
+    """A publisher could not read who wants hints, and tries again once a second: their looks find its messages."""

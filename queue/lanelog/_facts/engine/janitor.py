@@ -1,0 +1,39 @@
+"""The events of the janitor, which deletes and expires."""
+
+from __future__ import annotations
+
+from lanelog._facts.fact import Room
+
+room = Room("janitor")
+
+
+@room.info("dead_letters.deleted")
+def dead_letters_deleted(*, topic: str, messages: int, why: str, account: str, host: str, pid: int) -> None:
+    """Dead letters that were neither redriven nor deleted by then were deleted: `dead_letter_retention` was over."""
+
+
+@room.warning("deletion.denied")
+def deletion_denied(*, topic: str, group: str, duty: str, error: BaseException | str) -> None:
+    """The account may not delete what retention is over for: the tables grow. Grant it, or run `lanelog maintain`
+    with another account.
+    """
+
+
+@room.error("message.expired")
+def message_expired_dropped(
+    *, topic: str, key: str, group: str, offset: int, attempt: int, dead_letter_topic: None
+) -> None:
+    """A message expired in a group without a living member that keeps no dead letters: it was dropped."""
+
+
+@room.warning("message.expired")
+def message_expired(*, topic: str, key: str, group: str, offset: int, attempt: int, dead_letter_topic: str) -> None:
+    """A message expired in a group without a living member: it is a dead letter now."""
+
+
+@room.warning("purge.behind")
+def purge_behind(*, topic: str, seconds: float, purged: int) -> None:
+    """Drained lanes are not purged as fast as they come: a pass over them takes longer than a minute and than
+    `lane_idle_purge`, and the tables grow. Run `lanelog maintain` beside it, or publish under fewer keys.
+    Logged once until a pass is in time again.
+    """

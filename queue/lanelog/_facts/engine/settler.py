@@ -1,0 +1,51 @@
+"""The events of the settler, which writes what was handled."""
+
+from __future__ import annotations
+
+from lanelog._facts.fact import Room
+from lanelog._facts.log import Raised
+
+room = Room("settler")
+
+
+@room.error("message.dead_lettered")
+def message_dead_lettered(
+    *,
+    topic: str,
+    key: str,
+    group: str,
+    offset: int,
+    attempt: int,
+    dead_letter_topic: str,
+    error: str | None,
+    exc_info: Raised,
+) -> None:
+    """A message was given up and is in the dead letter topic now, from where `lanelog dlq redrive` delivers it
+    again. Its traceback is there when this process has seen an exception.
+    """
+
+
+@room.error("message.dropped")
+def message_dropped(
+    *, topic: str, key: str, group: str, offset: int, attempt: int, error: str | None, exc_info: Raised
+) -> None:
+    """A message was given up, and the subscription keeps no dead letters: it is lost to this group."""
+
+
+@room.error("message.expired")
+def message_expired_dropped(
+    *, topic: str, key: str, group: str, offset: int, attempt: int, dead_letter_topic: None
+) -> None:
+    """A message's time to live was over before a handler could start, and the subscription keeps no dead letters: it
+    is lost to this group.
+    """
+
+
+@room.warning("message.expired")
+def message_expired(*, topic: str, key: str, group: str, offset: int, attempt: int, dead_letter_topic: str) -> None:
+    """A message's time to live was over before a handler could start; it is in the dead letter topic now."""
+
+
+@room.error("message.vanished")
+def message_vanished(*, topic: str, key: str, group: str, offset: int, attempt: int, error: str | None) -> None:
+    """A message that was to become a dead letter is not in the log any more."""
