@@ -17,7 +17,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
 
 from lanelog._database.fork import register_shared
-from lanelog.measures import OTHER, Labels, place
+from lanelog.measures import LANES, OTHER, SECONDS, Labels, place
 
 if TYPE_CHECKING:
     from lanelog.client import Client
@@ -33,11 +33,6 @@ _OPERATION: Final = "messaging.operation.name"
 _CONSUMED: Final = "messaging.client.consumed.messages"
 _OTHER_ERROR: Final = "_OTHER"
 """What the conventions call the type of an error that is not named."""
-
-SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""The bounds that the conventions advise for durations in seconds."""
-WAITS: Final = (*SECONDS, 30.0, 300.0, 3600.0)
-LANES: Final = (1.0, 10.0, 100.0, 1000.0)
 
 
 @frozen
@@ -203,8 +198,8 @@ def observe(
             meter.create_counter("messaging.client.sent.messages", "{message}", "New messages."),
             _histogram(meter, "messaging.client.operation.duration", "s", "How long publishes took.", SECONDS),
             _histogram(meter, "messaging.process.duration", "s", "How long handlers took.", SECONDS),
-            _histogram(meter, "lanelog.wait.duration", "s", "From the publish to the first attempt.", WAITS),
-            _histogram(meter, "lanelog.end_to_end.duration", "s", "From the publish to the handler's end.", WAITS),
+            _histogram(meter, "lanelog.wait.duration", "s", "From the publish to the first attempt.", SECONDS),
+            _histogram(meter, "lanelog.end_to_end.duration", "s", "From the publish to the handler's end.", SECONDS),
             _histogram(meter, "lanelog.flush.lanes", "{lane}", "Lanes that one transaction wrote.", LANES),
         )
     )

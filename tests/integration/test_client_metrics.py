@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
-from lanelog import Client, Message, Postpone, Reject, Retry, instruments, metrics
+from lanelog import Client, Message, Postpone, Reject, Retry, instruments, measures, metrics
 from lanelog._places import GroupTopic
 from lanelog.measures import Counters, Handlings
 from support.waiting import Record, eventually
@@ -70,6 +70,8 @@ def test_what_happens_is_counted_and_timed(lanelog_client: Client, registry: Col
     } == {"acked": 3, "retried": 1, "postponed": 0, "dead_lettered": 2, "expired": 1, "timed_out": 0}
     assert found["lanelog_client_attempts_total", "t", "g"] == 5
     assert found["lanelog_client_handler_seconds_count", "t", "g"] == 5
+    bounds = {at[2] for at in found if at[0] == "lanelog_client_handler_seconds_bucket"}
+    assert bounds == {*map(str, measures.SECONDS), "+Inf"}
     assert found["lanelog_client_wait_seconds_count", "t", "g"] == 4  # the second attempt waits for the first
     assert found["lanelog_client_end_to_end_seconds_count", "t", "g"] == 3
     assert found["lanelog_client_flush_lanes_count", "t", "g"] >= 1
@@ -195,11 +197,11 @@ def test_many_topics_are_one_series(lanelog_client: Client, registry: CollectorR
         return sum(value for (name, *_), value in found.items() if name == wanted)
 
     assert total("lanelog_client_published_messages_total") == 41
-    assert found["lanelog_client_handler_seconds_count", "other", "other"] == 28
+    assert found["lanelog_client_handler_seconds_count", "other", "other"] == 31
     assert found["lanelog_client_publish_seconds_count", "other"] == 32
     for name in ("attempts", "lanes_lost", "messages"):
         assert total(f"lanelog_client_{name}_total") == 40
-    assert found["lanelog_client_messages_total", "other", "acked", "other"] == 28
+    assert found["lanelog_client_messages_total", "other", "acked", "other"] == 31
     for name in ("lanes", "in_flight_messages"):
         assert total(f"lanelog_client_{name}") == found[f"lanelog_client_{name}", "other", "other"] == 1
 
@@ -345,8 +347,9 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
     assert found["lanelog.wait.duration"] == [(group, 4)]
     assert found["lanelog.end_to_end.duration"] == [(group, 3)]
     assert found["lanelog.messages.acked"] == [(group, 3)]
-    assert bounds["messaging.process.duration"] == bounds["messaging.client.operation.duration"] == instruments.SECONDS
-    assert bounds["lanelog.flush.lanes"] == instruments.LANES
+    for name in ("messaging.process", "messaging.client.operation", "lanelog.wait", "lanelog.end_to_end"):
+        assert bounds[f"{name}.duration"] == measures.SECONDS
+    assert bounds["lanelog.flush.lanes"] == measures.LANES
     counted = ("retried", "dead_lettered", "postponed", "expired", "timed_out", "in_flight", "waiting", "prefetched")
     told = {name: [value for _, value in found[f"lanelog.messages.{name}"]] for name in (*counted, "prefetched.size")}
     assert told == {name: [int(name in ("retried", "dead_lettered"))] for name in told}

@@ -1,6 +1,6 @@
 """The metrics of one client: what this process publishes and handles, how long it takes, and what it holds.
 
-Owns their names and buckets. The counters are the engine's own, read at a scrape. Times are added up as they happen.
+Owns their names. The counters are the engine's own, read at a scrape. Times are added up as they happen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from lanelog._database.fork import register_shared
-from lanelog.measures import OTHER, Counters, Labels, place
+from lanelog.measures import LANES, OTHER, SECONDS, Counters, Labels, place
 from lanelog.metrics.series import Gauge, families
 
 if TYPE_CHECKING:
@@ -32,15 +32,12 @@ if TYPE_CHECKING:
 class SeriesBounds:
     """How many have series of their own. Those beyond are counted together."""
 
-    groups: int = 13
+    groups: int = 10
     topics: int = 10
 
 
 OF_A_CLIENT: Final = SeriesBounds()
 """With it a client has at most 1,000 series."""
-
-SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
-LANES: Final = (1.0, 10.0, 100.0, 1000.0)
 
 
 @define(eq=False)
