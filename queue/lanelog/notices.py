@@ -1,8 +1,8 @@
 """Notices: what the engine of a client tells to the program itself, such as a message that became a dead letter.
 
-Owns their names, their queue, and the one thread that calls the program's functions. Decides nothing: the engine puts a
-notice without waiting, and a notice that finds the queue full is dropped and counted. What must not be missed stands in
-the database: `client.admin` has it.
+Owns their queue, and the one thread that calls the program's functions. Decides nothing: `_facts` declares which facts
+are notices. The engine notifies without waiting, and a notice that finds the queue full is dropped and counted. What
+must not be missed stands in the database: `client.admin` has it.
 """
 
 from __future__ import annotations
@@ -12,33 +12,23 @@ import threading
 from collections.abc import Callable
 from contextvars import copy_context
 from datetime import UTC, datetime
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from attrs import define, field, frozen
 
 from lanelog._facts import client as facts
+from lanelog._facts import noticed
+from lanelog._facts.noticed import ErrorText, Fields
 from lanelog.errors import ClosedError, ConfigurationError
 
-NoticeName = Literal[
-    "retried",
-    "dead_lettered",
-    "dropped",
-    "expired",
-    "timed_out",
-    "handler_slow",
-    "lease_lost",
-    "lanes_taken_over",
-    "group_paused",
-    "group_resumed",
-    "subscription_failed",
-]
+NoticeName = noticed.NoticeName
 """What a program can be told of."""
-
 NAMES: Final[frozenset[str]] = frozenset(get_args(NoticeName))
 ROOM: Final = 1000
 """Notices that wait for the program. The next one is dropped."""
 LAST_NOTICES: Final = 5.0
 """Seconds that the end of a client waits for its last notices to be taken."""
+_NAMES_OF_A_MESSAGE: Final = ("key", "offset", "attempt")
 
 
 def _now() -> datetime:
@@ -121,6 +111,12 @@ class Notices:
             self.wanted = {name: found for name, found in self.wanted.items() if name != listener.name}
             if left:
                 self.wanted[listener.name] = left
+
+    def notify(self, name: NoticeName, fields: Fields, error: ErrorText) -> None:
+        """Make a notice of a fact, if it is wanted. It never waits, so it may be called under the engine's locks."""
+        if name in self.wanted:
+            known = {each: fields[each] for each in _NAMES_OF_A_MESSAGE if each in fields}
+            self.put(Notice(name=name, topic=fields["topic"], group=fields["group"], error=error(fields), **known))
 
     def put(self, notice: Notice) -> None:
         """Queue a notice that is wanted. It never waits, so it may be called under the engine's locks."""

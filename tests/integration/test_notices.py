@@ -1,6 +1,7 @@
 """What a program is told by `client.on`, of a real engine."""
 
 import threading
+import time
 from typing import Any, get_args
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_message_that_fails_is_told_attempt_by_attempt(lanelog_client: lanelog
 
 
 def test_what_is_given_up_without_dead_letters_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
-    """Dropped, or expired before a handler could start."""
+    """Dropped after an attempt, or expired before there was one."""
 
     def reject(message: lanelog.Message) -> None:
         raise lanelog.Reject("broken")
@@ -50,7 +51,30 @@ def test_what_is_given_up_without_dead_letters_is_told(lanelog_client: lanelog.C
     lanelog_client.publish("t", "old", b"x", ttl=0.001)
     with lanelog_client.subscribe("t", "g", reject, dead_letter_suffix=None):
         eventually(lambda: len(told) == 2)
-    assert {each.name: each.key for each in told} == {"dropped": "k", "expired": "old"}
+    assert {each.name: (each.key, each.attempt) for each in told} == {"dropped": ("k", 1), "expired": ("old", 0)}
+
+
+@pytest.mark.thorough
+def test_a_message_that_expired_in_the_queue_of_a_worker_had_no_attempt(
+    lanelog_client: lanelog.Client, told: Told
+) -> None:
+    """As its event and all other expired messages say, also where it is dropped."""
+    entered, go = threading.Event(), threading.Event()
+
+    def block(message: lanelog.Message) -> None:
+        entered.set()
+        go.wait(20)
+
+    lanelog_client.publish("t", "first", b"x")
+    with lanelog_client.subscribe("t", "g", block, workers=1, dead_letter_suffix=None):
+        assert entered.wait(20)
+        lanelog_client.publish("t", "late", b"x", ttl=1.0)
+        until = time.monotonic() + 1.1
+        eventually(lambda: lanelog_client.measures().groups[0].running == 2)
+        eventually(lambda: time.monotonic() > until)
+        go.set()
+        eventually(lambda: told)
+    assert names(told) == [("expired", "late", 1, 0)]
 
 
 @pytest.mark.thorough

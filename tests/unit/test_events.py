@@ -8,21 +8,24 @@ from pathlib import Path
 import pytest
 
 import lanelog
+from lanelog._facts.engine import janitor, keeper, settler, subscription, worker
 from lanelog._facts.fact import Fact
 from lanelog._facts.listing import EVENTS
+from lanelog._facts.noticed import Noticed
+from lanelog.notices import NAMES
 from support.cli import Command
 
 SOURCE = Path(lanelog.__file__).parent
 ROOT = Path(__file__).parents[2]
 
 
-def function(event: Fact[...]) -> tuple[str, str]:
-    """The module and the name of an event's declaration."""
-    return event.declaration.__module__, event.declaration.__name__
+def function(fact: Fact[...] | Noticed[...]) -> tuple[str, str]:
+    """The module and the name of a declaration."""
+    return fact.declaration.__module__, fact.declaration.__name__
 
 
-def called(path: Path) -> set[tuple[str, str]]:
-    """The functions of other modules that a module calls as `module.function(…)`, and those of its own."""
+def used(path: Path) -> set[tuple[str, str]]:
+    """What a module names as `module.function`, and of its own names those that it uses."""
     tree = ast.parse(path.read_text())
     own = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
     modules = {
@@ -33,17 +36,27 @@ def called(path: Path) -> set[tuple[str, str]]:
     }
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            found.add((own, node.func.id))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            found.add((modules.get(ast.unparse(node.func.value), ""), node.func.attr))
+        if isinstance(node, ast.Name):
+            found.add((own, node.id))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add((modules.get(node.value.id, ""), node.attr))
     return found
+
+
+USED = set[tuple[str, str]]().union(*(used(path) for path in SOURCE.rglob("*.py")))
 
 
 def test_each_event_is_logged_by_somebody() -> None:
     """A declaration that nothing calls would be in the documentation for ever."""
-    calls = set[tuple[str, str]]().union(*(called(path) for path in SOURCE.rglob("*.py")))
-    assert {function(event) for event in EVENTS} - calls == set()
+    assert {function(event) for event in EVENTS} - USED == set()
+
+
+def test_each_notice_is_put_by_somebody() -> None:
+    """A program can wait for each name, and each comes from a declared fact that something calls."""
+    facts = [each for module in (janitor, keeper, settler, subscription, worker) for each in vars(module).values()]
+    notices = [each for each in facts if isinstance(each, Noticed)]
+    assert {each.notice for each in notices} == NAMES
+    assert {function(each) for each in notices} - USED == set()
 
 
 def test_each_module_of_declarations_is_in_the_listing() -> None:

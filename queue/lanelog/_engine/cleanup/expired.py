@@ -31,7 +31,7 @@ from lanelog._stores import deliveries, groups, history, leases, moves, offsets,
 from lanelog._stores.history import Ended, HistoryWrite
 from lanelog._stores.moves import derived_id
 from lanelog.errors import DatabaseError
-from lanelog.notices import Notice, Notices
+from lanelog.notices import Notices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -103,12 +103,10 @@ class Undertaker:
                 "offset": message.offset,
                 "attempt": 0,
             }
-            if "expired" in self.notices.wanted:
-                self.notices.put(Notice(name="expired", **context))
             if dead_topic:
-                facts.message_expired(**context, dead_letter_topic=dead_topic)
+                facts.message_expired(self.notices, **context, dead_letter_topic=dead_topic)
             else:
-                facts.message_expired_dropped(**context, dead_letter_topic=None)
+                facts.message_expired_dropped(self.notices, **context, dead_letter_topic=None)
         return len(gone)
 
     def _at(self, group: Unattended) -> GroupTopic:

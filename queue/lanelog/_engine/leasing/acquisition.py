@@ -19,8 +19,6 @@ from lanelog._engine.leasing.sharing import Kind
 from lanelog._facts.engine import keeper as facts
 from lanelog._open_lanes import PREFIX
 from lanelog._stores import groups, heartbeats, leases, partitions
-from lanelog._text import plural
-from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,10 +84,8 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
         life.epochs_replaced(member, took.absurd)
     if taken and len(holders) > 1:
         member.counters.taken_over += taken
-        facts.lanes_taken_over(topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
-        if "lanes_taken_over" in (notices := member.signals.notices).wanted:
-            why = f"{plural(taken, 'lane')} of a member that is gone: {', '.join(holders[1:])}"
-            notices.put(Notice(name="lanes_taken_over", topic=at.topic, group=at.group, error=why))
+        notices = member.signals.notices
+        facts.lanes_taken_over(notices, topic=at.topic, group=at.group, lanes=taken, owners=holders[1:])
     return Taken(taken, tuple(candidates))
 
 

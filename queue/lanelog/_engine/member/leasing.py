@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.lane.run import State
+from lanelog._facts.engine import subscription as facts
 from lanelog.errors import LeaseLost
-from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.state import MemberState
-    from lanelog.notices import NoticeName
 
 
 @define(eq=False, repr=False)
@@ -54,9 +53,9 @@ class LeasingSide:
     def set_group_paused(self, *, paused: bool) -> None:
         """Note what the group's row says. The keeper passes it on to each lane with the next read-back."""
         before, self.state.group_paused = self.state.group_paused, paused
-        name: NoticeName = "group_paused" if paused else "group_resumed"
-        if before is not paused and name in (notices := self.state.signals.notices).wanted:
-            notices.put(Notice(name=name, topic=self.state.at.topic, group=self.state.at.group))
+        if before is not paused:
+            fact = facts.group_paused if paused else facts.group_resumed
+            fact(self.state.signals.notices, topic=self.state.at.topic, group=self.state.at.group)
 
     @property
     def disowned(self) -> AbstractSet[tuple[str, int]]:

@@ -20,8 +20,6 @@ from lanelog._engine.member.state import MemberState
 from lanelog._engine.member.writing import WritingSide
 from lanelog._facts.engine import subscription as facts
 from lanelog._facts.fact import AttemptFields
-from lanelog._facts.log import describe
-from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     import queue
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from lanelog._workload import Workload
     from lanelog.config import SubscriptionConfig
     from lanelog.measures import Counters
-    from lanelog.notices import NoticeName
 
 
 def _unknown() -> Workload | None:
@@ -130,10 +127,6 @@ class Member:
         """The fields of an event about an attempt."""
         return self._state.about(attempt)
 
-    def tell(self, name: NoticeName, attempt: Attempt, error: str | None) -> None:
-        """Tell the program about an attempt, if it has asked for that."""
-        self._state.tell(name, attempt, error)
-
     def lose_lane(self, term: Term, why: str) -> None:
         """Drop a lane whose lease is lost: nothing of it may be written any more."""
         self._state.lose(term, why)
@@ -153,10 +146,7 @@ class Member:
                 return
             self.failure = error
         try:
-            facts.membership_failed(topic=self.topic, group=self.group, exc_info=error)
-            if "subscription_failed" in (notices := self.signals.notices).wanted:
-                why = describe(error)
-                notices.put(Notice(name="subscription_failed", topic=self.topic, group=self.group, error=why))
+            facts.membership_failed(self.signals.notices, topic=self.topic, group=self.group, exc_info=error)
         finally:
             self.failed(error)  # whatever the application's logging does: who waits for the end must hear of it
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._asleep import suspended
-from lanelog._engine.lane import error_text
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.writes import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
@@ -23,7 +22,6 @@ from lanelog._facts.engine import subscription as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog.errors import LeaseLost
 from lanelog.measures import Counters, Handlings
-from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from lanelog._facts.log import ExcInfo
     from lanelog._places import GroupTopic
     from lanelog.config import SubscriptionConfig
-    from lanelog.notices import NoticeName
 
 PLANS_A_TURN = 32
 """How many runs of one lane one change may send out. The next change sends out more."""
@@ -94,22 +91,6 @@ class MemberState:
             "offset": attempt.offset,
             "attempt": attempt.number,
         }
-
-    def tell(self, name: NoticeName, attempt: Attempt, error: str | None) -> None:
-        """Tell the program about an attempt, if it has asked for that. Needs no lock, and may be called under it."""
-        notices = self.signals.notices
-        if name in notices.wanted:
-            notices.put(
-                Notice(
-                    name=name,
-                    topic=self.at.topic,
-                    group=self.at.group,
-                    key=attempt.term.key,
-                    offset=attempt.offset,
-                    attempt=attempt.number,
-                    error=error_text.summary(error),
-                )
-            )
 
     def after_change_locked(self, lane: Lane | None, now: float, *, fetching: bool = False) -> None:
         """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
@@ -223,8 +204,7 @@ class MemberState:
             facts.settlement_refused(**context, offset=refused[0], messages=len(refused), why=why)
         if running or waiters:
             facts.lane_lost(**context, running=len(running), why=why)
-        if "lease_lost" in (notices := self.signals.notices).wanted:
-            notices.put(Notice(name="lease_lost", topic=self.at.topic, group=self.at.group, key=term.key, error=why))
+        facts.lease_lost(self.signals.notices, **context, error=why)
 
     def disown(self, term: Term, why: str) -> None:
         """Drop a lane whose lease is still ours. The keeper releases the lease.

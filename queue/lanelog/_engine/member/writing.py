@@ -66,15 +66,15 @@ class WritingSide:
         state = self.state
         while state.dropped:
             attempt, error, raised = state.dropped.popleft()
-            state.tell("expired" if attempt.expired else "dropped", attempt, error)
             with state.lock:
                 state.counters.expired += attempt.expired
+            context = state.about(attempt)
             if attempt.expired:
-                context = state.about(attempt)
                 context["attempt"] = 0
-                facts.message_expired_dropped(**context, dead_letter_topic=None)
+                facts.message_expired_dropped(state.signals.notices, **context, dead_letter_topic=None)
             else:
-                facts.message_dropped(**state.about(attempt), error=error_text.summary(error), exc_info=raised)
+                why = error_text.summary(error)
+                facts.message_dropped(state.signals.notices, **context, error=why, exc_info=raised)
 
     @property
     def has_writes(self) -> bool:

@@ -25,14 +25,12 @@ from lanelog._stores import deliveries, history, leases, moves, offsets, partiti
 from lanelog._stores.history import Ended
 from lanelog._stores.moves import derived_id
 from lanelog.errors import DatabaseError, LanelogError
-from lanelog.notices import Notice
 
 if TYPE_CHECKING:
     from lanelog._database import Executor, Session
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.writes import Burial
     from lanelog._engine.member.member import Member
-    from lanelog.notices import NoticeName
 
 BETWEEN_FLUSHES = 0.05
 """Seconds that dead letters may take between two flushes. A flood of them must not stall the other outcomes."""
@@ -170,14 +168,16 @@ class DeadLetters:
         if outcome == "vanished":
             facts.message_vanished(**context, error=error_text.summary(burial.error))
             return
-        told: NoticeName = "expired" if burial.ended is Ended.EXPIRED else "dead_lettered"
-        if told in (notices := member.signals.notices).wanted:
-            notices.put(Notice(name=told, **context, error=error_text.summary(burial.error)))
+        notices = member.signals.notices
         if burial.ended is Ended.EXPIRED:
-            facts.message_expired(**context, dead_letter_topic=dead_topic)
+            facts.message_expired(notices, **context, dead_letter_topic=dead_topic)
         else:
             facts.message_dead_lettered(
-                **context, dead_letter_topic=dead_topic, error=error_text.summary(burial.error), exc_info=burial.raised
+                notices,
+                **context,
+                dead_letter_topic=dead_topic,
+                error=error_text.summary(burial.error),
+                exc_info=burial.raised,
             )
         hook = member.config.on_dead_letter
         if hook is not None and burial.attempt is not None:

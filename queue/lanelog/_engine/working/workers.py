@@ -187,8 +187,8 @@ class Workers:
             if not attempt.slow_reported:
                 attempt.slow_reported = True
                 stack = stacks.text_of_thread(worker.thread, HANDLING)
-                facts.handler_slow(**member.about(attempt), seconds=now - attempt.started, stack=stack)
-                member.tell("handler_slow", attempt, f"it has run for {now - attempt.started:.1f} s")
+                notices = member.signals.notices
+                facts.handler_slow(notices, **member.about(attempt), seconds=now - attempt.started, stack=stack)
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
                 attempt.deadline = min(now + self.config.visibility_timeout, longest)

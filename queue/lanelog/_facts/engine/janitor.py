@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lanelog._facts.fact import Room
+from lanelog._facts.noticed import noticed
 
 room = Room("janitor")
 
@@ -19,6 +20,7 @@ def deletion_denied(*, topic: str, group: str, duty: str, error: BaseException |
     """
 
 
+@noticed("expired")
 @room.error("message.expired")
 def message_expired_dropped(
     *, topic: str, key: str, group: str, offset: int, attempt: int, dead_letter_topic: None
@@ -26,6 +28,7 @@ def message_expired_dropped(
     """A message expired in a group without a living member that keeps no dead letters: it was dropped."""
 
 
+@noticed("expired")
 @room.warning("message.expired")
 def message_expired(*, topic: str, key: str, group: str, offset: int, attempt: int, dead_letter_topic: str) -> None:
     """A message expired in a group without a living member: it is a dead letter now."""

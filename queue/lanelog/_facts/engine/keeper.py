@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
 from lanelog._facts.fact import Room
+from lanelog._facts.noticed import Fields, noticed
+from lanelog._text import plural
 
 room = Room("keeper")
 
@@ -59,6 +61,11 @@ def lanes_released(**fields: Unpack[LanesFields]) -> None:
     """Lanes were given back, for others to take."""
 
 
+def _whose(fields: Fields) -> str:
+    return f"{plural(fields['lanes'], 'lane')} of a member that is gone: {', '.join(fields['owners'])}"
+
+
+@noticed("lanes_taken_over", error=_whose)
 @room.warning("lanes.taken_over")
 def lanes_taken_over(*, topic: str, group: str, lanes: int, owners: Sequence[str]) -> None:
     """A dead process's lanes are this one's now."""

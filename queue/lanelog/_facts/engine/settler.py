@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from lanelog._facts.fact import Room
 from lanelog._facts.log import Raised
+from lanelog._facts.noticed import noticed
 
 room = Room("settler")
 
 
+@noticed("dead_lettered")
 @room.error("message.dead_lettered")
 def message_dead_lettered(
     *,
@@ -25,6 +27,7 @@ def message_dead_lettered(
     """
 
 
+@noticed("dropped")
 @room.error("message.dropped")
 def message_dropped(
     *, topic: str, key: str, group: str, offset: int, attempt: int, error: str | None, exc_info: Raised
@@ -32,6 +35,7 @@ def message_dropped(
     """A message was given up, and the subscription keeps no dead letters: it is lost to this group."""
 
 
+@noticed("expired", error=lambda _: "expired")
 @room.error("message.expired")
 def message_expired_dropped(
     *, topic: str, key: str, group: str, offset: int, attempt: int, dead_letter_topic: None
@@ -41,6 +45,7 @@ def message_expired_dropped(
     """
 
 
+@noticed("expired", error=lambda _: "expired")
 @room.warning("message.expired")
 def message_expired(*, topic: str, key: str, group: str, offset: int, attempt: int, dead_letter_topic: str) -> None:
     """A message's time to live was over before a handler could start; it is in the dead letter topic now."""

@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lanelog._facts.fact import Room
-from lanelog._facts.log import Raised
+from lanelog._facts.log import Raised, describe
+from lanelog._facts.noticed import noticed
 
 room = Room("subscription")
+
+
+@noticed("group_paused")
+def group_paused(*, topic: str, group: str) -> None:
+    """An operator paused the group, and this process has read it."""
+
+
+@noticed("group_resumed")
+def group_resumed(*, topic: str, group: str) -> None:
+    """An operator resumed the group, and this process has read it."""
+
+
+@noticed("lease_lost")
+def lease_lost(*, topic: str, group: str, key: str, error: str) -> None:
+    """A lane belongs to another process now, whether or not messages of it were in work here."""
 
 
 @room.warning("delivery.given_up")
@@ -39,8 +55,9 @@ def loop_still_running(*, loop: str) -> None:
     """A background loop did not end in time."""
 
 
+@noticed("subscription_failed", error=lambda fields: describe(fields["exc_info"]))
 @room.error("membership.failed")
-def membership_failed(*, topic: str, group: str, exc_info: Raised) -> None:
+def membership_failed(*, topic: str, group: str, exc_info: BaseException) -> None:
     """The subscription cannot go on, and stops."""
 
 

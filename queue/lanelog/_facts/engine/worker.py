@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from lanelog._facts.fact import Room
 from lanelog._facts.log import Raised
+from lanelog._facts.noticed import noticed
 
 room = Room("worker")
+
+
+@noticed("retried")
+def attempt_retried(*, topic: str, key: str, group: str, offset: int, attempt: int, error: str | None) -> None:
+    """An attempt failed, and another one follows."""
+
+
+@noticed("timed_out")
+def attempt_timed_out(*, topic: str, key: str, group: str, offset: int, attempt: int, error: str | None) -> None:
+    """An attempt reached its time limit."""
 
 
 @room.warning("handler.abandoned")
@@ -44,6 +55,7 @@ def handler_raised_after_settling(
     """A handler raised when its message was settled already: that stays."""
 
 
+@noticed("handler_slow", error=lambda fields: f"it has run for {fields['seconds']:.1f} s")
 @room.warning("handler.slow")
 def handler_slow(*, topic: str, key: str, group: str, offset: int, attempt: int, seconds: float, stack: str) -> None:
     """A handler runs for longer than the visibility time-out. `stack` says where: one line a frame, no variables."""
