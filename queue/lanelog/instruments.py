@@ -1,15 +1,16 @@
 """The metrics of a client by OpenTelemetry. Needs `lanelog[otel]`, which is its API alone.
 
-Owns their names, which follow the semantic conventions for messaging where these have one. Exports nothing: that is the
-application's SDK, whose views may change the bounds of histograms that are advised here. What appears after the first
-topics, groups and kinds of failures is counted as `other`.
+Their names are in `_facts.measured`. They follow the semantic conventions for messaging where these have one. Exports
+nothing: that is the application's SDK, whose views may change the buckets that are advised here. What appears after the
+first topics, groups and kinds of failures is counted as `other`.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
@@ -17,11 +18,12 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
 
 from lanelog._database.fork import register_shared
-from lanelog.measures import LANES, OTHER, SECONDS, Labels, place
+from lanelog._facts import measured
+from lanelog.measures import OTHER, Labels, place
 
 if TYPE_CHECKING:
     from lanelog.client import Client
-    from lanelog.measures import GroupMeasures, Handlings, Measures
+    from lanelog.measures import Handlings
 
 Attributes = dict[str, str]
 
@@ -30,7 +32,6 @@ SYSTEM: Final = "lanelog"
 _DESTINATION: Final = "messaging.destination.name"
 _GROUP: Final = "messaging.consumer.group.name"
 _OPERATION: Final = "messaging.operation.name"
-_CONSUMED: Final = "messaging.client.consumed.messages"
 _OTHER_ERROR: Final = "_OTHER"
 """What the conventions call the type of an error that is not named."""
 
@@ -127,47 +128,6 @@ class _Times:
         return {**attributes, "error.type": error}
 
 
-_COUNTS: Final[tuple[tuple[str, str, str, Callable[[GroupMeasures], int]], ...]] = (
-    (_CONSUMED, "{message}", "Attempts whose outcome was decided.", lambda each: each.counters.handled),
-    ("lanelog.messages.acked", "{message}", "Messages acked.", lambda each: each.counters.acked),
-    ("lanelog.messages.retried", "{message}", "Attempts that failed.", lambda each: each.counters.retried),
-    ("lanelog.messages.postponed", "{message}", "Messages postponed.", lambda each: each.counters.postponed),
-    ("lanelog.messages.dead_lettered", "{message}", "Dead letters.", lambda each: each.counters.dead_lettered),
-    ("lanelog.messages.expired", "{message}", "Messages expired.", lambda each: each.counters.expired),
-    ("lanelog.messages.timed_out", "{message}", "Attempts timed out.", lambda each: each.counters.timed_out),
-    ("lanelog.settlements.refused", "{message}", "Settlements too late.", lambda each: each.counters.refused),
-    ("lanelog.lanes.taken_over", "{lane}", "Lanes of members gone.", lambda each: each.counters.taken_over),
-    ("lanelog.lanes.lost", "{lane}", "Lanes lost.", lambda each: each.counters.lost),
-)
-_GAUGES: Final[tuple[tuple[str, str, str, Callable[[GroupMeasures], int]], ...]] = (
-    ("lanelog.lanes", "{lane}", "Lanes that this process has.", lambda each: each.lanes),
-    ("lanelog.messages.in_flight", "{message}", "Messages in handlers.", lambda each: each.running),
-    ("lanelog.messages.waiting", "{message}", "Messages that wait for another attempt.", lambda each: each.waiting),
-)
-
-
-_COUNTS_OF_ALL: Final[tuple[tuple[str, str, str, Callable[[Measures], int]], ...]] = (
-    (
-        "lanelog.pool.waits",
-        "{wait}",
-        "How often a thread waited for a connection of the pool.",
-        lambda each: each.pool_waits,
-    ),
-    ("lanelog.hints.sent", "{hint}", "Hints sent to other processes.", lambda each: each.hints_sent),
-    ("lanelog.hints.lost", "{hint}", "Hints that could not be sent.", lambda each: each.hints_lost),
-    ("lanelog.hints.heard", "{hint}", "Hints that came from other processes.", lambda each: each.hints_heard),
-)
-_GAUGES_OF_ALL: Final[tuple[tuple[str, str, str, Callable[[Measures], int]], ...]] = (
-    (
-        "lanelog.messages.prefetched",
-        "{message}",
-        "Messages in memory, those that handlers work on included.",
-        lambda each: each.prefetched,
-    ),
-    ("lanelog.messages.prefetched.size", "By", "Bytes of their payloads.", lambda each: each.prefetched_bytes),
-)
-
-
 def observe(
     client: Client, meter_provider: metrics.MeterProvider | None = None, *, bounds: InstrumentBounds = OF_A_CLIENT
 ) -> None:
@@ -196,28 +156,27 @@ def observe(
             _Places(bounds.topics),
             _Places(bounds.failures),
             meter.create_counter("messaging.client.sent.messages", "{message}", "New messages."),
-            _histogram(meter, "messaging.client.operation.duration", "s", "How long publishes took.", SECONDS),
-            _histogram(meter, "messaging.process.duration", "s", "How long handlers took.", SECONDS),
-            _histogram(meter, "lanelog.wait.duration", "s", "From the publish to the first attempt.", SECONDS),
-            _histogram(meter, "lanelog.end_to_end.duration", "s", "From the publish to the handler's end.", SECONDS),
-            _histogram(meter, "lanelog.flush.lanes", "{lane}", "Lanes that one transaction wrote.", LANES),
+            *(
+                _histogram(meter, each)
+                for each in (measured.PUBLISH, measured.PROCESS, measured.WAIT, measured.END_TO_END, measured.FLUSH)
+            ),
         )
     )
 
 
-def _histogram(meter: metrics.Meter, name: str, unit: str, help_: str, bounds: Sequence[float]) -> Histogram:
-    """Make one with bounds, unless the installed API cannot advise any. The SDK's own begin at 5 seconds."""
+def _histogram(meter: metrics.Meter, of: measured.Distribution) -> Histogram:
+    """Make one with buckets, unless the installed API cannot advise any. The SDK's own begin at 5 seconds."""
     if "explicit_bucket_boundaries_advisory" not in inspect.signature(meter.create_histogram).parameters:
-        return meter.create_histogram(name, unit, help_)
-    return meter.create_histogram(name, unit, help_, explicit_bucket_boundaries_advisory=bounds)
+        return meter.create_histogram(of.opentelemetry, of.unit, of.help)
+    return meter.create_histogram(of.opentelemetry, of.unit, of.help, explicit_bucket_boundaries_advisory=of.buckets)
 
 
 def _observe_groups(client: Client, meter: metrics.Meter, groups: _Places) -> None:
     """Let the SDK read what the engine counts itself, by topic and group."""
 
-    def by_group(
-        value: Callable[[GroupMeasures], int], more: Attributes
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def by_group(path: str, more: Attributes) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        value = attrgetter(path)
+
         def look(_options: CallbackOptions) -> Iterator[Observation]:
             found: dict[Labels, int] = {}
             for each in client.measures().groups:
@@ -228,36 +187,31 @@ def _observe_groups(client: Client, meter: metrics.Meter, groups: _Places) -> No
 
         return look
 
-    for name, unit, help_, value in _COUNTS:
-        more = {_OPERATION: "process"} if name == _CONSUMED else {}
-        meter.create_observable_counter(name, [by_group(value, more)], unit=unit, description=help_)
-    for name, unit, help_, value in _GAUGES:
-        meter.create_observable_gauge(name, [by_group(value, {})], unit=unit, description=help_)
+    for each in (*measured.OUTCOMES, *measured.COUNTS_OF_GROUPS):
+        more = {_OPERATION: "process"} if each is measured.ATTEMPTS else {}
+        counted = by_group(f"counters.{each.field}", more)
+        meter.create_observable_counter(each.opentelemetry, [counted], each.unit, each.help)
+    for each in measured.GAUGES_OF_GROUPS:
+        meter.create_observable_gauge(each.opentelemetry, [by_group(each.field, {})], each.unit, each.help)
 
 
 def _observe_all(client: Client, meter: metrics.Meter) -> None:
     """Let the SDK read what belongs to no group."""
 
-    def of_all(value: Callable[[Measures], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        return lambda _options: [Observation(value(client.measures()))]
+    def of_all(field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _options: [Observation(getattr(client.measures(), field))]
 
-    for name, unit, help_, value in _COUNTS_OF_ALL:
-        meter.create_observable_counter(name, [of_all(value)], unit=unit, description=help_)
-    for name, unit, help_, value in _GAUGES_OF_ALL:
-        meter.create_observable_gauge(name, [of_all(value)], unit=unit, description=help_)
-    meter.create_observable_counter(
-        "lanelog.loop.turns",
-        [lambda _options: [Observation(each.turns, {"loop": each.name}) for each in client.measures().loops]],
-        unit="{turn}",
-        description="Turns of the background loops.",
-    )
-    meter.create_observable_gauge(
-        "lanelog.loop.age",
-        [
-            lambda _options: [
-                Observation(each.age, {"loop": each.name}) for each in client.measures().loops if each.age is not None
-            ]
-        ],
-        unit="s",
-        description="Since the last turn of a background loop began.",
-    )
+    def of_loops(field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _options: [
+            Observation(value, {"loop": each.name})
+            for each in client.measures().loops
+            if (value := getattr(each, field)) is not None
+        ]
+
+    for each in measured.COUNTS:
+        meter.create_observable_counter(each.opentelemetry, [of_all(each.field)], each.unit, each.help)
+    for each in measured.GAUGES:
+        meter.create_observable_gauge(each.opentelemetry, [of_all(each.field)], each.unit, each.help)
+    turns, age = measured.LOOP_TURNS, measured.LOOP_AGE
+    meter.create_observable_counter(turns.opentelemetry, [of_loops(turns.field)], turns.unit, turns.help)
+    meter.create_observable_gauge(age.opentelemetry, [of_loops(age.field)], age.unit, age.help)

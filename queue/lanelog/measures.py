@@ -23,11 +23,6 @@ Labels = tuple[str, ...]
 OTHER: Final = "other"
 """The label of what was added up. A topic or group of this name is added to it."""
 
-SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 300.0)
-"""The bounds of each histogram of durations: those that OpenTelemetry's conventions advise, and two for long waits."""
-LANES: Final = (1.0, 10.0, 100.0, 1000.0)
-"""The bounds of histograms of lanes."""
-
 
 @define
 class Handlings:

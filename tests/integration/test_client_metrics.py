@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
-from lanelog import Client, Message, Postpone, Reject, Retry, instruments, measures, metrics
+from lanelog import Client, Message, Postpone, Reject, Retry, instruments, metrics
+from lanelog._facts import measured
 from lanelog._places import GroupTopic
 from lanelog.measures import Counters, Handlings
 from support.waiting import Record, eventually
@@ -71,7 +72,7 @@ def test_what_happens_is_counted_and_timed(lanelog_client: Client, registry: Col
     assert found["lanelog_client_attempts_total", "t", "g"] == 5
     assert found["lanelog_client_handler_seconds_count", "t", "g"] == 5
     bounds = {at[2] for at in found if at[0] == "lanelog_client_handler_seconds_bucket"}
-    assert bounds == {*map(str, measures.SECONDS), "+Inf"}
+    assert bounds == {*map(str, measured.SECONDS), "+Inf"}
     assert found["lanelog_client_wait_seconds_count", "t", "g"] == 4  # the second attempt waits for the first
     assert found["lanelog_client_end_to_end_seconds_count", "t", "g"] == 3
     assert found["lanelog_client_flush_lanes_count", "t", "g"] >= 1
@@ -348,8 +349,8 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
     assert found["lanelog.end_to_end.duration"] == [(group, 3)]
     assert found["lanelog.messages.acked"] == [(group, 3)]
     for name in ("messaging.process", "messaging.client.operation", "lanelog.wait", "lanelog.end_to_end"):
-        assert bounds[f"{name}.duration"] == measures.SECONDS
-    assert bounds["lanelog.flush.lanes"] == measures.LANES
+        assert bounds[f"{name}.duration"] == measured.SECONDS
+    assert bounds["lanelog.flush.lanes"] == measured.LANES
     counted = ("retried", "dead_lettered", "postponed", "expired", "timed_out", "in_flight", "waiting", "prefetched")
     told = {name: [value for _, value in found[f"lanelog.messages.{name}"]] for name in (*counted, "prefetched.size")}
     assert told == {name: [int(name in ("retried", "dead_lettered"))] for name in told}

@@ -18,6 +18,7 @@ from attrs import evolve, frozen
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from lanelog._facts import measured
 from lanelog._probes import AT_ONCE, BoundedThreads, serving
 from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
 from lanelog.cli._metrics import serving_metrics
@@ -386,4 +387,8 @@ def test_the_documentation_names_each_metric() -> None:
             stem = "_".join(names[0].split("_")[:2])
             found.add(name.replace("…", stem, 1).removesuffix("_total"))
     rooms = [ROOT / "queue/lanelog/metrics" / f"{room}.py" for room in ("client", "log")]
-    assert found == {name for room in rooms for name in re.findall(r'"(lanelog_[a-z_]+)"', room.read_text())}
+    declared = {name for room in rooms for name in re.findall(r'"(lanelog_[a-z_]+)"', room.read_text())}
+    for each in vars(measured).values():
+        numbers = each if isinstance(each, tuple) else (each,)
+        declared |= {one.prometheus for one in numbers if isinstance(one, measured.Number | measured.Distribution)}
+    assert found == declared

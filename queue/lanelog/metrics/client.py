@@ -1,14 +1,15 @@
 """The metrics of one client: what this process publishes and handles, how long it takes, and what it holds.
 
-Owns their names. The counters are the engine's own, read at a scrape. Times are added up as they happen.
+The counters are the engine's own, read at a scrape. Times are added up as they happen.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
@@ -18,14 +19,15 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from lanelog._database.fork import register_shared
-from lanelog.measures import LANES, OTHER, SECONDS, Counters, Labels, place
+from lanelog._facts import measured
+from lanelog.measures import OTHER, Counters, Labels, place
 from lanelog.metrics.series import Gauge, families
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from lanelog.client import Client
-    from lanelog.measures import GroupMeasures, Handlings, Measures
+    from lanelog.measures import GroupMeasures, Handlings
 
 
 @frozen
@@ -67,18 +69,14 @@ class _Buckets:
         return found
 
 
-def _seconds() -> _Buckets:
-    return _Buckets(SECONDS)
-
-
 @define(eq=False)
 class _GroupTimes:
     """The histograms of one topic and group."""
 
-    handler: _Buckets = field(factory=_seconds)
-    wait: _Buckets = field(factory=_seconds)
-    total: _Buckets = field(factory=_seconds)
-    flush: _Buckets = field(factory=lambda: _Buckets(LANES))
+    handler: _Buckets = field(factory=lambda: _Buckets(measured.PROCESS.buckets))
+    wait: _Buckets = field(factory=lambda: _Buckets(measured.WAIT.buckets))
+    total: _Buckets = field(factory=lambda: _Buckets(measured.END_TO_END.buckets))
+    flush: _Buckets = field(factory=lambda: _Buckets(measured.FLUSH.buckets))
 
 
 @define(eq=False)
@@ -87,46 +85,11 @@ class _Published:
 
     messages: int = 0
     failed: int = 0
-    seconds: _Buckets = field(factory=_seconds)
+    seconds: _Buckets = field(factory=lambda: _Buckets(measured.PUBLISH.buckets))
 
 
-@frozen
-class _Count:
-    """A counter of a group."""
-
-    name: str
-    help: str
-    value: Callable[[Counters], int]
-
-
-_OUTCOMES: Final[tuple[tuple[str, Callable[[Counters], int]], ...]] = (
-    ("acked", lambda each: each.acked),
-    ("retried", lambda each: each.retried),
-    ("postponed", lambda each: each.postponed),
-    ("dead_lettered", lambda each: each.dead_lettered),
-    ("expired", lambda each: each.expired),
-    ("timed_out", lambda each: each.timed_out),
-)
-_COUNTS: Final = (
-    _Count("lanelog_client_attempts", "Attempts whose outcome was decided.", lambda each: each.handled),
-    _Count("lanelog_client_settlements_refused", "Settlements that came too late.", lambda each: each.refused),
-    _Count("lanelog_client_lanes_taken_over", "Lanes taken from members that were gone.", lambda each: each.taken_over),
-    _Count("lanelog_client_lanes_lost", "Lanes that others took, or given up after an error.", lambda each: each.lost),
-)
-_COUNTS_OF_ALL: Final[tuple[tuple[str, str, Callable[[Measures], int]], ...]] = (
-    (
-        "lanelog_client_pool_waits",
-        "How often a thread waited for a connection of the pool.",
-        lambda each: each.pool_waits,
-    ),
-    ("lanelog_client_hints_sent", "Hints sent to other processes.", lambda each: each.hints_sent),
-    ("lanelog_client_hints_lost", "Hints that could not be sent.", lambda each: each.hints_lost),
-    ("lanelog_client_hints_heard", "Hints that came from other processes.", lambda each: each.hints_heard),
-)
-_GAUGES: Final[tuple[Gauge[GroupMeasures], ...]] = (
-    Gauge("lanelog_client_lanes", "Lanes that this process has.", lambda each: each.lanes),
-    Gauge("lanelog_client_in_flight_messages", "Messages in handlers.", lambda each: each.running),
-    Gauge("lanelog_client_waiting_messages", "Messages that wait for another attempt.", lambda each: each.waiting),
+_GAUGES: Final[tuple[Gauge[GroupMeasures], ...]] = tuple(
+    Gauge(each.prometheus, each.help, attrgetter(each.field)) for each in measured.GAUGES_OF_GROUPS
 )
 
 
@@ -193,18 +156,12 @@ class ClientCollector(Collector):
         yield from self._counters(measures.groups)
         yield from families(_GAUGES, measures.groups, ("topic", "group"), self._labels, self.bounds.groups)
         yield from self._histograms()
-        yield GaugeMetricFamily(
-            "lanelog_client_prefetched_messages",
-            "Messages in memory, those that handlers work on included.",
-            measures.prefetched,
-        )
-        yield GaugeMetricFamily(
-            "lanelog_client_prefetched_bytes", "Bytes of their payloads.", measures.prefetched_bytes
-        )
-        for name, help_, value in _COUNTS_OF_ALL:
-            yield CounterMetricFamily(name, help_, value(measures))
-        turns = CounterMetricFamily("lanelog_client_loop_turns", "Turns of a background loop.", labels=("loop",))
-        age = GaugeMetricFamily("lanelog_client_loop_age_seconds", "Since its last turn began.", labels=("loop",))
+        for each in measured.GAUGES:
+            yield GaugeMetricFamily(each.prometheus, each.help, getattr(measures, each.field))
+        for each in measured.COUNTS:
+            yield CounterMetricFamily(each.prometheus, each.help, getattr(measures, each.field))
+        turns = CounterMetricFamily(measured.LOOP_TURNS.prometheus, measured.LOOP_TURNS.help, labels=("loop",))
+        age = GaugeMetricFamily(measured.LOOP_AGE.prometheus, measured.LOOP_AGE.help, labels=("loop",))
         for loop in measures.loops:
             turns.add_metric((loop.name,), loop.turns)
             if loop.age is not None:
@@ -218,56 +175,30 @@ class ClientCollector(Collector):
 
     def _counters(self, groups: Sequence[GroupMeasures]) -> Iterator[Metric]:
         by_labels: dict[Labels, Counters] = {}
-        for each in groups:
-            by_labels.setdefault(self._labels(each), Counters()).add(each.counters)
+        for group in groups:
+            by_labels.setdefault(self._labels(group), Counters()).add(group.counters)
         messages = CounterMetricFamily(
             "lanelog_client_messages", "Attempts by what became of them.", labels=("topic", "group", "outcome")
         )
         for labels, counters in by_labels.items():
-            for outcome, value in _OUTCOMES:
-                messages.add_metric((*labels, outcome), value(counters))
+            for each in measured.OUTCOMES:
+                messages.add_metric((*labels, each.field), getattr(counters, each.field))
         yield messages
-        for count in _COUNTS:
-            family = CounterMetricFamily(count.name, count.help, labels=("topic", "group"))
+        for each in measured.COUNTS_OF_GROUPS:
+            family = CounterMetricFamily(each.prometheus, each.help, labels=("topic", "group"))
             for labels, counters in by_labels.items():
-                family.add_metric(labels, count.value(counters))
+                family.add_metric(labels, getattr(counters, each.field))
             yield family
 
     def _histograms(self) -> Iterator[Metric]:
         with self._lock:
             groups = {labels: deepcopy(times) for labels, times in self._groups.items()}
             topics = {labels: deepcopy(each) for labels, each in self._topics.items()}
-        by_group = ("topic", "group")
-        yield _family(
-            "lanelog_client_handler_seconds",
-            "How long handlers took; pulled messages: until they were settled.",
-            by_group,
-            {labels: times.handler for labels, times in groups.items()},
-        )
-        yield _family(
-            "lanelog_client_wait_seconds",
-            "From the publish to the beginning of the first attempt.",
-            by_group,
-            {labels: times.wait for labels, times in groups.items()},
-        )
-        yield _family(
-            "lanelog_client_end_to_end_seconds",
-            "From the publish to the end of the handler that succeeded.",
-            by_group,
-            {labels: times.total for labels, times in groups.items()},
-        )
-        yield _family(
-            "lanelog_client_flush_lanes",
-            "Lanes whose progress one transaction wrote.",
-            by_group,
-            {labels: times.flush for labels, times in groups.items()},
-        )
-        yield _family(
-            "lanelog_client_publish_seconds",
-            "How long publishes took.",
-            ("topic",),
-            {labels: each.seconds for labels, each in topics.items()},
-        )
+        yield _family(measured.PROCESS, ("topic", "group"), {labels: each.handler for labels, each in groups.items()})
+        yield _family(measured.WAIT, ("topic", "group"), {labels: each.wait for labels, each in groups.items()})
+        yield _family(measured.END_TO_END, ("topic", "group"), {labels: each.total for labels, each in groups.items()})
+        yield _family(measured.FLUSH, ("topic", "group"), {labels: each.flush for labels, each in groups.items()})
+        yield _family(measured.PUBLISH, ("topic",), {labels: each.seconds for labels, each in topics.items()})
         published = CounterMetricFamily(
             "lanelog_client_published_messages", "New messages; repetitions with an id do not count.", labels=("topic",)
         )
@@ -300,8 +231,8 @@ def observe(
     return collector
 
 
-def _family(name: str, help_: str, labels: Labels, found: dict[Labels, _Buckets]) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, help_, labels=labels)
+def _family(of: measured.Distribution, labels: Labels, found: dict[Labels, _Buckets]) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(of.prometheus, of.help, labels=labels)
     for values, buckets in found.items():
         family.add_metric(values, buckets=buckets.shown(), sum_value=buckets.total)
     return family
