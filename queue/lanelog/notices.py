@@ -17,11 +17,11 @@ from typing import Final, get_args
 from attrs import define, field, frozen
 
 from lanelog._facts import client as facts
-from lanelog._facts import noticed
-from lanelog._facts.noticed import ErrorText, Fields
+from lanelog._facts import fact
+from lanelog._facts.fact import ErrorText, Fields
 from lanelog.errors import ClosedError, ConfigurationError
 
-NoticeName = noticed.NoticeName
+NoticeName = fact.NoticeName
 """What a program can be told of."""
 NAMES: Final[frozenset[str]] = frozenset(get_args(NoticeName))
 ROOM: Final = 1000

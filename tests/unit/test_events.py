@@ -9,9 +9,8 @@ import pytest
 
 import lanelog
 from lanelog._facts.engine import janitor, keeper, settler, subscription, worker
-from lanelog._facts.fact import Fact
+from lanelog._facts.fact import Fact, Noticed
 from lanelog._facts.listing import EVENTS
-from lanelog._facts.noticed import Noticed
 from lanelog.notices import NAMES
 from support.cli import Command
 

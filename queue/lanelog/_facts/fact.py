@@ -1,18 +1,45 @@
 """The declaration of a fact: `Room("keeper")` is a logger, `@room.warning("lanes.taken_over")` an event of it.
 
-Owns the decorators and what they make of a function. Knows no event.
+`@noticed("lanes_taken_over")` above it, or alone, makes it a notice: `client.on` has the program notified of it. Owns
+the decorators, what they make of a function, and the names of the notices. Knows no event, and queues no notice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, ParamSpec, TypedDict, get_args, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, get_args, get_type_hints
 
 from attrs import define, field, frozen
 
 from lanelog._facts.log import LOGGER_NAME, EventLogger, Level, get_logger
 
 P = ParamSpec("P")
+
+NoticeName = Literal[
+    "retried",
+    "dead_lettered",
+    "dropped",
+    "expired",
+    "timed_out",
+    "handler_slow",
+    "lease_lost",
+    "lanes_taken_over",
+    "group_paused",
+    "group_resumed",
+    "subscription_failed",
+]
+"""What a program can be notified of."""
+
+Fields = Mapping[str, Any]
+ErrorText = Callable[[Fields], str | None]
+"""Makes a notice's `error` of the fields."""
+
+
+class NoticeSink(Protocol):
+    """The notices of one client."""
+
+    def notify(self, name: NoticeName, fields: Fields, error: ErrorText) -> None:
+        """Take a fact as a notice, if the program wants it. Never waits, so a lock may be held."""
 
 
 class AttemptFields(TypedDict):
@@ -64,7 +91,7 @@ class Room:
 
 @frozen(eq=False)
 class Fact(Generic[P]):
-    """One event. To call it, with its fields by name, is to log it."""
+    """One event. A call, with the fields by name, logs it."""
 
     name: str
     level: Level
@@ -72,7 +99,7 @@ class Fact(Generic[P]):
     declaration: Callable[P, None]
 
     def __call__(self, *_: P.args, **fields: P.kwargs) -> None:
-        """Log it. The fields stand in the message in the order of the call."""
+        """Log the event. The fields stand in the message in the order of the call."""
         self.room.log.emit(self.level, self.name, fields)
 
     @property
@@ -89,6 +116,35 @@ class Fact(Generic[P]):
     def fields(self) -> tuple[str, ...]:
         """The attributes of its record. `exc_info`: the record has a traceback."""
         hints = get_type_hints(self.declaration)
-        del hints["return"]
-        (shared,) = [get_args(hints.pop("fields"))[0]] if "fields" in hints else [None]
-        return (*hints, *(() if shared is None else shared.__annotations__))
+        if "fields" in hints:  # those of a type that several events share
+            (shared,) = get_args(hints["fields"])
+            return tuple(shared.__annotations__)
+        return tuple(name for name in hints if name != "return")
+
+
+def noticed(name: NoticeName, *, error: ErrorText | None = None) -> Callable[[Callable[P, None]], Noticed[P]]:
+    """Declare a fact as a notice. `error`: None is the field of that name, if there is one."""
+
+    def declare(declaration: Callable[P, None]) -> Noticed[P]:
+        event = declaration if isinstance(declaration, Fact) else None
+        text = error or (lambda fields: fields.get("error"))
+        return Noticed(name, declaration if event is None else event.declaration, event, text)
+
+    return declare
+
+
+@frozen(eq=False)
+class Noticed(Generic[P]):
+    """A fact that is a notice, and often an event, too. A call names the notices of the client, and the fields."""
+
+    notice: NoticeName
+    declaration: Callable[P, None]
+    event: Fact[...] | None
+    """None: nothing is logged, so the caller may hold a lock."""
+    error: ErrorText
+
+    def __call__(self, to: NoticeSink, /, *_: P.args, **fields: P.kwargs) -> None:
+        """Notify the program, and log the event."""
+        to.notify(self.notice, fields, self.error)
+        if self.event is not None:
+            self.event.room.log.emit(self.event.level, self.event.name, fields)

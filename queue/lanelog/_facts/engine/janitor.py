@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lanelog._facts.fact import Room
-from lanelog._facts.noticed import noticed
+from lanelog._facts.fact import Room, noticed
 
 room = Room("janitor")
 

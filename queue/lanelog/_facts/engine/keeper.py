@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
-from lanelog._facts.fact import Room
-from lanelog._facts.noticed import Fields, noticed
+from lanelog._facts.fact import Fields, Room, noticed
 from lanelog._text import plural
 
 room = Room("keeper")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lanelog._facts.fact import Room
+from lanelog._facts.fact import Room, noticed
 from lanelog._facts.log import Raised
-from lanelog._facts.noticed import noticed
 
 room = Room("settler")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lanelog._facts.fact import Room
+from lanelog._facts.fact import Room, noticed
 from lanelog._facts.log import Raised, describe
-from lanelog._facts.noticed import noticed
 
 room = Room("subscription")
 
