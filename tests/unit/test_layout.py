@@ -168,7 +168,7 @@ def test_a_loop_sees_its_side_of_a_member_alone() -> None:
 def test_code_lines_are_counted_without_what_only_people_read() -> None:
     """Blank lines, comments, docstrings and strings that stand alone count nothing; a string that is used counts."""
     size = runpy.run_path(str(ROOT / ".ci/size"))
-    source = '"""Two\nlines."""\n\n# why\nA = """of\ntwo"""  # why\n"""What it is."""\n\n\ndef f() -> None:\n    """Do."""\n'
+    source = '"""Two\nlines."""\n\n# why\nA = """of\ntwo"""  # why\n"""What."""\n\n\ndef f() -> None:\n    """Do."""\n'
     assert size["code_lines"](source) == 3
 
 
