@@ -53,12 +53,13 @@ test-mysql: .venv/installed database clocks browser mysql mysqlclient previous p
 
 test-all: test test-rest ## Run every test, on MariaDB and on MySQL
 
-lint: .venv/installed ## Check style, types, the direction of imports, and security
+lint: .venv/installed ## Check style, types, the direction of imports, sizes, and security
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy queue examples benchmarks
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive queue
+	$(BIN)/python .ci/size
 	$(BIN)/python .ci/audit
 
 docs: .venv-docs/installed ## Build the documentation into docs/_build/html; a warning is an error

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 SIDES: Final = ("other", "this")
+UNITS: Final = {"rate": "/s", "cost": "µs", "start": "ms start", "median": "ms", "p95": "ms p95"}
 
 
 def main() -> int:
@@ -81,22 +82,26 @@ def turn(server: DevServer, tree: Path, scale: float) -> dict[str, Any]:
 
 def table(rounds: list[dict[str, dict[str, Any]]], rev: str) -> Table:
     """Medians of both, and the median, least and greatest ratio of the rounds."""
-    shown = Table(
-        "", rev, "this commit", "ratio", "from", "to", title="messages a second; processor time (µs) a message"
-    )
+    title = "messages a second; processor time (µs) a message; ms to the first message; ms from publish to handler"
+    shown = Table("", rev, "this commit", "ratio", "from", "to", title=title)
     for name in rounds[0]["this"]:
         missing = [side for side in SIDES if any("missing" in found[side][name] for found in rounds)]
         if missing:
             why = rounds[0][missing[0]][name].get("missing", "in one round only")
             shown.add_row(name, f"not measured: {why}", style="dim")
             continue
-        for figure, unit in (("rate", "/s"), ("cost", "µs")):
+        figures = rounds[0]["this"][name]
+        for figure in figures:
             by_side = {side: [found[side][name][figure] for found in rounds] for side in SIDES}
             ratios = [this / other for this, other in zip(by_side["this"], by_side["other"], strict=True)]
-            medians = (f"{statistics.median(by_side[side]):,.0f} {unit}" for side in SIDES)
+            medians = (_text(statistics.median(by_side[side]), UNITS[figure]) for side in SIDES)
             spread = (f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios)))
-            shown.add_row(name if figure == "rate" else "", *medians, *spread)
+            shown.add_row(name if figure == next(iter(figures)) else "", *medians, *spread)
     return shown
+
+
+def _text(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"  # noqa: PLR2004 - three digits are enough
 
 
 def _git(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

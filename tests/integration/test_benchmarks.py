@@ -86,7 +86,7 @@ def test_two_commits_are_compared(lanelog_server: DevServer) -> None:
         [*command, "--scale", "0.01", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    for figure in ("publish", "publish_many of 100", "consume, 100 lanes", "consume, 1,000 lanes"):
+    for figure in ("publish", "publish_many of 100", "consume, 10,000 lanes", "publish to handler"):
         assert figure in done.stdout
     assert "not measured" not in done.stdout
     refused = subprocess.run([*command, "no-such"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -162,6 +163,13 @@ def test_a_loop_sees_its_side_of_a_member_alone() -> None:
     for path in PACKAGE.rglob("*.py"):
         if path.parent != PACKAGE / "_engine/member":
             assert not reached.search(path.read_text()), path
+
+
+def test_code_lines_are_counted_without_what_only_people_read() -> None:
+    """Blank lines, comments, docstrings and strings that stand alone count nothing; a string that is used counts."""
+    size = runpy.run_path(str(ROOT / ".ci/size"))
+    source = '"""Two\nlines."""\n\n# why\nA = """of\ntwo"""  # why\n"""What."""\n\n\ndef f() -> None:\n    """Do."""\n'
+    assert size["code_lines"](source) == 3
 
 
 def test_every_case_of_the_originals_suite_has_its_test() -> None:
