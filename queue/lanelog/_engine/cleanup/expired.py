@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from lanelog._database import Executor
+    from lanelog._log.append.appender import Appender
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.groups import Unattended
     from lanelog._stores.moves import Expired
@@ -63,8 +64,7 @@ class Undertaker:
     topic: str
     autocommit: Callable[[], AbstractContextManager[Executor]]
     transaction: Callable[[], AbstractContextManager[Executor]]
-    ensure_lanes: Callable[[str, Sequence[str]], None]
-    published: Callable[[str], None]
+    appender: Appender
     notices: Notices = field(factory=Notices)
     _prepared: set[tuple[str, str]] = field(factory=set, init=False)
 
@@ -95,7 +95,7 @@ class Undertaker:
                 raise
             return 0  # the head of the dead letter lane contradicts the log: an audit mends it
         if gone and dead_topic:
-            self.published(dead_topic)
+            self.appender.committed(dead_topic)
         for message in gone:
             context: dict[str, Any] = {
                 "topic": self.topic,
@@ -123,7 +123,7 @@ class Undertaker:
                     self._prepared.add((dead_topic, step.__name__))
             there = key in partitions.heads(cx, dead_topic, [key])
         if not there:
-            self.ensure_lanes(dead_topic, [key])
+            self.appender.ensure_lanes(dead_topic, [key])
 
     def _move(self, cx: Executor, group: Unattended, key: str, head: int) -> list[Expired]:
         at, topic = self._at(group), self.topic

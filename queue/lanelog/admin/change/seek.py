@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 from attrs import evolve, frozen
 
 from lanelog._checks import check_name
-from lanelog._engine.leasing.registration import last_before
+from lanelog._log.register import last_before
 from lanelog._stores import deliveries, offsets, partitions
 from lanelog.admin.change import lease_takeover
 from lanelog.admin.change.told import Unanswered, passing

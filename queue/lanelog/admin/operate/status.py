@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from lanelog._database import Database
-    from lanelog._engine.contradictions import Contradiction
+    from lanelog._log.repair import Contradiction
     from lanelog._workload import Workload
     from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.operate.writes import Unwritten

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._database import NOW_MS
-from lanelog._engine.leasing.registration import register
+from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
 from lanelog._stores._points import chunked

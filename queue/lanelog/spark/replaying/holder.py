@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._engine.leasing.registration import register
+from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
 from lanelog._telemetry import get_logger
