@@ -640,7 +640,7 @@ class Admin:
         Raises:
             ConfigurationError: This thread has a transaction of lanelog open, or as the class says.
         """
-        from lanelog.admin.lookup import known
+        from lanelog._log.lookup import known
 
         known.read(self._database, known.known_topic, "looking for the topic", topic)
         act = Act(verb="cancel_scheduled", topic=topic, key=key or "", choice=f"id {id}", actor=self._actor)

@@ -23,9 +23,9 @@ from attrs import evolve, frozen
 
 from lanelog import migrations
 from lanelog._database import Database
+from lanelog._log.lookup.known import known_group, read
 from lanelog._places import GroupTopic
 from lanelog._telemetry import get_logger
-from lanelog.admin.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark.archiving.flush import flush_directory
 from lanelog.spark.archiving.group import born

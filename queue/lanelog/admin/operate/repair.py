@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._log import repair
+from lanelog._log.lookup.known import PAGE, pages, read, repeated
+from lanelog._log.lookup.names import names
 from lanelog._stores import groups, lane_columns, lane_rows
 from lanelog._stores._points import BEYOND
-from lanelog.admin.lookup.known import PAGE, pages, read, repeated
-from lanelog.admin.lookup.names import names
 from lanelog.admin.read.registrations import GROUPS_MAX
 from lanelog.errors import DatabaseError
 

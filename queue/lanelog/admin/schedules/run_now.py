@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 from attrs import define
 
 from lanelog._log.fire.recurring import metadata_of
+from lanelog._log.lookup.known import read, repeated
 from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.known import read, repeated
 from lanelog.admin.schedules.schedules import check_schedule_name, locked, no_schedule
 from lanelog.admin.types.results import ScheduleRun
 from lanelog.errors import ConfigurationError, DatabaseError

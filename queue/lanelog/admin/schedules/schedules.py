@@ -29,14 +29,14 @@ from lanelog._log.fire.catch_up import CatchUp
 from lanelog._log.fire.occurrences import occurrence
 from lanelog._log.fire.planned import cron_of, plan
 from lanelog._log.fire.recurring import message_ids, metadata_of
+from lanelog._log.lookup.known import read, repeated
+from lanelog._log.lookup.names import hint
 from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
-from lanelog.admin.lookup.known import read, repeated
-from lanelog.admin.lookup.names import hint
 from lanelog.admin.types.results import SchedulePaused, ScheduleRemoved, ScheduleResumed
 from lanelog.admin.types.topology import ScheduleInfo
 from lanelog.errors import ConfigurationError, PayloadTooLarge
