@@ -22,13 +22,13 @@ from lanelog._ending import quiet_at_the_end
 from lanelog._engine import life
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.values import Budget
-from lanelog._engine.leasing.registration import EvictedError, register
 from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import SubscriptionRules
 from lanelog._engine.working.hung import HungHandlers
 from lanelog._engine.working.pulling import Puller
 from lanelog._engine.working.workers import Workers, compose
 from lanelog._facts.engine import subscription as facts
+from lanelog._log.register import EvictedError, register
 from lanelog._places import GroupTopic
 from lanelog._subscription_facts import SubscriptionState, SubscriptionStats, stats
 from lanelog.config import AckPolicy, check_name

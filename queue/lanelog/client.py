@@ -25,6 +25,7 @@ from lanelog._database.fork import register_shared
 from lanelog._ending import ending, quiet_at_the_end
 from lanelog._facts import client as facts
 from lanelog._hints.sender import Sender
+from lanelog._log.append.appender import Appender
 from lanelog._reachable import Reachable
 from lanelog._signals import ending_by_signal
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
@@ -172,6 +173,7 @@ class Client:
     config: ConnectConfig
     _database: Database = field(init=False)
     _publisher: Publisher = field(init=False)
+    _appender: Appender = field(init=False)
     _engine: Engine | None = field(default=None, init=False)
     _admin: Admin | None = field(default=None, init=False)
     _subscriptions: list[SubscriptionCore] = field(factory=list, init=False)
@@ -200,6 +202,7 @@ class Client:
             self._announcements.catch_up,
         )
         self._publisher.lanes.created = self._announcements.grown
+        self._appender = Appender(self._publisher.lanes, self._announcements)
         if self.config.wake:
             self._announcements.hints = Sender(
                 self._database, self._announcements.own_place, self._announcements.wake_reader
@@ -272,9 +275,7 @@ class Client:
         from lanelog.admin import Admin
 
         if self._admin is None:
-            self._admin = Admin(
-                self._database, self._publisher.ensure_lanes, self._announcements, self._announcements.scheduled
-            )
+            self._admin = Admin(self._database, self._appender, self._announcements.scheduled)
         return self._admin
 
     # -- publishing ----------------------------------------------------------------------------------------------------
@@ -617,9 +618,7 @@ class Client:
         from lanelog._engine.engine import Engine
 
         if self._engine is None:
-            self._engine = Engine(
-                self._database, self._publisher.ensure_lanes, self._announcements, self._notices, meter=self._meter
-            )
+            self._engine = Engine(self._database, self._appender, self._notices, meter=self._meter)
             self._engine.context.read_places = self._announcements.read_places
             self._announcements.engine = self._engine
         return self._engine

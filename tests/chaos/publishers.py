@@ -26,7 +26,9 @@ from chaos.exposed import Exposed
 from chaos.history import Journal, Publish
 from chaos.worker import PUBLISH_TIMEOUT, TOPIC, follow_parent, noted, until_there
 from lanelog._database.driver import SILENCE_SECONDS
-from lanelog.publisher import doubt, draft, packet
+from lanelog._log.append import draft
+from lanelog._log.append import unknown_outcome as doubt
+from lanelog.publisher import packet
 
 ROLLS_BACK: Final = 0.3
 UNNAMED: Final = 0.7

@@ -11,7 +11,7 @@ import pytest
 
 from lanelog import Client, connect
 from lanelog._database import Database
-from lanelog._engine.scheduling.delayed import DelayedMessages
+from lanelog._log.due import DelayedMessages
 from lanelog.admin import Admin
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
@@ -19,6 +19,7 @@ from lanelog.publisher import Publisher
 from support.cli import Command
 from support.janitors import Janitors
 from support.processes import Fleet
+from support.publishing import appender_of
 from support.secrecy import secret_account
 from support.situations import Situations
 from support.sql import connect as raw_connection
@@ -131,7 +132,7 @@ def janitors(monkeypatch: pytest.MonkeyPatch) -> Janitors:
 def appending(database: Database, publisher: Publisher, published: list[str]) -> Iterator[DelayedMessages]:
     """What moves due messages, one page a call; nobody else does."""
     session = database.session("appending")
-    yield DelayedMessages(session, publisher.ensure_lanes, published.append)
+    yield DelayedMessages(session, appender_of(publisher, published.append))
     session.close()
 
 

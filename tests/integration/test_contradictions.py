@@ -12,12 +12,13 @@ import pytest
 from lanelog import Client, DatabaseError, Message, Reject, Subscription
 from lanelog._engine.cleanup import auditing
 from lanelog._engine.leasing.coordinator import Coordinator
-from lanelog._engine.scheduling.delayed import DelayedMessages
+from lanelog._log.due import DelayedMessages
 from lanelog.admin import Finding
 from lanelog.admin.operate import status
 from lanelog.dashboard.stuck import headline
 from support.cli import Command
 from support.janitors import Janitors
+from support.publishing import appender_of
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import wait_until_blocked
 from support.waiting import Record, eventually
@@ -362,7 +363,7 @@ def test_a_delayed_message_whose_offset_is_taken_is_appended_all_the_same(lanelo
     try:
         lanelog_client.publish("t", "a", b"late", delay=0.001)
         lanelog_client.publish("t", "b", b"other", delay=0.001)
-        appending = DelayedMessages(session, lanelog_client._publisher.ensure_lanes, seen)
+        appending = DelayedMessages(session, appender_of(lanelog_client._publisher, seen))
         eventually(lambda: (appending.append(), one(raw, "SELECT COUNT(*) FROM queue_scheduled") == 0)[1])
     finally:
         session.close()

@@ -26,7 +26,7 @@ from attrs import evolve
 from starlette.routing import Route
 
 import lanelog
-from lanelog._engine.leasing.registration import register
+from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from lanelog.dashboard import Access, WebPace, dashboard, wsgi

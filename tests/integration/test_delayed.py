@@ -15,8 +15,8 @@ from lanelog import Client, ConfigurationError, Outgoing, Receipt
 from lanelog._database import NOW_MS, Database, Session
 from lanelog._engine.context import EngineContext
 from lanelog._engine.scheduling import scheduler
-from lanelog._engine.scheduling.delayed import MOST_WAIT, STUCK_WAIT, DelayedMessages
 from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
+from lanelog._log.due import MOST_WAIT, STUCK_WAIT, DelayedMessages
 from lanelog._stores._due_soon import HORIZON_MS
 from lanelog.publisher import Publisher
 from support.clocks import clock, libfaketime
@@ -24,6 +24,7 @@ from support.commands import commands_sent
 from support.memberships import Clock
 from support.pace import paced
 from support.processes import Fleet
+from support.publishing import appender_of
 from support.sql import one, rows
 from support.waiting import Record, accept, events, eventually
 
@@ -31,7 +32,7 @@ from support.waiting import Record, accept, events, eventually
 @pytest.fixture
 def by_hand(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Scheduler]:
     """A scheduler whose turns are taken by the test."""
-    turning = Scheduler(EngineContext(database, publisher.ensure_lanes, published.append))
+    turning = Scheduler(EngineContext(database, appender_of(publisher, published.append)))
     yield turning
     turning.close()
 
@@ -40,7 +41,7 @@ def by_hand(database: Database, publisher: Publisher, published: list[str]) -> I
 def waits_of_appending(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The hand by which it is told when a busy lane is tried again, moved by the test alone."""
     hand = Clock()
-    monkeypatch.setattr("lanelog._engine.scheduling.delayed.time", hand)
+    monkeypatch.setattr("lanelog._log.due.time", hand)
     return hand
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lanelog import Receipt
-from lanelog._engine.scheduling.delayed import MOST_WAIT, DelayedMessages
+from lanelog._log.due import MOST_WAIT, DelayedMessages
 from lanelog.publisher import Publisher
 from support.memberships import Clock
 from support.situations import Situations
@@ -228,7 +228,7 @@ def test_who_appends_leaves_a_message_that_is_being_cancelled(
 ) -> None:
     """And moves the others of its lane; if the one who cancels dies, it follows."""
     clock = Clock()
-    monkeypatch.setattr("lanelog._engine.scheduling.delayed.time", clock)
+    monkeypatch.setattr("lanelog._log.due.time", clock)
     publisher.publish("t", "k", b"b", id="b", delay=3600)
     make_due(stage)
     cancelling = stage.stopped(point, "cancel", topic="t", key="k", message_id="a")

@@ -13,7 +13,7 @@ from lanelog.errors import ClosedError, ConfigurationError, DatabaseError, Paylo
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher
 from support.commands import commands_sent
-from support.publishing import REFUSED, publisher_at
+from support.publishing import REFUSED, ensure_lanes, publisher_at
 from support.sql import rows
 
 
@@ -224,7 +224,7 @@ def test_a_database_that_was_never_reached_fails_at_once() -> None:
         for call in (
             lambda: publisher.publish("t", "k", b"x"),
             lambda: publisher.publish_many("t", [("k", b"x")]),
-            lambda: publisher.ensure_lanes("t", ["k"]),
+            lambda: ensure_lanes(publisher, "t", ["k"]),
         ):
             with pytest.raises(DatabaseError) as caught:
                 call()
@@ -263,7 +263,7 @@ def test_a_failing_notification_is_only_logged(database: Database, caplog: pytes
 def test_ensure_lanes_creates_what_is_missing(publisher: Publisher, raw: Any) -> None:
     """The engine makes a dead letter lane before its first dead letter; what exists is left alone."""
     publisher.publish("t", "a", b"x")
-    publisher.ensure_lanes("t", ["b", "a", "c"])
+    ensure_lanes(publisher, "t", ["b", "a", "c"])
     assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
         ("a", 1),
         ("b", 0),

@@ -13,7 +13,7 @@ from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher
-from support.publishing import REFUSED, publisher_at
+from support.publishing import REFUSED, ensure_lanes, publisher_at
 from support.sql import connect, one, rows
 
 ISOLATIONS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
@@ -197,7 +197,7 @@ def test_our_transaction_refuses_to_go_on_after_a_deadlock(
     publisher: Publisher, open_raw: Any, raw: Any, orders: str, published: list[str]
 ) -> None:
     """A block of client.transaction() that swallows the deadlock can neither publish more nor commit the rest."""
-    publisher.ensure_lanes("t", ["k"])
+    ensure_lanes(publisher, "t", ["k"])
     other = open_raw()
     later: list[DatabaseError] = []
 

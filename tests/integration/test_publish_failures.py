@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from lanelog import Client
+from lanelog._log.append import unknown_outcome as doubt
 from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError
 from lanelog.message import Outgoing, Receipt
 from lanelog.migrations import migrate
-from lanelog.publisher import Publisher, doubt
+from lanelog.publisher import Publisher
 from support.proxy import SET_OPTION, Proxy, proxy_to
-from support.publishing import hold, publisher_at
+from support.publishing import ensure_lanes, hold, publisher_at
 from support.sql import rows, stored, watermark
 from support.waiting import Record, accept, eventually
 
@@ -117,7 +118,7 @@ class Outage:
 
 @pytest.fixture
 def outage(monkeypatch: pytest.MonkeyPatch, distant: Publisher, proxy: Proxy) -> Outage:
-    distant.ensure_lanes("t", ["j"])  # the first COMMIT is that of the messages
+    ensure_lanes(distant, "t", ["j"])  # the first COMMIT is that of the messages
     return Outage(monkeypatch, proxy)
 
 
@@ -305,7 +306,7 @@ def test_a_server_restart_loses_and_doubles_nothing(private_server: DevServer) -
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_publishes_for_itself(publisher: Publisher, raw: Any, open_raw: Any) -> None:
     """A fork in the middle of other threads' publishing disturbs neither side."""
-    publisher.ensure_lanes("t", ["held"])
+    ensure_lanes(publisher, "t", ["held"])
     holder = open_raw()
     hold(holder, "held")
     with ExitStack() as stack:

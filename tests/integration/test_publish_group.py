@@ -14,13 +14,13 @@ import pytest
 from attrs import evolve
 
 from lanelog._database import Transaction
+from lanelog._log.append.draft import Draft
+from lanelog._log.append.placing import write
 from lanelog.errors import DatabaseError, PayloadTooLarge
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher, batch
-from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Waiter
-from lanelog.publisher.placing import write
-from support.publishing import REFUSED, hold, publisher_at
+from support.publishing import REFUSED, ensure_lanes, hold, publisher_at
 from support.sql import rows
 from support.waiting import eventually
 
@@ -88,7 +88,7 @@ def stopped_log(open_raw: Any, publisher: Publisher, threads: ThreadPoolExecutor
 
 def test_threads_share_transactions(publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor) -> None:
     """Forty threads that publish while another commits are one transaction, and each gets its own receipt."""
-    publisher.ensure_lanes("t", [f"k{number}" for number in range(10)] + ["leader"])
+    ensure_lanes(publisher, "t", [f"k{number}" for number in range(10)] + ["leader"])
     before = commits(raw)
     with stopped_log(open_raw, publisher, threads) as leader:
         others = [threads.submit(publisher.publish, "t", f"k{number % 10}", str(number)) for number in range(40)]
@@ -104,7 +104,7 @@ def test_threads_share_transactions(publisher: Publisher, open_raw: Any, raw: An
 
 def test_a_bad_message_fails_alone(publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor) -> None:
     """Ten good messages share a transaction with one that the server refuses: they are stored, it raises."""
-    publisher.ensure_lanes("t", ["k", "leader"])
+    ensure_lanes(publisher, "t", ["k", "leader"])
     rows(raw, REFUSED)
     with stopped_log(open_raw, publisher, threads):
         good = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(5)]
@@ -124,7 +124,7 @@ def test_a_lane_that_is_held_delays_no_other(
     publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
 ) -> None:
     """A slow transaction holds one key: its publishers queue in memory behind one connection, all others go on."""
-    publisher.ensure_lanes("t", ["slow", "fast"])
+    ensure_lanes(publisher, "t", ["slow", "fast"])
     with holding(open_raw, "slow"):
         stuck = [threads.submit(publisher.publish, "t", "slow", b"x") for _ in range(20)]
         eventually(lambda: waiting(raw) == 1 and queueing(publisher, "slow") == 20)
@@ -143,7 +143,7 @@ def test_publish_many_holds_nothing_while_it_waits(
     publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor
 ) -> None:
     """A batch over a held lane and a free one does not lock the free one for others meanwhile."""
-    publisher.ensure_lanes("t", ["a-free", "held", "z-free"])
+    ensure_lanes(publisher, "t", ["a-free", "held", "z-free"])
     with holding(open_raw, "held"):
         many = threads.submit(publisher.publish_many, "t", [("a-free", b"1"), ("held", b"2"), ("z-free", b"3")])
         eventually(lambda: waiting(raw) == 1)
@@ -162,7 +162,7 @@ def test_many_held_lanes_leave_half_of_the_pool(
 ) -> None:
     """More lanes are held than may be waited for: the rest is tried without waiting, and each resumes by itself."""
     keys = [f"k{number}" for number in range(8)]
-    publisher.ensure_lanes("t", keys)
+    ensure_lanes(publisher, "t", keys)
     with holding(open_raw, *keys[:7]):
         with holding(open_raw, keys[7]):
             stuck = {key: threads.submit(publisher.publish, "t", key, b"x") for key in keys}
@@ -186,7 +186,7 @@ def test_a_lane_held_for_too_long_is_a_retriable_error(
     """After publish_timeout whoever waits for that lane, or queues behind, knows that its message is not stored."""
     with publisher_at(lanelog_url, impatient=True, publish_timeout=1.0) as publisher:
         database = publisher._database
-        publisher.ensure_lanes("t", ["held", "free"])
+        ensure_lanes(publisher, "t", ["held", "free"])
         impatient, patient = database.config, evolve(database.config, publish_timeout=PATIENCE)
         with holding(open_raw, "held"):
             not_stored([threads.submit(publisher.publish, "t", "held", b"x")])
@@ -213,7 +213,7 @@ def not_stored(calls: list[Future[Receipt]]) -> None:
 
 def test_a_deadlock_is_repeated(publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor) -> None:
     """Somebody who locks lanes in another order costs a repetition, not an error."""
-    publisher.ensure_lanes("t", ["a", "b"])
+    ensure_lanes(publisher, "t", ["a", "b"])
     locked = "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'a' FOR UPDATE SKIP LOCKED"
     rows(raw, "CREATE TABLE weight (id INT PRIMARY KEY) ENGINE=InnoDB")
     with holding(open_raw, "b") as heavy:
@@ -250,7 +250,7 @@ def test_an_interrupted_leader_leaves_nobody_behind(
     publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the thread that commits for others is its own: theirs are committed by the next."""
-    publisher.ensure_lanes("t", ["k", "leader"])
+    ensure_lanes(publisher, "t", ["k", "leader"])
     leading: list[int] = []
 
     def notice(*args: Any) -> None:
@@ -316,7 +316,7 @@ def test_an_exception_at_any_point_strikes_one_publisher_only(
     At worst they wait for the second after which they look for a thread that has left. None is told of an error, or of
     a duplicate, and each message is stored once, where its receipt says.
     """
-    publisher.ensure_lanes("t", ["mine", "a", "b"])
+    ensure_lanes(publisher, "t", ["mine", "a", "b"])
     place = "SELECT partition_key, `offset` FROM queue_messages WHERE id = %s"
     for point in range(1, 1000):
         strike = Strike(publisher, threads, point)
@@ -358,7 +358,7 @@ def test_a_lane_whose_publisher_gave_up_in_a_batch_is_held_by_nobody(
     publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its time is up while a leader's transaction has it, and its lane turns out to be busy: others publish to it."""
-    publisher.ensure_lanes("t", ["first", "second", "taken"])
+    ensure_lanes(publisher, "t", ["first", "second", "taken"])
     stopped = {"first": threading.Event(), "second": threading.Event()}
 
     def stop(cx: Transaction, topic: str, drafts: Sequence[Draft], heads: Any, receipts: list[Receipt]) -> None:
@@ -401,7 +401,7 @@ def test_a_batch_whose_lane_is_taken_before_its_repetition_waits_and_is_committe
 
     No place is left for it among those who wait, so it asks with SKIP LOCKED; nobody is forgotten, then or later.
     """
-    publisher.ensure_lanes("t", ["k"])
+    ensure_lanes(publisher, "t", ["k"])
     publisher._group._gate.places = 0
     caller, faster = open_raw(), open_raw()
     broken: list[int] = []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lanelog.publisher import Publisher
+from support.publishing import ensure_lanes
 from support.sql import rows
 
 NEXT = "SELECT `offset`, payload FROM {table} WHERE partition_key = %s AND `offset` > %s ORDER BY `offset`"
@@ -102,7 +103,7 @@ def test_nothing_is_missed_under_eight_publishers(publisher: Publisher, open_raw
 def test_unsorted_keys_never_deadlock(publisher: Publisher, raw: Any) -> None:
     """Batches over the same keys in opposite orders lock them in one order."""
     keys = [f"k{number:02}" for number in range(20)]
-    publisher.ensure_lanes("t", keys)
+    ensure_lanes(publisher, "t", keys)
     before = deadlocks(raw)
     barrier = threading.Barrier(8)
 

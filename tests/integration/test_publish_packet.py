@@ -12,14 +12,14 @@ import pytest
 
 import lanelog
 from lanelog._database import Database, Statement
+from lanelog._log.append.draft import make_draft
+from lanelog._log.append.placing import write
 from lanelog.config import ConnectConfig
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.message import Receipt, decode_metadata
 from lanelog.publisher import Publisher, packet
-from lanelog.publisher.draft import make_draft
-from lanelog.publisher.placing import write
 from support.proxy import SET_OPTION, Proxy, proxy_to
-from support.publishing import hold, publisher_at
+from support.publishing import ensure_lanes, hold, publisher_at
 from support.sql import one, rows, stored
 from support.stage import wait_until_blocked
 from support.waiting import Record, eventually
@@ -360,7 +360,7 @@ def test_hostile_text_stays_text(publisher: Publisher, proxy: Proxy, raw: Any) -
     everything = bytes(range(256)) + "".join(HOSTILE).encode()
     for text in HOSTILE:
         name = text.strip()
-        publisher.ensure_lanes(name, [name])
+        ensure_lanes(publisher, name, [name])
         before = proxy.requests
         assert publisher.publish(name, name, everything, metadata={text: text}).offset == 1
         assert proxy.requests == before + 1

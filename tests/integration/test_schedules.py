@@ -16,13 +16,14 @@ import lanelog
 from lanelog import Client, ConfigurationError, PayloadTooLarge
 from lanelog._database import Database, Session
 from lanelog._engine.context import EngineContext
-from lanelog._engine.scheduling import recurring
-from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._engine.scheduling.scheduler import Scheduler
+from lanelog._log.fire import recurring
+from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog.migrations import check
 from lanelog.publisher import Publisher
 from support.commits import every_commit_unanswered_once
 from support.old_tables import set_back
+from support.publishing import appender_of
 from support.sql import connect, one, rows
 from support.waiting import events, eventually
 
@@ -43,7 +44,7 @@ def session(database: Database) -> Iterator[Session]:
 @pytest.fixture
 def fired(database: Database, session: Session, publisher: Publisher, published: list[str]) -> Callable[[], int]:
     """Fires what is due, as a loop does, until there is no more; how many messages that were."""
-    hand = RecurringSchedules(database, publisher.ensure_lanes, published.append)
+    hand = RecurringSchedules(database, appender_of(publisher, published.append))
 
     def fire() -> int:
         before = hand.fired
@@ -335,7 +336,7 @@ def test_what_is_faulty_is_not_worth_another_try_soon_and_what_is_held_is(
     database: Database, session: Session, publisher: Publisher, admin_only: Client, raw: Any, open_raw: Any
 ) -> None:
     """A faulty schedule is due all the time: the loop takes an ordinary turn, not one for what somebody holds."""
-    hand = RecurringSchedules(database, publisher.ensure_lanes, lambda _topic: None)
+    hand = RecurringSchedules(database, appender_of(publisher))
     declared(admin_only, "a")
     late_by(raw, 0, "a")
     other = open_raw()
@@ -594,7 +595,7 @@ def test_a_run_needs_no_lane(admin_only: Client, raw: Any) -> None:
     """A lane that was purged comes back, and subscribers of this process look at once."""
     declared(admin_only, name="n" * 200, topic="new")
     told: list[str] = []
-    admin = lanelog.admin.Admin(admin_only._database, admin_only._publisher.ensure_lanes, told.append, lambda: None)
+    admin = lanelog.admin.Admin(admin_only._database, appender_of(admin_only._publisher, told.append), lambda: None)
     longest = admin.run_schedule("n" * 200, token="x" * 50)
     assert ids(raw, topic="new") == [longest.id]
     assert len(longest.id) == 255
@@ -671,7 +672,7 @@ def test_maintain_fires_what_is_due(admin_only: Client, raw: Any) -> None:
 @pytest.fixture
 def scheduler(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Scheduler]:
     """A scheduler whose turns are taken by the test, and by whose connection's clock it is told how late it is."""
-    scheduler = Scheduler(EngineContext(database, publisher.ensure_lanes, published.append))
+    scheduler = Scheduler(EngineContext(database, appender_of(publisher, published.append)))
     yield scheduler
     scheduler.close()
 

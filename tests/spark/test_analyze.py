@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog._database import NOW_MS
-from lanelog._engine.leasing.registration import register
+from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog.cli._main import cli
 from lanelog.client import Client

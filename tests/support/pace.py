@@ -16,8 +16,7 @@ def paced(client: Client, **pace: Any) -> Client:
     assert client._engine is None, "its loops have been made"
     client._engine = Engine(
         client._database,
-        client._publisher.ensure_lanes,
-        client._announcements,
+        client._appender,
         client._notices,
         EnginePace(**pace),
         meter=client._meter,

@@ -1,10 +1,11 @@
 """Publishers for tests, and what gets in their way: lanes that somebody holds, a message that the server refuses."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from lanelog._database import Database
+from lanelog._log.append.appender import Appender
 from lanelog.config import ConnectConfig
 from lanelog.publisher import Publisher
 from support.sql import rows
@@ -28,6 +29,16 @@ def publisher_at(url: str, *, impatient: bool = False, **options: Any) -> Iterat
     finally:
         publisher.close()
         database.close()
+
+
+def appender_of(publisher: Publisher, committed: Callable[[str], object] = bool) -> Appender:
+    """The way into the log beside this publisher. `committed` is called with the topics."""
+    return Appender(publisher.lanes, committed)  # type: ignore[arg-type]
+
+
+def ensure_lanes(publisher: Publisher, topic: str, keys: Iterable[str]) -> None:
+    """Create the missing lanes."""
+    appender_of(publisher).ensure_lanes(topic, keys)
 
 
 def hold(connection: Any, *keys: str) -> None:

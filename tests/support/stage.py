@@ -17,7 +17,7 @@ from attrs import define, field
 
 from lanelog import Client
 from lanelog._engine.cleanup.lane_purge import Purge
-from lanelog._engine.leasing.registration import register
+from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support.pauses import Point

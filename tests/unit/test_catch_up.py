@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lanelog._cron import parse
-from lanelog._engine.scheduling.catch_up import DueTimes, dues
-from lanelog._engine.scheduling.occurrences import Fired, occurrence
+from lanelog._log.fire.catch_up import DueTimes, dues
+from lanelog._log.fire.occurrences import Fired, occurrence
 
 MINUTE = 60_000
 START = int(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)

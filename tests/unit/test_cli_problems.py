@@ -13,7 +13,7 @@ import attrs
 import pytest
 from rich.text import Text
 
-from lanelog._engine.contradictions import Contradiction
+from lanelog._log.repair import Contradiction
 from lanelog._reasons import names_of
 from lanelog.admin import (
     DeadLetterReason,

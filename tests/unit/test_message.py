@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
+from lanelog._log.append.middleware import publish_through
 from lanelog.errors import ConfigurationError
 from lanelog.message import (
     DeadLetter,
@@ -25,7 +26,6 @@ from lanelog.message import (
     Retry,
     utc_from_ms,
 )
-from lanelog.publisher.middleware import publish_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

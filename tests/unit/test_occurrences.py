@@ -13,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lanelog._cron import Cron, parse
-from lanelog._engine.scheduling import zone_data
-from lanelog._engine.scheduling.catch_up import dues
-from lanelog._engine.scheduling.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
-from lanelog._engine.scheduling.planned import correction, plan_due, wall
-from lanelog._engine.scheduling.recurring import message_ids
+from lanelog._log.fire import zone_data
+from lanelog._log.fire.catch_up import dues
+from lanelog._log.fire.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
+from lanelog._log.fire.planned import correction, plan_due, wall
+from lanelog._log.fire.recurring import message_ids
 from lanelog._stores.schedules import ScheduleRow
 from support.zones import tzdata, zone
 

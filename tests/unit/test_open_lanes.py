@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog import _open_lanes
+from lanelog._log.append.draft import Draft, make_draft
+from lanelog._log.append.placing import note_attempt
 from lanelog._open_lanes import check_key, is_open, lane_key, lane_keys, lane_of
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Receipt
 from lanelog.migrations.declared import declared_tables
 from lanelog.migrations.steps import shape
-from lanelog.publisher.draft import Draft, make_draft
 from lanelog.publisher.line import Line, Waiter
-from lanelog.publisher.placing import note_attempt
 
 IDS = [f"job-{number}" for number in range(2000)]
 

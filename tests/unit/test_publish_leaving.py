@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lanelog._backoff import OF_TRANSACTIONS, Backoff
+from lanelog._log.append.draft import Draft, make_draft
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher.draft import Draft, make_draft
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.line import Line, Waiter
 from lanelog.publisher.lock_report import Locked

@@ -2,9 +2,9 @@
 
 import pytest
 
+from lanelog._log.append.draft import Draft
 from lanelog._open_lanes import lane_keys
 from lanelog._stores.messages import wire_bytes
-from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Duty, Line, Waiter
 from lanelog.publisher.lock_waiters import LockWaiters
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from lanelog._database import named
 from lanelog._database.server_facts import ServerFacts
+from lanelog._log.append.draft import Draft, make_draft, new_id
+from lanelog._log.append.placing import note_attempt, place
 from lanelog._stores import messages
 from lanelog._stores.messages import INSERT, NewMessage, as_sql, largest_row, wire_bytes
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher.draft import Draft, make_draft, new_id
-from lanelog.publisher.placing import note_attempt, place
 
 
 def draft(key: str, message_id: str | None = None) -> Draft:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from lanelog._log.append.draft import SCHEDULED, Draft, make_draft
+from lanelog._log.append.placing import place
+from lanelog._log.append.timing import AT_ONCE, TEN_YEARS, Timing, make_timing
 from lanelog.errors import ConfigurationError
 from lanelog.message import Receipt
-from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
-from lanelog.publisher.placing import place
-from lanelog.publisher.timing import AT_ONCE, TEN_YEARS, Timing, make_timing
 
 NOW = datetime.now(UTC)
 

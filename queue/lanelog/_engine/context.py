@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from lanelog.errors import ClosedError, DatabaseError
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session
     from lanelog._engine.member.member import Member
+    from lanelog._log.append.appender import Appender
     from lanelog._stores.leases import Fence
 
 
@@ -50,8 +51,7 @@ class EngineContext:
     """One client's engine, as its loops see it."""
 
     database: Database
-    ensure_lanes: Callable[[str, Sequence[str]], None]
-    published: Callable[[str], None]
+    appender: Appender
     closing: threading.Event = field(factory=threading.Event)
     pid: int = field(factory=os.getpid)
     due_in: Callable[[float], None] = _nobody

@@ -146,7 +146,7 @@ class Delivery:
         if entry is None:
             return
         for topic in entry.topics:
-            self.context.published(topic)
+            self.context.appender.committed(topic)
         if entry.scheduled:
             self.context.due_in(0.0)
 

@@ -34,10 +34,11 @@ from lanelog.measures import Meter
 from lanelog.notices import Notices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lanelog._database import Database
     from lanelog._engine.member.member import Member
+    from lanelog._log.append.appender import Appender
     from lanelog.health import ConnectionHealth, DatabaseHealth, HeartbeatHealth, LoopHealth
     from lanelog.measures import LoopMeasures
 
@@ -75,8 +76,7 @@ class Engine:
     """The loops of one client: started with the first subscription, stopped in order."""
 
     database: Database
-    ensure_lanes: Callable[[str, Sequence[str]], None]
-    published: Callable[[str], None]
+    appender: Appender
     notices: Notices = field(factory=Notices)
     pace: EnginePace = field(factory=EnginePace)
     meter: Meter = field(factory=Meter, kw_only=True)
@@ -93,7 +93,7 @@ class Engine:
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
-        self.context = context = EngineContext(self.database, self.ensure_lanes, self.published)
+        self.context = context = EngineContext(self.database, self.appender)
         keeper, janitor = Keeper(context, self._supervise, self.pace.keeper), Janitor(context, self.pace.janitor)
         self._keeper, self._doorbell = keeper, Doorbell(context.receiver, self._heard)
         fetcher, settler = Fetcher(context, self.pace.fetcher), Settler(context)

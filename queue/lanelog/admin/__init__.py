@@ -11,7 +11,7 @@ for `dry_run`: the caller decides.
 
 # fmt: off
 # isort: off
-from lanelog._engine.contradictions import Contradiction
+from lanelog._log.repair import Contradiction
 from lanelog._workload import RunningHandler, Workload
 from lanelog.admin.admin import Admin
 from lanelog.admin.operate.figures import Figures, GroupFigures, ServerFigures

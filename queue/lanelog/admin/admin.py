@@ -19,12 +19,13 @@ from lanelog.admin.read import heads, lanes, members, messages, topics
 from lanelog.admin.schedules import scheduled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
     from datetime import datetime
 
     from lanelog._checks import Duration
     from lanelog._database import Database
-    from lanelog._engine.contradictions import Contradiction
+    from lanelog._log.append.appender import Appender
+    from lanelog._log.repair import Contradiction
     from lanelog.admin.operate.figures import Figures, ServerFigures
     from lanelog.admin.operate.status import Status
     from lanelog.admin.types.messages import (
@@ -94,10 +95,7 @@ class Admin:
     """
 
     _database: Database
-    _ensure_lanes: Callable[[str, Sequence[str]], None] = field()
-    """Creates the missing lanes of a topic: a redriven message may go back to a lane that was purged."""
-    _published: Callable[[str], None] = field()
-    """Called with the topic after something was published, so that fetchers of this process look at once."""
+    _appender: Appender = field()
     _delayed: Callable[[], None] = field()
     """Called after a redrive with a delay, so that this process runs a scheduler."""
     _actor: Actor = field(default=NOBODY, kw_only=True)
@@ -642,7 +640,7 @@ class Admin:
         Raises:
             ConfigurationError: This thread has a transaction of lanelog open, or as the class says.
         """
-        from lanelog.admin.lookup import known
+        from lanelog._log.lookup import known
 
         known.read(self._database, known.known_topic, "looking for the topic", topic)
         act = Act(verb="cancel_scheduled", topic=topic, key=key or "", choice=f"id {id}", actor=self._actor)
@@ -792,8 +790,7 @@ class Admin:
             progress=progress,
             actor=self._actor,
             dry_run=decided(dry_run),
-            ensure_lanes=self._ensure_lanes,
-            published=self._published,
+            appender=self._appender,
             wake_scheduler=self._delayed,
         )
 
@@ -911,8 +908,7 @@ class Admin:
             token=token,
             actor=self._actor,
             dry_run=dry_run,
-            ensure_lanes=self._ensure_lanes,
-            published=self._published,
+            appender=self._appender,
         )
 
     def remove_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleRemoved:
@@ -1004,9 +1000,7 @@ class Admin:
         """
         from lanelog.admin.operate import maintain
 
-        return maintain.maintain(
-            self._database, topics=topics, ensure_lanes=self._ensure_lanes, published=self._published
-        )
+        return maintain.maintain(self._database, topics=topics, appender=self._appender)
 
     def contradictions(self, *, limit: int = 100, heads: int | None = None) -> list[Contradiction]:
         """Return lanes whose tables contradict each other, as they may after one table was restored.

@@ -7,15 +7,13 @@ The head's lock is held to the commit, so that no reader sees offset n + 1 of a 
 delay goes into the schedule instead, under the same lock, which makes ids unique in both. Four modules have such a
 transaction: `batch` for the messages of some threads, which `group` brings together by the plan in `line`; `packet` for
 a message that is alone, in one round trip; `bulk` for many messages of one call; `caller` within a caller's
-transaction, on a connection that `foreign` examines. `draft` and `timing` check a message before any SQL, `placing`
-gives offsets and writes, `doubt` bounds the time for repetitions, `spread` gives messages without a key their lanes,
-`lanes` creates missing lanes, `lock_waiters` bounds the connections that wait, and `lock_report` says which connection
-holds a lane.
+transaction, on a connection that `foreign` examines. What they share with others who append is in `_log/append/`.
+`spread` gives messages without a key their lanes, `lock_waiters` bounds the connections that wait, and `lock_report`
+says which connection holds a lane.
 """
 
 from __future__ import annotations
 
-from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.publisher import Publisher
 
-__all__ = ["LaneCreator", "Publisher"]
+__all__ = ["Publisher"]

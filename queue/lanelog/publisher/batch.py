@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import define, frozen
 
 from lanelog._database import Database, codes
+from lanelog._log.append import unknown_outcome
+from lanelog._log.append.draft import SCHEDULED, Draft
+from lanelog._log.append.lanes import LaneCreator
+from lanelog._log.append.placing import note_attempt, write
 from lanelog._stores import partitions
 from lanelog.message import Receipt
-from lanelog.publisher import doubt, packet
-from lanelog.publisher.draft import SCHEDULED, Draft
-from lanelog.publisher.lanes import LaneCreator
+from lanelog.publisher import packet
 from lanelog.publisher.line import Waiter
-from lanelog.publisher.placing import note_attempt, write
 
 Choose = Callable[[Mapping[str, int]], Sequence[Waiter]]
 """Takes the heads that the transaction has locked, by key. Returns the members whose messages it is to write."""
@@ -86,7 +87,7 @@ class BatchWriter:
     def _send(self, member: Waiter) -> bool:
         """Publish a member's message in one packet. Return whether it was committed."""
         draft = member.draft
-        began = doubt.now()
+        began = unknown_outcome.now()
         try:
             offset = packet.publish(self._database, draft)
             if offset is not None:
@@ -113,7 +114,7 @@ class BatchWriter:
         drafts: list[Draft] = []
         receipts: list[Receipt] = []
         members: Sequence[Waiter] = ()
-        began = doubt.now()
+        began = unknown_outcome.now()
         try:
             with self._database.transaction() as transaction:
                 heads = partitions.lock_heads(transaction, topic, keys, wait=wait)

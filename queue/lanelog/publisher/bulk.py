@@ -14,15 +14,15 @@ from attrs import define, frozen
 
 from lanelog._backoff import OF_TRANSACTIONS
 from lanelog._database import Database
+from lanelog._log.append import unknown_outcome
+from lanelog._log.append.draft import Draft
+from lanelog._log.append.lanes import LaneCreator
+from lanelog._log.append.placing import note_attempt, write
 from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher import doubt
-from lanelog.publisher.draft import Draft
-from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.placing import note_attempt, write
 from lanelog.publisher.wakeup import Wakeup
 
 
@@ -99,7 +99,7 @@ class BulkWriter:
         # heads X: first the busy ones, in key order, with a wait; then the others without -> messages -> scheduled
         receipts: list[Receipt] = []
         keys = {draft.key for draft in drafts}
-        began = doubt.now()
+        began = unknown_outcome.now()
         try:
             with self._database.transaction() as transaction:
                 heads = partitions.lock_heads(transaction, topic, first, wait=True)

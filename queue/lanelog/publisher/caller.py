@@ -13,14 +13,14 @@ from typing import Any
 from attrs import define
 
 from lanelog._database import Database, OpenTransaction, codes, find_open
+from lanelog._log.append.draft import SCHEDULED, Draft
+from lanelog._log.append.lanes import LaneCreator
+from lanelog._log.append.placing import append, place
 from lanelog._stores import messages, partitions, scheduled
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.message import Receipt
-from lanelog.publisher.draft import SCHEDULED, Draft
 from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
-from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.lock_report import Locked
-from lanelog.publisher.placing import append, place
 
 
 @define(eq=False)

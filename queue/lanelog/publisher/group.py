@@ -31,10 +31,10 @@ from attrs import define, field
 from lanelog._backoff import OF_TRANSACTIONS, Backoff
 from lanelog._database import Database, codes
 from lanelog._database.fork import register_shared
+from lanelog._log.append.draft import Draft
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
-from lanelog.publisher.draft import Draft
 from lanelog.publisher.line import Duty, Line, Waiter
 from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters

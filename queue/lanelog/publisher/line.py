@@ -18,8 +18,8 @@ from enum import Enum, auto
 
 from attrs import define, field
 
+from lanelog._log.append.draft import Draft
 from lanelog.message import Receipt
-from lanelog.publisher.draft import Draft
 from lanelog.publisher.wakeup import Wakeup
 
 MAX_BATCH = 1000

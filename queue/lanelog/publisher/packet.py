@@ -4,7 +4,8 @@ Never waits for a head, and never repeats. A message that it cannot publish goes
 
 A new id needs no look-up. So the whole transaction can be sent before the offset is known. A packet that the network
 delays may run after its message was repeated. The repeated message has the same id, so the late packet's insert fails,
-and nothing is stored twice. A copy that was collected meanwhile would not stop it: see `doubt.refuse_outdated`.
+and nothing is stored twice. A copy that was collected meanwhile would not stop it: see
+`unknown_outcome.refuse_outdated`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final
 
 from lanelog._database import LATEST, Database, codes
 from lanelog._database.time_left import GRACE
+from lanelog._log.append.draft import Draft
 from lanelog._stores import messages, partitions
 from lanelog.errors import DatabaseError
-from lanelog.publisher.draft import Draft
 
 _LARGEST: Final = 16 * 1024
 """The most bytes of such a message. For a longer one, the round trips are a small part of the cost."""

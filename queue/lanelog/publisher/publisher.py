@@ -6,7 +6,6 @@ process what was committed. It never decides an offset.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -18,6 +17,10 @@ from lanelog._checks import Duration
 from lanelog._codec import Codec
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._facts import publisher as facts
+from lanelog._log.append.draft import SCHEDULED, Draft, make_draft
+from lanelog._log.append.lanes import LaneCreator
+from lanelog._log.append.middleware import publish_through
+from lanelog._log.append.timing import make_timing
 from lanelog._stores.messages import largest_row
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
@@ -26,17 +29,12 @@ from lanelog.message import Outgoing, Publication, Receipt
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
 from lanelog.publisher.caller import CallerWriter
-from lanelog.publisher.draft import SCHEDULED, Draft, make_draft
 from lanelog.publisher.group import GroupCommit
-from lanelog.publisher.lanes import LaneCreator
 from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.middleware import publish_through
 from lanelog.publisher.spread import Spread
-from lanelog.publisher.timing import make_timing
 
 _PAIR = 2
-_MOMENT = 0.05
 
 
 class OnScheduled(Protocol):
@@ -196,13 +194,6 @@ class Publisher:
         if entry.scheduled:
             self._tell_scheduler(committed=True)
         self._look_around()
-
-    def ensure_lanes(self, topic: str, keys: Iterable[str], *, deadline: float | None = None) -> None:
-        """Create the missing lanes on a connection of our own. Raises DatabaseError.
-
-        It is tried until `deadline` (monotonic). None: for a moment only, because a loop must not wait here.
-        """
-        self.lanes.ensure(topic, set(keys), deadline=time.monotonic() + _MOMENT if deadline is None else deadline)
 
     def close(self) -> None:
         """Close the connections that do not belong to the pool."""

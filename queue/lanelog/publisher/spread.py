@@ -15,8 +15,8 @@ from attrs import define, field
 
 from lanelog import _open_lanes
 from lanelog._backoff import RANDOM
-from lanelog.publisher.draft import Draft
-from lanelog.publisher.lanes import LaneCreator
+from lanelog._log.append.draft import Draft
+from lanelog._log.append.lanes import LaneCreator
 
 FRESH: Final = 10.0
 """Seconds until the number of a topic's open lanes is read again."""

@@ -23,16 +23,17 @@ from lanelog._engine.cleanup import auditing
 from lanelog._engine.cleanup.janitor import JanitorPace
 from lanelog._engine.cleanup.lane_purge import Purge
 from lanelog._engine.leasing.pace import KeeperPace
-from lanelog._engine.leasing.registration import register
-from lanelog._engine.scheduling.delayed import DelayedMessages
-from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._engine.shortage import Shortage
 from lanelog._engine.vitals import Bounds
+from lanelog._log.due import DelayedMessages
+from lanelog._log.fire.recurring import RecurringSchedules
+from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support import elapsed
 from support.pace import paced
 from support.pauses import IN_THE_BLOCK, Pauses
+from support.publishing import appender_of
 
 if CONFIG.get("trusting"):
     elapsed.trust_heartbeats_at_once(setattr)
@@ -90,7 +91,7 @@ def append() -> int:
     """Move one page of what is due; nobody else in this process does."""
     session = client._database.session("appending")
     try:
-        return DelayedMessages(session, client._publisher.ensure_lanes, client._announcements).append()
+        return DelayedMessages(session, client._appender).append()
     finally:
         session.close()
 
@@ -120,7 +121,7 @@ def fire() -> int:
     """Fire what is due, once; how many messages that were."""
     client.ping()  # as before any loop starts: which columns there are is known
     session = client._database.session("firing")
-    firing = RecurringSchedules(client._database, client._publisher.ensure_lanes, lambda _topic: None)
+    firing = RecurringSchedules(client._database, appender_of(client._publisher))
     try:
         firing.fire_due(session)
     finally:

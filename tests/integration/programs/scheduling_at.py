@@ -13,6 +13,7 @@ from saying import CONFIG, say, say_what_is_logged
 import lanelog
 from lanelog._engine.context import EngineContext
 from lanelog._engine.scheduling.scheduler import Scheduler
+from support.publishing import appender_of
 
 lanelog.Client._start_scheduler = lambda _client, **_: None  # type: ignore[method-assign] # only what it is told
 say_what_is_logged()
@@ -25,7 +26,7 @@ def turn(at: int) -> None:
     """Turns of the scheduler until nothing more can be done at that time."""
     global scheduler  # noqa: PLW0603 - the process has one
     if scheduler is None:
-        context = EngineContext(client._database, client._publisher.ensure_lanes, lambda _topic: None)
+        context = EngineContext(client._database, appender_of(client._publisher))
         scheduler = Scheduler(context)
     scheduler.session.execute("SET SESSION timestamp = %s", (Decimal(at) / 1000,))
     while scheduler.turn(time.monotonic()) == 0.0:

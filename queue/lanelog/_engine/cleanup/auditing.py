@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._backoff import RANDOM
-from lanelog._engine import contradictions
+from lanelog._log import repair
 from lanelog._stores import groups, lane_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Session
-    from lanelog._engine.contradictions import Contradiction
     from lanelog._engine.member.member import Member
+    from lanelog._log.repair import Contradiction
 
 DOUBTFUL: Final = 1000
 """How many doubtful lanes one pass looks into. After a restore, all lanes may be doubtful."""
@@ -75,7 +75,7 @@ def audit_topic(session: Session, topic: str) -> Audited:
     mended: list[Contradiction] = []
     busy = 0
     for key in doubtful:
-        found = contradictions.mend(session, topic, key)
+        found = repair.mend(session, topic, key)
         if found is None:
             busy += 1
         else:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from lanelog._database import Executor
+    from lanelog._log.append.appender import Appender
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.groups import Unattended
     from lanelog._stores.moves import Expired
@@ -62,8 +63,7 @@ class Undertaker:
     topic: str
     autocommit: Callable[[], AbstractContextManager[Executor]]
     transaction: Callable[[], AbstractContextManager[Executor]]
-    ensure_lanes: Callable[[str, Sequence[str]], None]
-    published: Callable[[str], None]
+    appender: Appender
     notices: Notices = field(factory=Notices)
     _prepared: set[tuple[str, str]] = field(factory=set, init=False)
 
@@ -94,7 +94,7 @@ class Undertaker:
                 raise
             return 0  # the head of the dead letter lane contradicts the log: an audit mends it
         if gone and dead_topic:
-            self.published(dead_topic)
+            self.appender.committed(dead_topic)
         for message in gone:
             context: AttemptFields = {
                 "topic": self.topic,
@@ -120,7 +120,7 @@ class Undertaker:
                     self._prepared.add((dead_topic, step.__name__))
             there = key in partitions.heads(cx, dead_topic, [key])
         if not there:
-            self.ensure_lanes(dead_topic, [key])
+            self.appender.ensure_lanes(dead_topic, [key])
 
     def _move(self, cx: Executor, group: Unattended, key: str, head: int) -> list[Expired]:
         at, topic = self._at(group), self.topic

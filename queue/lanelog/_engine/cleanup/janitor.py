@@ -290,8 +290,7 @@ class Janitor:
             topic,
             lambda: nullcontext(self.session),
             self.session.transaction,
-            context.ensure_lanes,
-            context.published,
+            context.appender,
             member.signals.notices,
         )
         keys = [key for key, _ in page if key]

@@ -14,9 +14,9 @@ import itertools
 import time
 from typing import TYPE_CHECKING
 
-from lanelog._engine import contradictions
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import LaneSnapshot
+from lanelog._log import repair
 from lanelog._stores import deliveries, fetches, lane_rows, offsets
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
     for key in sorted(keys, key=str.encode):
         if time.monotonic() > until:
             return
-        contradictions.mend(session, topic, key)
+        repair.mend(session, topic, key)
 
 
 def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> None:

@@ -22,9 +22,9 @@ from attrs import define, field, frozen
 
 from lanelog._backoff import RANDOM
 from lanelog._database import NOW_MS, codes
-from lanelog._engine.scheduling.delayed import DelayedMessages
-from lanelog._engine.scheduling.recurring import RecurringSchedules
 from lanelog._facts.engine import scheduler as facts
+from lanelog._log.due import DelayedMessages
+from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._stores import scheduled, schedules
 from lanelog.errors import DatabaseError, LanelogError
 
@@ -86,8 +86,8 @@ class Scheduler:
     def __attrs_post_init__(self) -> None:
         context = self.context
         self.session = context.database.session("scheduler")
-        self._appending = DelayedMessages(self.session, context.ensure_lanes, context.published)
-        self._firing = RecurringSchedules(context.database, context.ensure_lanes, context.published)
+        self._appending = DelayedMessages(self.session, context.appender)
+        self._firing = RecurringSchedules(context.database, context.appender)
 
     def turn(self, now: float) -> float:
         """Publish a bounded number of due messages. Returns the seconds until the next turn."""

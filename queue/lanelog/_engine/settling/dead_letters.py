@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._database import codes
-from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import error_text
 from lanelog._facts.engine import settler as facts
 from lanelog._facts.fact import AttemptFields
+from lanelog._log import repair
 from lanelog._stores import deliveries, history, leases, moves, offsets, partitions
 from lanelog._stores.history import Ended
 from lanelog._stores.moves import derived_id
@@ -100,11 +100,11 @@ class DeadLetters:
             # The copy's id was looked up before, so its offset is the duplicate, and a repetition would not help.
             if error.code != codes.DUPLICATE or mended:
                 raise
-            seen_to = contradictions.mend(self.session, dead_topic, key) is not None
+            seen_to = repair.mend(self.session, dead_topic, key) is not None
             return seen_to and self._move(member, burial, mended=True)
         if outcome is None:
             if key not in partitions.heads(self.session, dead_topic, [key]):
-                self.context.ensure_lanes(dead_topic, [key])
+                self.context.appender.ensure_lanes(dead_topic, [key])
                 return self._move(member, burial)
             return False
         if outcome == "lost":
@@ -113,7 +113,7 @@ class DeadLetters:
         if not member.writing.buried(burial, term):
             return False
         self._announce(member, burial, dead_topic, outcome)
-        self.context.published(dead_topic)
+        self.context.appender.committed(dead_topic)
         return True
 
     def _copy(self, cx: Executor, member: Member, burial: Burial, dead_topic: str, head: int) -> str:

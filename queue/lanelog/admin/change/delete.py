@@ -24,6 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
+from lanelog._log.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
+from lanelog._log.lookup.names import names
 from lanelog._places import GroupTopic
 from lanelog._stores import (
     deliveries,
@@ -42,8 +44,6 @@ from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
-from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
-from lanelog.admin.lookup.names import names
 from lanelog.admin.read import lane_totals, topics
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.schedules.scheduled import delete_all

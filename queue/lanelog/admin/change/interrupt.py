@@ -1,7 +1,7 @@
 """The deliveries that a living owner had in flight when its lane was taken away: they wait again, and are no crash.
 
 Owns these rows and this judgement. Never takes a lane away itself: it works inside the transaction of the verb, after
-`lease_takeover`.
+`_log/take_away`.
 
 The next owner of a lane believes that everything in flight under an earlier epoch died with its process. It counts a
 crash, runs the last attempt alone, and under a policy of one attempt it writes a dead letter. That would be wrong for a

@@ -4,7 +4,7 @@ Owns these transactions. Never touches the log, nor another group.
 
 A pause is a flag: owners read it, hand out nothing more, let handlers finish and give their lanes back. Skip and
 release fence the owner, because its memory would contradict the tables: topic row S → groups S (skip alone) → floor S →
-lease X → delivery → offsets → history (skip alone) → heartbeat (release alone), see `lease_takeover`. The owner's
+lease X → delivery → offsets → history (skip alone) → heartbeat (release alone), see `_log/take_away`. The owner's
 deliveries in flight are delivered again, see `interrupt`.
 
 Dies right before a COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the repetition finds it
@@ -19,13 +19,14 @@ from attrs import evolve
 
 from lanelog._checks import check_name
 from lanelog._database import NOW_MS
+from lanelog._log import take_away
+from lanelog._log.lookup.known import PAGE, known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog._stores import deliveries, groups, heartbeats, history, leases, moves, offsets
 from lanelog._stores._pause import RUNS, Pause
-from lanelog.admin.change import interrupt, lease_takeover
+from lanelog.admin.change import interrupt
 from lanelog.admin.change.told import Unanswered, passing
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_names, check_text, offset_of
-from lanelog.admin.lookup.known import PAGE, known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog.admin.read import lane_totals, message_state, owners
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
 from lanelog.admin.types.topology import MessageState
@@ -189,7 +190,7 @@ def _skip(
 ) -> Skipped:
     at, topic, key = lane.of, lane.topic, lane.key
     with database.transaction(hasty=True) as cx:
-        epoch = lease_takeover.begin(cx, at)
+        epoch = take_away.begin(cx, at)
         floor = offsets.share_floors(cx, topic, [key]).get(key)
         if floor is None:
             raise no_lane(topic, key)
@@ -200,7 +201,7 @@ def _skip(
         changed = standing.state is not MessageState.COMPLETED
         if changed and not dry_run:
             unanswered.plan(1)
-            lease_takeover.take_away(cx, at, [key], epoch)
+            take_away.lanes(cx, at, [key], epoch)
             void = interrupt.interrupt(cx, at, {} if held is None else {key: held})
             rows = deliveries.load(cx, at, [key]).get(key, [])
             _settle(cx, lane, offset, watermark, rows)
@@ -304,7 +305,7 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
         known = owners.load(cx, at)
         epoch = 0 if held is None else held.epoch + bool(owner)
         if held is not None and owner and not dry_run:
-            lease_takeover.take_away(cx, at, [key], held.epoch)
+            take_away.lanes(cx, at, [key], held.epoch)
             void = interrupt.interrupt(cx, at, {key: held})
             offsets.unmark(cx, at, void)
             if known.gone(owner) and not leases.holds(cx, at, owner):

@@ -26,15 +26,16 @@ from attrs import evolve, field, frozen
 from lanelog._checks import check_name
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
+from lanelog._log import take_away
+from lanelog._log.lookup.known import known_topic, no_topic, pages, read, repeated
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
 from lanelog._stores._offset_rows import FloorRow
-from lanelog.admin.change import interrupt, lease_takeover
+from lanelog.admin.change import interrupt
 from lanelog.admin.change.seek import instants
 from lanelog.admin.change.told import Unanswered, deleting
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
-from lanelog.admin.lookup.known import known_topic, no_topic, pages, read, repeated
 from lanelog.admin.types.results import Purged
 from lanelog.errors import ConfigurationError
 
@@ -166,7 +167,7 @@ def _transaction(
             held_by = {}
             for group in readers:
                 held_by[group] = leases.lock_owners(cx, at[group], behind[group])
-                lease_takeover.take_away(cx, at[group], behind[group], topic_row.first_epoch)
+                take_away.lanes(cx, at[group], behind[group], topic_row.first_epoch)
             for group in readers:
                 void[group] = interrupt.interrupt(cx, at[group], held_by[group])
             places = _places(cx, topic, readers, floors)  # an owner may have settled more until it was fenced
@@ -222,7 +223,7 @@ def _pass(
     unsettled, reached, points = 0, {}, []
     for key in keys:
         mine, place, target = rows.get(key, []), places[at.group, key], targets[key]
-        unsettled += max(0, target - place) - lease_takeover.settled_between(mine, place, target)
+        unsettled += max(0, target - place) - take_away.settled_between(mine, place, target)
         reached[key] = deliveries.advanced(mine, max(place, target))
         points += [(key, row.offset) for row in mine if row.through <= reached[key]]
     if not dry_run:

@@ -3,7 +3,7 @@
 Owns this transaction. Attempts, errors and limits stay as they are; never settles a message.
 
 The owner keeps back-offs in memory. So the lane is taken away from it, as by a skip, and the next owner reads the times
-anew: topic row S → groups S → floor S → lease X → delivery → offsets, see `lease_takeover`. What else is in flight
+anew: topic row S → groups S → floor S → lease X → delivery → offsets, see `_log/take_away`. What else is in flight
 there is delivered again, see `interrupt`.
 
 Dies right before the COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the repetition finds
@@ -17,11 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
+from lanelog._log import take_away
+from lanelog._log.lookup.known import known_group, known_lane, no_lane, read, repeated
 from lanelog._stores import deliveries, leases, offsets
-from lanelog.admin.change import interrupt, lease_takeover
+from lanelog.admin.change import interrupt
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names, offset_of
-from lanelog.admin.lookup.known import known_group, known_lane, no_lane, read, repeated
 from lanelog.admin.types.results import Retried
 from lanelog.errors import ConfigurationError
 
@@ -54,7 +55,7 @@ def retry(database: Database, lane: LaneId, offset: int | None, *, actor: Actor,
 def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dry_run: bool) -> Retried:
     at, key = lane.of, lane.key
     with database.transaction(hasty=True) as cx:
-        epoch = lease_takeover.begin(cx, at)
+        epoch = take_away.begin(cx, at)
         floor = offsets.share_floors(cx, at.topic, [key]).get(key)
         if floor is None:
             raise no_lane(at.topic, key)
@@ -63,7 +64,7 @@ def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dr
         watermark = max(floor.floor, place.offset_acked if place else 0)
         waiting = tuple(_waiting(deliveries.load(cx, at, [key]).get(key, []), offset, watermark))
         if waiting and not dry_run:
-            lease_takeover.take_away(cx, at, [key], epoch)
+            take_away.lanes(cx, at, [key], epoch)
             void = interrupt.interrupt(cx, at, {} if held is None else {key: held})
             deliveries.make_due(cx, lane, waiting)
             offsets.unmark(cx, at, void)

@@ -3,7 +3,7 @@
 Owns the choice of the new watermarks, and the transactions that set them. Never deletes a message.
 
 One transaction for each page of lanes: topic row S → groups S → floors S → leases X → delivery → offsets, see
-`lease_takeover`. It takes the lanes away from their owners, deletes the delivery rows, and sets watermark and run mark.
+`_log/take_away`. It takes the lanes away from their owners, deletes the delivery rows, and sets watermark and run mark.
 So the next owner finds a lane in which nothing is in flight, and nothing is settled behind the new place. A settlement
 of the former owner either commits first, and is undone, or finds another epoch, and is refused.
 
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, cast
 from attrs import evolve, frozen
 
 from lanelog._checks import check_name
-from lanelog._engine.leasing.registration import last_before
+from lanelog._log import take_away
+from lanelog._log.lookup.known import known_group, known_lane, pages, read, repeated
+from lanelog._log.register import last_before
 from lanelog._stores import deliveries, offsets, partitions
-from lanelog.admin.change import lease_takeover
 from lanelog.admin.change.told import Unanswered, passing
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
-from lanelog.admin.lookup.known import known_group, known_lane, pages, read, repeated
 from lanelog.admin.types.results import Sought, SoughtLane
 from lanelog.errors import ConfigurationError
 
@@ -171,9 +171,9 @@ def _page(
         if dry_run:
             floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, at.topic, list(places)).items()}
         else:
-            epoch = lease_takeover.begin(cx, at)
+            epoch = take_away.begin(cx, at)
             floors = {key: row.floor for key, row in offsets.share_floors(cx, at.topic, list(places)).items()}
-            lease_takeover.take_away(cx, at, floors, epoch)
+            take_away.lanes(cx, at, floors, epoch)
         moves = _plan(cx, at, floors, places)
         if not dry_run:
             passed = sum(move.passed for move in moves)
@@ -213,8 +213,8 @@ def _move(key: str, *, floor: int, head: int, acked: int, rows: Sequence[Deliver
         before=before,
         after=after,
         clamped=wanted is not None and wanted >= 0 and wanted != after,
-        again=max(0, before - after) + lease_takeover.settled_between(rows, max(before, after), head),
-        passed=max(0, after - before) - lease_takeover.settled_between(rows, before, after),
+        again=max(0, before - after) + take_away.settled_between(rows, max(before, after), head),
+        passed=max(0, after - before) - take_away.settled_between(rows, before, after),
         rows=tuple(row.offset for row in rows),
     )
 

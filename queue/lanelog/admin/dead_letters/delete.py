@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._log.lookup.known import known_group, read, repeated
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
@@ -21,7 +22,6 @@ from lanelog.admin.change.told import deleting
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
-from lanelog.admin.lookup.known import known_group, read, repeated
 from lanelog.admin.types.results import Deleted
 from lanelog.errors import DatabaseError
 

@@ -25,23 +25,24 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
+from lanelog._log.append.timing import make_timing
+from lanelog._log.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
-from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.types.results import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
-from lanelog.publisher.timing import make_timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from lanelog._database import Database, Executor
+    from lanelog._log.append.appender import Appender
+    from lanelog._log.append.timing import Timing
     from lanelog.admin.dead_letters.selection import Choice, Letter
-    from lanelog.publisher.timing import Timing
 
     Points = Sequence[tuple[str, int]]
 
@@ -76,8 +77,7 @@ def redrive(
     progress: Callable[[int], None],
     actor: Actor,
     dry_run: bool,
-    ensure_lanes: Callable[[str, Sequence[str]], None],
-    published: Callable[[str], None],
+    appender: Appender,
     wake_scheduler: Callable[[], None],
 ) -> Redriven:
     """See `Admin.redrive`."""
@@ -104,7 +104,7 @@ def redrive(
         rate=rate,
         timing=timing,
         max_deliveries=max_deliveries,
-        ensure_lanes=ensure_lanes,
+        appender=appender,
         progress=progress,
     )
     read(database, work.check_target, "looking for the group")
@@ -117,7 +117,7 @@ def redrive(
             work.finish()
     finally:  # what has moved is there, even if the rest failed
         if work.moved:
-            (wake_scheduler if timing.delay_ms else partial(published, work.target.topic))()
+            (wake_scheduler if timing.delay_ms else partial(appender.committed, work.target.topic))()
     return work.result(chosen, dry_run=dry_run)
 
 
@@ -146,7 +146,7 @@ class _Redrive:
     rate: float | None
     timing: Timing
     max_deliveries: int | None
-    ensure_lanes: Callable[[str, Sequence[str]], None]
+    appender: Appender
     progress: Callable[[int], None]
     chosen: int = 0
     moved: int = 0
@@ -257,7 +257,7 @@ class _Redrive:
             if wait > 0:
                 self._pause.wait(wait)
         keys = sorted({letter.key for letter in letters})
-        repeated(self.database, self.ensure_lanes, "creating lanes", self.target.topic, keys)
+        repeated(self.database, self.appender.ensure_lanes, "creating lanes", self.target.topic, keys)
         self._unknown = False
         moved, busy = repeated(self.database, self._attempt, "redriving", letters, keys)
         self.moved += moved

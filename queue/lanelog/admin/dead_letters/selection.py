@@ -13,13 +13,13 @@ from attrs import evolve, frozen
 
 from lanelog._checks import check_integer, check_name
 from lanelog._database import codes
+from lanelog._log.lookup.known import PAGE, known_topic, pages, read
+from lanelog._log.lookup.names import names
 from lanelog._reasons import is_name, is_named, names_of, reason_of
 from lanelog._stores import offsets
 from lanelog._stores._points import chunked, pairs, placeholders
 from lanelog._text import moment, shown
 from lanelog.admin.lookup.arguments import aware, milliseconds, optional
-from lanelog.admin.lookup.known import PAGE, known_topic, pages, read
-from lanelog.admin.lookup.names import names
 from lanelog.admin.read import topics
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import utc_from_ms

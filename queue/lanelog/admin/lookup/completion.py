@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._database import NOW_MS
+from lanelog._log.lookup.known import read
+from lanelog._log.lookup.names import names, readers
 from lanelog._stores import partitions
 from lanelog.admin.lookup.arguments import limit_of
-from lanelog.admin.lookup.known import read
-from lanelog.admin.lookup.names import names, readers
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from lanelog import _open_lanes
 from lanelog._checks import check_integer, check_name
+from lanelog._log.lookup.known import known_topic, no_topic, read, repeated
 from lanelog._stores import partitions
 from lanelog._text import plural
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.known import known_topic, no_topic, read, repeated
 from lanelog.admin.types.results import OpenLanes
 from lanelog.errors import SchemaError
 

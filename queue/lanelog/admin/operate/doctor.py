@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._engine.contradictions import Contradiction
+    from lanelog._log.repair import Contradiction
 
 # Settings of the server; an unknown setting has no row.
 VARIABLES = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"

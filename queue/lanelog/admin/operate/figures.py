@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from attrs import frozen
 
 from lanelog._database import codes
+from lanelog._log.lookup.known import read
 from lanelog._stores import scheduled
-from lanelog.admin.lookup.known import read
 from lanelog.admin.operate import server, status
 from lanelog.admin.operate.problem import FAILING, Rank
 from lanelog.admin.operate.server import TableSize

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._database import codes
-from lanelog.admin.lookup.known import read
+from lanelog._log.lookup.known import read
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ from lanelog._checks import check_name
 from lanelog._engine.cleanup import auditing, collection, deletion_events
 from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
-from lanelog._engine.scheduling.delayed import DelayedMessages
-from lanelog._engine.scheduling.recurring import RecurringSchedules
+from lanelog._log.due import DelayedMessages
+from lanelog._log.fire.recurring import RecurringSchedules
+from lanelog._log.lookup.known import known_topic, pages, read, repeated
+from lanelog._log.lookup.names import names
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, history, offsets
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._stores.history import BATCH
 from lanelog.admin.change.purge_messages import may_delete
-from lanelog.admin.lookup.known import known_topic, pages, read, repeated
-from lanelog.admin.lookup.names import names
 from lanelog.admin.read.topics import dead_letter_topics
 from lanelog.admin.types.results import Maintained
 from lanelog.errors import ConfigurationError, DatabaseError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database
     from lanelog._engine.cleanup.collection import Collected
+    from lanelog._log.append.appender import Appender
 
 SCHEDULES = "(schedules)"
 """The key of `Maintained.failed` for an error of schedules, in place of a topic."""
@@ -51,8 +52,7 @@ def maintain(
     database: Database,
     *,
     topics: Collection[str] | None,
-    ensure_lanes: Callable[[str, Sequence[str]], None],
-    published: Callable[[str], None],
+    appender: Appender,
 ) -> Maintained:
     """See `Admin.maintain`."""
     wanted = _chosen(database, topics)
@@ -60,12 +60,12 @@ def maintain(
     mended, appended, expired, collected, letters, lanes, heartbeats, outcomes = 0, 0, 0, 0, 0, 0, 0, 0
     failed: dict[str, str] = {}
     refusal: DatabaseError | None = None
-    fired = _fire(database, None if topics is None else [topic for topic, _ in wanted], ensure_lanes, published, failed)
+    fired = _fire(database, None if topics is None else [topic for topic, _ in wanted], appender, failed)
     for topic, holds_letters in wanted:
         try:
             mended += _mend(database, topic)
-            appended += _append(database, topic, ensure_lanes, published)
-            expired += 0 if holds_letters else _bury_expired(database, topic, ensure_lanes, published)
+            appended += _append(database, topic, appender)
+            expired += 0 if holds_letters else _bury_expired(database, topic, appender)
             read(database, may_delete, "looking for the privilege to delete")
             if holds_letters:
                 kept = _letters_kept(database, originals.get(topic))
@@ -108,13 +108,12 @@ def maintain(
 def _fire(
     database: Database,
     topics: Sequence[str] | None,
-    ensure_lanes: Callable[[str, Sequence[str]], None],
-    published: Callable[[str], None],
+    appender: Appender,
     failed: dict[str, str],
 ) -> int:
     """Publish for the schedules that are due, of some topics or of all. Return the number of messages."""
     session = database.session("maintenance")
-    firing = RecurringSchedules(database, ensure_lanes, published)
+    firing = RecurringSchedules(database, appender)
     try:
         repeated(database, firing.set_back, "looking for a clock that went back", session, topics)
         while repeated(database, firing.fire_due, "firing schedules", session, topics):
@@ -138,13 +137,12 @@ def _mend(database: Database, topic: str) -> int:
 def _append(
     database: Database,
     topic: str,
-    ensure_lanes: Callable[[str, Sequence[str]], None],
-    published: Callable[[str], None],
+    appender: Appender,
 ) -> int:
     """Move messages that are due into the log, except into locked lanes. Return their number."""
     session = database.session("maintenance")
     try:
-        appending, moved, nothing = DelayedMessages(session, ensure_lanes, published), 0, 0
+        appending, moved, nothing = DelayedMessages(session, appender), 0, 0
         while nothing <= 1:  # an empty first round may have met locked lanes, or created missing ones: try once more
             some = repeated(database, appending.append, "appending what is due", [topic])
             moved += some
@@ -187,13 +185,12 @@ def _letters_kept(database: Database, topic: str | None) -> dict[tuple[str, str]
 def _bury_expired(
     database: Database,
     topic: str,
-    ensure_lanes: Callable[[str, Sequence[str]], None],
-    published: Callable[[str], None],
+    appender: Appender,
 ) -> int:
     """Make dead letters of what has expired for groups that no process consumes. Return the number of messages."""
     if database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
         return 0
-    undertaker = Undertaker(topic, database.autocommit, database.transaction, ensure_lanes, published)
+    undertaker = Undertaker(topic, database.autocommit, database.transaction, appender)
     buried = 0
     for group in read(database, groups.unattended, "looking for groups that nobody consumes", topic):
         for page in pages(database, topic, LANES_A_TRANSACTION):

@@ -17,7 +17,7 @@ from lanelog.admin.read.owners import GRACE
 from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
-    from lanelog._engine.contradictions import Contradiction
+    from lanelog._log.repair import Contradiction
     from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.operate.writes import Unwritten
     from lanelog.admin.types.messages import DeadLetterReason

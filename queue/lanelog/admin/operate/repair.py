@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog._engine import contradictions
+from lanelog._log import repair
+from lanelog._log.lookup.known import PAGE, pages, read, repeated
+from lanelog._log.lookup.names import names
 from lanelog._stores import groups, lane_columns, lane_rows
 from lanelog._stores._points import BEYOND
-from lanelog.admin.lookup.known import PAGE, pages, read, repeated
-from lanelog.admin.lookup.names import names
 from lanelog.admin.read.registrations import GROUPS_MAX
 from lanelog.errors import DatabaseError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from lanelog._database import Database, Executor, Session
-    from lanelog._engine.contradictions import Contradiction
+    from lanelog._log.repair import Contradiction
 
 AT_ONCE: Final = 200
 """Gaps between known names that one statement looks into."""
@@ -122,7 +122,7 @@ def repaired(database: Database) -> list[Contradiction]:
 def _mended(database: Database, session: Session, topic: str, key: str) -> list[Contradiction]:
     deadline = time.monotonic() + database.config.publish_timeout
     while True:
-        found = repeated(database, contradictions.mend, "mending a lane", session, topic, key)
+        found = repeated(database, repair.mend, "mending a lane", session, topic, key)
         if found is not None:
             return found
         if time.monotonic() > deadline:
@@ -133,7 +133,7 @@ def _mended(database: Database, session: Session, topic: str, key: str) -> list[
 
 def _examined(database: Database, topic: str, key: str) -> list[Contradiction]:
     with database.snapshot() as cx:
-        return contradictions.examine(cx, topic, key)
+        return repair.examine(cx, topic, key)
 
 
 def _doubtful(

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._log.lookup.known import read
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog._text import plural
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
-from lanelog.admin.lookup.known import read
 from lanelog.admin.lookup.together import together
 from lanelog.admin.operate import backlog, repair
 from lanelog.admin.operate.held_heads import held_heads
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from lanelog._database import Database
-    from lanelog._engine.contradictions import Contradiction
+    from lanelog._log.repair import Contradiction
     from lanelog._workload import Workload
     from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.operate.writes import Unwritten

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._database import codes
-from lanelog._engine.contradictions import read_only
+from lanelog._log.repair import read_only
 from lanelog._stores import heartbeats, origins
 from lanelog.errors import DatabaseError, SchemaError
 

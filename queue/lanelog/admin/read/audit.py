@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lanelog._log.lookup.known import known_topic, read
 from lanelog._stores.audit import SINCE
 from lanelog.admin.lookup.arguments import limit_of, optional
-from lanelog.admin.lookup.known import known_topic, read
 from lanelog.admin.types.results import AuditInfo
 from lanelog.message import utc_from_ms
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from lanelog._log.lookup.known import repeated
 from lanelog._stores import leases
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
-from lanelog.admin.lookup.known import repeated
 from lanelog.admin.lookup.together import AT_ONCE, together
 from lanelog.admin.read import lane_totals
 from lanelog.admin.read import owners as _owners

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._log.lookup.known import known_topic, pages, read
 from lanelog.admin.lookup.arguments import limit_of
-from lanelog.admin.lookup.known import known_topic, pages, read
 from lanelog.config import check_name
 
 if TYPE_CHECKING:

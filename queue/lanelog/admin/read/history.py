@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lanelog._log.lookup.known import known_group, repeated
 from lanelog._stores.history import Ended
 from lanelog.admin.lookup.arguments import (
     OFFSET_MAX,
@@ -18,7 +19,6 @@ from lanelog.admin.lookup.arguments import (
     optional,
     when,
 )
-from lanelog.admin.lookup.known import known_group, repeated
 from lanelog.admin.types.messages import HistoryInfo
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms

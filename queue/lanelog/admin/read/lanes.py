@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lanelog._log.lookup.known import known_group, known_lane, known_topic, repeated
+from lanelog._log.lookup.names import readers
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
-from lanelog.admin.lookup.known import known_group, known_lane, known_topic, repeated
-from lanelog.admin.lookup.names import readers
 from lanelog.admin.read import ages, lane_totals, message_state
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.read.lane_totals import WATERMARK

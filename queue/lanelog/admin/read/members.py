@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._log.lookup.known import known_group, repeated
 from lanelog._places import GroupTopic
 from lanelog._stores import leases, member_rows
 from lanelog.admin.lookup.arguments import check_names, limit_of, when
-from lanelog.admin.lookup.known import known_group, repeated
 from lanelog.admin.read.owners import Owners, granting
 from lanelog.admin.types.topology import MemberInfo
 from lanelog.config import check_name

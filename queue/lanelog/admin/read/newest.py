@@ -15,8 +15,8 @@ from functools import partial
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
+from lanelog._log.lookup.known import read
 from lanelog._stores._points import chunked, fitting, pairs
-from lanelog.admin.lookup.known import read
 from lanelog.admin.read import messages
 
 if TYPE_CHECKING:

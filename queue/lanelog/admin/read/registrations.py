@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
-from lanelog.admin.lookup.names import LAST
+from lanelog._log.lookup.names import LAST
 
 if TYPE_CHECKING:
     from lanelog._database import Executor

@@ -11,7 +11,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from lanelog._checks import check_duration, check_integer
-from lanelog.admin.lookup.known import known_lane, read
+from lanelog._log.lookup.known import known_lane, read
 from lanelog.admin.read import heads, messages
 from lanelog.admin.read.newest import newest
 from lanelog.errors import ConfigurationError

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from lanelog._log.lookup.known import known_topic, read, repeated
+from lanelog._log.lookup.names import names, readers
 from lanelog._places import GroupTopic
 from lanelog._stores._points import chunked, placeholders
 from lanelog.admin.lookup.arguments import limit_of, optional, when
-from lanelog.admin.lookup.known import known_topic, read, repeated
-from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.lookup.together import together
 from lanelog.admin.read import ages, group_sums
 from lanelog.admin.read import owners as _owners

@@ -20,20 +20,19 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
-from lanelog._engine.scheduling.recurring import metadata_of
+from lanelog._log.fire.recurring import metadata_of
+from lanelog._log.lookup.known import read, repeated
 from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
 from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.lookup.known import read, repeated
 from lanelog.admin.schedules.schedules import check_schedule_name, locked, no_schedule
 from lanelog.admin.types.results import ScheduleRun
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from lanelog._database import Database, Executor
+    from lanelog._log.append.appender import Appender
     from lanelog._stores.schedules import ScheduleRow
 
 TOKEN_MAX: Final = 50
@@ -64,8 +63,7 @@ def run(
     token: str | None,
     actor: Actor,
     dry_run: bool,
-    ensure_lanes: Callable[[str, Sequence[str]], None],
-    published: Callable[[str], None],
+    appender: Appender,
 ) -> ScheduleRun:
     """See `Admin.run_schedule`."""
     check_schedule_name(name)
@@ -73,9 +71,9 @@ def run(
     work = _Run(database, name, message_id, Act(verb="run_schedule", choice=f"schedule {name}", actor=actor))
     if dry_run:
         return read(database, work.planned, "reading a schedule")
-    done = repeated(database, work.attempt, "running a schedule", ensure_lanes)
+    done = repeated(database, work.attempt, "running a schedule", appender)
     if done.changed:
-        published(done.topic)
+        appender.committed(done.topic)
     return done
 
 
@@ -96,11 +94,11 @@ class _Run:
         offset = messages.find_ids(cx, row.topic, [(row.key, self.id)]).get((row.key, self.id))
         return self._result(row, offset, changed=offset is None, dry_run=True)
 
-    def attempt(self, ensure_lanes: Callable[[str, Sequence[str]], None]) -> ScheduleRun:
+    def attempt(self, appender: Appender) -> ScheduleRun:
         """Publish the message, unless it is there."""
         with self.database.autocommit() as cx:
             before = self._read(cx)
-        ensure_lanes(before.topic, [before.key])
+        appender.ensure_lanes(before.topic, [before.key])
         try:
             with self.database.transaction(hasty=True) as cx:
                 return self._publish(cx)

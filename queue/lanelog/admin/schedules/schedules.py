@@ -21,26 +21,26 @@ from attrs import evolve
 from lanelog import _cron
 from lanelog._checks import Duration, check_integer, check_name
 from lanelog._database import NOW_MS
-from lanelog._engine.scheduling import zone_data
-from lanelog._engine.scheduling.catch_up import CatchUp
-from lanelog._engine.scheduling.occurrences import occurrence
-from lanelog._engine.scheduling.planned import cron_of, plan
-from lanelog._engine.scheduling.recurring import message_ids, metadata_of
+from lanelog._log.append.draft import make_draft
+from lanelog._log.append.middleware import publish_through
+from lanelog._log.append.timing import make_timing
+from lanelog._log.fire import zone_data
+from lanelog._log.fire.catch_up import CatchUp
+from lanelog._log.fire.occurrences import occurrence
+from lanelog._log.fire.planned import cron_of, plan
+from lanelog._log.fire.recurring import message_ids, metadata_of
+from lanelog._log.lookup.known import read, repeated
+from lanelog._log.lookup.names import hint
 from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
-from lanelog.admin.lookup.known import read, repeated
-from lanelog.admin.lookup.names import hint
 from lanelog.admin.types.results import SchedulePaused, ScheduleRemoved, ScheduleResumed
 from lanelog.admin.types.topology import ScheduleInfo
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.message import Outgoing, Publication, decode_metadata, utc_from_ms
-from lanelog.publisher.draft import make_draft
-from lanelog.publisher.middleware import publish_through
-from lanelog.publisher.timing import make_timing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

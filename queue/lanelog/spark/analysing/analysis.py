@@ -27,9 +27,9 @@ from attrs import field, frozen
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog._database import Database
+from lanelog._log.lookup.known import read
+from lanelog._log.lookup.names import names, readers
 from lanelog._stores import partitions
-from lanelog.admin.lookup.known import read
-from lanelog.admin.lookup.names import names, readers
 from lanelog.admin.read.topics import dead_letter_topics
 from lanelog.errors import ConfigurationError
 from lanelog.spark import analytics

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._database import NOW_MS
-from lanelog._engine.leasing.registration import register
 from lanelog._facts import spark as facts
+from lanelog._log.lookup.known import pages, read, repeated
+from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
 from lanelog._stores._points import chunked
-from lanelog.admin.lookup.known import pages, read, repeated
 from lanelog.admin.read import owners
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost

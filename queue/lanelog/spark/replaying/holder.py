@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._engine.leasing.registration import register
 from lanelog._facts import spark as facts
+from lanelog._log.lookup.known import read, repeated
+from lanelog._log.lookup.names import readers
+from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
 from lanelog.admin.change.delete import remove_group
 from lanelog.admin.change.told import Tally
-from lanelog.admin.lookup.known import read, repeated
-from lanelog.admin.lookup.names import readers
 from lanelog.admin.read import owners
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost

@@ -254,7 +254,7 @@ class Task:
 
         def publish(topic: str, items: Sequence[Outgoing]) -> list[Receipt]:
             deadline = time.monotonic() + database.config.publish_timeout
-            publisher.ensure_lanes(topic, {item.key for item in items if item.key is not None}, deadline=deadline)
+            publisher.lanes.ensure(topic, {item.key for item in items if item.key is not None}, deadline=deadline)
             return database.retry(lambda: fenced(topic, items), deadline=deadline, what="publishing for a replay")
 
         return publish

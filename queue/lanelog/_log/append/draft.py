@@ -15,11 +15,11 @@ from attrs import define, field
 from lanelog import _open_lanes
 from lanelog._backoff import RANDOM
 from lanelog._codec import CONTENT_TYPE, Codec, encode_payload
+from lanelog._log.append.timing import AT_ONCE, Timing
 from lanelog._stores.messages import wire_bytes
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.message import Message, encode_metadata
-from lanelog.publisher.timing import AT_ONCE, Timing
 
 SCHEDULED: Final = 0
 """The offset in the receipt of a message that is not in the log yet."""
@@ -54,9 +54,9 @@ class Draft:
     SCHEDULED: it had no offset yet, or one that is not known.
     """
     doubted_at: float | None = None
-    """When (`doubt.now`) the first attempt began that may have stored it without an answer. None: there was none."""
+    """When (`unknown_outcome.now`) the first attempt began that may have stored it without an answer. None: none."""
     sent_at: float | None = None
-    """When (`doubt.now`) the attempt began whose packet may still be on its way. None: there was none."""
+    """When (`unknown_outcome.now`) the attempt began whose packet may still be on its way. None: none."""
 
     @property
     def place(self) -> tuple[str, str]:

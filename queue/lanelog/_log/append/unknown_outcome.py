@@ -20,7 +20,7 @@ from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
-    from lanelog.publisher.draft import Draft
+    from lanelog._log.append.draft import Draft
 
 SAFE: Final = 0.9
 """The share of the retention that is relied on. This machine's clock and the server's need not run equally fast."""

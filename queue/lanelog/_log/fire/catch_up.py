@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, frozen
 
-from lanelog._engine.scheduling.occurrences import Fired, Occurrence, occurrence, reached
+from lanelog._log.fire.occurrences import Fired, Occurrence, occurrence, reached
 
 if TYPE_CHECKING:
     from lanelog._cron import Cron

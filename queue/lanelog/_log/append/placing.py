@@ -14,13 +14,13 @@ from typing import Final
 from attrs import field, frozen
 
 from lanelog._database import Executor, Transaction, codes
+from lanelog._log.append.draft import SCHEDULED, Draft
+from lanelog._log.append.unknown_outcome import refuse_outdated
 from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.scheduled import NewScheduled
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import Receipt
-from lanelog.publisher.doubt import refuse_outdated
-from lanelog.publisher.draft import SCHEDULED, Draft
 
 _KEYS_NAMED: Final = 3
 
@@ -100,7 +100,7 @@ def write(
     """Look up the drafts that may be stored already, and write the others. Put one receipt for each into `receipts`.
 
     The receipts are there before anything can be committed. Where it can, it commits in one packet with the rows, and
-    otherwise leaves that to the caller. Raises DatabaseError, also where `doubt` forbids to write a draft again.
+    otherwise leaves that to the caller. Raises DatabaseError, also where `unknown_outcome` forbids to write one again.
     """
     asked = [draft.place for draft in drafts if draft.looked_up]
     stored = messages.find_ids(cx, topic, asked) if asked else {}
@@ -181,7 +181,7 @@ def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: Ba
     """Note a failed attempt in its drafts. From now on their ids are looked up.
 
     After a COMMIT without an answer, a message that is found at the offset of its receipt is our own. `began`: when
-    (`doubt.now`) the transaction began. The age of its messages counts from a later time.
+    (`unknown_outcome.now`) the transaction began. The age of its messages counts from a later time.
     """
     for draft in drafts:
         draft.repeated = True

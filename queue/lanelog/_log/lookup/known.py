@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from lanelog import migrations
+from lanelog._log.lookup.names import hint, names, readers
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, partitions
-from lanelog.admin.lookup.names import hint, names, readers
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -21,15 +21,16 @@ from attrs import define, field, frozen
 
 from lanelog._backoff import RANDOM
 from lanelog._database import codes
-from lanelog._engine import contradictions
+from lanelog._log import repair
 from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores._points import MAX_POINTS
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lanelog._database import Executor, Session
+    from lanelog._log.append.appender import Appender
     from lanelog._stores.scheduled import DueRow
 
 LEAST_WAIT: Final = 0.025
@@ -60,8 +61,7 @@ class DelayedMessages:
     """Moves due messages. Remembers for a moment which lanes are busy."""
 
     session: Session
-    ensure_lanes: Callable[[str, Sequence[str]], None]
-    published: Callable[[str], None]
+    appender: Appender
     page: int = 1000
     """How many messages one look finds at most."""
     bytes_a_transaction: int = 16 * 1024 * 1024
@@ -124,13 +124,13 @@ class DelayedMessages:
 
     def _mended(self, topic: str, key: str) -> bool:
         """Whether a lane was checked, and mended if necessary. False: another transaction holds the lane."""
-        return contradictions.mend(self.session, topic, key) is not None
+        return repair.mend(self.session, topic, key) is not None
 
     def _append(self, topic: str, points: Sequence[tuple[str, str]]) -> int:
         with self.session.transaction() as cx:
             moved = self._move(cx, topic, points)
         if moved.messages:
-            self.published(topic)
+            self.appender.committed(topic)
         held = moved.busy if self._created(topic, moved.missing) else moved.busy | moved.missing
         # All lanes get the same jitter: lanes that one transaction holds are tried again together.
         now, jitter = time.monotonic(), RANDOM.uniform(0.5, 1.0)
@@ -142,7 +142,7 @@ class DelayedMessages:
         """Create lanes that were purged. False: that failed for now, say because of a lock."""
         try:
             if keys:
-                self.ensure_lanes(topic, sorted(keys))
+                self.appender.ensure_lanes(topic, sorted(keys))
         except DatabaseError as error:
             if not error.retriable:
                 raise

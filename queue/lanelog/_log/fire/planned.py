@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from attrs import evolve, frozen
 
 from lanelog import _cron
-from lanelog._engine.scheduling import zone_data
-from lanelog._engine.scheduling.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
+from lanelog._log.fire import zone_data
+from lanelog._log.fire.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
 from lanelog._stores.schedules import Wall
 
 if TYPE_CHECKING:

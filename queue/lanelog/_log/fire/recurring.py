@@ -17,19 +17,19 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
 from lanelog._checks import NAME_MAX
 from lanelog._database import codes
-from lanelog._engine import contradictions
-from lanelog._engine.scheduling import zone_data
-from lanelog._engine.scheduling.catch_up import DueTimes, dues
-from lanelog._engine.scheduling.occurrences import Occurrence
-from lanelog._engine.scheduling.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, plan_due, wall
 from lanelog._facts.engine import scheduler as facts
+from lanelog._log import repair
+from lanelog._log.fire import zone_data
+from lanelog._log.fire.catch_up import DueTimes, dues
+from lanelog._log.fire.occurrences import Occurrence
+from lanelog._log.fire.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, plan_due, wall
 from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
 from lanelog._stores.schedules import Due, ScheduleRow
@@ -38,6 +38,7 @@ from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session
+    from lanelog._log.append.appender import Appender
 
 SCHEDULES_A_TURN: Final = 1000
 SCHEDULES_A_TRANSACTION: Final = 100
@@ -113,8 +114,7 @@ class RecurringSchedules:
     """Fires due schedules. Remembers which schedules are faulty."""
 
     database: Database
-    ensure_lanes: Callable[[str, Sequence[str]], None]
-    published: Callable[[str], None]
+    appender: Appender
     fired: int = 0  # messages published since this object was made
     held: bool = False  # whether the last call met due schedules that are not faulty: try again soon
     _faulty: dict[str, float] = field(factory=dict)  # name -> when it is tried again (monotonic)
@@ -219,14 +219,14 @@ class RecurringSchedules:
         elif outcome.homeless and turn.housed.isdisjoint(outcome.homeless):
             turn.housed.update(outcome.homeless)
             for topic in sorted(outcome.missing):
-                self.ensure_lanes(topic, sorted(outcome.missing[topic]))
+                self.appender.ensure_lanes(topic, sorted(outcome.missing[topic]))
             turn.todo.append(outcome.homeless)
 
     def _mended(self, session: Session, name: str, error: LanelogError) -> bool:
         """Whether the error was a duplicate offset, and the lane was checked and mended. Ids were looked up before."""
         taken = isinstance(error, DatabaseError) and error.code == codes.DUPLICATE
         row = schedules.get(session, name, tables=self.database.tables_version) if taken else None
-        return row is not None and contradictions.mend(session, row.topic, row.key) is not None
+        return row is not None and repair.mend(session, row.topic, row.key) is not None
 
     def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
         """Note a failure. One schedule's fault, or a lock in its lane, must not stop the others."""
@@ -257,7 +257,7 @@ class RecurringSchedules:
         for topic, count in outcome.published.items():
             if count:
                 self.fired += count
-                self.published(topic)
+                self.appender.committed(topic)
         for fire in outcome.differing:
             self._log_difference(fire.row, fire.plan.tzdata)
         for fire in outcome.missed:

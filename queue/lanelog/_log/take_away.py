@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._log.lookup.known import no_group, no_topic
 from lanelog._stores import groups, leases, partitions
-from lanelog.admin.lookup.known import no_group, no_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ def begin(cx: Executor, at: GroupTopic) -> int:
     return row.first_epoch
 
 
-def take_away(cx: Executor, at: GroupTopic, keys: Iterable[str], epoch: int) -> None:
+def lanes(cx: Executor, at: GroupTopic, keys: Iterable[str], epoch: int) -> None:
     """Leave these lanes without an owner. A lease row that is born here gets `epoch`."""
     leases.take_away(cx, [at.lane(key) for key in keys], epoch)
 

@@ -1,0 +1,35 @@
+"""What a transaction that appends needs beside itself: its lanes before it, and readers that hear of it after it.
+
+A lane is never created in a transaction that appends to it: that would hold the topic row for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from attrs import frozen
+
+from lanelog._log.append.lanes import LaneCreator
+
+MOMENT_SECONDS: Final = 0.05
+"""For how long the creation of lanes is tried by a loop, which must not wait for it."""
+
+
+@frozen
+class Appender:
+    """The way into the log for those who append without a publisher: what is due, fired, buried or redriven."""
+
+    _lanes: LaneCreator
+    committed: Callable[[str], None]
+    """To be called with the topic after the commit. It wakes the fetchers of this process, and of others."""
+
+    def ensure_lanes(self, topic: str, keys: Iterable[str], *, deadline: float | None = None) -> None:
+        """Create the missing lanes on a connection of our own. Raises DatabaseError.
+
+        It is tried until `deadline` (monotonic). None: for a moment only, because a loop must not wait here.
+        """
+        self._lanes.ensure(
+            topic, set(keys), deadline=time.monotonic() + MOMENT_SECONDS if deadline is None else deadline
+        )
