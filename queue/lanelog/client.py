@@ -28,7 +28,14 @@ from lanelog._reachable import Reachable
 from lanelog._signals import ending_by_signal
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
 from lanelog._telemetry import get_logger
-from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
+from lanelog.config import (
+    ConnectConfig,
+    SubscriptionConfig,
+    check_handler,
+    check_name,
+    check_pulled,
+    check_retention,
+)
 from lanelog.errors import ClosedError, ConfigurationError
 from lanelog.measures import Meter
 from lanelog.notices import Notices
@@ -603,6 +610,8 @@ class Client:
         from lanelog._subscription import SubscriptionCore, checked_topics
 
         config = SubscriptionConfig.from_options(**options)
+        if handler is None:
+            check_pulled(config)
         check_retention(config.retention, self.config.publish_timeout)
         topics = checked_topics(topic, config)
         check_name("group", group)

@@ -202,7 +202,7 @@ def test_the_options_of_subscribe_are_listed_with_their_defaults() -> None:
             assert default == "host and process"
             assert re.fullmatch(r".+-\d+", lanelog.SubscriptionConfig().name)
         elif option == "retry":
-            assert attrs.fields(lanelog.SubscriptionConfig).retry.default.factory is type(shown(default))
+            assert isinstance(real[option], type(shown(default)))
         else:
             assert shown(default) == real[option], option
 

@@ -346,15 +346,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pattern", default=".*", help="regular expression of whole names; default: all topics")
     parser.add_argument("--group", default=GROUP)
     parser.add_argument("--checkpoint", help="directory of Spark's checkpoint; default: in the archive")
-    parser.add_argument("--continuous", action="store_true", help="go on until SIGTERM; default: --once")
-    parser.add_argument("--once", action="store_true", help="end when everything is archived that is there now")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--continuous", dest="once", action="store_false", help="go on until SIGTERM; default: --once")
+    end.add_argument("--once", action="store_true", default=True, help="end when all that is there now is archived")
     parser.add_argument("--interval", type=float, default=10.0, help="seconds between micro-batches of --continuous")
     parser.add_argument("--max-messages", type=int, default=100_000, help="of one micro-batch")
     parser.add_argument("--grace", type=float, default=3600.0, help="seconds for which merged files stay for readers")
     given = vars(parser.parse_args(arguments))
     tell_events()
     given["topics"] = tuple(filter(None, given["topics"].split(",")))
-    given["once"] = not given.pop("continuous") or given["once"]
     try:
         with stopped_by_signals() as stopping:
             done = run(ArchiveOptions(**given), stopping=stopping)
