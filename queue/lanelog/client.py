@@ -370,8 +370,8 @@ class Client:
 
         Args:
             topic: The topic of all of them.
-            items: Pairs (key, payload), or `Outgoing`. At least one. Messages without a key (None) go to open lanes,
-                about eight to a lane.
+            items: Pairs (key, payload), or `Outgoing`. Without any, nothing happens. Messages without a key (None) go
+                to open lanes, about eight to a lane.
             codec: Encodes their payloads, unless an `Outgoing` has its own. None: the client's codec.
             connection: As for `publish`.
 

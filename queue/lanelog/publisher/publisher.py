@@ -157,9 +157,12 @@ class Publisher:
     ) -> list[Receipt]:
         layers = self._database.config.middleware
         if layers:
+            outgoing = [_outgoing(item) for item in _items(items)]
+            if not outgoing:
+                return []
             return publish_through(
                 layers,
-                Publication(topic, [_outgoing(item) for item in _items(items)]),
+                Publication(topic, outgoing),
                 lambda messages: self._publish_items(topic, messages, connection, codec, target_group),
             )
         return self._publish_items(topic, _items(items), connection, codec, target_group)
@@ -168,11 +171,11 @@ class Publisher:
         self, topic: str, items: Iterable[object], connection: Any, codec: Codec | None, target_group: str
     ) -> list[Receipt]:
         drafts = [self._draft_of(topic, item, codec) for item in items]
+        if not drafts:
+            return []
         if target_group:
             for draft in drafts:
                 draft.target_group = target_group
-        if not drafts:
-            raise ConfigurationError("publish_many needs at least one message")
         if connection is not None:
             return self._publish_in(connection, topic, drafts)
         self._refuse_to_wait_for_itself()

@@ -136,8 +136,6 @@ def choice(ids: Iterable[str] | None, reason: str | None, *, everything: bool) -
         chosen = frozenset(check_name("id", each) for each in ids)
     except TypeError as exc:
         raise ConfigurationError(f"ids must be a list of ids, not {type(ids).__name__}") from exc
-    if not chosen:
-        raise ConfigurationError("ids is empty: nothing is chosen")
     return Choice(chosen, None)
 
 
@@ -227,6 +225,8 @@ def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choi
     looked up. If one is not found, it may be the id of an original message. For such ids all dead letters of the group
     are read.
     """
+    if choice.ids is not None and not choice.ids:
+        return
     own = choice.own_ids
     if own:
         named: set[str] = set()
