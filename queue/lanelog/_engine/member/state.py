@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog import _error_text
 from lanelog._asleep import suspended
-from lanelog._engine.lane import error_text
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.writes import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
@@ -108,7 +108,7 @@ class MemberState:
                     key=attempt.term.key,
                     offset=attempt.offset,
                     attempt=attempt.number,
-                    error=error_text.summary(error),
+                    error=_error_text.summary(error),
                 )
             )
 

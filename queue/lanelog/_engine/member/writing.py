@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from lanelog._engine.lane import error_text
+from lanelog import _error_text
 from lanelog._stores.history import Ended
 from lanelog._telemetry import get_logger
 
@@ -74,7 +74,7 @@ class WritingSide:
             if attempt.expired:
                 log.error("message.expired", **{**state.about(attempt), "attempt": 0}, dead_letter_topic=None)
             else:
-                log.error("message.dropped", **state.about(attempt), error=error_text.summary(error), exc_info=raised)
+                log.error("message.dropped", **state.about(attempt), error=_error_text.summary(error), exc_info=raised)
 
     @property
     def has_writes(self) -> bool:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from lanelog import _error_text
 from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
-from lanelog._engine.lane import error_text
 from lanelog._stores import deliveries, history, leases, moves, offsets, partitions
 from lanelog._stores.history import Ended
 from lanelog._stores.moves import derived_id
@@ -169,11 +169,11 @@ class DeadLetters:
             "attempt": burial.failures,
         }
         if outcome == "vanished":
-            log.error("message.vanished", **context, error=error_text.summary(burial.error))
+            log.error("message.vanished", **context, error=_error_text.summary(burial.error))
             return
         told: NoticeName = "expired" if burial.ended is Ended.EXPIRED else "dead_lettered"
         if told in (notices := member.signals.notices).wanted:
-            notices.put(Notice(name=told, **context, error=error_text.summary(burial.error)))
+            notices.put(Notice(name=told, **context, error=_error_text.summary(burial.error)))
         if burial.ended is Ended.EXPIRED:
             log.warning("message.expired", **context, dead_letter_topic=dead_topic)
         else:
@@ -181,7 +181,7 @@ class DeadLetters:
                 "message.dead_lettered",
                 **context,
                 dead_letter_topic=dead_topic,
-                error=error_text.summary(burial.error),
+                error=_error_text.summary(burial.error),
                 exc_info=burial.raised,
             )
         hook = member.config.on_dead_letter
