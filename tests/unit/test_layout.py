@@ -164,6 +164,14 @@ def test_a_loop_sees_its_side_of_a_member_alone() -> None:
             assert not reached.search(path.read_text()), path
 
 
+@pytest.mark.parametrize("wing", ["lookup", "read"])
+def test_a_wing_that_says_it_changes_nothing_begins_no_transaction(wing: str) -> None:
+    """Looking up and reading lock no row, and write none: not even what an operator did."""
+    changing = re.compile(r"\.transaction\(|\bFOR UPDATE\b|\b(INSERT|UPDATE|DELETE) |\bAct\b")
+    assert (PACKAGE / f"admin/{wing}/__init__.py").read_text().endswith('Never changes or locks a row.\n"""\n')
+    assert [path for path in (PACKAGE / "admin" / wing).glob("*.py") if changing.search(path.read_text())] == []
+
+
 def test_every_case_of_the_originals_suite_has_its_test() -> None:
     """A function of that name, with a docstring, in the file that the row of the table in tests/README.md names."""
     _, _, rows = (ROOT / "tests/README.md").read_text().partition("| original test | what it asserts | where |\n")

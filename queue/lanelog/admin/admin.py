@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from attrs import define, evolve, field
 
 from lanelog._places import GroupTopic, LaneId
+from lanelog.admin.audit_entry import NOBODY, Act, Actor
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
-from lanelog.admin.lookup.act import NOBODY, Act, Actor
 from lanelog.admin.lookup.arguments import decided, limit_of, unheard
 from lanelog.admin.read import heads, lanes, members, messages, topics
 from lanelog.admin.schedules import scheduled
@@ -616,7 +616,7 @@ class Admin:
         Raises:
             SchemaError: The tables are older than version 3.
         """
-        from lanelog.admin.lookup import open_lanes
+        from lanelog.admin.change import open_lanes
 
         return open_lanes.set_open_lanes(self._database, topic, lanes, actor=self._actor, dry_run=dry_run)
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
 from lanelog._stores import deliveries, leases, offsets
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change import interrupt, lease_takeover
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names, offset_of
 from lanelog.admin.lookup.known import known_group, known_lane, no_lane, read, repeated
 from lanelog.admin.types.results import Retried

@@ -17,9 +17,9 @@ from attrs import define
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.told import deleting
 from lanelog.admin.dead_letters import selection
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.lookup.known import known_group, read, repeated
 from lanelog.admin.types.results import Deleted

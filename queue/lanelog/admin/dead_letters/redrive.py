@@ -27,8 +27,8 @@ from attrs import define, field
 from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.dead_letters import selection
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog.admin.types.results import Redriven

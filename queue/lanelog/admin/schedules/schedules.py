@@ -29,8 +29,8 @@ from lanelog._engine.scheduling.recurring import message_ids, metadata_of
 from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.lookup import open_lanes
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
 from lanelog.admin.lookup.known import read, repeated
 from lanelog.admin.lookup.names import hint
