@@ -164,6 +164,14 @@ def test_a_loop_sees_its_side_of_a_member_alone() -> None:
             assert not reached.search(path.read_text()), path
 
 
+def test_a_lanes_state_is_written_in_its_own_wing_alone() -> None:
+    """Others read its fields, and change them by its methods."""
+    written = re.compile(r"\blane\.(state|writes|dispatch)\.\w+(\[[^]]*\])? *[-+*|&]?= ")
+    assert any(written.search(path.read_text()) for path in (PACKAGE / "_engine/lane").glob("*.py"))
+    outside = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "_engine/lane"]
+    assert [path for path in outside if written.search(path.read_text())] == []
+
+
 @pytest.mark.parametrize("wing", ["lookup", "read"])
 def test_a_wing_that_says_it_changes_nothing_begins_no_transaction(wing: str) -> None:
     """Looking up and reading lock no row, and write none: not even what an operator did."""
