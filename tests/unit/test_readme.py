@@ -519,15 +519,17 @@ def test_documents_name_no_machine(page: Path) -> None:
 def test_the_changelog_begins_with_this_version() -> None:
     """Keep a Changelog's form: a version with its date, or what is unreleased while one is developed.
 
-    Within a version, breaking changes stand first.
+    Within a version, breaking changes stand first: in a section of their own, or, in versions before, marked.
     """
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     text = (ROOT / "CHANGELOG.md").read_text()
     assert text.startswith("# Changelog\n")
     first = re.findall(r"^## (.*)$", text, re.MULTILINE)[0]
     assert re.fullmatch(r"\[Unreleased\]" if "dev" in version else rf"\[{version}\] - \d{{4}}-\d\d-\d\d", first)
-    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    kinds = {"Breaking", "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds
     for section in re.split(r"^##+ .*$", text, flags=re.MULTILINE)[1:]:
         entries = re.findall(r"^- (\*\*Breaking:\*\*)?", section, re.MULTILINE)
         assert entries == sorted(entries, reverse=True)
+    for version_text in re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]:
+        assert "Breaking" not in re.findall(r"^### (.*)$", version_text, re.MULTILINE)[1:]
