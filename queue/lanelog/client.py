@@ -113,8 +113,13 @@ class _Announcements:
     """
 
     client: weakref.ref[Client]
-    engine: Engine | None = None
-    hints: Sender | None = None
+    database: Database
+    engine: Engine | None = field(default=None, init=False)
+    hints: Sender | None = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        wake = self.database.config.wake
+        self.hints = Sender(self.database, self.own_place, self.wake_reader) if wake else None
 
     def __call__(self, topic: str) -> None:
         self.told(topic)
@@ -199,7 +204,7 @@ class Client:
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
-        self._announcements = _Announcements(weakref.ref(self))
+        self._announcements = _Announcements(weakref.ref(self), self._database)
         self._reachable = Reachable(partial(_check_tables, self._database))
         self._publisher = Publisher(
             self._database,
@@ -207,12 +212,8 @@ class Client:
             self._announcements.scheduled,
             self._meter,
             self._announcements.catch_up,
+            self._announcements.grown,
         )
-        self._publisher.lanes.created = self._announcements.grown
-        if self.config.wake:
-            self._announcements.hints = Sender(
-                self._database, self._announcements.own_place, self._announcements.wake_reader
-            )
         register_shared(self._announcements)
 
     def _forget_inherited(self) -> None:
@@ -628,11 +629,14 @@ class Client:
         from lanelog._engine.engine import Engine
 
         if self._engine is None:
-            self._engine = Engine(
-                self._database, self._publisher.ensure_lanes, self._announcements, self._notices, meter=self._meter
+            self._engine = self._announcements.engine = Engine(
+                self._database,
+                self._publisher.ensure_lanes,
+                self._announcements,
+                self._notices,
+                meter=self._meter,
+                read_places=self._announcements.read_places,
             )
-            self._engine.context.read_places = self._announcements.read_places
-            self._announcements.engine = self._engine
         return self._engine
 
     def _start_scheduler(self, *, committed: bool) -> None:

@@ -56,6 +56,10 @@ def _nothing() -> None:
     """Default for `catch_up`: does nothing."""
 
 
+def _no_lane(_topic: str) -> None:
+    """Default for `grown`: does nothing."""
+
+
 @define(eq=False)
 class Publisher:
     """Publishes to one database. Thread-safe."""
@@ -70,6 +74,8 @@ class Publisher:
     meter: Meter = field(factory=Meter, repr=False)
     _catch_up: Callable[[], None] = field(default=_nothing, repr=False)
     """Called by a publishing thread after its commit, when no other publisher waits for it."""
+    _grown: Callable[[str], None] = field(default=_no_lane, repr=False)
+    """Called with the topic when lanes were created in it, before their first messages are committed."""
     lanes: LaneCreator = field(init=False)
     _spread: Spread = field(init=False, repr=False)
     _group: GroupCommit = field(init=False, repr=False)
@@ -78,7 +84,7 @@ class Publisher:
 
     def __attrs_post_init__(self) -> None:
         gate = LockWaiters(self._database.config.pool_size // 2)
-        self.lanes = LaneCreator(self._database)
+        self.lanes = LaneCreator(self._database, self._grown)
         self._spread = Spread(self.lanes)
         locked = Locked(self._database)
         writer = BatchWriter(self._database, self.lanes, self._announce)
