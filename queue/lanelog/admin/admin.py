@@ -773,17 +773,12 @@ class Admin:
                 the call there; what has moved stays.
             dry_run: True: only show.
         """
-        from lanelog.admin.dead_letters import redrive
+        from lanelog.admin.dead_letters import redrive, selection
 
         return redrive.redrive(
             self._database,
             GroupTopic(topic=topic, group=group),
-            ids=ids,
-            reason=reason,
-            everything=all,
-            key=key,
-            since=since,
-            limit=limit,
+            selection.choice(ids, reason, key, since, limit, everything=all),
             rate=rate,
             delay=delay,
             ttl=ttl,
@@ -827,17 +822,12 @@ class Admin:
             progress: As for `redrive`, with the dead letters that were settled.
             dry_run: True: only show.
         """
-        from lanelog.admin.dead_letters import delete
+        from lanelog.admin.dead_letters import delete, selection
 
         return delete.delete_dead_letters(
             self._database,
             GroupTopic(topic=topic, group=group),
-            ids=ids,
-            reason=reason,
-            everything=all,
-            key=key,
-            since=since,
-            limit=limit,
+            selection.choice(ids, reason, key, since, limit, everything=all),
             progress=progress,
             actor=self._actor,
             dry_run=decided(dry_run),
