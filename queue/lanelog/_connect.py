@@ -119,6 +119,9 @@ class ConnectConfig:
             raise ConfigurationError("ssl_key needs ssl_cert: give the certificate that the key belongs to")
         if not self.ssl_verify and not self.tls:
             raise ConfigurationError("ssl_verify=false without TLS has no meaning: add ssl=true, or leave it out")
+        for option in ("wake_address", "wake_networks"):
+            if getattr(self, option) and not self.wake:
+                raise ConfigurationError(f"{option} is for hints, and wake=False turns them off: leave one of them out")
 
     @property
     def tls(self) -> bool:
@@ -270,6 +273,8 @@ def _parameters(query: str) -> dict[str, object]:
             found[name] = _BOOLEANS[value.lower()]
         else:
             found[name] = value
+    if found.get("ssl") is False and not found.keys().isdisjoint(("ssl_ca", "ssl_cert")):
+        raise ConfigurationError("ssl=false is without TLS, and ssl_ca and ssl_cert are for TLS: leave one of them out")
     if str(found.pop("charset", _CHARSET)).lower() != _CHARSET:
         raise ConfigurationError(
             f"the URL parameter charset must be {_CHARSET}, or left out: the tables hold any text, and so must the line"

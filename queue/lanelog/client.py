@@ -29,7 +29,14 @@ from lanelog._log.append.appender import Appender
 from lanelog._reachable import Reachable
 from lanelog._signals import ending_by_signal
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
-from lanelog.config import ConnectConfig, SubscriptionConfig, check_handler, check_name, check_retention
+from lanelog.config import (
+    ConnectConfig,
+    SubscriptionConfig,
+    check_handler,
+    check_name,
+    check_pulled,
+    check_retention,
+)
 from lanelog.errors import ClosedError, ConfigurationError
 from lanelog.measures import Meter
 from lanelog.notices import Notices
@@ -105,8 +112,13 @@ class _Announcements:
     """
 
     client: weakref.ref[Client]
-    engine: Engine | None = None
-    hints: Sender | None = None
+    database: Database
+    engine: Engine | None = field(default=None, init=False)
+    hints: Sender | None = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        wake = self.database.config.wake
+        self.hints = Sender(self.database, self.own_place, self.wake_reader) if wake else None
 
     def __call__(self, topic: str) -> None:
         self.told(topic)
@@ -192,7 +204,7 @@ class Client:
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
-        self._announcements = _Announcements(weakref.ref(self))
+        self._announcements = _Announcements(weakref.ref(self), self._database)
         self._reachable = Reachable(partial(_check_tables, self._database))
         self._publisher = Publisher(
             self._database,
@@ -200,13 +212,9 @@ class Client:
             self._announcements.scheduled,
             self._meter,
             self._announcements.catch_up,
+            self._announcements.grown,
         )
-        self._publisher.lanes.created = self._announcements.grown
         self._appender = Appender(self._publisher.lanes, self._announcements)
-        if self.config.wake:
-            self._announcements.hints = Sender(
-                self._database, self._announcements.own_place, self._announcements.wake_reader
-            )
         register_shared(self._announcements)
 
     def _forget_inherited(self) -> None:
@@ -362,8 +370,8 @@ class Client:
 
         Args:
             topic: The topic of all of them.
-            items: Pairs (key, payload), or `Outgoing`. At least one. Messages without a key (None) go to open lanes,
-                about eight to a lane.
+            items: Pairs (key, payload), or `Outgoing`. Without any, nothing happens. Messages without a key (None) go
+                to open lanes, about eight to a lane.
             codec: Encodes their payloads, unless an `Outgoing` has its own. None: the client's codec.
             connection: As for `publish`.
 
@@ -602,6 +610,8 @@ class Client:
         from lanelog._subscription import SubscriptionCore, checked_topics
 
         config = SubscriptionConfig.from_options(**options)
+        if handler is None:
+            check_pulled(config)
         check_retention(config.retention, self.config.publish_timeout)
         topics = checked_topics(topic, config)
         check_name("group", group)
@@ -618,9 +628,13 @@ class Client:
         from lanelog._engine.engine import Engine
 
         if self._engine is None:
-            self._engine = Engine(self._database, self._appender, self._notices, meter=self._meter)
-            self._engine.context.read_places = self._announcements.read_places
-            self._announcements.engine = self._engine
+            self._engine = self._announcements.engine = Engine(
+                self._database,
+                self._appender,
+                self._notices,
+                meter=self._meter,
+                read_places=self._announcements.read_places,
+            )
         return self._engine
 
     def _start_scheduler(self, *, committed: bool) -> None:

@@ -9,7 +9,7 @@ import os
 import socket
 from datetime import MAXYEAR, UTC, datetime
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import field, fields, frozen
 from attrs.converters import optional
@@ -46,16 +46,17 @@ __all__ = [
     "SubscriptionConfig",
     "check_handler",
     "check_name",
+    "check_pulled",
     "check_retention",
 ]
 
 SUBSCRIBER_NAME_MAX = 200
 """The most characters of a subscriber's name. The random part that is added must fit into the column, too."""
 
-LANE_CONCURRENCY = 10
 _COUNT_MAX = 1_000_000
 _BYTES_MAX = 1 << 40
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RETRY = RetryPolicy()
 
 
 class Order(StrEnum):
@@ -182,7 +183,7 @@ class SubscriptionConfig:
     name: str = field(default=None, converter=_name)
     workers: int = field(default=8, validator=integer(least=1, most=10_000))
     order: Order = field(default=Order.STRICT, converter=_order)
-    lane_concurrency: int = field(default=LANE_CONCURRENCY, validator=integer(least=1, most=10_000))
+    lane_concurrency: int = field(default=10, validator=integer(least=1, most=10_000))
     batch_size: int = field(default=100, validator=integer(least=1, most=_COUNT_MAX))
     prefetch: int = field(default=4000, validator=integer(least=1, most=_COUNT_MAX))
     prefetch_bytes: int = field(default=64 * 1024 * 1024, validator=integer(least=1, most=_BYTES_MAX))
@@ -196,7 +197,7 @@ class SubscriptionConfig:
     unhealthy_after: float | None = field(default=None, converter=optional(seconds), validator=duration(optional=True))
     lease_duration: float = field(default=15.0, converter=seconds, validator=duration(above=True))
     lease_renewal: float = field(default=5.0, converter=seconds, validator=duration(above=True))
-    retry: RetryPolicy = field(factory=RetryPolicy, converter=_retry)
+    retry: RetryPolicy = field(default=_RETRY, converter=_retry)
     max_deliveries: int | None = field(default=20, validator=integer(least=1, most=_COUNT_MAX, optional=True))
     ack_policy: AckPolicy = field(default=AckPolicy.NACK_ON_ERROR, converter=_ack_policy)
     dead_letter_suffix: str | None = field(default="_dlq", validator=_suffix)
@@ -234,11 +235,78 @@ class SubscriptionConfig:
                 f"hard_time_limit ({self.hard_time_limit:g}) must be less than {abandoned} ({longest:g}), "
                 f"at which a handler is abandoned{without}"
             )
-        if self.lane_concurrency != LANE_CONCURRENCY and self.order is not Order.CONCURRENT:
-            raise ConfigurationError(f"lane_concurrency is only for order='concurrent'; order is {self.order.value!r}")
+        for option, idle, why in _IDLE:
+            if idle(self) and _changed(self, option):
+                raise ConfigurationError(why.format(self, option=option))
 
     @classmethod
     def from_options(cls, **options: object) -> SubscriptionConfig:
         """Build it from the keyword arguments of `subscribe`. The error for an unknown one names the closest known."""
         check_options("option of subscribe()", options, (attribute.name for attribute in fields(cls)))
         return cls(**cast("dict[str, Any]", options))
+
+
+_ONCE: Final = "{option} is about a second attempt, and ACK_FIRST makes none: leave it out, or set another ack_policy"
+
+_IDLE: Final[tuple[tuple[str, Callable[[SubscriptionConfig], bool], str], ...]] = (
+    (
+        "lane_concurrency",
+        lambda config: config.order is not Order.CONCURRENT,
+        "{option} is only for order='concurrent'; order is {0.order.value!r}",
+    ),
+    ("retry", lambda config: config.ack_policy is AckPolicy.ACK_FIRST, _ONCE),
+    ("max_deliveries", lambda config: config.ack_policy is AckPolicy.ACK_FIRST, _ONCE),
+    (
+        "retry",
+        lambda config: config.ack_policy in (AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK),
+        (
+            "{option} says when another attempt follows an exception, and {0.ack_policy.name} allows none: leave "
+            "{option} out, or set ack_policy to NACK_ON_ERROR. max_deliveries limits the attempts after crashes"
+        ),
+    ),
+    (
+        "max_handler_time",
+        lambda config: not config.auto_extend,
+        "{option} is only for auto_extend=True: without it, visibility_timeout ends an attempt",
+    ),
+    (
+        "history_retention",
+        lambda config: not config.history,
+        "{option} is only for history=True: add it, or leave {option} out",
+    ),
+    *(
+        (
+            option,
+            lambda config: config.dead_letter_suffix is None,
+            "{option} has no effect with dead_letter_suffix=None, which keeps no dead letters: leave one of them out",
+        )
+        for option in ("on_dead_letter", "dead_letter_retention")
+    ),
+)
+"""Options that another one leaves without effect: when that is so, and what the user can do."""
+
+_OF_HANDLERS: Final = (
+    "workers",
+    "auto_extend",
+    "max_handler_time",
+    "hard_time_limit",
+    "unhealthy_after",
+    "middleware",
+)
+
+
+def check_pulled(config: SubscriptionConfig) -> None:
+    """Refuse options that are about a handler: who pulls messages has none."""
+    for option in _OF_HANDLERS:
+        if _changed(config, option):
+            raise ConfigurationError(f"{option} is about handlers, and deliveries() has none: leave it out")
+    if config.ack_policy in (AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK):
+        raise ConfigurationError(
+            f"ack_policy {config.ack_policy.name} is about exceptions of a handler, and deliveries() has none: call "
+            "ack(), nack() or reject() on each message"
+        )
+
+
+def _changed(config: SubscriptionConfig, option: str) -> bool:
+    """Whether an option has another value than its default."""
+    return bool(getattr(config, option) != getattr(fields(SubscriptionConfig), option).default)

@@ -110,7 +110,7 @@ class SubscriptionOptions(TypedDict, total=False):
     auto_extend: bool
     """Extend a delivery while its handler's thread lives. Default: True."""
     max_handler_time: Duration
-    """The longest time for which a delivery is extended automatically. Default: 3,600 s."""
+    """The longest time for which a delivery is extended automatically, with `auto_extend` only. Default: 3,600 s."""
     hard_time_limit: Duration | None
     """End this process, with exit status 3, when a handler has run for so long. Its attempt counts, as after a crash.
     What other handlers of the process have goes back uncounted. Less than `max_handler_time`, and without
@@ -127,9 +127,10 @@ class SubscriptionOptions(TypedDict, total=False):
     """The time between two heartbeats, less than `lease_duration`. Default: 5 s."""
     retry: RetryPolicy | int
     """When a failed message is tried again, and when it is given up. A number is the most attempts, the first one
-    included. Default: 5 attempts, with waits of 1, 2, 4 and 8 s plus up to a second of jitter."""
+    included. Only with the ack policies NACK_ON_ERROR and MANUAL. Default: 5 attempts, with waits of 1, 2, 4 and 8 s
+    plus up to a second of jitter."""
     max_deliveries: int | None
-    """The most attempts under any retry policy. None: no limit. Default: 20."""
+    """The most attempts under any retry policy, not with ACK_FIRST. None: no limit. Default: 20."""
     ack_policy: (
         AckPolicy
         | Literal[
@@ -151,7 +152,7 @@ class SubscriptionOptions(TypedDict, total=False):
     an ERROR. Default: `_dlq`."""
     on_dead_letter: DeadLetterHook | None
     """Called with each message that is dead-lettered, and the text of the error. The message's `attempt` is the number
-    of attempts made. Default: None."""
+    of attempts made. Not with `dead_letter_suffix=None`. Default: None."""
     start: Literal["earliest", "latest"] | datetime
     """Where a new group begins. A datetime must be aware. Default: `earliest`."""
     recreate: bool
@@ -163,8 +164,9 @@ class SubscriptionOptions(TypedDict, total=False):
     history: bool
     """Keep a row of how each message left the group. See `lanelog history`. Default: False."""
     history_retention: Duration
-    """How long such rows stay. Default: 7 days."""
+    """How long such rows stay. Only with `history`. Default: 7 days."""
     dead_letter_retention: Duration | None
-    """How long the dead letters of the group stay at least. None: until they are redriven or deleted. Default: None."""
+    """How long the dead letters of the group stay at least. None: until they are redriven or deleted. Not with
+    `dead_letter_suffix=None`. Default: None."""
     middleware: Sequence[Middleware]
     """Callables `(message, call_next)` around the handler, the first one outermost. A tuple or a list. Default: ()."""

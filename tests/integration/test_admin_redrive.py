@@ -147,6 +147,10 @@ def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason
     assert admin.redrive("t", "a", ids=chosen, dry_run=False) == lanelog.admin.Redriven(
         topic="t", group="a", to_topic="t", messages=0, keys=0, missing=3, remaining=0, delay=0.0, dry_run=False
     )
+    for verb in (admin.redrive, admin.delete_dead_letters):  # no ids choose nothing: not all
+        nothing = verb("t", "a", ids=[], dry_run=False)
+        assert (nothing.messages, nothing.missing) == (0, 0)
+    assert len(admin.dead_letters("t", "a")) == 5
     assert admin.delete_dead_letters("t", "a", reason="no zero", dry_run=True).messages == 2
     deleted = admin.delete_dead_letters("t_dlq", "a", reason="no zero", dry_run=False)
     assert (deleted.topic, deleted.messages, deleted.keys) == ("t", 2, 2)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing
-from lanelog._engine.lane.error_text import MAX_BYTES, clip, summary
+from lanelog._error_text import MAX_BYTES, clip, summary
 from support.commands import commands_sent
 from support.sql import one, rows
 from support.waiting import Record, accept, eventually

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
+import lanelog
 from lanelog._database import NOW_MS, Database
 from lanelog.errors import ClosedError, ConfigurationError, DatabaseError, PayloadTooLarge
 from lanelog.message import Outgoing, Receipt
@@ -15,6 +16,7 @@ from lanelog.publisher import Publisher
 from support.commands import commands_sent
 from support.publishing import REFUSED, ensure_lanes, publisher_at
 from support.sql import rows
+from support.waiting import Record
 
 
 def lane(raw: Any, key: str, columns: str = "`offset`") -> list[tuple[Any, ...]]:
@@ -196,10 +198,22 @@ def test_what_is_wrong_is_refused_before_any_sql(publisher: Publisher) -> None:
                 publisher.publish("t", "k", payload, metadata=metadata, codec=codec)
             with pytest.raises(error):
                 publisher.publish_many("t", [("k", b"x"), Outgoing("k", payload, metadata=metadata)], codec=codec)
-        for items in ([], "ab", {"k": 1}, 7, [("k",)], [("k", b"x", 1)], ["k"], [None]):
+        for items in ("ab", {"k": 1}, 7, [("k",)], [("k", b"x", 1)], ["k"], [None]):
             with pytest.raises(ConfigurationError):
                 publisher.publish_many("t", items)
     assert sent == []
+
+
+def test_publish_many_of_nothing_does_nothing(publisher: Publisher, lanelog_url: str) -> None:
+    """An empty batch has no receipts, sends no statement and calls no middleware. Its topic is checked all the same."""
+    layer = Record()
+    with commands_sent() as sent, lanelog.connect(lanelog_url, middleware=[lambda *args: layer(args)]) as client:
+        for publish_many in (publisher.publish_many, client.publish_many):
+            assert publish_many("t", []) == publish_many("t", iter(())) == []
+            assert publish_many("t", [], connection=object()) == []
+            with pytest.raises(ConfigurationError, match="topic"):
+                publish_many("", [])
+    assert (sent, layer.items) == ([], [])
 
 
 @pytest.mark.thorough

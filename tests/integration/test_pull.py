@@ -9,6 +9,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import AckPolicy, AlreadySettled, Client, ConfigurationError, Deliveries, LeaseLost, RetryPolicy
+from support.refusing import refused
 from support.sql import delivery_rows, one, owners, watermark
 from support.waiting import Record, eventually
 
@@ -134,3 +135,32 @@ def test_a_deliveries_iterator_that_is_never_used_starts_nothing(lanelog_client:
         lanelog_client.deliveries("t", "g", prefetch_byte=1)
     lanelog_client.deliveries("t", "g")
     assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        *(
+            ({option: value}, f"{option} is about handlers, and deliveries() has none: leave it out")
+            for option, value in (
+                ("workers", 2),
+                ("auto_extend", False),
+                ("max_handler_time", 60),
+                ("hard_time_limit", 60),
+                ("unhealthy_after", 60),
+                ("middleware", (lambda message, call_next: call_next(message),)),
+            )
+        ),
+        *(
+            ({"ack_policy": policy}, f"ack_policy {policy} is about exceptions of a handler, and deliveries() has none")
+            for policy in ("ACK", "REJECT_ON_ERROR")
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_an_option_about_handlers_is_refused_where_there_is_none(
+    lanelog_client: Client, options: dict[str, Any], says: str
+) -> None:
+    """Nothing would read it. The defaults, and policies that are the caller's, are taken."""
+    assert says in refused(lanelog_client.deliveries, "t", "g", **options)
+    lanelog_client.deliveries("t", "g", workers=8, auto_extend=True, ack_policy="manual")

@@ -130,7 +130,8 @@ def test_ack_policies_decide_about_errors(
             raise ValueError("bad")
 
     lanelog_client.publish_many("t", [("k", b"bad"), ("l", b"good")])
-    subscription = lanelog_client.subscribe("t", "g", handle, ack_policy=policy, retry=QUICK)
+    options: Any = {"retry": QUICK} if policy is AckPolicy.NACK_ON_ERROR else {}  # no other policy asks it
+    subscription = lanelog_client.subscribe("t", "g", handle, ack_policy=policy, **options)
 
     def counts() -> tuple[int, int, int]:
         stats = subscription.stats()

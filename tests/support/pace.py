@@ -14,13 +14,12 @@ ALWAYS = DigestPace(pays=math.inf, again=math.inf)
 def paced(client: Client, **pace: Any) -> Client:
     """Give a client an engine of this pace, before it needs one; for the parts see `EnginePace`."""
     assert client._engine is None, "its loops have been made"
-    client._engine = Engine(
+    client._engine = client._announcements.engine = Engine(
         client._database,
         client._appender,
         client._notices,
         EnginePace(**pace),
         meter=client._meter,
+        read_places=client._announcements.read_places,
     )
-    client._engine.context.read_places = client._announcements.read_places
-    client._announcements.engine = client._engine
     return client

@@ -51,6 +51,7 @@ GROUPS = ("builders", "mailers")
 ATTEMPTS = 3
 """So many the retry policy allows."""
 WORKERS = 2
+OF_HANDLERS = ("workers", "auto_extend")  # refused where messages are pulled
 LEASE = 10.0
 RENEWAL = 3.0
 PULL_TIMEOUT = 3.0
@@ -205,7 +206,8 @@ class Process:
         with world.acting(self):
             for group in GROUPS if options else ():
                 if pulls:
-                    deliveries = self.client.deliveries(TOPIC, group, name=name, recreate=True, **options[group])
+                    pulled = {option: v for option, v in options[group].items() if option not in OF_HANDLERS}
+                    deliveries = self.client.deliveries(TOPIC, group, name=name, recreate=True, **pulled)
                     self.subscriptions[group] = deliveries.subscription.start()._core
                     continue
                 subscribed = self.client.subscribe(

@@ -70,8 +70,10 @@ def right_calls() -> None:
     client.subscribe("orders", "billing", handle, retry=lanelog.RetryPolicy(max_attempts=3), max_deliveries=None)
     patience = lanelog.RetryPolicy(stop=tenacity.stop_after_delay(hour), wait=tenacity.wait_fixed(1))
     client.subscribe("orders", "billing", handle, retry=patience, start=datetime.now(UTC), retention=2 * hour)
-    client.subscribe("orders", "billing", handle, middleware=(timed,), on_dead_letter=told, dead_letter_suffix=None)
-    client.subscribe("orders", "billing", handle, middleware=[timed], dead_letter_retention=None, name=None)
+    client.subscribe("orders", "billing", handle, middleware=(timed,), on_dead_letter=told)
+    client.subscribe(
+        "orders", "billing", handle, middleware=[timed], dead_letter_retention=None, dead_letter_suffix=None
+    )
     for message in client.deliveries("orders", "scripts", timeout=hour, visibility_timeout=hour):
         message.ack()
     for message in client.deliveries("orders", "scripts", timeout=None, prefetch=10):

@@ -130,6 +130,7 @@ class TestUrl:
             ("mysql://u:hunter2@host/db?ssl=true&ssl_verify=maybe", "ssl_verify must be true or false"),
             ("mysql://u:hunter2@host/db?ssl_verify=false", "ssl_verify=false without TLS"),
             ("mysql://u:hunter2@host/db?ssl_key=/k", "ssl_key needs ssl_cert"),
+            ("mysql://u:hunter2@host/db?ssl=false&ssl_ca=/ca", "ssl=false is without TLS, and ssl_ca and ssl_cert are"),
             (b"mysql://u:hunter2@host/db", "must be a str, not bytes"),
         ],
     )

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lanelog._engine.lane import error_text
-from lanelog._engine.lane.error_text import MAX_BYTES, clip, raised, render, summary
+from lanelog import _error_text
 from lanelog._engine.working.workers import compose
+from lanelog._error_text import MAX_BYTES, clip, raised, render, summary
 from lanelog.message import Postpone, Reject, Retry
 
 
@@ -180,5 +180,5 @@ def test_a_text_that_fails_to_be_made_is_the_message(monkeypatch: pytest.MonkeyP
         raise RuntimeError("no")
 
     error = caught(charge)
-    monkeypatch.setattr(error_text, "_causes", broken)
+    monkeypatch.setattr(_error_text, "_causes", broken)
     assert render(error) == "ValueError: no money"

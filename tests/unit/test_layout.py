@@ -172,6 +172,22 @@ def test_code_lines_are_counted_without_what_only_people_read() -> None:
     assert size["code_lines"](source) == 3
 
 
+def test_a_lanes_state_is_written_in_its_own_wing_alone() -> None:
+    """Others read its fields, and change them by its methods."""
+    written = re.compile(r"\blane\.(state|writes|dispatch)\.\w+(\[[^]]*\])? *[-+*|&]?= ")
+    assert any(written.search(path.read_text()) for path in (PACKAGE / "_engine/lane").glob("*.py"))
+    outside = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "_engine/lane"]
+    assert [path for path in outside if written.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("wing", ["lookup", "read"])
+def test_a_wing_that_says_it_changes_nothing_begins_no_transaction(wing: str) -> None:
+    """Looking up and reading lock no row, and write none: not even what an operator did."""
+    changing = re.compile(r"\.transaction\(|\bFOR UPDATE\b|\b(INSERT|UPDATE|DELETE) |\bAct\b")
+    assert (PACKAGE / f"admin/{wing}/__init__.py").read_text().endswith('Never changes or locks a row.\n"""\n')
+    assert [path for path in (PACKAGE / "admin" / wing).glob("*.py") if changing.search(path.read_text())] == []
+
+
 def test_every_case_of_the_originals_suite_has_its_test() -> None:
     """A function of that name, with a docstring, in the file that the row of the table in tests/README.md names."""
     _, _, rows = (ROOT / "tests/README.md").read_text().partition("| original test | what it asserts | where |\n")

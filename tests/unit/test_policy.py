@@ -29,7 +29,8 @@ class Mute(Exception):
 
 def config(**options: Any) -> SubscriptionConfig:
     retry = RetryPolicy(stop=options.pop("stop", stop_after_attempt(3)), wait=options.pop("wait", wait_fixed(WAIT)))
-    return SubscriptionConfig(**{"retry": retry, **options})
+    asked = options.get("ack_policy") in (None, AckPolicy.NACK_ON_ERROR, AckPolicy.MANUAL)
+    return SubscriptionConfig(**{**({"retry": retry} if asked else {}), **options})
 
 
 def attempt(number: int = 1, *, first_started: float | None = 100.0, original: str = "") -> Attempt:

@@ -16,8 +16,10 @@ import click
 import pytest
 
 import lanelog
+from lanelog import _open_lanes
 from lanelog._database import server_facts
 from lanelog.admin.operate import hung, problem, problems, writes
+from lanelog.admin.read import tail
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
 from support.cli import all_verbs
@@ -202,7 +204,7 @@ def test_the_options_of_subscribe_are_listed_with_their_defaults() -> None:
             assert default == "host and process"
             assert re.fullmatch(r".+-\d+", lanelog.SubscriptionConfig().name)
         elif option == "retry":
-            assert attrs.fields(lanelog.SubscriptionConfig).retry.default.factory is type(shown(default))
+            assert isinstance(real[option], type(shown(default)))
         else:
             assert shown(default) == real[option], option
 
@@ -257,6 +259,49 @@ def test_editors_show_the_defaults_of_the_code(kind: type) -> None:
     assert said.pop("retry", f"{attempts} attempts").startswith(f"{attempts} attempts")
     for option, text in said.items():
         assert any(re.match(rf"{re.escape(each)}(?![\w,.]\w)", text) for each in spoken(real[option])), option
+
+
+def test_the_waits_of_the_default_policy_are_told_as_they_are() -> None:
+    """Wherever they are told: so many seconds after each attempt, up to a second more, and 60 s at most."""
+    policy = lanelog.RetryPolicy(max_attempts=None)
+    waits = [policy.decide(attempt=number, since_first=0.0, error=None) or 0.0 for number in (1, 2, 3, 4, 50)]
+    assert [least <= wait <= least + 1 for least, wait in zip((1, 2, 4, 8, 60), waits, strict=True)] == [True] * 5
+    assert waits[-1] == 60
+    doc = " ".join(str(lanelog.RetryPolicy.__doc__).split())
+    assert "Default: 1, 2, 4, 8 s and so on, plus up to a second of jitter, 60 s at most." in doc
+    assert f"Default: {lanelog.RetryPolicy().max_attempts}, or None if there is a `stop`." in doc
+    told = f"{lanelog.RetryPolicy().max_attempts} attempts, with waits of 1, 2, 4 and 8 s"
+    editors = " ".join((PACKAGE / "options.py").read_text().split())
+    assert [text.count(told) for text in (editors, TEXT)] == [1, 2]
+
+
+def test_no_other_docstring_tells_a_default_unchecked() -> None:
+    """Those with a number: the lines of `lanelog tail`, and the open lanes of a topic, which a column has, too."""
+    told = [
+        (path.name, default)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name not in {"options.py", "_retry.py"}  # the tests above
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for default in re.findall(r"[Dd]efault: ([^\s.]*\d[^\s.]*)", node.value)
+    ]
+    assert told == [("_messages.py", f"{tail.LINES},"), ("client.py", str(_open_lanes.DEFAULT))]
+    (column,) = re.findall(r"open_lanes .* DEFAULT (\d+)", (ROOT / "schema/queue_partitions.sql").read_text())
+    assert int(column) == _open_lanes.DEFAULT
+
+
+def test_commands_have_the_defaults_of_what_they_call() -> None:
+    """An option of `archive` and `analyze` that shows its default, and what the job behind it has."""
+    from lanelog.spark.analyze import AnalyzeOptions
+    from lanelog.spark.archiving.options import ArchiveOptions
+
+    for name, options in (("archive", ArchiveOptions), ("analyze", AnalyzeOptions)):
+        real = {"form" if option == "format" else option: default for option, default in defaults(options).items()}
+        verb = cli.get_command(click.Context(cli), name)
+        assert verb is not None
+        shown_there = {each.name: each.default for each in verb.params if getattr(each, "show_default", None)}
+        assert len(shown_there) > 1
+        assert shown_there == {option: real[str(option)] for option in shown_there}
 
 
 def test_defaults_in_sentences_are_those_of_the_code() -> None:
@@ -474,15 +519,17 @@ def test_documents_name_no_machine(page: Path) -> None:
 def test_the_changelog_begins_with_this_version() -> None:
     """Keep a Changelog's form: a version with its date, or what is unreleased while one is developed.
 
-    Within a version, breaking changes stand first.
+    Within a version, breaking changes stand first: in a section of their own, or, in versions before, marked.
     """
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     text = (ROOT / "CHANGELOG.md").read_text()
     assert text.startswith("# Changelog\n")
     first = re.findall(r"^## (.*)$", text, re.MULTILINE)[0]
     assert re.fullmatch(r"\[Unreleased\]" if "dev" in version else rf"\[{version}\] - \d{{4}}-\d\d-\d\d", first)
-    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    kinds = {"Breaking", "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds
     for section in re.split(r"^##+ .*$", text, flags=re.MULTILINE)[1:]:
         entries = re.findall(r"^- (\*\*Breaking:\*\*)?", section, re.MULTILINE)
         assert entries == sorted(entries, reverse=True)
+    for version_text in re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]:
+        assert "Breaking" not in re.findall(r"^### (.*)$", version_text, re.MULTILINE)[1:]

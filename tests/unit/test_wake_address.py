@@ -1,6 +1,7 @@
 """Addresses and networks of hints across hosts: what is taken, what is refused, and where a publisher may send to."""
 
 import socket
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,13 @@ def test_a_wrong_address_is_refused(value: object, reason: str) -> None:
     with pytest.raises(ConfigurationError, match="wake_address") as caught:
         config(wake_address=value)
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("option", [{"wake_address": "10.0.3.7"}, {"wake_networks": ["10.0.0.0/8"]}], ids=str)
+def test_where_hints_go_is_refused_without_hints(option: dict[str, Any]) -> None:
+    """With `wake=False` nothing would read it."""
+    with pytest.raises(ConfigurationError, match=f"{next(iter(option))} is for hints, and wake=False turns them off"):
+        config(wake=False, **option)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,11 @@ from lanelog.errors import LanelogError
 
 
 class _Pool(PooledDB):  # type: ignore[misc] # DBUtils ships no types
-    """DBUtils' pool of wires. A wire connects at its first use."""
+    """DBUtils' pool of wires. A wire connects at its first use.
+
+    Statements run on the wire itself (`dbapi_connection`). Cursors of DBUtils would repeat one after an error, on a new
+    connection where the earlier ones are missing.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._inherited = False
@@ -37,7 +41,6 @@ class _Pool(PooledDB):  # type: ignore[misc] # DBUtils ships no types
             reset=False,  # every transaction ends before its wire comes back
             failures=(LanelogError,),
             ping=0,  # whoever borrows a wire tests it
-            isfatal=_never_replay,
         )
 
     def abandon(self) -> None:
@@ -69,11 +72,6 @@ class _WireFactory:
 
     def connect(self) -> Wire:
         return Wire(self._driver, autocommit=False)
-
-
-def _never_replay(_error: BaseException) -> bool:
-    """For DBUtils: after no error it repeats a statement on a new connection, where the earlier ones are missing."""
-    return False
 
 
 class SharedWires:

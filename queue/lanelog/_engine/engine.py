@@ -20,6 +20,7 @@ from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._engine.context import EngineContext
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.fetching.pace import FetcherPace
+from lanelog._engine.ground import Ground
 from lanelog._engine.leasing.keeper import Keeper
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.rules import Signals
@@ -34,9 +35,9 @@ from lanelog.measures import Meter
 from lanelog.notices import Notices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from lanelog._database import Database
+    from lanelog._database import Database, Executor
     from lanelog._engine.member.member import Member
     from lanelog._log.append.appender import Appender
     from lanelog.health import ConnectionHealth, DatabaseHealth, HeartbeatHealth, LoopHealth
@@ -80,6 +81,7 @@ class Engine:
     notices: Notices = field(factory=Notices)
     pace: EnginePace = field(factory=EnginePace)
     meter: Meter = field(factory=Meter, kw_only=True)
+    read_places: Callable[[Executor], None] = field(kw_only=True)
     context: EngineContext = field(init=False)
     signals: Signals = field(init=False)
     _supervised: list[Supervised] = field(factory=list)
@@ -93,7 +95,13 @@ class Engine:
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
-        self.context = context = EngineContext(self.database, self.appender)
+        self.context = context = EngineContext(
+            self.database,
+            self.appender,
+            due_in=self._due_in,
+            read_places=self.read_places,
+            ground=Ground(self._wake_keeper),
+        )
         keeper, janitor = Keeper(context, self._supervise, self.pace.keeper), Janitor(context, self.pace.janitor)
         self._keeper, self._doorbell = keeper, Doorbell(context.receiver, self._heard)
         fetcher, settler = Fetcher(context, self.pace.fetcher), Settler(context)
@@ -119,8 +127,6 @@ class Engine:
         self._scheduling, self._keeping = by_name["scheduler"], by_name["keeper"]
         config = self.database.config
         self._bounds = self.pace.health or vitals.Bounds(unanswered=config.connect_timeout + config.read_timeout)
-        context.due_in = self._due_in
-        context.ground.wake_keeper = self._keeping.wake
         self.signals = Signals(
             by_name["fetcher"].wake, by_name["settler"].wake, self._keeping.wake, self.notices, self.meter
         )
@@ -169,6 +175,9 @@ class Engine:
                     member.fetching.hinted()
                 if hint.new_lanes:
                     self._hurry_keeper()
+
+    def _wake_keeper(self) -> None:
+        self._keeping.wake()
 
     def _hurry_keeper(self) -> None:
         if self._keeper.may_hurry():

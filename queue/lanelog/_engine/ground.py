@@ -50,7 +50,7 @@ class Connected(Protocol):
 class Ground:
     """The server that memory was loaded from. Any thread may ask or doubt. Only the keeper's thread may set."""
 
-    wake_keeper: Callable[[], None] = lambda: None  # the engine replaces it
+    wake_keeper: Callable[[], None] = lambda: None
     generation: int = 0
     """Counts the loads of memory from a server."""
     incarnation: Incarnation | None = None

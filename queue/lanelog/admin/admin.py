@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from attrs import define, evolve, field
 
 from lanelog._places import GroupTopic, LaneId
+from lanelog.admin.audit_entry import NOBODY, Act, Actor
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
-from lanelog.admin.lookup.act import NOBODY, Act, Actor
 from lanelog.admin.lookup.arguments import decided, limit_of, unheard
 from lanelog.admin.read import heads, lanes, members, messages, topics
 from lanelog.admin.schedules import scheduled
@@ -614,7 +614,7 @@ class Admin:
         Raises:
             SchemaError: The tables are older than version 3.
         """
-        from lanelog.admin.lookup import open_lanes
+        from lanelog.admin.change import open_lanes
 
         return open_lanes.set_open_lanes(self._database, topic, lanes, actor=self._actor, dry_run=dry_run)
 
@@ -771,17 +771,12 @@ class Admin:
                 the call there; what has moved stays.
             dry_run: True: only show.
         """
-        from lanelog.admin.dead_letters import redrive
+        from lanelog.admin.dead_letters import redrive, selection
 
         return redrive.redrive(
             self._database,
             GroupTopic(topic=topic, group=group),
-            ids=ids,
-            reason=reason,
-            everything=all,
-            key=key,
-            since=since,
-            limit=limit,
+            selection.choice(ids, reason, key, since, limit, everything=all),
             rate=rate,
             delay=delay,
             ttl=ttl,
@@ -824,17 +819,12 @@ class Admin:
             progress: As for `redrive`, with the dead letters that were settled.
             dry_run: True: only show.
         """
-        from lanelog.admin.dead_letters import delete
+        from lanelog.admin.dead_letters import delete, selection
 
         return delete.delete_dead_letters(
             self._database,
             GroupTopic(topic=topic, group=group),
-            ids=ids,
-            reason=reason,
-            everything=all,
-            key=key,
-            since=since,
-            limit=limit,
+            selection.choice(ids, reason, key, since, limit, everything=all),
             progress=progress,
             actor=self._actor,
             dry_run=decided(dry_run),

@@ -59,6 +59,8 @@ def analyze(
     as_json: bool,
 ) -> None:
     """Analyse archive and live log on Spark: tables, and an HTML report. No message is counted twice."""
+    if no_live and url is not None:
+        raise click.UsageError("--no-live reads the archive alone: leave out --url")
     need_spark("matplotlib", "jinja2")
     from lanelog.spark.analyze import AnalyzeOptions, run
 

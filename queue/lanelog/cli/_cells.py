@@ -10,7 +10,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from lanelog._engine.lane.error_text import summary
+from lanelog._error_text import summary
 from lanelog._text import age, shown
 from lanelog.cli._output import ago, number
 from lanelog.cli._table import Column, Tone

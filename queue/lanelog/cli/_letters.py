@@ -18,7 +18,7 @@ from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, block, name, payload
 from lanelog.cli._table import Table
 from lanelog.cli._times import FORMS, moment_of, told
-from lanelog.cli._verbs import Verbs, changing, limit_option, reading
+from lanelog.cli._verbs import Verbs, changing, limit_option, reading, refuse_typed
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason:
     if reasons:
         if reason is not None:
             raise ConfigurationError("--reasons counts all of them: leave out --reason")
+        refuse_typed("--limit", "is for a list: --reasons counts all of them")
         return _by_reason(admin, topic, group)
     page = admin.dead_letter_page(topic, group, reason=reason, limit=limit)
     found, where = page.letters, _totals.where(topic, group)

@@ -18,7 +18,7 @@ from lanelog.cli import _columns_messages, _totals
 from lanelog.cli._output import Answer, ago, block, payload, to_json
 from lanelog.cli._table import Table
 from lanelog.cli._times import FORMS, moment_of, told
-from lanelog.cli._verbs import announce, json_option, limit_option, reading, url_option
+from lanelog.cli._verbs import announce, json_option, limit_option, reading, refuse_typed, url_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def show(
         raise ConfigurationError("--raw is for one message: give its OFFSET or --id")
     if one and from_offset is not None:
         raise ConfigurationError("--from is for a list of messages: leave out OFFSET and --id")
+    if raw:
+        refuse_typed("--json", "or --raw, not both")
     if not one:
         found = admin.messages(topic, key, from_offset=from_offset, limit=limit)
         where = _totals.where(topic, None, key)
@@ -176,6 +178,8 @@ def tail(
     """
     import lanelog
 
+    if not follow:
+        refuse_typed("--interval", "is for --follow")
     with lanelog.connect(url) as client:
         found = client.admin.tail(topic, key, lines=lines, follow=follow, interval=interval)
         lanes = client.admin.topic(topic).lanes if key is None else 0

@@ -17,7 +17,7 @@ import click
 
 from lanelog._extras import install
 from lanelog._probes import BoundedThreads, Punctual
-from lanelog.cli._verbs import Refused, announce, url_option
+from lanelog.cli._verbs import Refused, announce, refuse_typed, url_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +60,8 @@ def metrics(*, listen: str, rules: bool, runbook: str | None, dashboard: bool, u
         raise click.UsageError("--rules or --dashboard, not both")
     if runbook is not None and not rules:
         raise click.UsageError("--runbook is for --rules")
+    if rules or dashboard:
+        refuse_typed("--listen", "is for serving: leave out --rules and --dashboard")
     if rules:
         click.echo(alert_rules() if runbook is None else alert_rules(runbook), nl=False)
         return

@@ -194,6 +194,8 @@ def lag(
     for GROUP alone. Redriven and deleted dead letters do not count.
     """
     bounded = any(bound is not None for bound in (max_lag, max_age, max_dead_letters))
+    if sql and bounded:
+        raise click.UsageError("--sql prints a statement and measures nothing: leave out the bounds")
     named = groups_of(admin, topic, group, bounded=bounded)
     found, left_out = named.found, named.left_out
     if sql:

@@ -19,7 +19,7 @@ from lanelog.cli import _columns_messages
 from lanelog.cli._columns_messages import status_tone
 from lanelog.cli._output import Answer
 from lanelog.cli._table import Table
-from lanelog.cli._verbs import Refused, announce, finish, json_option, reading, rest, url_option
+from lanelog.cli._verbs import Refused, announce, finish, json_option, reading, refuse_typed, rest, url_option
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Finding, Maintained
@@ -141,6 +141,8 @@ def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: b
     """
     import lanelog
 
+    if once:
+        refuse_typed("--interval", "is for turns that go on: leave out --once")
     with lanelog.connect(url) as client:
         if once:
             done = client.admin.maintain(topics=topics or None)

@@ -182,6 +182,14 @@ def _one_line() -> Iterator[None]:
         raise Refused(f"{exc.format_message().rstrip('.')}; see `{path} --help`") from exc
 
 
+def refuse_typed(option: str, why: str) -> None:
+    """Refuse an option that was typed: with the other options, nothing reads it."""
+    ctx = click.get_current_context()
+    name = next(each.name for each in ctx.command.params if option in each.opts)
+    if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"{option} {why}", ctx)
+
+
 # -- the kinds of verbs ------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +202,8 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
     ) -> None:
         import lanelog
 
+        if not watch:
+            refuse_typed("--interval", "is for --watch")
         if watch and any(params.get(bound) is not None for bound in BOUNDS):
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
         connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanelog._engine.lane.error_text import summary
+from lanelog._error_text import summary
 from lanelog._text import age, plural, shown
 from lanelog.admin import HistoryInfo, MessageInfo
 from lanelog.dashboard.actions import button, whole

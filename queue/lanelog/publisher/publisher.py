@@ -52,6 +52,10 @@ def _nothing() -> None:
     """Default for `catch_up`: does nothing."""
 
 
+def _no_lane(_topic: str) -> None:
+    """Default for `grown`: does nothing."""
+
+
 @define(eq=False)
 class Publisher:
     """Publishes to one database. Thread-safe."""
@@ -66,6 +70,8 @@ class Publisher:
     meter: Meter = field(factory=Meter, repr=False)
     _catch_up: Callable[[], None] = field(default=_nothing, repr=False)
     """Called by a publishing thread after its commit, when no other publisher waits for it."""
+    _grown: Callable[[str], None] = field(default=_no_lane, repr=False)
+    """Called with the topic when lanes were created in it, before their first messages are committed."""
     lanes: LaneCreator = field(init=False)
     _spread: Spread = field(init=False, repr=False)
     _group: GroupCommit = field(init=False, repr=False)
@@ -74,7 +80,7 @@ class Publisher:
 
     def __attrs_post_init__(self) -> None:
         gate = LockWaiters(self._database.config.pool_size // 2)
-        self.lanes = LaneCreator(self._database)
+        self.lanes = LaneCreator(self._database, self._grown)
         self._spread = Spread(self.lanes)
         locked = Locked(self._database)
         writer = BatchWriter(self._database, self.lanes, self._announce)
@@ -153,9 +159,12 @@ class Publisher:
     ) -> list[Receipt]:
         layers = self._database.config.middleware
         if layers:
+            outgoing = [_outgoing(item) for item in _items(items)]
+            if not outgoing:
+                return []
             return publish_through(
                 layers,
-                Publication(topic, [_outgoing(item) for item in _items(items)]),
+                Publication(topic, outgoing),
                 lambda messages: self._publish_items(topic, messages, connection, codec, target_group),
             )
         return self._publish_items(topic, _items(items), connection, codec, target_group)
@@ -164,11 +173,11 @@ class Publisher:
         self, topic: str, items: Iterable[object], connection: Any, codec: Codec | None, target_group: str
     ) -> list[Receipt]:
         drafts = [self._draft_of(topic, item, codec) for item in items]
+        if not drafts:
+            return []
         if target_group:
             for draft in drafts:
                 draft.target_group = target_group
-        if not drafts:
-            raise ConfigurationError("publish_many needs at least one message")
         if connection is not None:
             return self._publish_in(connection, topic, drafts)
         self._refuse_to_wait_for_itself()

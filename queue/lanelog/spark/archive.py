@@ -22,7 +22,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import asdict, frozen
+from attrs import NOTHING, asdict, fields, frozen
 
 from lanelog import migrations
 from lanelog._backoff import OF_LOOPS
@@ -34,7 +34,7 @@ from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, Leas
 from lanelog.spark.archiving.group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
 from lanelog.spark.archiving.job import ArchiveJob
 from lanelog.spark.archiving.manifest import Manifest, ManifestStore, new_manifest
-from lanelog.spark.archiving.options import GROUP, ArchiveOptions, one_of
+from lanelog.spark.archiving.options import ArchiveOptions, one_of
 from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.errors import in_one_line, one_line
@@ -332,6 +332,10 @@ def stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `python -m lanelog.spark.archive`, for spark-submit. Return the exit status: 0 done, 1 failed, 2 refused."""
     from lanelog.errors import SchemaError
@@ -340,19 +344,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--path", required=True, help="directory of the archive, which driver and executors share")
     parser.add_argument("--url", help="the database; default: LANELOG_URL")
     parser.add_argument("--password-env", help="environment variable with the password of the URL's user")
-    parser.add_argument("--topics", default="", help="names, separated by commas")
-    parser.add_argument("--pattern", default=".*", help="regular expression of whole names; default: all topics")
-    parser.add_argument("--group", default=GROUP)
+    parser.add_argument("--topics", type=_names, help="separated by commas")
+    parser.add_argument("--pattern", help="regular expression of whole names; default: all topics")
+    parser.add_argument("--group", help="the consumer group that the archive is")
     parser.add_argument("--checkpoint", help="directory of Spark's checkpoint; default: in the archive")
-    parser.add_argument("--continuous", action="store_true", help="go on until SIGTERM; default: --once")
-    parser.add_argument("--once", action="store_true", help="end when everything is archived that is there now")
-    parser.add_argument("--interval", type=float, default=10.0, help="seconds between micro-batches of --continuous")
-    parser.add_argument("--max-messages", type=int, default=100_000, help="of one micro-batch")
-    parser.add_argument("--grace", type=float, default=3600.0, help="seconds for which merged files stay for readers")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--continuous", dest="once", action="store_false", help="go on until SIGTERM; default: --once")
+    end.add_argument("--once", action="store_true", default=True, help="end when all that is there now is archived")
+    parser.add_argument("--interval", type=float, help="seconds between micro-batches of --continuous")
+    parser.add_argument("--max-messages", type=int, help="of one micro-batch")
+    parser.add_argument("--grace", type=float, help="seconds for which merged files stay for readers")
+    parser.set_defaults(**{each.name: each.default for each in fields(ArchiveOptions) if each.default is not NOTHING})
     given = vars(parser.parse_args(arguments))
     tell_events()
-    given["topics"] = tuple(filter(None, given["topics"].split(",")))
-    given["once"] = not given.pop("continuous") or given["once"]
     try:
         with stopped_by_signals() as stopping:
             done = run(ArchiveOptions(**given), stopping=stopping)

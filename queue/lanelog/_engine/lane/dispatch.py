@@ -303,6 +303,11 @@ class Dispatcher:
         if self.state.rules.strict:
             self.state.drop_ready()  # these rows would only take room while the lane waits
 
+    def hung(self, attempt: Attempt, why: str) -> None:
+        """Let the row of a running message say why its process ends. The next owner counts a crash."""
+        attempt.hung = why
+        self.writes.dirty[attempt.offset] = None
+
     def returned(self, attempt: Attempt, now: float) -> None:
         """Take back a message that was handed out. Its attempt does not count, even if a handler has begun."""
         if self.state.running.pop(attempt.offset, None) is None:

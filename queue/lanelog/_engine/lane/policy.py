@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._engine.lane import error_text
-from lanelog._engine.lane.error_text import clip
+from lanelog import _error_text
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
+from lanelog._error_text import clip
 from lanelog._facts.engine import worker as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._facts.log import describe
@@ -49,12 +49,12 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
         return rejected(attempt, error.reason)
     if isinstance(error, Retry):
         return failed(
-            config, attempt, None, error_text.render(error), now, delay=error.delay, raised=error_text.raised(error)
+            config, attempt, None, _error_text.render(error), now, delay=error.delay, raised=_error_text.raised(error)
         )
     if policy is AckPolicy.REJECT_ON_ERROR:
         # Ended.FAILED, because the handler has not raised Reject.
-        return rejected(attempt, error_text.render(error), ended=Ended.FAILED, raised=error_text.raised(error))
-    return failed(config, attempt, error, error_text.render(error), now, raised=error_text.raised(error))
+        return rejected(attempt, _error_text.render(error), ended=Ended.FAILED, raised=_error_text.raised(error))
+    return failed(config, attempt, error, _error_text.render(error), now, raised=_error_text.raised(error))
 
 
 def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
@@ -113,7 +113,7 @@ def report(context: AttemptFields, error: BaseException, outcome: Outcome | None
     if isinstance(error, Postpone) and outcome is not None and outcome.verb is Verb.POSTPONE:
         return
     verb = "none" if outcome is None else outcome.verb.value
-    facts.handler_failed(**context, error=describe(error), outcome=verb, exc_info=error_text.raised(error))
+    facts.handler_failed(**context, error=describe(error), outcome=verb, exc_info=_error_text.raised(error))
 
 
 def _endless_wait(attempt: Attempt) -> float:

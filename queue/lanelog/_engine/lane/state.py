@@ -1,7 +1,8 @@
 """The state of one lane: plain data, which the lane and its two collaborators share.
 
-Owns the fields and the answers that follow from them alone. `Lane` loads and fills it, `Dispatcher` hands out of it,
-`PendingWrites` compares it with the database.
+Owns the fields and the answers that follow from them alone. Only this wing writes them: `Lane` loads and fills it,
+`Dispatcher` hands out of it, `PendingWrites` compares it with the database. The member's wing reads them, and changes
+what it decides by the methods: the head, whether the lane is paused, and that it closes.
 """
 
 from __future__ import annotations
@@ -61,6 +62,24 @@ class LaneState:
     def passed(self, offset: int) -> bool:
         """Whether an offset is settled."""
         return offset <= self.watermark or offset in self.settled
+
+    def raise_head(self, head: int) -> None:
+        """Note that the lane goes on to `head` at least."""
+        self.head = max(self.head, head)
+
+    def lower_head(self, head: int) -> None:
+        """Believe a head below the one in memory. What was fetched is fetched again."""
+        self.drop_ready()
+        self.head = head
+        self.cursor = min(self.cursor, max(head, self.watermark))
+
+    def pause(self, *, paused: bool) -> None:
+        """Hand out no more, or go on."""
+        self.paused = paused
+
+    def close(self) -> None:
+        """Hand out no more, for good."""
+        self.closing = True
 
     def drop_bodies(self) -> None:
         """Forget the payloads of waiting messages. Each is read again when it is due and nothing holds it back."""

@@ -67,7 +67,7 @@ class FetchingSide:
                 if lane is None:
                     continue
                 if head > lane.state.head:
-                    lane.state.head = head
+                    lane.state.raise_head(head)
                     news = True
                 elif head < lane.state.head:
                     self._ahead.append(lane)
@@ -106,9 +106,7 @@ class FetchingSide:
         """The database has a lower head than memory: believe the database."""
         with self.state.lock:
             self.state.unsure.add(lane.key)  # refilled to where it was, it would be hidden by a digest from before
-            lane.state.drop_ready()
-            lane.state.head = head
-            lane.state.cursor = min(lane.state.cursor, max(head, lane.state.watermark))
+            lane.state.lower_head(head)
 
     def look_soon(self) -> None:
         """A message was published: look now, not at the next planned time."""
@@ -200,7 +198,7 @@ class FetchingSide:
         now = time.monotonic()
         with self.state.lock:
             if rows:
-                lane.state.head = max(lane.state.head, rows[-1].offset)
+                lane.state.raise_head(rows[-1].offset)
                 self.busy_last.pop(lane.key, None)
                 self.busy_last[lane.key] = None
                 if len(self.busy_last) > BUSY_LAST:

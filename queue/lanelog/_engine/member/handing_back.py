@@ -80,8 +80,7 @@ class HandingBack:
                     running = [each for each in running if each is not attempt]
                     self.attempts.apply_locked(lane, attempt, outcome, now)
         for attempt in hung.keys() & set(lane.state.running.values()):
-            attempt.hung = hung[attempt]
-            lane.writes.dirty[attempt.offset] = None
+            lane.dispatch.hung(attempt, hung[attempt])
         for attempt in running:
             lane.dispatch.returned(attempt, now)
             attempt.state = State.SUPERSEDED

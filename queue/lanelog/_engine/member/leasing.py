@@ -100,7 +100,7 @@ class LeasingSide:
 
     def _open_locked(self, lane: Lane) -> None:
         state = self.state
-        lane.state.paused = lane.state.paused or state.paused or state.group_paused
+        lane.state.pause(paused=lane.state.paused or state.paused or state.group_paused)
         if lane.state.closing or state.stopping:
             self._close_locked(lane)
         state.lanes[lane.key] = lane
@@ -117,7 +117,7 @@ class LeasingSide:
             state.paused = True
             state.changes += 1
             for lane in state.lanes.values():
-                lane.state.paused = True
+                lane.state.pause(paused=True)
                 state.quiet_locked(lane)
         state.signals.wake_settler()
 
@@ -146,7 +146,7 @@ class LeasingSide:
         self.state.signals.wake_settler()
 
     def _close_locked(self, lane: Lane) -> None:
-        lane.state.closing = True
+        lane.state.close()
         self.state.closing[lane] = None
 
     def set_paused(self, lane: Lane, *, paused: bool) -> None:
@@ -156,7 +156,7 @@ class LeasingSide:
             paused = paused or self.state.paused or self.state.group_paused
             if lane.state.paused == paused:
                 return
-            lane.state.paused = paused
+            lane.state.pause(paused=paused)
             if paused:
                 self.state.quiet_locked(lane)
             else:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog import _error_text
 from lanelog._database import codes
 from lanelog._engine.delivery import message_of
-from lanelog._engine.lane import error_text
 from lanelog._facts.engine import settler as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._log import repair
@@ -166,7 +166,7 @@ class DeadLetters:
             "attempt": burial.failures,
         }
         if outcome == "vanished":
-            facts.message_vanished(**context, error=error_text.summary(burial.error))
+            facts.message_vanished(**context, error=_error_text.summary(burial.error))
             return
         notices = member.signals.notices
         if burial.ended is Ended.EXPIRED:
@@ -176,7 +176,7 @@ class DeadLetters:
                 notices,
                 **context,
                 dead_letter_topic=dead_topic,
-                error=error_text.summary(burial.error),
+                error=_error_text.summary(burial.error),
                 exc_info=burial.raised,
             )
         hook = member.config.on_dead_letter

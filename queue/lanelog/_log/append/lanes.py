@@ -23,10 +23,6 @@ from lanelog.errors import DatabaseError
 T = TypeVar("T")
 
 
-def _nobody(_topic: str) -> None:
-    """Default for `created`: does nothing."""
-
-
 @define(eq=False)
 class _Shared:
     """A session that threads use in turn. Each turn is a few short statements."""
@@ -61,7 +57,7 @@ class LaneCreator:
     """Finds missing lanes and creates them. Thread-safe: threads take turns."""
 
     _database: Database
-    created: Callable[[str], None] = _nobody
+    created: Callable[[str], None]
     """Called with the topic when lanes were created in it."""
     _reading: _Shared = field(init=False, repr=False)
     # A second session: creation may wait for locks, and a thread that only reads must not wait for that.

@@ -23,9 +23,9 @@ from lanelog._log import take_away
 from lanelog._log.lookup.known import PAGE, known_group, known_lane, no_group, no_lane, read, repeated
 from lanelog._stores import deliveries, groups, heartbeats, history, leases, moves, offsets
 from lanelog._stores._pause import RUNS, Pause
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change import interrupt
 from lanelog.admin.change.told import Unanswered, passing
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_names, check_text, offset_of
 from lanelog.admin.read import lane_totals, message_state, owners
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped

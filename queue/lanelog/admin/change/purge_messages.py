@@ -31,10 +31,10 @@ from lanelog._log.lookup.known import known_topic, no_topic, pages, read, repeat
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
 from lanelog._stores._offset_rows import FloorRow
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change import interrupt
 from lanelog.admin.change.seek import instants
 from lanelog.admin.change.told import Unanswered, deleting
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
 from lanelog.admin.types.results import Purged
 from lanelog.errors import ConfigurationError

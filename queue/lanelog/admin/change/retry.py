@@ -20,8 +20,8 @@ from lanelog._checks import check_name
 from lanelog._log import take_away
 from lanelog._log.lookup.known import known_group, known_lane, no_lane, read, repeated
 from lanelog._stores import deliveries, leases, offsets
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change import interrupt
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names, offset_of
 from lanelog.admin.types.results import Retried
 from lanelog.errors import ConfigurationError

@@ -24,8 +24,8 @@ from lanelog._log import take_away
 from lanelog._log.lookup.known import known_group, known_lane, pages, read, repeated
 from lanelog._log.register import last_before
 from lanelog._stores import deliveries, offsets, partitions
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.told import Unanswered, passing
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
 from lanelog.admin.types.results import Sought, SoughtLane
 from lanelog.errors import ConfigurationError

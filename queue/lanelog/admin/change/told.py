@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lanelog._database import Database
-    from lanelog.admin.lookup.act import Act
+    from lanelog.admin.audit_entry import Act
 
 
 @define(eq=False)

@@ -29,15 +29,14 @@ from lanelog._log.append.timing import make_timing
 from lanelog._log.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.dead_letters import selection
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.types.results import Redriven
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog._log.append.appender import Appender
@@ -62,13 +61,8 @@ HEAD_HELD = 0.02
 def redrive(
     database: Database,
     at: GroupTopic,
+    chosen: Choice,
     *,
-    ids: Collection[str] | None,
-    reason: str | None,
-    everything: bool,
-    key: str | None,
-    since: datetime | None,
-    limit: int | None,
     rate: float | None,
     delay: Duration,
     ttl: Duration | None,
@@ -82,7 +76,6 @@ def redrive(
 ) -> Redriven:
     """See `Admin.redrive`."""
     check_names(at)
-    chosen = selection.narrowed(selection.choice(ids, reason, everything=everything), key, since, limit)
     timing = _check(rate, delay, ttl, max_deliveries, to_topic)
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
@@ -95,7 +88,7 @@ def redrive(
             verb="redrive",
             topic=at.topic,
             group=at.group,
-            choice=selection.recorded(chosen, limit, to_topic),
+            choice=selection.recorded(chosen, to_topic),
             actor=actor,
         ),
         at=at,
@@ -109,7 +102,7 @@ def redrive(
     )
     read(database, work.check_target, "looking for the group")
     try:
-        for found in selection.first(selection.letters(database, dead_topics, at, chosen), limit):
+        for found in selection.first(selection.letters(database, dead_topics, at, chosen), chosen.limit):
             work.choose(chosen, found)
             if not dry_run:
                 work.put_back(found)

@@ -100,6 +100,8 @@ class Choice:
     """Of those only the dead letters of this key."""
     since: int = 0
     """Of those only the dead letters that were given up at this time or later, in epoch milliseconds."""
+    limit: int | None = None
+    """Of those at most so many. None: all."""
 
     @property
     def own_ids(self) -> tuple[str, ...]:
@@ -120,25 +122,36 @@ class Choice:
         return () if self.ids is None else self.ids & {letter.id, letter.original_id or ""}
 
 
-def choice(ids: Iterable[str] | None, reason: str | None, *, everything: bool) -> Choice:
-    """Check the arguments, of which exactly one is given, and return the choice."""
+def choice(
+    ids: Iterable[str] | None,
+    reason: str | None,
+    key: str | None,
+    since: datetime | None,
+    limit: int | None,
+    *,
+    everything: bool,
+) -> Choice:
+    """Check the arguments of `Admin.redrive` and `Admin.delete_dead_letters`, and return the choice."""
     if not isinstance(everything, bool):
         raise ConfigurationError(f"all must be True or False, not {type(everything).__name__}")
     if (ids is not None) + (reason is not None) + everything != 1:
         raise ConfigurationError("choose the dead letters by exactly one of ids=…, reason=… and all=True")
     if reason is not None:
         check_reason(reason)
-    if ids is None:
-        return Choice(None, reason)
+    chosen = None if ids is None else _checked(ids)
+    if limit is not None:
+        check_integer("limit", limit, least=1, most=LIMIT_MAX)
+    begin = 0 if since is None else milliseconds(aware("since", since))
+    return Choice(chosen, reason, key=optional("key", key), since=begin, limit=limit)
+
+
+def _checked(ids: Iterable[str]) -> frozenset[str]:
     if isinstance(ids, str | bytes):
         raise ConfigurationError("ids must be a list of ids, not one of them")
     try:
-        chosen = frozenset(check_name("id", each) for each in ids)
+        return frozenset(check_name("id", each) for each in ids)
     except TypeError as exc:
         raise ConfigurationError(f"ids must be a list of ids, not {type(ids).__name__}") from exc
-    if not chosen:
-        raise ConfigurationError("ids is empty: nothing is chosen")
-    return Choice(chosen, None)
 
 
 def check_reason(reason: str) -> None:
@@ -170,13 +183,6 @@ def meant(reasons: Iterable[str], given: str) -> str:
     return found[0] if found else given
 
 
-def narrowed(chosen: Choice, key: str | None, since: datetime | None, limit: int | None) -> Choice:
-    """Check what narrows a choice, and return it with key and time."""
-    if limit is not None:
-        check_integer("limit", limit, least=1, most=LIMIT_MAX)
-    return evolve(chosen, key=optional("key", key), since=0 if since is None else milliseconds(aware("since", since)))
-
-
 def resolved(database: Database, dead_topics: Sequence[str], at: GroupTopic, chosen: Choice) -> Choice:
     """Return the choice with the text of its reason, instead of a short name.
 
@@ -190,12 +196,12 @@ def resolved(database: Database, dead_topics: Sequence[str], at: GroupTopic, cho
     return evolve(chosen, reason=meant(reasons, chosen.reason))
 
 
-def recorded(chosen: Choice, limit: int | None, to_topic: str | None = None) -> str:
+def recorded(chosen: Choice, to_topic: str | None = None) -> str:
     """Return a choice, as the audit records it."""
     parts = ["ids" if chosen.ids is not None else "all" if chosen.reason is None else f"reason {chosen.reason}"]
     parts += [] if chosen.key is None else [f"key {chosen.key}"]
     parts += [f"since {moment(utc_from_ms(chosen.since))}"] if chosen.since else []
-    parts += [] if limit is None else [f"at most {limit}"]
+    parts += [] if chosen.limit is None else [f"at most {chosen.limit}"]
     parts += [] if to_topic is None else [f"to topic {to_topic}"]
     return ", ".join(parts)
 
@@ -227,6 +233,8 @@ def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choi
     looked up. If one is not found, it may be the id of an original message. For such ids all dead letters of the group
     are read.
     """
+    if choice.ids is not None and not choice.ids:
+        return
     own = choice.own_ids
     if own:
         named: set[str] = set()

@@ -1,11 +1,6 @@
-"""The number of a topic's open lanes: read it, and change it.
+"""The number of a topic's open lanes, and the lane that an id belongs to.
 
-Owns these transactions. Makes and removes no lane: publishers create missing ones, and the janitor purges surplus ones
-when they are drained.
-
-Lock order: the topic row, then a new row of `queue_audit`. Dies before the COMMIT: nothing has happened. After it, or
-with an unanswered COMMIT: the repetition finds it done and returns `changed=False`. Two at once: the last one counts.
-Publishers that have not read the new number yet use the old one, and publish to lanes that are consumed all the same.
+Owns these queries. Never changes the number (`change.open_lanes`), and makes no lane: publishers do.
 """
 
 from __future__ import annotations
@@ -13,13 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog import _open_lanes
-from lanelog._checks import check_integer, check_name
-from lanelog._log.lookup.known import known_topic, no_topic, read, repeated
+from lanelog._checks import check_name
+from lanelog._log.lookup.known import known_topic, read
 from lanelog._stores import partitions
-from lanelog._text import plural
-from lanelog.admin.lookup.act import Act, Actor
-from lanelog.admin.types.results import OpenLanes
-from lanelog.errors import SchemaError
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
@@ -27,42 +18,16 @@ if TYPE_CHECKING:
 
 def lane_of(database: Database, topic: str, message_id: str) -> str:
     """Return the key of the open lane that an id belongs to, by the present number of open lanes."""
-    return _open_lanes.lane_of(message_id, read(database, _count, "reading the number of open lanes", database, topic))
+    return _open_lanes.lane_of(message_id, read(database, count, "reading the number of open lanes", database, topic))
 
 
 def open_lanes(database: Database, topic: str) -> int:
     """See `Admin.open_lanes`."""
     check_name("topic", topic)
     read(database, known_topic, "looking for the topic", topic)
-    return read(database, _count, "reading the number of open lanes", database, topic)
+    return read(database, count, "reading the number of open lanes", database, topic)
 
 
-def set_open_lanes(database: Database, topic: str, lanes: int, *, actor: Actor, dry_run: bool) -> OpenLanes:
-    """See `Admin.set_open_lanes`."""
-    check_name("topic", topic)
-    check_integer("lanes", lanes, least=1, most=_open_lanes.MOST)
-    read(database, known_topic, "looking for the topic", topic)
-    if database.tables_version < _open_lanes.SINCE:
-        raise SchemaError(
-            f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "
-            f"has {_open_lanes.DEFAULT} open lanes: run `lanelog migrate`"
-        )
-    act = Act(verb="set_open_lanes", topic=topic, choice=plural(lanes, "open lane"), actor=actor)
-    before = repeated(database, _set, "setting the number of open lanes", database, topic, lanes, act, dry_run=dry_run)
-    return OpenLanes(topic=topic, before=before, lanes=lanes, changed=before != lanes, dry_run=dry_run)
-
-
-def _count(cx: Executor, database: Database, topic: str) -> int:
+def count(cx: Executor, database: Database, topic: str) -> int:
+    """Return the number, which tables of an older version do not have."""
     return partitions.open_lanes(cx, topic, tables=database.tables_version)
-
-
-def _set(database: Database, topic: str, lanes: int, act: Act, *, dry_run: bool) -> int:
-    """Set the number in one transaction. Return the earlier number."""
-    with database.transaction(hasty=True) as cx:
-        if partitions.lock_topic(cx, topic) is None:
-            raise no_topic(topic)
-        before = _count(cx, database, topic)
-        if before != lanes and not dry_run:
-            partitions.set_open_lanes(cx, topic, lanes)
-            act.record(cx, database)
-        return before

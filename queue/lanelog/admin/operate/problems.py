@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from lanelog._engine.lane.error_text import summary
+from lanelog._error_text import summary
 from lanelog._stores import _counted as counted
 from lanelog._text import age, moment, plural, shown
 from lanelog.admin.operate.problem import BEHIND, FAILING, HEAD_LOCKED, OWNER_GONE, Problem, Rank, command

@@ -24,7 +24,7 @@ from lanelog._log.fire.recurring import metadata_of
 from lanelog._log.lookup.known import read, repeated
 from lanelog._stores import messages, partitions, schedules
 from lanelog._stores.messages import NewMessage
-from lanelog.admin.lookup.act import Act, Actor
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.schedules.schedules import check_schedule_name, locked, no_schedule
 from lanelog.admin.types.results import ScheduleRun
 from lanelog.errors import ConfigurationError, DatabaseError

@@ -19,8 +19,8 @@ from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._log.lookup.known import known_topic, read, repeated
 from lanelog._stores import messages, scheduled
 from lanelog._stores._counted import signed
+from lanelog.admin.audit_entry import Act
 from lanelog.admin.lookup import open_lanes
-from lanelog.admin.lookup.act import Act
 from lanelog.admin.lookup.arguments import limit_of, optional
 from lanelog.admin.types.messages import ScheduledInfo
 from lanelog.errors import ConfigurationError, DatabaseError

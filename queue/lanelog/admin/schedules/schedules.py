@@ -34,8 +34,8 @@ from lanelog._log.lookup.names import hint
 from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
 from lanelog._stores.schedules import ScheduleRow
+from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.lookup import open_lanes
-from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
 from lanelog.admin.types.results import SchedulePaused, ScheduleRemoved, ScheduleResumed
 from lanelog.admin.types.topology import ScheduleInfo

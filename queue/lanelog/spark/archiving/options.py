@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from lanelog._checks import check_integer, check_name, duration, seconds
 from lanelog.errors import ConfigurationError
@@ -49,6 +49,8 @@ class ArchiveOptions:
         for topic in self.topics:
             check_name("topic", topic)
         check_name("group", self.group)
+        if self.once and self.interval != fields(ArchiveOptions).interval.default:
+            raise ConfigurationError("interval is between the batches of a job that goes on: add --continuous")
         check_integer("max_messages", self.max_messages, least=1, most=1 << 31)
         check_integer("forget_from", self.forget_from, least=1, most=1 << 31)
         try:

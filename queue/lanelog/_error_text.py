@@ -37,7 +37,7 @@ LINE: Final = 200
 
 _HEAD: Final = "Traceback (most recent call last):"
 _CUT: Final = "…"
-_OWN: Final = str(Path(__file__).parents[1])
+_OWN: Final = str(Path(__file__).parent / "_engine")
 
 
 def clip(text: str, most: int = MAX_BYTES) -> str:

@@ -1,0 +1,53 @@
+"""Change the number of a topic's open lanes.
+
+Owns this transaction. Makes and removes no lane: publishers create missing ones, and the janitor purges surplus ones
+when they are drained.
+
+Lock order: the topic row, then a new row of `queue_audit`. Dies before the COMMIT: nothing has happened. After it, or
+with an unanswered COMMIT: the repetition finds it done and returns `changed=False`. Two at once: the last one counts.
+Publishers that have not read the new number yet use the old one, and publish to lanes that are consumed all the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lanelog import _open_lanes
+from lanelog._checks import check_integer, check_name
+from lanelog._log.lookup.known import known_topic, no_topic, read, repeated
+from lanelog._stores import partitions
+from lanelog._text import plural
+from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.lookup import open_lanes
+from lanelog.admin.types.results import OpenLanes
+from lanelog.errors import SchemaError
+
+if TYPE_CHECKING:
+    from lanelog._database import Database
+
+
+def set_open_lanes(database: Database, topic: str, lanes: int, *, actor: Actor, dry_run: bool) -> OpenLanes:
+    """See `Admin.set_open_lanes`."""
+    check_name("topic", topic)
+    check_integer("lanes", lanes, least=1, most=_open_lanes.MOST)
+    read(database, known_topic, "looking for the topic", topic)
+    if database.tables_version < _open_lanes.SINCE:
+        raise SchemaError(
+            f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "
+            f"has {_open_lanes.DEFAULT} open lanes: run `lanelog migrate`"
+        )
+    act = Act(verb="set_open_lanes", topic=topic, choice=plural(lanes, "open lane"), actor=actor)
+    before = repeated(database, _set, "setting the number of open lanes", database, topic, lanes, act, dry_run=dry_run)
+    return OpenLanes(topic=topic, before=before, lanes=lanes, changed=before != lanes, dry_run=dry_run)
+
+
+def _set(database: Database, topic: str, lanes: int, act: Act, *, dry_run: bool) -> int:
+    """Set the number in one transaction. Return the earlier number."""
+    with database.transaction(hasty=True) as cx:
+        if partitions.lock_topic(cx, topic) is None:
+            raise no_topic(topic)
+        before = open_lanes.count(cx, database, topic)
+        if before != lanes and not dry_run:
+            partitions.set_open_lanes(cx, topic, lanes)
+            act.record(cx, database)
+        return before
