@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 from lanelog._text import age, moment, shown
 from lanelog.admin import OwnerState, SoughtLane
-from lanelog.cli._bounds import Measured, alarms
-from lanelog.cli._cells import count, name, text
-from lanelog.cli._examples import EXAMPLES
 from lanelog.cli._main import cli
-from lanelog.cli._output import ago, block, payload, to_json
-from lanelog.cli._table import Table
-from lanelog.cli._times import instant, told
-from lanelog.cli._verbs import INTERRUPTED, Verbs
+from lanelog.cli.command.bounds import Measured, alarms
+from lanelog.cli.command.examples import EXAMPLES
+from lanelog.cli.command.times import instant, told
+from lanelog.cli.command.verbs import INTERRUPTED, Verbs
+from lanelog.cli.output.answer import ago, block, payload, to_json
+from lanelog.cli.output.cells import count, name, text
+from lanelog.cli.output.table import Table
 from lanelog.errors import ConfigurationError
 
 

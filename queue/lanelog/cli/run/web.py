@@ -22,7 +22,8 @@ import click
 from lanelog._checks import check_arguments, check_callable
 from lanelog._extras import install
 from lanelog._target import find
-from lanelog.cli._verbs import Refused, announce, url_option
+from lanelog.cli.command.options import url_option
+from lanelog.cli.command.verbs import Refused, announce
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -144,6 +145,3 @@ def _address(text: str) -> tuple[str, int]:
         if parts.hostname and parts.port is not None and parts.netloc == text:
             return parts.hostname, parts.port
     raise click.UsageError(f"--listen {text!r} is no HOST:PORT: write 127.0.0.1:8080")
-
-
-VERBS = (web,)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._text import moment, plural, shown
-from lanelog.cli._output import Answer
-from lanelog.cli._times import FORMS, instant, told
-from lanelog.cli._verbs import Unfinished, changing, login, steering, words
+from lanelog.cli.command.options import words
+from lanelog.cli.command.times import FORMS, instant, told
+from lanelog.cli.command.verbs import Unfinished, changing, login, steering
+from lanelog.cli.output.answer import Answer
 from lanelog.errors import ConfigurationError, LanelogError
 
 if TYPE_CHECKING:
@@ -314,6 +315,3 @@ def _left(remaining: int, noun: str, *, dry_run: bool) -> tuple[str, ...]:
     if not remaining or dry_run:
         return ()
     return (f"{plural(remaining, noun)} left, because other transactions held their lanes: run it again",)
-
-
-VERBS = (seek, pause, resume, skip, retry, release, open_lanes, delete_group, delete_topic, purge)

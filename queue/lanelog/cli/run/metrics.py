@@ -17,7 +17,8 @@ import click
 
 from lanelog._extras import install
 from lanelog._probes import BoundedThreads, Punctual
-from lanelog.cli._verbs import Refused, announce, url_option
+from lanelog.cli.command.options import url_option
+from lanelog.cli.command.verbs import Refused, announce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +127,3 @@ def _address(option: str, text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > _PORT_MAX:
         raise click.UsageError(f"{option} {text!r} is no HOST:PORT: write 127.0.0.1:9464")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-VERBS = (metrics,)

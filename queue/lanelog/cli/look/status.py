@@ -12,13 +12,13 @@ import click
 from lanelog._text import age, plural
 from lanelog.admin.operate.problems import oldest_first
 from lanelog.admin.operate.status import LANES, members_of
-from lanelog.cli import _columns
-from lanelog.cli._bounds import alarms, measured, monitored
-from lanelog.cli._output import Answer
-from lanelog.cli._pattern import topics_of
-from lanelog.cli._problem_lines import told
-from lanelog.cli._table import Table
-from lanelog.cli._verbs import reading
+from lanelog.cli.command.bounds import alarms, measured, monitored
+from lanelog.cli.command.pattern import topics_of
+from lanelog.cli.command.verbs import reading
+from lanelog.cli.look.problem_lines import told
+from lanelog.cli.output import columns
+from lanelog.cli.output.answer import Answer
+from lanelog.cli.output.table import Table
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Status
@@ -56,10 +56,7 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
         data=found,
         before=[summary, ""],
         entries=told(found.problems, most=LANES, complete=not left_out, waiting=found.waiting),
-        table=Table(_columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
+        table=Table(columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
         alarms=alarms(measured(found.groups), max_lag, max_age, left_out=left_out if unproven else ""),
         left_out="" if unproven else left_out,
     )
-
-
-VERBS = (status,)

@@ -130,7 +130,7 @@ def _measuring(listen: str | None, supervisor: Supervisor) -> Iterator[None]:
     if listen is None:
         yield
         return
-    from lanelog.cli._metrics import check_installed, serving_metrics
+    from lanelog.cli.run.metrics import check_installed, serving_metrics
 
     check_installed()
     from lanelog.metrics.summed import SummedCollector
@@ -139,6 +139,3 @@ def _measuring(listen: str | None, supervisor: Supervisor) -> Iterator[None]:
     supervisor.retire = summed.retire
     with serving_metrics("--metrics", listen, summed):
         yield
-
-
-VERBS = (worker,)

@@ -14,11 +14,12 @@ import click
 
 from lanelog._text import moment, plural, shown
 from lanelog.admin.read.history import OUTCOMES
-from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer, ago, block, payload, to_json
-from lanelog.cli._table import Table
-from lanelog.cli._times import FORMS, moment_of, told
-from lanelog.cli._verbs import announce, json_option, limit_option, reading, url_option
+from lanelog.cli.command.options import json_option, limit_option, url_option
+from lanelog.cli.command.times import FORMS, moment_of, told
+from lanelog.cli.command.verbs import announce, reading
+from lanelog.cli.output import message_columns, totals
+from lanelog.cli.output.answer import Answer, ago, block, payload, to_json
+from lanelog.cli.output.table import Table
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ def show(
         raise ConfigurationError("--from is for a list of messages: leave out OFFSET and --id")
     if not one:
         found = admin.messages(topic, key, from_offset=from_offset, limit=limit)
-        where = _totals.where(topic, None, key)
+        where = totals.where(topic, None, key)
         return Answer(
             data=found,
             summary=f"{where}: {_between(found)}",
-            table=Table(_columns_messages.MESSAGES, found, admin.now()),
-            total=f"{_totals.listed(found, 'message', limit)}; `show` with an OFFSET shows all of one",
+            table=Table(message_columns.MESSAGES, found, admin.now()),
+            total=f"{totals.listed(found, 'message', limit)}; `show` with an OFFSET shows all of one",
             nothing=f"{where}: no message; all that was published is collected, or --from is beyond the last one",
         )
     message = admin.message(topic, key, id=message_id, offset=offset)
@@ -132,7 +133,7 @@ def _described(message: MessageInfo, now: datetime) -> Answer:
     return Answer(
         data=message,
         before=[*(f"{name:<{width}}{value}" for name, value in about), ""],
-        table=Table(_columns_messages.STATES, message.states, now),
+        table=Table(message_columns.STATES, message.states, now),
         nothing="no group is registered for this topic: nobody waits for this message",
         lines=[line for each in message.states if each.last_error for line in _error(each.group, each.last_error)],
     )
@@ -223,12 +224,12 @@ def history(
         limit=limit,
     )
     chosen = message_id is not None or outcome is not None or since is not None or until is not None
-    where = _totals.where(topic, group, key)
+    where = totals.where(topic, group, key)
     return Answer(
         data=found,
         summary=f"{where}{_within(first, end)}: {_outcomes(found)}",
-        table=Table(_columns_messages.HISTORY, found, admin.now()),
-        total=_totals.listed(found, "message", limit) + ", the last first",
+        table=Table(message_columns.HISTORY, found, admin.now()),
+        total=totals.listed(found, "message", limit) + ", the last first",
         nothing=f"{where}: {_NONE_SUCH if chosen else _NO_HISTORY}",
     )
 
@@ -241,6 +242,3 @@ def _within(first: datetime | None, end: datetime | None) -> str:
 def _outcomes(found: Sequence[HistoryInfo]) -> str:
     counted = Counter(each.outcome for each in found)
     return ", ".join(f"{count:,} {outcome}" for outcome, count in counted.most_common())
-
-
-VERBS = (show, tail, history)

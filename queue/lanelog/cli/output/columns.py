@@ -9,8 +9,8 @@ from __future__ import annotations
 from lanelog._text import NOTHING, age, plural
 from lanelog.admin import GroupInfo, LaneInfo, MemberInfo, OwnerState
 from lanelog.admin.operate.hung import HUNG, state_of
-from lanelog.cli._cells import count, error, name, seconds, text, time, when, word
-from lanelog.cli._table import Column, Tone
+from lanelog.cli.output.cells import count, error, name, seconds, text, time, when, word
+from lanelog.cli.output.table import Column, Tone
 
 SLOW = 60.0
 """Seconds after which the oldest message gets a colour."""

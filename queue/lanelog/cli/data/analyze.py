@@ -8,10 +8,11 @@ from __future__ import annotations
 import click
 
 from lanelog._text import moment, plural, shown
-from lanelog.cli._archive import need_spark, password_option
-from lanelog.cli._output import Answer
-from lanelog.cli._times import FORMS, moment_of
-from lanelog.cli._verbs import finish, innermost, json_option
+from lanelog.cli.command.options import innermost, json_option
+from lanelog.cli.command.times import FORMS, moment_of
+from lanelog.cli.command.verbs import finish
+from lanelog.cli.data.archive import need_spark, password_option
+from lanelog.cli.output.answer import Answer
 from lanelog.config import ConnectConfig
 
 
@@ -83,6 +84,3 @@ def analyze(
         as_json=as_json,
         config=ConnectConfig.from_url(url) if options.reads_live else None,
     )
-
-
-VERBS = (analyze,)

@@ -12,8 +12,8 @@ from typing import Any
 
 from lanelog._engine.lane.error_text import summary
 from lanelog._text import age, shown
-from lanelog.cli._output import ago, number
-from lanelog.cli._table import Column, Tone
+from lanelog.cli.output.answer import ago, number
+from lanelog.cli.output.table import Column, Tone
 
 ToneOf = Callable[[Any], Tone | None]
 Get = Callable[[Any], Any]

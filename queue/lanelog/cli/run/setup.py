@@ -15,11 +15,12 @@ import click
 from rich.text import Text
 
 from lanelog._text import plural, shown
-from lanelog.cli import _columns_messages
-from lanelog.cli._columns_messages import status_tone
-from lanelog.cli._output import Answer
-from lanelog.cli._table import Table
-from lanelog.cli._verbs import Refused, announce, finish, json_option, reading, rest, url_option
+from lanelog.cli.command.options import json_option, url_option
+from lanelog.cli.command.verbs import Refused, announce, finish, reading, rest
+from lanelog.cli.output import message_columns
+from lanelog.cli.output.answer import Answer
+from lanelog.cli.output.message_columns import status_tone
+from lanelog.cli.output.table import Table
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Finding, Maintained
@@ -86,7 +87,7 @@ def doctor(admin: Admin, *, repair: bool) -> Answer:
     errors = [each.check for each in found if each.status == "error"]
     return Answer(
         data=found,
-        table=Table(_columns_messages.FINDINGS, found),
+        table=Table(message_columns.FINDINGS, found),
         prose=[line for each in found for line in _told(each)],
         alarms=[f"{plural(len(errors), 'error')}: {', '.join(errors)}"] if errors else (),
     )
@@ -180,6 +181,3 @@ def _maintained(done: Maintained) -> Answer:
         ],
         alarms=[f"{shown(topic)}: {shown(error, 1000)}" for topic, error in done.failed.items()],
     )
-
-
-VERBS = (dev_server, migrate, doctor, grants, maintain)

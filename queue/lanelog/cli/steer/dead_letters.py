@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from lanelog._text import age, moment, plural, shown
-from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer, block, name, payload
-from lanelog.cli._table import Table
-from lanelog.cli._times import FORMS, moment_of, told
-from lanelog.cli._verbs import Verbs, changing, limit_option, reading
+from lanelog.cli.command.options import limit_option
+from lanelog.cli.command.times import FORMS, moment_of, told
+from lanelog.cli.command.verbs import Verbs, changing, reading
+from lanelog.cli.output import message_columns, totals
+from lanelog.cli.output.answer import Answer, block, name, payload
+from lanelog.cli.output.table import Table
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -52,15 +53,15 @@ def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason:
             raise ConfigurationError("--reasons counts all of them: leave out --reason")
         return _by_reason(admin, topic, group)
     page = admin.dead_letter_page(topic, group, reason=reason, limit=limit)
-    found, where = page.letters, _totals.where(topic, group)
+    found, where = page.letters, totals.where(topic, group)
     chosen = "" if reason is None else f", with the reason {name(reason, 60)}"
     cut = page.after is not None and len(found) < limit
     none = f"no dead letter of {where}: none was given up, or all are redriven or deleted"
     return Answer(
         data=found,
         summary=f"dead letters of {where}, by key{chosen}",
-        table=Table(_columns_messages.DEAD_LETTERS, found, admin.now()),
-        total=f"{_totals.listed(found, 'dead letter', limit)}; `dlq show` with KEY and OFFSET shows one",
+        table=Table(message_columns.DEAD_LETTERS, found, admin.now()),
+        total=f"{totals.listed(found, 'dead letter', limit)}; `dlq show` with KEY and OFFSET shows one",
         nothing=none if reason is None else f"no dead letter of {where} has this reason: try --reasons",
         left_out=f"only the first {plural(page.looked, 'dead letter')} by key were looked at" if cut else "",
     )
@@ -68,12 +69,12 @@ def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason:
 
 def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
     counted = admin.count_dead_letters(topic, group)
-    found, where = counted.reasons, _totals.where(topic, group)
+    found, where = counted.reasons, totals.where(topic, group)
     more = f"{plural(counted.looked, 'dead letter')} were counted, {len(found):,} reasons are shown: there are more"
     return Answer(
         data=found,
         summary=f"dead letters of {where}, by reason",
-        table=Table(_columns_messages.REASONS, found, admin.now()),
+        table=Table(message_columns.REASONS, found, admin.now()),
         total=f"{plural(sum(each.count for each in found), 'dead letter')} for {plural(len(found), 'reason')}",
         nothing=f"no dead letter of {where}: none was given up, or all are redriven or deleted",
         left_out="" if counted.complete else more,
@@ -269,6 +270,3 @@ def _since(begin: datetime | None) -> str:
 
 def _missing(count: int, group: str) -> list[str]:
     return [f"{plural(count, 'id')} given: no dead letter of {shown(group)} (any more)"] if count else []
-
-
-VERBS = (dlq,)

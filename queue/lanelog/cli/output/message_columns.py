@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from lanelog._text import moment
 from lanelog.admin import MessageState
-from lanelog.cli._cells import count, error, name, seconds, text, time, when, word
-from lanelog.cli._output import payload
-from lanelog.cli._table import Tone
+from lanelog.cli.output.answer import payload
+from lanelog.cli.output.cells import count, error, name, seconds, text, time, when, word
+from lanelog.cli.output.table import Tone
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:

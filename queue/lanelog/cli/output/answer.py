@@ -1,6 +1,6 @@
 """What the commands print: tables for people, plain columns for pipes, JSON for programs.
 
-Owns the form; columns are in `_columns`, their widths in `_table`. Lets no control character of a key, an error or a
+Owns the form; `columns` has the columns, `table` their widths. Lets no control character of a key, an error or a
 payload reach a terminal.
 """
 
@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.text import Text
 
 from lanelog._text import CELL_MAX, NOTHING, shown
-from lanelog.cli._crop import crop
-from lanelog.cli._table import Table, Tone
+from lanelog.cli.output.crop import crop
+from lanelog.cli.output.table import Table, Tone
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from lanelog._text import age, plural
 from lanelog.admin import GroupInfo, LaneInfo, LeaseInfo, MemberInfo, OwnerState, TopicInfo
 from lanelog.admin.operate.hung import HUNG, state_of
-from lanelog.cli._output import name
+from lanelog.cli.output.answer import name
 
 
 class _Lagging(Protocol):

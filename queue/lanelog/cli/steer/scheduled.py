@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._text import shown
-from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer
-from lanelog.cli._table import Table
-from lanelog.cli._verbs import Verbs, changing, limit_option, reading
+from lanelog.cli.command.options import limit_option
+from lanelog.cli.command.verbs import Verbs, changing, reading
+from lanelog.cli.output import message_columns, totals
+from lanelog.cli.output.answer import Answer
+from lanelog.cli.output.table import Table
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ def scheduled() -> None:
 def list_(admin: Admin, *, topic: str, key: str | None, limit: int) -> Answer:
     """List the messages of TOPIC that are not due yet, by key and id."""
     found = admin.scheduled(topic, key, limit)
-    where = _totals.where(topic, None, key)
+    where = totals.where(topic, None, key)
     return Answer(
         data=found,
         summary=f"{where}: messages that are not due yet, by key",
-        table=Table(_columns_messages.SCHEDULED, found, admin.now()),
-        total=_totals.listed(found, "message", limit),
+        table=Table(message_columns.SCHEDULED, found, admin.now()),
+        total=totals.listed(found, "message", limit),
         nothing=f"{where}: no message waits for its time; those that were due are in the log",
     )
 
@@ -57,6 +58,3 @@ def cancel(admin: Admin, *, topic: str, key: str, id: str, dry_run: bool) -> Ans
         )
     text = f"{'would cancel' if dry_run else 'cancelled'} {shown(id)} of {shown(topic)}, lane {shown(key)}"
     return Answer(data={"topic": topic, "key": key, "id": id, "dry_run": dry_run}, lines=[text])
-
-
-VERBS = (scheduled,)

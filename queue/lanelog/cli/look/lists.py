@@ -1,6 +1,7 @@
 """The verbs that look: topics, groups, members, lanes, lag, offsets, leases, audit.
 
-Owns which values they ask for, and the lines above and below the table; the columns are in `_columns`. Changes nothing.
+Owns which values they ask for, and the lines above and below the table; `output.columns` has the columns. Changes
+nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import click
 from lanelog._places import GroupTopic
 from lanelog._text import shown
 from lanelog.admin.operate.hung import where_handlers_stand
-from lanelog.cli import _columns, _totals
-from lanelog.cli._bounds import Measured, alarms, bounding_letters, measured, monitored
-from lanelog.cli._output import Answer, ago
-from lanelog.cli._pattern import TOPICS_MAX, groups_of, topics_of
-from lanelog.cli._table import Table
-from lanelog.cli._verbs import limit_option, reading
+from lanelog.cli.command.bounds import Measured, alarms, bounding_letters, measured, monitored
+from lanelog.cli.command.options import limit_option
+from lanelog.cli.command.pattern import TOPICS_MAX, groups_of, topics_of
+from lanelog.cli.command.verbs import reading
+from lanelog.cli.output import columns, totals
+from lanelog.cli.output.answer import Answer, ago
+from lanelog.cli.output.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +39,9 @@ def topics(admin: Admin, *, topic: str | None, limit: int) -> Answer:
     found = admin.topics(limit)
     return Answer(
         data=found,
-        summary=_totals.topics(found),
-        table=Table(_columns.TOPICS, found, admin.now()),
-        total=_totals.messages(found, limit),
+        summary=totals.topics(found),
+        table=Table(columns.TOPICS, found, admin.now()),
+        total=totals.messages(found, limit),
         nothing="no topic: a topic is there once something is published to it, or a group subscribes",
     )
 
@@ -71,10 +73,10 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     found = named.found
     return Answer(
         data=found,
-        summary=_totals.groups(found),
-        table=Table(_columns.GROUPS, found, admin.now()),
-        total=_totals.lag(found),
-        nothing=_totals.no_groups(topic),
+        summary=totals.groups(found),
+        table=Table(columns.GROUPS, found, admin.now()),
+        total=totals.lag(found),
+        nothing=totals.no_groups(topic),
         alarms=alarms(measured(found), max_lag, max_age, left_out=named.left_out),
         left_out="" if bounded else named.left_out,
     )
@@ -94,16 +96,16 @@ def members(admin: Admin, *, topic: str | None, group: str | None, stacks: bool,
     pool_size to set.
     """
     found = admin.members(topic, group, limit=limit)
-    waits = (_columns.POOL_WAITS,) if any(map(_columns.pool_waits_of, found)) else ()
-    finders = (_columns.FOUND_DEAD,) if any(each.found_dead_by for each in found) else ()
-    quiet = (_columns.NONE_ENDED,) if any(_columns.quiet_of(each) is not None for each in found) else ()
-    where = "all groups" if topic is None else _totals.where(topic, group)
-    columns = (*(_columns.OF_ALL if topic is None else ()), *_columns.MEMBERS, *quiet, *waits, *finders)
+    waits = (columns.POOL_WAITS,) if any(map(columns.pool_waits_of, found)) else ()
+    finders = (columns.FOUND_DEAD,) if any(each.found_dead_by for each in found) else ()
+    quiet = (columns.NONE_ENDED,) if any(columns.quiet_of(each) is not None for each in found) else ()
+    where = "all groups" if topic is None else totals.where(topic, group)
+    every = (*(columns.OF_ALL if topic is None else ()), *columns.MEMBERS, *quiet, *waits, *finders)
     return Answer(
         data=found,
-        summary=f"{where}: {_totals.members(found)}",
-        table=Table(columns, found, admin.now()),
-        total=_totals.lanes_of_members(found, limit),
+        summary=f"{where}: {totals.members(found)}",
+        table=Table(every, found, admin.now()),
+        total=totals.lanes_of_members(found, limit),
         nothing=f"{where}: no member; nobody has subscribed, or its heartbeat is forgotten",
         lines=_stacks(found) if stacks else (),
     )
@@ -114,7 +116,7 @@ def _stacks(found: Sequence[MemberInfo]) -> list[str]:
     lines: list[str] = []
     for each in found:
         if each.workload is not None and each.workload.handlers:
-            lines += ["", f"{shown(each.name)} of {_totals.where(each.topic, each.group)}:"]
+            lines += ["", f"{shown(each.name)} of {totals.where(each.topic, each.group)}:"]
             lines += [f"  {line}" for line in where_handlers_stand(each.workload.handlers)]
     return lines or ["", "no handler has run for 10 s"]
 
@@ -160,12 +162,12 @@ def lanes(
         # To find the lane with the oldest message, not all lanes are compared. The age of the group is exact, or says
         # that it is not.
         places += [each._replace(lag=0) for each in measured(admin.lag(topic, group))]
-    where = _totals.where(topic, group)
+    where = totals.where(topic, group)
     return Answer(
         data=found,
-        summary=f"{where}: {_totals.lanes(found)}",
-        table=Table(_columns.LANES, found, admin.now()),
-        total=_totals.lag_of_lanes(found, limit),
+        summary=f"{where}: {totals.lanes(found)}",
+        table=Table(columns.LANES, found, admin.now()),
+        total=totals.lag_of_lanes(found, limit),
         nothing=f"{where}: no lane; nothing is published to this topic yet, or all of it is collected",
         alarms=alarms(places, max_lag, max_age),
     )
@@ -204,10 +206,10 @@ def lag(
         left_out = left_out or unseen
     return Answer(
         data=found,
-        summary=_totals.groups(found),
-        table=Table(_columns.LAG, found, admin.now()),
-        total=_totals.lag(found),
-        nothing=_totals.no_groups(topic),
+        summary=totals.groups(found),
+        table=Table(columns.LAG, found, admin.now()),
+        total=totals.lag(found),
+        nothing=totals.no_groups(topic),
         alarms=alarms(
             measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters, left_out=left_out
         ),
@@ -260,12 +262,12 @@ def _dying(
 def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, limit: int) -> Answer:
     """List where the groups are in the lanes of TOPIC."""
     found = admin.offsets(topic, group, key, limit)
-    where = _totals.where(topic, group, key)
+    where = totals.where(topic, group, key)
     return Answer(
         data=found,
         summary=f"{where}: acked through, published through, and what is between them",
-        table=Table(_columns.OFFSETS, found, admin.now()),
-        total=_totals.lag_of_lanes(found, limit, "row"),
+        table=Table(columns.OFFSETS, found, admin.now()),
+        total=totals.lag_of_lanes(found, limit, "row"),
         nothing=f"{where}: no place to show; the topic has no lane yet, or no group that reads it",
     )
 
@@ -281,9 +283,9 @@ def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, l
     found = admin.leases(topic, group, stale=stale, limit=limit)
     return Answer(
         data=found,
-        summary=_totals.leases(found),
-        table=Table(_columns.LEASES, found, admin.now()),
-        total=_totals.listed(found, "lease", limit),
+        summary=totals.leases(found),
+        table=Table(columns.LEASES, found, admin.now()),
+        total=totals.listed(found, "lease", limit),
         nothing="no stale lease: every owner is alive" if stale else "no lease: nobody has taken a lane yet",
     )
 
@@ -297,10 +299,7 @@ def audit(admin: Admin, *, topic: str | None, limit: int) -> Answer:
     found = admin.audit(topic, limit=limit)
     return Answer(
         data=found,
-        table=Table(_columns.AUDIT, found, admin.now()),
-        total=_totals.listed(found, "change", limit) + ", the last first",
+        table=Table(columns.AUDIT, found, admin.now()),
+        total=totals.listed(found, "change", limit) + ", the last first",
         nothing="nobody has changed anything with the verbs of administration, or not within the last year",
     )
-
-
-VERBS = (topics, groups, members, lanes, lag, offsets, leases, audit)

@@ -11,10 +11,11 @@ import click
 
 from lanelog._events import EVENTS, Event
 from lanelog._text import plural
-from lanelog.cli._columns_messages import EVENTS_LISTED
-from lanelog.cli._output import Answer
-from lanelog.cli._table import Table
-from lanelog.cli._verbs import all_option, finish, json_option, wide_option
+from lanelog.cli.command.options import all_option, json_option, wide_option
+from lanelog.cli.command.verbs import finish
+from lanelog.cli.output.answer import Answer
+from lanelog.cli.output.message_columns import EVENTS_LISTED
+from lanelog.cli.output.table import Table
 from lanelog.errors import ConfigurationError
 
 _ABOUT = """# Events
@@ -78,6 +79,3 @@ def page() -> str:
             lines.append(f"| `{event.name}` | {event.level} | {event.says} | {fields} |")
         parts.append("\n".join([*lines, ""]))
     return "\n".join(parts)
-
-
-VERBS = (events,)

@@ -12,23 +12,12 @@ import click
 
 from lanelog._codec import utf8
 from lanelog._text import moment, plural, shown
-from lanelog.cli import _columns_messages, _totals
-from lanelog.cli._output import Answer
-from lanelog.cli._publish import metadata_of
-from lanelog.cli._table import Table
-from lanelog.cli._times import FORMS, moment_of
-from lanelog.cli._verbs import (
-    Verbs,
-    changing,
-    finish,
-    json_option,
-    limit_option,
-    login,
-    reading,
-    steering,
-    url_option,
-    words,
-)
+from lanelog.cli.command.options import json_option, limit_option, metadata_of, url_option, words
+from lanelog.cli.command.times import FORMS, moment_of
+from lanelog.cli.command.verbs import Verbs, changing, finish, login, reading, steering
+from lanelog.cli.output import message_columns, totals
+from lanelog.cli.output.answer import Answer
+from lanelog.cli.output.table import Table
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin
@@ -51,9 +40,9 @@ def list_(admin: Admin, *, limit: int) -> Answer:
     return Answer(
         data=found,
         summary=plural(len(found), "schedule") + (f": {paused:,} paused" if paused else ""),
-        table=Table(_columns_messages.SCHEDULES, found, admin.now()),
+        table=Table(message_columns.SCHEDULES, found, admin.now()),
         total=f"{plural(sum(each.fired for each in found), 'message')} published by "
-        f"{_totals.listed(found, 'schedule', limit)}",
+        f"{totals.listed(found, 'schedule', limit)}",
         nothing="no schedule: `lanelog schedule add` declares one, and so does client.schedule",
     )
 
@@ -184,7 +173,4 @@ def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: 
     """Show when EXPRESSION would fire, in its zone and in UTC. Nothing is declared."""
     begin = moment_of("--after", after)
     found = admin.preview_schedule(expression, timezone=timezone, count=count, after=begin)
-    return Answer(data=found, table=Table(_columns_messages.PREVIEW, found))
-
-
-VERBS = (schedule,)
+    return Answer(data=found, table=Table(message_columns.PREVIEW, found))

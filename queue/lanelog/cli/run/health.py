@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from lanelog._text import shown
-from lanelog.cli._verbs import ALARM
+from lanelog.cli.command.verbs import ALARM
 
 _PATIENCE: Final = 5.0
 """Seconds until an answer must be there."""
@@ -59,6 +59,3 @@ def _asked(url: str) -> list[str]:
         return [shown(line, len(line)) for line in text.splitlines()] or [str(error)]
     except (OSError, HTTPException, ValueError) as error:
         return [f"no answer: {shown(str(getattr(error, 'reason', error)), _LONGEST)}"]
-
-
-VERBS = (health,)

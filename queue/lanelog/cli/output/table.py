@@ -1,6 +1,6 @@
 """One renderer for all tables: which columns have room, how wide each is, what is cropped and what is coloured.
 
-Owns the arithmetic of widths. Knows no column by name (`_columns` does), and prints nothing.
+Owns the arithmetic of widths. Knows no column by name (`columns` does), and prints nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from lanelog._text import NOTHING
-from lanelog.cli._crop import crop, cropped, padded
+from lanelog.cli.output.crop import crop, cropped, padded
 
 _GAP: Final = 2
 """Blanks between two columns."""

@@ -13,11 +13,12 @@ import click
 
 from lanelog._extras import install
 from lanelog._text import plural, shown
-from lanelog.cli import _columns_messages
-from lanelog.cli._output import Answer
-from lanelog.cli._table import Table
-from lanelog.cli._times import FORMS, moment_of
-from lanelog.cli._verbs import Refused, Unfinished, finish, json_option, url_option
+from lanelog.cli.command.options import json_option, url_option
+from lanelog.cli.command.times import FORMS, moment_of
+from lanelog.cli.command.verbs import Refused, Unfinished, finish
+from lanelog.cli.output import message_columns
+from lanelog.cli.output.answer import Answer
+from lanelog.cli.output.table import Table
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 
@@ -138,9 +139,4 @@ def _replayed(done: Replayed) -> Answer:
     else:
         text = f"replay {shown(done.name)}: published {plural(done.published, 'message')}"
         text += f", {done.duplicates} were there already" if done.duplicates else ""
-    return Answer(
-        data=done, before=[text], table=Table(_columns_messages.REPLAYED, done.topics) if done.topics else None
-    )
-
-
-VERBS = (archive, replay)
+    return Answer(data=done, before=[text], table=Table(message_columns.REPLAYED, done.topics) if done.topics else None)

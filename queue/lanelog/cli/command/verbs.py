@@ -11,19 +11,20 @@ import functools
 import getpass
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from attrs import evolve
 
 from lanelog._text import shown
-from lanelog.cli._bounds import BOUNDS
-from lanelog.cli._examples import give_examples
-from lanelog.cli._names import give_types
-from lanelog.cli._output import Answer, print_answer
+from lanelog.cli.command.bounds import BOUNDS
+from lanelog.cli.command.examples import give_examples
+from lanelog.cli.command.names import give_types
+from lanelog.cli.command.options import ANY_URL, all_option, json_option, url_option, why_option, wide_option
+from lanelog.cli.output.answer import Answer, print_answer
 from lanelog.errors import LanelogError
 from lanelog_command import early
 
@@ -32,39 +33,12 @@ if TYPE_CHECKING:
     from lanelog.client import Client
     from lanelog.config import ConnectConfig
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 ALARM: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
 
 _PATIENCE: Final = 3.0
 """Seconds after which --watch says that the database does not answer."""
-
-_URL: Final = "lanelog.cli.url"
-
-
-def innermost(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Return the URL that was given last: before the verb, or behind it."""
-    if value is not None:
-        ctx.meta[_URL] = value
-    found: str | None = ctx.meta.get(_URL)
-    return found
-
-
-_ANY_URL: Final[dict[str, Any]] = {
-    "metavar": "URL",
-    "help": "mysql://user:password@host:3306/database; default: LANELOG_URL.",
-    "callback": innermost,
-}
-url_option = click.option("--url", **_ANY_URL)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-all_option = click.option("--all", "whole", is_flag=True, help="Show all rows, however low the terminal is.")
-wide_option = click.option("--wide", is_flag=True, help="Show all columns and all rows, and crop nothing.")
-why_option = click.option("--why", default="", metavar="TEXT", help="Why; `lanelog audit` shows it.")
-limit_option = click.option(
-    "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
-)
 
 
 class Refused(click.ClickException):
@@ -85,29 +59,29 @@ class Unfinished(Refused):
 class Verbs(click.Group):
     """A group of commands that prints every refusal as one line, click's own refusals too."""
 
-    sections: Mapping[str, Mapping[str, str]] = {}
-    """Verbs by purpose, each with one line. Verbs in no section come last."""
-    rooms: Mapping[str, Sequence[str]] = {}
-    """Modules of this package, each with its verbs. A module is imported when one of its verbs is asked for."""
+    sections: Mapping[str, Mapping[str, tuple[str, str]]] = {}
+    """Verbs by purpose: the module of each, below `lanelog.cli`, and one line. The module is imported when its verb is
+    asked for. Empty: the commands are those that were added."""
     draining: Collection[str] = ()
     """Verbs that end in order at a SIGTERM of before they ran. It ends all others as it ends any program."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.params.append(click.Option(["--url"], expose_value=False, **_ANY_URL))
+        self.params.append(click.Option(["--url"], expose_value=False, **ANY_URL))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs, in order."""
-        return sorted({*super().list_commands(ctx), *(name for names in self.rooms.values() for name in names)})
+        return sorted({*super().list_commands(ctx), *(name for verbs in self.sections.values() for name in verbs)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a verb, and import its module if it is not there yet."""
-        for room, names in self.rooms.items():
-            if cmd_name in names and cmd_name not in self.commands:
-                for verb in import_module(f"lanelog.cli.{room}").VERBS:
-                    give_types(verb)
-                    give_examples(verb, verb.name or "")
-                    self.add_command(verb)
+        for verbs in self.sections.values():
+            if cmd_name in verbs and cmd_name not in self.commands:
+                module, _ = verbs[cmd_name]
+                verb: click.Command = getattr(import_module(f"lanelog.cli.{module}"), cmd_name.replace("-", "_"))
+                give_types(verb)
+                give_examples(verb, cmd_name)
+                self.add_command(verb)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
@@ -151,16 +125,11 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the commands section by section."""
-        names = self.list_commands(ctx)
-        room = formatter.width - 6 - max(map(len, names), default=0)
-        verbs = {name: self.get_command(ctx, name) for name in names}
-        left = {name: verb.get_short_help_str(room) for name, verb in verbs.items() if verb is not None}
-        for title, lines in self.sections.items():
+        if not self.sections:
+            super().format_commands(ctx, formatter)
+        for title, verbs in self.sections.items():
             with formatter.section(title):
-                formatter.write_dl([(name, line) for name, line in lines.items() if left.pop(name, None) is not None])
-        if left:
-            with formatter.section("Commands"):
-                formatter.write_dl(list(left.items()))
+                formatter.write_dl([(name, line) for name, (_, line) in verbs.items()])
 
 
 @contextmanager
@@ -200,9 +169,9 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
         with connect(url) as client:
             look = functools.partial(_of, client, function, client.admin, **params)
             if watch:
-                from lanelog.cli import _watch
+                from lanelog.cli.output.watch import watch as watch_it
 
-                _watch.watch(look, interval, as_json=as_json, wide=wide, rest=rest)
+                watch_it(look, interval, as_json=as_json, wide=wide, rest=rest)
             else:
                 finish(look(), as_json=as_json, wide=wide, whole=whole)
 
@@ -270,25 +239,6 @@ def _changing(function: Callable[..., Answer], flag: str, *, why: bool) -> Calla
         finish(answer, as_json=as_json, note=f"nothing was changed: {how}" if dry_run else None)
 
     return url_option(json_option(why_option(verb) if why else verb))
-
-
-def words(*, required: bool = False, help: str) -> Callable[[F], F]:  # noqa: A002 - as click calls it
-    """Add --why to a verb that keeps the operator's words itself, as its `reason`. --reason selects dead letters."""
-    given: dict[str, Any] = {"required": True} if required else {"default": ""}
-
-    def add(function: F) -> F:
-        function = click.option(
-            "--reason", "refused", hidden=True, is_eager=True, expose_value=False, callback=_not_reason
-        )(function)
-        return click.option("--why", "reason", metavar="TEXT", help=help, **given)(function)
-
-    return add
-
-
-def _not_reason(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-    """Refuse the spelling of before: a script that has it must not pause or skip without its words."""
-    if value is not None:
-        raise click.UsageError("--reason selects dead letters: say why with --why", ctx)
 
 
 def login() -> str:

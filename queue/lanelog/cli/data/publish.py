@@ -17,9 +17,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from lanelog._codec import utf8
 from lanelog._text import plural, shown
-from lanelog.cli._output import Answer
-from lanelog.cli._times import FORMS, moment_of, told
-from lanelog.cli._verbs import Unfinished, finish, json_option, url_option
+from lanelog.cli.command.options import json_option, metadata_of, url_option
+from lanelog.cli.command.times import FORMS, moment_of, told
+from lanelog.cli.command.verbs import Unfinished, finish
+from lanelog.cli.output.answer import Answer
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -103,17 +104,6 @@ def _placed(receipt: Receipt) -> str:
     return f"{shown(receipt.id)} is there already, at {place}" if receipt.offset else f"there already: {place}"
 
 
-def metadata_of(pairs: tuple[str, ...]) -> dict[str, str] | None:
-    """Return the metadata that --metadata gave. Raises ConfigurationError."""
-    found = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name or name in found:
-            raise ConfigurationError(f"--metadata {pair!r}: write NAME=VALUE, each name once")
-        found[name] = value
-    return found or None
-
-
 def _lines(client: Client, topic: str, model: Outgoing, file: IO[bytes]) -> dict[str, int | None]:
     """Publish the lines as `model` says. Return their number, and the offsets of the first and the last one."""
     count, first, last = 0, None, None
@@ -160,6 +150,3 @@ def _progress(file: IO[bytes]) -> Progress:
     console = Console(stderr=True)
     columns = [DownloadColumn(), *([BarColumn(), TimeRemainingColumn()] if _size(file) else [])]
     return Progress(TextColumn("{task.description}"), *columns, console=console, disable=not console.is_terminal)
-
-
-VERBS = (publish,)
