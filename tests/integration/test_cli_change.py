@@ -289,6 +289,6 @@ def test_maintain_that_failed_for_a_topic_is_an_alarm(
 
     monkeypatch.setattr("lanelog.cli.run.setup.rest", rest)
     # The handler would stay for other tests.
-    monkeypatch.setattr("lanelog.cli.run.setup.signal.signal", lambda *_: None)
+    monkeypatch.setattr("lanelog.cli.command.verbs.signal.signal", lambda *_: None)
     assert command("maintain", "--interval", "5").stdout.count("deleted 3 messages") == 2
     assert turns == [5.0, 5.0]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import re
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -15,33 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem
 
+from lanelog.cli.command.values import Offset, Type
+
 if TYPE_CHECKING:
     from lanelog.admin import Admin
 
-    _Type = click.ParamType[Any]
-else:
-    _Type = click.ParamType  # which older versions of click cannot subscript
-
 PATIENCE: Final = 1.5
 """Seconds after which a completion gives up, and is empty."""
-_THOUSANDS: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 
 Names = Callable[["Admin", dict[str, Any], str], list[str]]
 
 
-class Offset(_Type):
-    """An offset as tables show it, with or without separators between thousands."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Convert as click's integer does."""
-        if isinstance(value, str) and _THOUSANDS.fullmatch(value):
-            value = value.replace(",", "")
-        return int(click.INT.convert(value, param, ctx))
-
-
-class Name(_Type):
+class Name(Type):
     """A text whose possible values the database knows."""
 
     name = "text"
@@ -113,7 +97,7 @@ def _keys(admin: Admin, given: dict[str, Any], beginning: str) -> list[str]:
     return admin.key_names(given["topic"], beginning)
 
 
-TYPES: Final[dict[str, _Type]] = {
+TYPES: Final[dict[str, Type]] = {
     "topic": Name(_topics),
     "topics": Name(_topics),
     "to_topic": Name(_topics),

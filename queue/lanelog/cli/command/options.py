@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from lanelog.cli.command.values import Time
 from lanelog.errors import ConfigurationError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,9 +36,29 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 all_option = click.option("--all", "whole", is_flag=True, help="Show all rows, however low the terminal is.")
 wide_option = click.option("--wide", is_flag=True, help="Show all columns and all rows, and crop nothing.")
 why_option = click.option("--why", default="", metavar="TEXT", help="Why; `lanelog audit` shows it.")
+key_option = click.option("--key", help="Only this lane.")
+metadata_option = click.option(
+    "--metadata", "pairs", multiple=True, metavar="NAME=VALUE", help="Of each message; may be repeated."
+)
 limit_option = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
 )
+
+
+def arguments(*names: str) -> Callable[[F], F]:
+    """Add arguments, in this order. One whose name stands in brackets may be left out."""
+
+    def add(function: F) -> F:
+        for name in reversed(names):
+            function = click.argument(name.strip("[]"), required=not name.startswith("["))(function)
+        return function
+
+    return add
+
+
+def time_option(name: str, help: str) -> Callable[[F], F]:  # noqa: A002 - as click calls it
+    """Add an option that is a time."""
+    return click.option(name, type=Time(), metavar="TIME", help=help)
 
 
 def words(*, required: bool = False, help: str) -> Callable[[F], F]:  # noqa: A002 - as click calls it

@@ -59,16 +59,6 @@ def _from_now(distance: re.Match[str]) -> datetime:
     return now - by if sign == "-" else now + by
 
 
-def moment_of(option: str, text: str | None) -> datetime | None:
-    """Return the time that an option names, if it was given. Raises ConfigurationError for a text that is no time."""
-    if text is None:
-        return None
-    found = instant(text)
-    if found is None:
-        raise ConfigurationError(f"{option} {text!r} is no time: write {FORMS}")
-    return found
-
-
 def told(value: datetime) -> str:
     """Return a time in UTC, and in the terminal's zone where that is another: who wrote `-1h` sees what it means."""
     local = value.astimezone()

@@ -9,16 +9,19 @@ from __future__ import annotations
 import difflib
 import functools
 import getpass
+import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from attrs import evolve
 
+from lanelog._extras import install
 from lanelog._text import shown
 from lanelog.cli.command.bounds import BOUNDS
 from lanelog.cli.command.examples import give_examples
@@ -271,6 +274,21 @@ def finish(
         click.echo(alarm, err=True)
     if answer.alarms:
         raise SystemExit(ALARM)
+
+
+def need(extra: str, *modules: str, also: str = "") -> None:
+    """Refuse if a module is not installed, and say which extra brings it, and what it needs besides."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise Refused(f"this verb needs {' and '.join(missing)}: {install(extra)}{also}")
+
+
+@contextmanager
+def until_ended() -> Iterator[None]:
+    """Let Ctrl-C or SIGTERM end the block, and nothing more: for what goes on until then."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        yield
 
 
 def rest(seconds: float) -> None:

@@ -5,11 +5,13 @@ Owns its options and its answer. `lanelog.spark` does the work, and is imported 
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from lanelog._text import moment, plural, shown
-from lanelog.cli.command.options import innermost, json_option
-from lanelog.cli.command.times import FORMS, moment_of
+from lanelog.cli.command.options import innermost, json_option, time_option
+from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import finish
 from lanelog.cli.data.archive import need_spark, password_option
 from lanelog.cli.output.answer import Answer
@@ -30,13 +32,12 @@ from lanelog.config import ConnectConfig
 @click.option("--output", required=True, metavar="DIR", help="Where the tables and report.html go.")
 @click.option(
     "--format",
-    "form",
     type=click.Choice(["parquet", "csv"]),
     default="parquet",
     show_default=True,
     help="Of the tables.",
 )
-@click.option("--until", metavar="TIME", help=f"Leave out what is newer than {FORMS}.")
+@time_option("--until", f"Leave out what is newer than {FORMS}.")
 @click.option(
     "--stalled-after",
     type=click.FloatRange(0, min_open=True),
@@ -46,41 +47,18 @@ from lanelog.config import ConnectConfig
     help="Seconds without progress after which a lane stalls.",
 )
 @json_option
-def analyze(
-    *,
-    path: str | None,
-    url: str | None,
-    password_env: str | None,
-    no_live: bool,
-    topics: str,
-    output: str,
-    form: str,
-    until: str | None,
-    stalled_after: float,
-    as_json: bool,
-) -> None:
+def analyze(*, url: str | None, no_live: bool, topics: str, as_json: bool, **options: Any) -> None:
     """Analyse archive and live log on Spark: tables, and an HTML report. No message is counted twice."""
     need_spark("matplotlib", "jinja2")
     from lanelog.spark.analyze import AnalyzeOptions, run
 
-    cutoff = moment_of("--until", until)
-    options = AnalyzeOptions(
-        output=output,
-        path=path,
-        url=url,
-        password_env=password_env,
-        live=not no_live,
-        topics=tuple(filter(None, topics.split(","))),
-        until=cutoff,
-        stalled_after=stalled_after,
-        format=form,
-    )
-    done = run(options)
+    chosen = AnalyzeOptions(url=url, live=not no_live, topics=tuple(filter(None, topics.split(","))), **options)
+    done = run(chosen)
     counted = (
         f"{plural(done.messages, 'message')} in {plural(done.lanes, 'lane')} of {plural(len(done.topics), 'topic')}"
     )
     finish(
         Answer(data=done, lines=[f"{counted}, up to {moment(done.cutoff)}", f"report: {shown(done.report, 1000)}"]),
         as_json=as_json,
-        config=ConnectConfig.from_url(url) if options.reads_live else None,
+        config=ConnectConfig.from_url(url) if chosen.reads_live else None,
     )

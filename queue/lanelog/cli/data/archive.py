@@ -6,16 +6,14 @@ Owns their options and their answers. `lanelog.spark` does the work, and is impo
 from __future__ import annotations
 
 import logging
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lanelog._extras import install
 from lanelog._text import plural, shown
-from lanelog.cli.command.options import json_option, url_option
-from lanelog.cli.command.times import FORMS, moment_of
-from lanelog.cli.command.verbs import Refused, Unfinished, finish
+from lanelog.cli.command.options import json_option, time_option, url_option
+from lanelog.cli.command.times import FORMS
+from lanelog.cli.command.verbs import Unfinished, finish, need
 from lanelog.cli.output import message_columns
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
@@ -35,12 +33,8 @@ password_option = click.option(
 
 def need_spark(*others: str) -> None:
     """Refuse if Spark, or another module that the verb needs, is not installed."""
-    missing = [name for name in (*_NEEDED, *others) if find_spec(name) is None]
-    if missing:
-        raise Refused(
-            f"this verb needs {' and '.join(missing)}: {install('spark')}, and Java 17 or newer "
-            "(on Debian and Ubuntu: apt-get install openjdk-17-jre-headless)"
-        )
+    java = ", and Java 17 or newer (on Debian and Ubuntu: apt-get install openjdk-17-jre-headless)"
+    need("spark", *_NEEDED, *others, also=java)
 
 
 @click.command()
@@ -103,8 +97,8 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
 @click.option("--to", metavar="TOPIC", help="Where they go. Default: back to where they were.")
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only of this key; may be repeated.")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Only of this id; may be repeated.")
-@click.option("--since", metavar="TIME", help=f"Written then or later, such as {FORMS}.")
-@click.option("--until", metavar="TIME", help="Written before.")
+@time_option("--since", f"Written then or later, such as {FORMS}.")
+@time_option("--until", "Written before.")
 @click.option("--dead-letters-of", metavar="GROUP", help="This group's dead letters, for it alone.")
 @click.option("--target-group", metavar="GROUP", help="For this group alone; the others pass them by.")
 @click.option("--all-groups", is_flag=True, help="Dead letters for every group.")
@@ -116,7 +110,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
 @password_option
 @json_option
 @url_option
-def replay(*, path: str, since: str | None, until: str | None, as_json: bool, **options: Any) -> None:
+def replay(*, path: str, as_json: bool, **options: Any) -> None:
     """Publish messages of an archive again, those of each key in their order.
 
     May be stopped or killed at any time. The same command goes on where it was; once it is done, it does nothing.
@@ -124,7 +118,7 @@ def replay(*, path: str, since: str | None, until: str | None, as_json: bool, **
     need_spark()
     from lanelog.spark.replay import replay as run
 
-    done = run(path, since=moment_of("--since", since), until=moment_of("--until", until), **options)
+    done = run(path, **options)
     note = "nothing was published: leave --dry-run out" if done.dry_run else None
     finish(_replayed(done), as_json=as_json, note=note, config=ConnectConfig.from_url(options["url"]))
 

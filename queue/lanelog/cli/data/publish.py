@@ -17,14 +17,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from lanelog._codec import utf8
 from lanelog._text import plural, shown
-from lanelog.cli.command.options import json_option, metadata_of, url_option
-from lanelog.cli.command.times import FORMS, moment_of, told
+from lanelog.cli.command.options import arguments, json_option, metadata_of, metadata_option, time_option, url_option
+from lanelog.cli.command.times import FORMS, told
 from lanelog.cli.command.verbs import Unfinished, finish
 from lanelog.cli.output.answer import Answer
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from lanelog import Client, Outgoing, Receipt
 
@@ -32,16 +33,14 @@ _BATCH, _CHUNK = 1000, 1024 * 1024
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("key", required=False)
-@click.argument("message", required=False)
+@arguments("topic", "[key]", "[message]")
 @click.option("--no-key", is_flag=True, help="It needs no order: leave KEY out, and it goes to an open lane.")
 @click.option("--file", "file", type=click.File("rb"), help="One message a line; `-`: standard input.")
 @click.option("--id", "message_id", metavar="ID", help="Makes MESSAGE idempotent: a second time it is a duplicate.")
 @click.option("--delay", type=float, metavar="S", help="Deliver in S seconds, and not at once.")
-@click.option("--deliver-at", metavar="TIME", help=f"Deliver at a time such as {FORMS[:-3]}+1h.")
+@time_option("--deliver-at", f"Deliver at a time such as {FORMS[:-3]}+1h.")
 @click.option("--ttl", type=float, metavar="S", help="Deliver within S seconds, or not at all.")
-@click.option("--metadata", "pairs", multiple=True, metavar="NAME=VALUE", help="Of each message; may be repeated.")
+@metadata_option
 @json_option
 @url_option
 def publish(
@@ -53,7 +52,7 @@ def publish(
     file: IO[bytes] | None,
     message_id: str | None,
     delay: float | None,
-    deliver_at: str | None,
+    deliver_at: datetime | None,
     ttl: float | None,
     pairs: tuple[str, ...],
     as_json: bool,
@@ -80,8 +79,7 @@ def publish(
         file = sys.stdin.buffer
     if message is None and message_id is not None:
         raise ConfigurationError("--id is for one MESSAGE: the lines of a file would all be the same one")
-    at = moment_of("--deliver-at", deliver_at)
-    model = lanelog.Outgoing(key, b"", None, metadata, delay, at, ttl)
+    model = lanelog.Outgoing(key, b"", None, metadata, delay, deliver_at, ttl)
     with lanelog.connect(url) as client:
         if file is not None:
             found = _lines(client, topic, model, file)
@@ -92,8 +90,8 @@ def publish(
         assert message is not None  # noqa: S101 - for the type checker
         (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
     text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
-    if at is not None and not receipt.offset and not receipt.duplicate:
-        text += f": {told(at)}"
+    if deliver_at is not None and not receipt.offset and not receipt.duplicate:
+        text += f": {told(deliver_at)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json, config=client.config)
 
 

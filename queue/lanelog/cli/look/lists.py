@@ -14,7 +14,7 @@ from lanelog._places import GroupTopic
 from lanelog._text import shown
 from lanelog.admin.operate.hung import where_handlers_stand
 from lanelog.cli.command.bounds import Measured, alarms, bounding_letters, measured, monitored
-from lanelog.cli.command.options import limit_option
+from lanelog.cli.command.options import arguments, key_option, limit_option
 from lanelog.cli.command.pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli.command.verbs import reading
 from lanelog.cli.output import columns, totals
@@ -83,8 +83,7 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
 
 
 @click.command()
-@click.argument("topic", required=False)
-@click.argument("group", required=False)
+@arguments("[topic]", "[group]")
 @click.option("--stacks", is_flag=True, help="Show below where handlers stand that have run for 10 s.")
 @limit_option
 @reading
@@ -122,8 +121,7 @@ def _stacks(found: Sequence[MemberInfo]) -> list[str]:
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
+@arguments("topic", "group")
 @click.option(
     "--by",
     "order_by",
@@ -174,8 +172,7 @@ def lanes(
 
 
 @click.command()
-@click.argument("topic", required=False)
-@click.argument("group", required=False)
+@arguments("[topic]", "[group]")
 @click.option("--sql", is_flag=True, help="Print a SQL statement instead: its one number is GROUP's lag on TOPIC.")
 @bounding_letters
 @monitored
@@ -254,9 +251,8 @@ def _dying(
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group", required=False)
-@click.option("--key", help="Only this lane.")
+@arguments("topic", "[group]")
+@key_option
 @limit_option
 @reading
 def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, limit: int) -> Answer:
@@ -273,8 +269,7 @@ def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, lim
 
 
 @click.command()
-@click.argument("topic", required=False)
-@click.argument("group", required=False)
+@arguments("[topic]", "[group]")
 @click.option("--stale", is_flag=True, help="Only those in the name of an owner that is dead, expired or gone.")
 @limit_option
 @reading

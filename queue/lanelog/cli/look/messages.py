@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lanelog._text import moment, plural, shown
 from lanelog.admin.read.history import OUTCOMES
-from lanelog.cli.command.options import json_option, limit_option, url_option
-from lanelog.cli.command.times import FORMS, moment_of, told
+from lanelog.cli.command.options import arguments, json_option, limit_option, time_option, url_option
+from lanelog.cli.command.times import FORMS, told
 from lanelog.cli.command.verbs import announce, reading
 from lanelog.cli.output import message_columns, totals
 from lanelog.cli.output.answer import Answer, ago, block, payload, to_json
@@ -38,8 +38,7 @@ _NONE_SUCH = "no message that left like this; without options all are listed tha
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("key", required=False)
+@arguments("topic", "[key]")
 @click.argument("offset", type=int, required=False)
 @click.option("--id", "message_id", metavar="ID", help="The message of this id, instead of an offset; needs no KEY.")
 @click.option("--from", "from_offset", type=int, metavar="OFFSET", help="List from here; default: the oldest.")
@@ -147,8 +146,7 @@ def _error(group: str, text: str) -> list[str]:
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("key", required=False)
+@arguments("topic", "[key]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is published from now on, until Ctrl-C.")
 @click.option(
     "-n",
@@ -190,44 +188,24 @@ def tail(
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
+@arguments("topic", "group")
 @click.option("--key", help="Only this lane, from its end.")
 @click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Only those that left like this.")
-@click.option("--since", metavar="TIME", help=f"Only those that left then or later: {FORMS}.")
-@click.option("--until", metavar="TIME", help="Only those that left before.")
+@time_option("--since", f"Only those that left then or later: {FORMS}.")
+@time_option("--until", "Only those that left before.")
 @limit_option
 @reading
 def history(
-    admin: Admin,
-    *,
-    topic: str,
-    group: str,
-    key: str | None,
-    message_id: str | None,
-    outcome: str | None,
-    since: str | None,
-    until: str | None,
-    limit: int,
+    admin: Admin, *, topic: str, group: str, key: str | None, message_id: str | None, limit: int, **options: Any
 ) -> Answer:
     """List how messages of TOPIC left GROUP, the last first. The group must subscribe with history=True."""
-    first, end = moment_of("--since", since), moment_of("--until", until)
-    found = admin.history(
-        topic,
-        group,
-        key=key,
-        id=message_id,
-        outcome=outcome,
-        since=first,
-        until=end,
-        limit=limit,
-    )
-    chosen = message_id is not None or outcome is not None or since is not None or until is not None
+    found = admin.history(topic, group, key=key, id=message_id, limit=limit, **options)
+    chosen = message_id is not None or any(each is not None for each in options.values())
     where = totals.where(topic, group, key)
     return Answer(
         data=found,
-        summary=f"{where}{_within(first, end)}: {_outcomes(found)}",
+        summary=f"{where}{_within(options['since'], options['until'])}: {_outcomes(found)}",
         table=Table(message_columns.HISTORY, found, admin.now()),
         total=totals.listed(found, "message", limit) + ", the last first",
         nothing=f"{where}: {_NONE_SUCH if chosen else _NO_HISTORY}",

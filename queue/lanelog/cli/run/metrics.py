@@ -5,10 +5,9 @@ Owns the address and the life of the server. `lanelog.metrics` has the metrics.
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -18,7 +17,7 @@ import click
 from lanelog._extras import install
 from lanelog._probes import BoundedThreads, Punctual
 from lanelog.cli.command.options import url_option
-from lanelog.cli.command.verbs import Refused, announce
+from lanelog.cli.command.verbs import Refused, announce, until_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,12 +70,11 @@ def metrics(*, listen: str, rules: bool, runbook: str | None, dashboard: bool, u
     with (
         lanelog.connect(url, publish_timeout=_PATIENCE, connect_timeout=_PATIENCE, read_timeout=_ANSWER) as client,
         serving_metrics("--listen", listen, LogCollector(client.admin)) as address,
+        until_ended(),
     ):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-        with suppress(KeyboardInterrupt):  # the way to end it
-            announce(client.config)
-            click.echo(address)
-            threading.Event().wait()
+        announce(client.config)
+        click.echo(address)
+        threading.Event().wait()
 
 
 def check_installed() -> None:

@@ -6,7 +6,6 @@ Holds no logic: each verb calls the module that has it, and imports it when it r
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from lanelog._text import plural, shown
 from lanelog.cli.command.options import json_option, url_option
-from lanelog.cli.command.verbs import Refused, announce, finish, reading, rest
+from lanelog.cli.command.verbs import Refused, announce, finish, reading, rest, until_ended
 from lanelog.cli.output import message_columns
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.message_columns import status_tone
@@ -43,22 +42,19 @@ def dev_server(kind: str) -> None:
     import lanelog
     from lanelog import devserver
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the server stops, and its data is deleted
-    try:
-        with devserver.start(kind) as server:
-            with lanelog.connect(server.url) as client:
-                client.migrate()
-            click.echo(server.url)
-            names = {"mariadb": "MariaDB", "mysql": "MySQL"}
-            click.echo(
-                f"\n{names[server.family]} {server.version} is ready and has lanelog's tables. Use it with\n\n"
-                f"  export LANELOG_URL={server.url}\n\n"
-                "Ctrl-C stops it; a server that was started here loses its data then.",
-                err=True,
-            )
-            threading.Event().wait()
-    except KeyboardInterrupt:
-        click.echo("stopped", err=True)
+    with until_ended(), devserver.start(kind) as server:
+        with lanelog.connect(server.url) as client:
+            client.migrate()
+        click.echo(server.url)
+        names = {"mariadb": "MariaDB", "mysql": "MySQL"}
+        click.echo(
+            f"\n{names[server.family]} {server.version} is ready and has lanelog's tables. Use it with\n\n"
+            f"  export LANELOG_URL={server.url}\n\n"
+            "Ctrl-C stops it; a server that was started here loses its data then.",
+            err=True,
+        )
+        threading.Event().wait()
+    click.echo("stopped", err=True)
 
 
 @click.command()
@@ -149,8 +145,7 @@ def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: b
             return
         if not as_json:
             announce(client.config)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-        with suppress(KeyboardInterrupt):  # the way to end it
+        with until_ended():
             while True:
                 with suppress(SystemExit):  # after a failed round the next one follows
                     finish(_maintained(client.admin.maintain(topics=topics or None)), as_json=as_json)

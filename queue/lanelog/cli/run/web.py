@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import signal
 import socket
 import sys
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 import click
 
 from lanelog._checks import check_arguments, check_callable
-from lanelog._extras import install
 from lanelog._target import find
 from lanelog.cli.command.options import url_option
-from lanelog.cli.command.verbs import Refused, announce
+from lanelog.cli.command.verbs import Refused, announce, need, until_ended
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,7 +31,6 @@ _PATIENCE: Final = 3.0
 _ANSWER: Final = 10.0
 """The same for a database that does not answer a statement."""
 _TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no secret
-_NEEDED: Final = ("starlette", "jinja2", "uvicorn")
 
 
 @click.command()
@@ -47,37 +43,22 @@ _NEEDED: Final = ("starlette", "jinja2", "uvicorn")
 @click.option("--allow-actions", is_flag=True, help="Let users change things, not only look.")
 @url_option
 def web(
-    *,
-    listen: str,
-    hosts: tuple[str, ...],
-    token_file: str | None,
-    proxy_header: str | None,
-    proxies: tuple[str, ...],
-    mask: str | None,
-    allow_actions: bool,
-    url: str | None,
+    *, listen: str, hosts: tuple[str, ...], token_file: str | None, mask: str | None, url: str | None, **rules: Any
 ) -> None:
     """Serve the dashboard to browsers, until Ctrl-C. A reader's account is enough to look.
 
     An address beyond this machine needs a token, or a proxy that names the user.
     """
     at, port = _address(listen)
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise Refused(f"this verb needs {' and '.join(missing)}: {install('web')}")
+    need("web", "starlette", "jinja2", "uvicorn")
     import uvicorn
 
     import lanelog
     from lanelog.dashboard import Access, dashboard
     from lanelog.dashboard.access import LOOPBACK_HOSTS
 
-    access = Access(
-        hosts=(*LOOPBACK_HOSTS, f"[{at}]" if ":" in at else at, *hosts),
-        token=_token(token_file),
-        proxy_header=proxy_header,
-        proxies=proxies,
-        allow_actions=allow_actions,
-    )
+    name = f"[{at}]" if ":" in at else at
+    access = Access(hosts=(*LOOPBACK_HOSTS, name, *hosts), token=_token(token_file), **rules)
     if not _loopback(at) and not access.authenticated:
         raise Refused(f"{listen} is reached from other machines: set {_TOKEN} or --token-file, or name a trusted proxy")
     masking = None if mask is None else _mask(mask)
@@ -97,12 +78,10 @@ def web(
             listener = socket.create_server((at, port), family=family)
         except OSError as exc:
             raise Refused(f"cannot listen at {listen}: {exc.strerror or exc}") from exc
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-        with listener, suppress(KeyboardInterrupt):  # the way to end it
-            shown = f"[{at}]" if ":" in at else at
+        with listener, until_ended():
             announce(client.config)
-            click.echo(f"http://{shown}:{listener.getsockname()[1]}/")
-            rights = "users may act" if allow_actions else "read-only"
+            click.echo(f"http://{name}:{listener.getsockname()[1]}/")
+            rights = "users may act" if access.allow_actions else "read-only"
             who = "users must authenticate" if access.authenticated else "for this machine, without authentication"
             click.echo(f"{rights}; {who}", err=True)
             uvicorn.Server(config).run(sockets=[listener])

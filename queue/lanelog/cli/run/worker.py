@@ -5,36 +5,19 @@ Owns the options and their form. `lanelog.worker` has the supervisor.
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
+
+from lanelog.cli.command.values import Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lanelog.worker.supervisor import Supervisor
 
-    _Type = click.ParamType[Any]
-else:
-    _Type = click.ParamType  # which older versions of click cannot subscript
-
-_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _PROCESSES_MAX: Final = 1000
-
-
-class Size(_Type):
-    """A number of bytes, as Kubernetes and systemd write them: `512M`, `2G`, `512Mi`."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes. K, M and G are powers of 1,024."""
-        found = re.fullmatch(r"([1-9][0-9]*)([KMG]?)i?", str(value))
-        if found is None:
-            self.fail(f"{value!r} is no size: write 512M", param, ctx)
-        return int(found[1]) * _UNITS[found[2]]
 
 
 @click.command()

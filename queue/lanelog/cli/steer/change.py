@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._text import moment, plural, shown
-from lanelog.cli.command.options import words
+from lanelog.cli.command.options import arguments, key_option, words
 from lanelog.cli.command.times import FORMS, instant, told
 from lanelog.cli.command.verbs import Unfinished, changing, login, steering
 from lanelog.cli.output.answer import Answer
+from lanelog.cli.steer.sentences import left, would
 from lanelog.errors import ConfigurationError, LanelogError
 
 if TYPE_CHECKING:
@@ -58,10 +59,6 @@ def bound(before: str | None, offset: int | None) -> datetime | int:
     return found
 
 
-def _would(verb: str, done: str, *, dry_run: bool) -> str:
-    return f"would {verb}" if dry_run else done
-
-
 def _where(topic: str, group: str, key: str | None = None) -> str:
     return f"{shown(group)} on {shown(topic)}" + ("" if key is None else f", lane {shown(key)}")
 
@@ -70,9 +67,8 @@ def _where(topic: str, group: str, key: str | None = None) -> str:
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
-@click.option("--key", help="Only this lane.")
+@arguments("topic", "group")
+@key_option
 @click.option("--to", required=True, metavar="PLACE", help=f"{_PLACES[0].upper()}{_PLACES[1:]}.")
 @changing
 def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_run: bool) -> Answer:
@@ -84,7 +80,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
     done = admin.seek(topic, group, key=key, to=target, dry_run=dry_run)
     where = told(target) if isinstance(target, datetime) else done.to
     text = (
-        f"{_would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {where}: "
+        f"{would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {where}: "
         f"{plural(done.again, 'settled message')} again, {plural(done.passed, 'unsettled one')} passed over"
     )
     if done.clamped:
@@ -96,9 +92,8 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
-@click.option("--key", help="Only this lane.")
+@arguments("topic", "group")
+@key_option
 @words(help="Why; shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
@@ -110,14 +105,13 @@ def pause(
     if not done.changed:
         text = f"{_where(topic, group, key)} is paused already, since {moment(done.paused_at)} by {shown(done.by)}"
     else:
-        text = f"{_would('pause', 'paused', dry_run=dry_run)} {_where(topic, group, key)}"
+        text = f"{would('pause', 'paused', dry_run=dry_run)} {_where(topic, group, key)}"
     return Answer(data=done, lines=[f"{text}: {plural(done.lag, 'message')} waiting"])
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
-@click.option("--key", help="Only this lane.")
+@arguments("topic", "group")
+@key_option
 @steering
 def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bool) -> Answer:
     """End a pause of GROUP on TOPIC. Lanes that were paused one by one are resumed one by one."""
@@ -126,14 +120,12 @@ def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bo
         return Answer(data=done, lines=[f"{_where(topic, group, key)} is not paused"])
     since = f"paused since {moment(done.paused_at)} by {shown(done.by)}: {shown(done.reason)}"
     return Answer(
-        data=done, lines=[f"{_would('resume', 'resumed', dry_run=dry_run)} {_where(topic, group, key)}, {since}"]
+        data=done, lines=[f"{would('resume', 'resumed', dry_run=dry_run)} {_where(topic, group, key)}, {since}"]
     )
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
-@click.argument("key")
+@arguments("topic", "group", "key")
 @click.argument("offset", type=int)
 @words(required=True, help="Why it is not handled; recorded.")
 @partial(changing, why=False)
@@ -143,14 +135,12 @@ def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason:
     where = f"offset {offset} of {_where(topic, group, key)}"
     if not done.changed:
         return Answer(data=done, lines=[f"{where} is {done.state.value} already"])
-    text = f"{_would('skip', 'skipped', dry_run=dry_run)} {where}, which was {done.state.value} after "
+    text = f"{would('skip', 'skipped', dry_run=dry_run)} {where}, which was {done.state.value} after "
     return Answer(data=done, lines=[text + plural(done.attempts, "attempt")])
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
-@click.argument("key", required=False)
+@arguments("topic", "group", "[key]")
 @click.option("--offset", type=int, help="Only this message of KEY.")
 @click.option("--all", "everything", is_flag=True, help="Those of all lanes, lane by lane.")
 @changing
@@ -172,7 +162,7 @@ def retry(
     if not done.changed:
         what = "nothing" if offset is None else f"nothing at offset {offset}"
         return Answer(data=done, lines=[f"{what} of {where} waits for another attempt"])
-    text = f"{_would('hand', 'handed', dry_run=dry_run)} out {plural(done.messages, 'message')} of {where} at once"
+    text = f"{would('hand', 'handed', dry_run=dry_run)} out {plural(done.messages, 'message')} of {where} at once"
     return Answer(data=done, lines=[text])
 
 
@@ -201,13 +191,11 @@ def _retry_all(admin: Admin, topic: str, group: str, *, dry_run: bool) -> Answer
     if not changed:
         return Answer(data=data, lines=[f"nothing of {_where(topic, group)} waits for another attempt"])
     what = f"{plural(count, 'message')} in {plural(len(changed), 'lane')} of {_where(topic, group)}"
-    return Answer(data=data, lines=[f"{_would('hand', 'handed', dry_run=dry_run)} out {what} at once"])
+    return Answer(data=data, lines=[f"{would('hand', 'handed', dry_run=dry_run)} out {what} at once"])
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("group")
-@click.argument("key")
+@arguments("topic", "group", "key")
 @changing
 def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) -> Answer:
     """Take lane KEY away from its owner by force; any member of GROUP may take it then.
@@ -219,7 +207,7 @@ def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) ->
     done = admin.release(topic, group, key, dry_run=dry_run)
     if not done.changed:
         return Answer(data=done, lines=[f"nobody has {_where(topic, group, key)}"])
-    text = f"{_would('take', 'took', dry_run=dry_run)} {_where(topic, group, key)} from {shown(done.owner)}"
+    text = f"{would('take', 'took', dry_run=dry_run)} {_where(topic, group, key)} from {shown(done.owner)}"
     more = f" and {plural(len(done.others), 'other lane')} of it" if done.others else ""
     return Answer(data=done, lines=[f"{text} ({done.owner_state}){more}"])
 
@@ -239,7 +227,7 @@ def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) ->
     done = admin.set_open_lanes(topic, lanes, dry_run=dry_run)
     if not done.changed:
         return Answer(data=done, lines=[f"{shown(topic)} has {plural(lanes, 'open lane')} already"])
-    text = f"{_would('set', 'set', dry_run=dry_run)} {shown(topic)} to {plural(lanes, 'open lane')}, from {done.before}"
+    text = f"{would('set', 'set', dry_run=dry_run)} {shown(topic)} to {plural(lanes, 'open lane')}, from {done.before}"
     return Answer(data=done, lines=[text])
 
 
@@ -247,15 +235,14 @@ def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) ->
 
 
 @click.command("delete-group")
-@click.argument("topic")
-@click.argument("group")
+@arguments("topic", "group")
 @click.option("--evict", is_flag=True, help="Also while members of it live: their subscriptions fail.")
 @changing
 def delete_group(admin: Admin, *, topic: str, group: str, evict: bool, dry_run: bool) -> Answer:
     """Delete GROUP and its place in TOPIC, unless a member lives. Collection does not wait for it any more."""
     done = admin.delete_group(topic, group, evict=evict, dry_run=dry_run)
     left = ", ".join(map(shown, done.groups_left)) or "none: nothing is collected"
-    text = f"{_would('delete', 'deleted', dry_run=dry_run)} {_where(topic, group)}: {plural(done.lanes, 'lane')}, "
+    text = f"{would('delete', 'deleted', dry_run=dry_run)} {_where(topic, group)}: {plural(done.lanes, 'lane')}, "
     text += f"{plural(done.lag, 'unsettled message')}, {plural(done.members, 'running member')}"
     then = f"collection may then delete {plural(done.collectable, 'message')}; groups left: {left}"
     return Answer(data=done, lines=[text, then])
@@ -272,7 +259,7 @@ def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
     done = admin.delete_topic(topic, dry_run=dry_run)
     stay = [f"lanelog delete-topic {shlex.quote(each)}" for each in done.dead_letter_topics]
     anew = [f"lanelog schedule remove {shlex.quote(each)}" for each in done.schedules]
-    text = f"{_would('delete', 'deleted', dry_run=dry_run)} {shown(topic)}: {plural(done.lanes, 'lane')}, "
+    text = f"{would('delete', 'deleted', dry_run=dry_run)} {shown(topic)}: {plural(done.lanes, 'lane')}, "
     text += f"{plural(done.messages, 'message')}, {done.scheduled} not due yet; "
     text += f"groups: {', '.join(map(shown, done.groups)) or 'none'}"
     return Answer(
@@ -295,23 +282,17 @@ def purge(admin: Admin, *, topic: str, before: str | None, before_offset: int | 
     """Delete the messages of TOPIC that were written before a time, settled or not."""
     end = bound(before, before_offset)
     done = admin.purge(topic, before=end, dry_run=dry_run)
-    text = f"{_would('delete', 'deleted', dry_run=dry_run)} {plural(done.messages, 'message')} "
+    text = f"{would('delete', 'deleted', dry_run=dry_run)} {plural(done.messages, 'message')} "
     text += f"in {plural(done.lanes, 'lane')} of {shown(topic)}"
     if isinstance(end, datetime):
         text += f", written before {told(end)}"
     return Answer(
         data=done,
         lines=[text, *_unsettled(done.unsettled)],
-        alarms=_left(done.remaining, "message", dry_run=dry_run),
+        alarms=left(done.remaining, "message", dry_run=dry_run),
     )
 
 
 def _unsettled(groups: Mapping[str, int]) -> list[str]:
     """Return a line for each group that loses messages."""
     return [f"  {shown(group)} had not settled {count} of them" for group, count in groups.items() if count]
-
-
-def _left(remaining: int, noun: str, *, dry_run: bool) -> tuple[str, ...]:
-    if not remaining or dry_run:
-        return ()
-    return (f"{plural(remaining, noun)} left, because other transactions held their lanes: run it again",)

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from lanelog._text import age, moment, plural, shown
-from lanelog.cli.command.options import limit_option
-from lanelog.cli.command.times import FORMS, moment_of, told
+from lanelog.cli.command.options import arguments, limit_option, time_option
+from lanelog.cli.command.times import FORMS, told
 from lanelog.cli.command.verbs import Verbs, changing, reading
 from lanelog.cli.output import message_columns, totals
 from lanelog.cli.output.answer import Answer, block, name, payload
 from lanelog.cli.output.table import Table
+from lanelog.cli.steer.sentences import left, would
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,8 +38,7 @@ def dlq() -> None:
 
 
 @dlq.command("list", short_help="List them, or count them by reason.")
-@click.argument("topic")
-@click.argument("group", required=False)
+@arguments("topic", "[group]")
 @click.option("--reasons", is_flag=True, help="Count them by reason, and name each reason: r-4f2a.")
 @click.option("--reason", metavar="NAME|TEXT", help="Only those with this reason, as --reasons shows it.")
 @limit_option
@@ -82,8 +83,7 @@ def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
 
 
 @dlq.command(short_help="Show one with its payload and error.")
-@click.argument("topic")
-@click.argument("key")
+@arguments("topic", "key")
 @click.argument("which", metavar="OFFSET|ID")
 @reading
 def show(admin: Admin, *, topic: str, key: str, which: str) -> Answer:
@@ -126,26 +126,45 @@ def _described(message: MessageInfo, letter: DeadLetter) -> list[str]:
 
 
 def _choice(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add --id, --reason and --all, of which exactly one must be given, and what narrows them."""
+    """Add --id, --reason and --all, of which exactly one must be given, and what narrows them.
+
+    The verb gets them as `chosen`, by the names that administration has for them.
+    """
+
+    @wraps(verb)
+    def choosing(
+        *,
+        ids: tuple[str, ...],
+        reason: str | None,
+        everything: bool,
+        key: str | None,
+        since: datetime | None,
+        limit: int | None,
+        **params: Any,
+    ) -> None:
+        # A key or a time alone means all of that key, or since then.
+        everything |= not ids and reason is None and (key is not None or since is not None)
+        if bool(ids) + (reason is not None) + everything != 1:
+            raise ConfigurationError("choose the dead letters by exactly one of --id, --reason and --all")
+        narrowed = {"key": key, "since": since, "limit": limit}
+        verb(chosen={"ids": ids or None, "reason": reason, "all": everything, **narrowed}, **params)
+
     for option in (
         click.option(
             "--limit", type=click.IntRange(1), metavar="N", help="Of those at most N, the oldest of each key first."
         ),
-        click.option(
-            "--since", metavar="TIME", help=f"Of those, or of all, only what was given up then or later: {FORMS}."
-        ),
+        time_option("--since", f"Of those, or of all, only what was given up then or later: {FORMS}."),
         click.option("--key", metavar="KEY", help="Of those, or of all, only the dead letters of this key."),
         click.option("--all", "everything", is_flag=True, help="All of them."),
         click.option("--reason", metavar="NAME|TEXT", help="Those with this reason, as `dlq list --reasons` shows it."),
         click.option("--id", "ids", multiple=True, metavar="ID", help="This one; may be repeated."),
     ):
-        verb = option(verb)
-    return verb
+        choosing = option(choosing)
+    return choosing
 
 
 @dlq.command(short_help="Put them back, for the group that gave them up.")
-@click.argument("topic")
-@click.argument("group")
+@arguments("topic", "group")
 @_choice
 @click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
 @click.option("--delay", type=float, default=0.0, metavar="S", help="Deliver them S seconds from now.")
@@ -153,94 +172,31 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
 @click.option("--max-deliveries", type=int, metavar="N", help="Deliver each at most N times.")
 @click.option("--to-topic", metavar="TOPIC", help="Into another topic than the original.")
 @changing
-def redrive(
-    admin: Admin,
-    *,
-    topic: str,
-    group: str,
-    ids: tuple[str, ...],
-    reason: str | None,
-    everything: bool,
-    key: str | None,
-    since: str | None,
-    limit: int | None,
-    rate: float | None,
-    delay: float,
-    ttl: float | None,
-    max_deliveries: int | None,
-    to_topic: str | None,
-    dry_run: bool,
-) -> Answer:
+def redrive(admin: Admin, *, topic: str, group: str, chosen: dict[str, Any], dry_run: bool, **options: Any) -> Answer:
     """Put dead letters of GROUP back into TOPIC, for this group only and in the order of each key."""
-    begin = moment_of("--since", since)
-    everything = _everything(ids, reason, key, begin, everything=everything)
     with _counting("dead letters put back") as progress:
-        done = admin.redrive(
-            topic,
-            group,
-            ids=ids or None,
-            reason=reason,
-            all=everything,
-            key=key,
-            since=begin,
-            limit=limit,
-            rate=rate,
-            delay=delay,
-            ttl=ttl,
-            max_deliveries=max_deliveries,
-            to_topic=to_topic,
-            progress=progress,
-            dry_run=dry_run,
-        )
-    text = f"{'would put' if dry_run else 'put'} {plural(done.messages, 'dead letter')} of {shown(group)} "
-    text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}"
-    text += _since(begin)
+        done = admin.redrive(topic, group, **chosen, **options, progress=progress, dry_run=dry_run)
+    text = f"{would('put', 'put', dry_run=dry_run)} {plural(done.messages, 'dead letter')} of {shown(group)} "
+    text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}{_since(chosen)}"
     if done.delay:
         text += f", to be delivered in {age(done.delay)}"
-    left = f"{plural(done.remaining, 'dead letter')} left, because other transactions held their lanes: run it again"
     return Answer(
         data=done,
         lines=[text, *_missing(done.missing, group)],
-        alarms=(left,) if done.remaining and not dry_run else (),
+        alarms=left(done.remaining, "dead letter", dry_run=dry_run),
     )
 
 
 @dlq.command(short_help="Settle them for ever.")
-@click.argument("topic")
-@click.argument("group")
+@arguments("topic", "group")
 @_choice
 @changing
-def delete(
-    admin: Admin,
-    *,
-    topic: str,
-    group: str,
-    ids: tuple[str, ...],
-    reason: str | None,
-    everything: bool,
-    key: str | None,
-    since: str | None,
-    limit: int | None,
-    dry_run: bool,
-) -> Answer:
+def delete(admin: Admin, *, topic: str, group: str, chosen: dict[str, Any], dry_run: bool) -> Answer:
     """Settle dead letters of GROUP for ever. Their rows stay until the next collection."""
-    begin = moment_of("--since", since)
-    everything = _everything(ids, reason, key, begin, everything=everything)
     with _counting("dead letters deleted") as progress:
-        done = admin.delete_dead_letters(
-            topic,
-            group,
-            ids=ids or None,
-            reason=reason,
-            all=everything,
-            key=key,
-            since=begin,
-            limit=limit,
-            progress=progress,
-            dry_run=dry_run,
-        )
-    text = f"{'would delete' if dry_run else 'deleted'} {plural(done.messages, 'dead letter')} of {shown(group)} "
-    text += f"in {plural(done.keys, 'lane')}{_since(begin)}"
+        done = admin.delete_dead_letters(topic, group, **chosen, progress=progress, dry_run=dry_run)
+    text = f"{would('delete', 'deleted', dry_run=dry_run)} {plural(done.messages, 'dead letter')} of {shown(group)} "
+    text += f"in {plural(done.keys, 'lane')}{_since(chosen)}"
     return Answer(data=done, lines=[text, *_missing(done.missing, group)])
 
 
@@ -254,18 +210,8 @@ def _counting(what: str) -> Iterator[Callable[[int], None]]:
         yield lambda count: shown_so_far.update(task, completed=count)
 
 
-def _everything(
-    ids: tuple[str, ...], reason: str | None, key: str | None, begin: datetime | None, *, everything: bool
-) -> bool:
-    """Return whether all dead letters are chosen: a key or a time alone means all of that key, or since then."""
-    everything |= not ids and reason is None and (key is not None or begin is not None)
-    if bool(ids) + (reason is not None) + everything != 1:
-        raise ConfigurationError("choose the dead letters by exactly one of --id, --reason and --all")
-    return everything
-
-
-def _since(begin: datetime | None) -> str:
-    return "" if begin is None else f", given up since {told(begin)}"
+def _since(chosen: dict[str, Any]) -> str:
+    return f", given up since {told(chosen['since'])}" if chosen["since"] else ""
 
 
 def _missing(count: int, group: str) -> list[str]:

@@ -6,20 +6,32 @@ Owns how schedules are shown. Administration changes them, and the client declar
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lanelog._codec import utf8
 from lanelog._text import moment, plural, shown
-from lanelog.cli.command.options import json_option, limit_option, metadata_of, url_option, words
-from lanelog.cli.command.times import FORMS, moment_of
+from lanelog.cli.command.options import (
+    arguments,
+    json_option,
+    limit_option,
+    metadata_of,
+    metadata_option,
+    time_option,
+    url_option,
+    words,
+)
+from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import Verbs, changing, finish, login, reading, steering
 from lanelog.cli.output import message_columns, totals
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
+from lanelog.cli.steer.sentences import would
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lanelog.admin import Admin
 
 _zone_option = click.option("--timezone", default="UTC", show_default=True, metavar="ZONE", help="Of the expression.")
@@ -48,11 +60,7 @@ def list_(admin: Admin, *, limit: int) -> Answer:
 
 
 @schedule.command(short_help="Declare a schedule, or change it.")
-@click.argument("name")
-@click.argument("expression")
-@click.argument("topic")
-@click.argument("key")
-@click.argument("message")
+@arguments("name", "expression", "topic", "key", "message")
 @_zone_option
 @click.option(
     "--catch-up",
@@ -62,23 +70,10 @@ def list_(admin: Admin, *, limit: int) -> Answer:
     help="What to publish of what is missed: latest, all or none.",
 )
 @click.option("--ttl", type=float, metavar="S", help="Deliver each within S seconds, or not at all.")
-@click.option("--metadata", "pairs", multiple=True, metavar="NAME=VALUE", help="Of each message; may be repeated.")
+@metadata_option
 @json_option
 @url_option
-def add(
-    *,
-    name: str,
-    expression: str,
-    topic: str,
-    key: str,
-    message: str,
-    timezone: str,
-    catch_up: str,
-    ttl: float | None,
-    pairs: tuple[str, ...],
-    as_json: bool,
-    url: str | None,
-) -> None:
+def add(*, message: str, pairs: tuple[str, ...], as_json: bool, url: str | None, **options: Any) -> None:
     """Publish MESSAGE under KEY at every time of EXPRESSION, or change the schedule NAME to that.
 
     EXPRESSION is one argument of five fields, minute hour day-of-month month day-of-week, or six with the second first:
@@ -86,19 +81,10 @@ def add(
     """
     import lanelog
 
-    metadata = metadata_of(pairs)
+    # As bytes, as in `publish`: no content-type is added.
+    given: dict[str, Any] = {"payload": utf8("the payload", message), "metadata": metadata_of(pairs), **options}
     with lanelog.connect(url) as client:
-        done = client.schedule(
-            name,
-            expression,
-            topic,
-            key,
-            utf8("the payload", message),  # bytes, as in `publish`: no content-type is added
-            timezone=timezone,
-            catch_up=catch_up,
-            metadata=metadata,
-            ttl=ttl,
-        )
+        done = client.schedule(**given)
     text = f"declared {shown(done.name)}: {shown(done.expression)} in {shown(done.timezone)}, "
     text += "paused" if done.next_fire_at is None else f"next at {moment(done.next_fire_at)}"
     finish(Answer(data=done, lines=[text]), as_json=as_json, config=client.config)
@@ -115,7 +101,7 @@ def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool
     if not done.changed:
         text = f"{shown(name)} is paused already, since {moment(done.paused_at)} by {shown(done.by)}"
     else:
-        text = f"{'would pause' if dry_run else 'paused'} {shown(name)}: next would be {moment(done.next_fire_at)}"
+        text = f"{would('pause', 'paused', dry_run=dry_run)} {shown(name)}: next would be {moment(done.next_fire_at)}"
     return Answer(data=done, lines=[text])
 
 
@@ -125,9 +111,8 @@ def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool
 def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     """End the pause of the schedule NAME. Times during the pause are skipped."""
     done = admin.resume_schedule(name, dry_run=dry_run)
-    text = (
-        f"{'would resume' if dry_run else 'resumed'} {shown(name)}" if done.changed else f"{shown(name)} runs already"
-    )
+    resumed = f"{would('resume', 'resumed', dry_run=dry_run)} {shown(name)}"
+    text = resumed if done.changed else f"{shown(name)} runs already"
     return Answer(data=done, lines=[f"{text}: next at {moment(done.next_fire_at)}"])
 
 
@@ -158,7 +143,7 @@ def run(admin: Admin, *, name: str, token: str | None, dry_run: bool) -> Answer:
 def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     """Remove the schedule NAME. The messages it published stay."""
     done = admin.remove_schedule(name, dry_run=dry_run)
-    text = f"{'would remove' if dry_run else 'removed'} {shown(name)}, which published "
+    text = f"{would('remove', 'removed', dry_run=dry_run)} {shown(name)}, which published "
     text += f"{plural(done.fired, 'message')} to {shown(done.topic)}, lane {shown(done.key)}"
     return Answer(data=done, lines=[text])
 
@@ -167,10 +152,9 @@ def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
 @click.argument("expression")
 @_zone_option
 @click.option("--count", default=10, show_default=True, metavar="N", help="So many times, up to 1000.")
-@click.option("--after", metavar="TIME", help=f"Later than a time such as {FORMS}; default: now.")
+@time_option("--after", f"Later than a time such as {FORMS}; default: now.")
 @reading
-def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: str | None) -> Answer:
+def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: datetime | None) -> Answer:
     """Show when EXPRESSION would fire, in its zone and in UTC. Nothing is declared."""
-    begin = moment_of("--after", after)
-    found = admin.preview_schedule(expression, timezone=timezone, count=count, after=begin)
+    found = admin.preview_schedule(expression, timezone=timezone, count=count, after=after)
     return Answer(data=found, table=Table(message_columns.PREVIEW, found))

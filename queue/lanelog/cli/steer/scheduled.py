@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._text import shown
-from lanelog.cli.command.options import limit_option
+from lanelog.cli.command.options import arguments, limit_option
 from lanelog.cli.command.verbs import Verbs, changing, reading
 from lanelog.cli.output import message_columns, totals
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
+from lanelog.cli.steer.sentences import would
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ def list_(admin: Admin, *, topic: str, key: str | None, limit: int) -> Answer:
 
 
 @scheduled.command(short_help="Take one back before it is due.")
-@click.argument("topic")
-@click.argument("key")
-@click.argument("id")
+@arguments("topic", "key", "id")
 @changing
 def cancel(admin: Admin, *, topic: str, key: str, id: str, dry_run: bool) -> Answer:  # noqa: A002 - the argument's name
     """Take back the message ID of lane KEY, which is not due yet: it will not be delivered."""
@@ -56,5 +55,5 @@ def cancel(admin: Admin, *, topic: str, key: str, id: str, dry_run: bool) -> Ans
             f"no message {id!r} is scheduled for lane {key!r} of topic {topic!r}, or not any more: "
             f"`lanelog scheduled list {topic}` lists those that are"
         )
-    text = f"{'would cancel' if dry_run else 'cancelled'} {shown(id)} of {shown(topic)}, lane {shown(key)}"
+    text = f"{would('cancel', 'cancelled', dry_run=dry_run)} {shown(id)} of {shown(topic)}, lane {shown(key)}"
     return Answer(data={"topic": topic, "key": key, "id": id, "dry_run": dry_run}, lines=[text])
