@@ -12,15 +12,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lanelog._text import age, moment, shown
+from lanelog._text import age, ago, moment, payload, shown
+from lanelog._views.column import count, name, text
 from lanelog.admin import OwnerState, SoughtLane
 from lanelog.cli._main import cli
 from lanelog.cli.command.bounds import Measured, alarms
 from lanelog.cli.command.examples import EXAMPLES
 from lanelog.cli.command.times import instant, told
 from lanelog.cli.command.verbs import INTERRUPTED, Verbs
-from lanelog.cli.output.answer import ago, block, payload, to_json
-from lanelog.cli.output.cells import count, name, text
+from lanelog.cli.output.answer import block, to_json
 from lanelog.cli.output.table import Table
 from lanelog.errors import ConfigurationError
 

@@ -18,14 +18,15 @@ from rich.console import Console
 
 import lanelog.admin
 import lanelog.cli
+from lanelog._views import columns, message_columns
+from lanelog._views.column import Column, Tone, count, name, text, time, when, word
 from lanelog.admin import MessageState, OwnerState
 from lanelog.cli._main import SECTIONS, cli
 from lanelog.cli.command.pattern import groups_of, topics_of
-from lanelog.cli.output import columns, message_columns, totals
+from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer, on_screen
-from lanelog.cli.output.cells import count, name, text, time, when, word
 from lanelog.cli.output.crop import crop
-from lanelog.cli.output.table import Column, Table, Tone
+from lanelog.cli.output.table import Table
 from lanelog.cli.output.watch import Watched, screen
 from lanelog.errors import ConfigurationError
 from support.cli import all_verbs

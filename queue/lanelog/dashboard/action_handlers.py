@@ -236,7 +236,7 @@ def _shown(job: Job) -> dict[str, Any]:
     running = job.running  # read once, and before the rest: the job may end while this reads
     facts = [
         ("State", job.state),
-        ("Messages", f"{job.done:,}" if job.total is None else f"{job.done:,} of {job.total:,}"),
+        ("Messages", job.progress),
         ("By", job.by),
         ("Why", job.why),
         ("Since", moment(job.begun_at)),

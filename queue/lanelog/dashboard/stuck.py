@@ -18,7 +18,7 @@ from lanelog.admin.operate.hung import HUNG
 from lanelog.admin.operate.problem import FAILING, OWNER_GONE
 from lanelog.admin.operate.status import attempts_awaited, members_of
 from lanelog.dashboard.actions import ACTIONS, button
-from lanelog.dashboard.views import WebButton, WebCell, link
+from lanelog.dashboard.views import WebButton, WebCell, link, to_group, to_lane, to_message, to_topic
 
 SHOWN: Final = 50
 """Problems on the front page. The rest is counted."""
@@ -87,13 +87,13 @@ def cards(status: Status) -> list[StuckCard]:
 
 def _card(problem: Problem, at: datetime) -> StuckCard:
     topic, group, key = problem.topic, problem.group or None, problem.key
-    place = [WebCell(topic, link("groups", topic=topic))] if topic else []
+    place = [to_topic(topic)] if topic else []
     if group is not None:
-        place.append(WebCell(group, link("lanes", topic=topic, group=group)))
+        place.append(to_group(topic, group))
     if group is not None and key is not None:
-        place.append(WebCell(key, link("lane", topic=topic, group=group, key=key)))
+        place.append(to_lane(topic, group, key))
     if key is not None and problem.offset is not None:
-        place.append(WebCell(f"offset {problem.offset}", link("message", topic=topic, key=key, offset=problem.offset)))
+        place.append(to_message(topic, key, problem.offset, f"offset {problem.offset}"))
     whose = problem.owner or "" if key is None else ""  # several members of one group may hang
     name = "\0".join((problem.what, topic, problem.group or "", key or "", problem.reason or "", whose))
     return StuckCard(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lanelog._text import plural, shown
+from lanelog._views import message_columns
 from lanelog.cli.command.options import json_option, time_option, url_option
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import Unfinished, finish, need
-from lanelog.cli.output import message_columns
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
 from lanelog.config import ConnectConfig

@@ -11,10 +11,10 @@ import click
 
 from lanelog._events import EVENTS, Event
 from lanelog._text import plural
+from lanelog._views.message_columns import EVENTS_LISTED
 from lanelog.cli.command.options import all_option, json_option, wide_option
 from lanelog.cli.command.verbs import finish
 from lanelog.cli.output.answer import Answer
-from lanelog.cli.output.message_columns import EVENTS_LISTED
 from lanelog.cli.output.table import Table
 from lanelog.errors import ConfigurationError
 

@@ -1,7 +1,6 @@
 """The verbs that look: topics, groups, members, lanes, lag, offsets, leases, audit.
 
-Owns which values they ask for, and the lines above and below the table; `output.columns` has the columns. Changes
-nothing.
+Owns which values they ask for, and the lines above and below the table; `_views` has the columns. Changes nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from lanelog._places import GroupTopic
-from lanelog._text import shown
+from lanelog._text import ago, shown
+from lanelog._views import columns
 from lanelog.admin.operate.hung import where_handlers_stand
 from lanelog.cli.command.bounds import Measured, alarms, bounding_letters, measured, monitored
 from lanelog.cli.command.options import arguments, key_option, limit_option
 from lanelog.cli.command.pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli.command.verbs import reading
-from lanelog.cli.output import columns, totals
-from lanelog.cli.output.answer import Answer, ago
+from lanelog.cli.output import totals
+from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lanelog._text import moment, plural, shown
+from lanelog._text import ago, moment, payload, plural, shown
+from lanelog._views import message_columns
 from lanelog.admin.read.history import OUTCOMES
 from lanelog.cli.command.options import arguments, json_option, limit_option, time_option, url_option
 from lanelog.cli.command.times import FORMS, told
 from lanelog.cli.command.verbs import announce, reading
-from lanelog.cli.output import message_columns, totals
-from lanelog.cli.output.answer import Answer, ago, block, payload, to_json
+from lanelog.cli.output import totals
+from lanelog.cli.output.answer import Answer, block, to_json
 from lanelog.cli.output.table import Table
 from lanelog.errors import ConfigurationError
 

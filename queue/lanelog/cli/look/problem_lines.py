@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from lanelog._text import age, plural, shown
+from lanelog._views.column import Tone
 from lanelog.admin.operate.problem import HEAD_LOCKED, OWNER_GONE, Rank, command
 from lanelog.admin.operate.status import attempts_awaited
 from lanelog.cli.output.answer import Line
 from lanelog.cli.output.crop import crop
-from lanelog.cli.output.table import Tone
 
 if TYPE_CHECKING:
     from lanelog.admin import Problem

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lanelog._text import age, plural
+from lanelog._views import columns
 from lanelog.admin.operate.problems import oldest_first
 from lanelog.admin.operate.status import LANES, members_of
 from lanelog.cli.command.bounds import alarms, measured, monitored
 from lanelog.cli.command.pattern import topics_of
 from lanelog.cli.command.verbs import reading
 from lanelog.cli.look.problem_lines import told
-from lanelog.cli.output import columns
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
 

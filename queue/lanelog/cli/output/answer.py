@@ -1,6 +1,6 @@
 """What the commands print: tables for people, plain columns for pipes, JSON for programs.
 
-Owns the form; `columns` has the columns, `table` their widths. Lets no control character of a key, an error or a
+Owns the form; `_views` has the columns, `table` their widths. Lets no control character of a key, an error or a
 payload reach a terminal.
 """
 
@@ -20,12 +20,10 @@ from attrs import evolve, frozen
 from rich.console import Console
 from rich.text import Text
 
-from lanelog._text import CELL_MAX, NOTHING, shown
+from lanelog._text import shown
+from lanelog._views.column import Tone
 from lanelog.cli.output.crop import crop
-from lanelog.cli.output.table import Table, Tone
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-
+from lanelog.cli.output.table import Table
 
 Line = str | Text
 """A line for people. Text is prose: a terminal colours it and breaks it between words. A str is left as it is."""
@@ -198,35 +196,6 @@ def _text(line: Line) -> Text:
 def block(head: str, text: str) -> list[str]:
     """Return a text of several lines, such as a traceback, below its head; no line is cropped."""
     return [head, *(f"  {shown(line, len(line))}" if line else "" for line in text.splitlines())]
-
-
-def payload(data: bytes, most: int = CELL_MAX) -> str:
-    """Return a payload on one line: as text if it is UTF-8, else with its bytes escaped."""
-    try:
-        return shown(data.decode(), most)
-    except UnicodeDecodeError:
-        return shown(repr(data)[2:-1], most)
-
-
-def number(value: float | None) -> str:
-    """Return a number with separators between thousands."""
-    return NOTHING if value is None else f"{value:,}"
-
-
-def ago(value: datetime | None, now: datetime) -> str:
-    """Return how long ago a time was, or in how long it will be, in the largest unit: `5m ago`, `in 2h`."""
-    if value is None:
-        return NOTHING
-    seconds = (now - value).total_seconds()
-    distance = _rough(abs(seconds))
-    return f"in {distance}" if seconds < 0 else f"{distance} ago"
-
-
-def _rough(seconds: float) -> str:
-    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
-        if seconds >= unit:
-            return f"{int(seconds // unit)}{name}"
-    return f"{int(seconds)}s"
 
 
 def name(value: str | None, most: int = 32) -> str:

@@ -1,13 +1,12 @@
 """One renderer for all tables: which columns have room, how wide each is, what is cropped and what is coloured.
 
-Owns the arithmetic of widths. Knows no column by name (`columns` does), and prints nothing.
+Owns the arithmetic of widths. Knows no column by name (`_views` does), and prints nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -15,47 +14,13 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from lanelog._text import NOTHING
+from lanelog._views.column import Column, Tone
 from lanelog.cli.output.crop import crop, cropped, padded
 
 _GAP: Final = 2
 """Blanks between two columns."""
 _OPTIONAL: Final = 3
 """Columns of this rank and above are dropped before names are cropped below the width they want."""
-
-
-class Tone(StrEnum):
-    """What a colour means, as the name of a style of rich."""
-
-    BAD = "red"
-    WARN = "yellow"
-    GOOD = "green"
-    FAINT = "dim"
-    HEAD = "bold"
-
-
-def _no_tone(_row: Any) -> Tone | None:
-    return None
-
-
-@frozen(kw_only=True)
-class Column:
-    """One column: the source of its values, their format, and what happens if there is little room."""
-
-    head: str
-    get: Callable[[Any], Any]
-    """The value, from a row."""
-    show: Callable[[Any, datetime], str]
-    """Makes one line of text from the value, without control characters. The time is now."""
-    rank: int = 0
-    """Without room, columns with the highest rank are dropped first. Columns of rank 0 stay."""
-    right: bool = False
-    """Whether it is aligned to the right."""
-    least: int | None = None
-    """Cells to which its text may be cropped. None: it is never cropped."""
-    want: int = 0
-    """Cells that its text should have before columns of rank `_OPTIONAL` and above get any."""
-    tone: Callable[[Any], Tone | None] = _no_tone
-    """The colour of its cell in a row."""
 
 
 def _utc_now() -> datetime:
@@ -72,7 +37,7 @@ class Table:
 
     def cells(self) -> list[list[str]]:
         """Return the text of every cell, uncropped."""
-        return [[column.show(column.get(row), self.now) for column in self.columns] for row in self.rows]
+        return [[column.text(row, self.now) for column in self.columns] for row in self.rows]
 
     def plain(self) -> str:
         """Return all columns, two blanks apart, nothing cropped: for pipes, files and tests."""

@@ -25,9 +25,9 @@ from rich.live import Live
 from rich.text import Text
 
 from lanelog._text import shown
+from lanelog._views.column import Tone
 from lanelog.cli.output.answer import Answer, on_screen, print_answer, to_json
 from lanelog.cli.output.crop import crop
-from lanelog.cli.output.table import Tone
 from lanelog.errors import LanelogError
 
 PATIENCE = 10

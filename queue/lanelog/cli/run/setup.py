@@ -14,11 +14,11 @@ import click
 from rich.text import Text
 
 from lanelog._text import plural, shown
+from lanelog._views import message_columns
+from lanelog._views.message_columns import status_tone
 from lanelog.cli.command.options import json_option, url_option
 from lanelog.cli.command.verbs import Refused, announce, finish, reading, rest, until_ended
-from lanelog.cli.output import message_columns
 from lanelog.cli.output.answer import Answer
-from lanelog.cli.output.message_columns import status_tone
 from lanelog.cli.output.table import Table
 
 if TYPE_CHECKING:

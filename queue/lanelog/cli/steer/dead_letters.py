@@ -14,12 +14,13 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from lanelog._text import age, moment, plural, shown
+from lanelog._text import age, moment, payload, plural, shown
+from lanelog._views import message_columns
 from lanelog.cli.command.options import arguments, limit_option, time_option
 from lanelog.cli.command.times import FORMS, told
 from lanelog.cli.command.verbs import Verbs, changing, reading
-from lanelog.cli.output import message_columns, totals
-from lanelog.cli.output.answer import Answer, block, name, payload
+from lanelog.cli.output import totals
+from lanelog.cli.output.answer import Answer, block, name
 from lanelog.cli.output.table import Table
 from lanelog.cli.steer.sentences import left, would
 from lanelog.errors import ConfigurationError

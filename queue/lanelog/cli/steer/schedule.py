@@ -12,6 +12,7 @@ import click
 
 from lanelog._codec import utf8
 from lanelog._text import moment, plural, shown
+from lanelog._views import message_columns
 from lanelog.cli.command.options import (
     arguments,
     json_option,
@@ -24,7 +25,7 @@ from lanelog.cli.command.options import (
 )
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import Verbs, changing, finish, login, reading, steering
-from lanelog.cli.output import message_columns, totals
+from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
 from lanelog.cli.steer.sentences import would

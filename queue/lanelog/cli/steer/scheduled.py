@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._text import shown
+from lanelog._views import message_columns
 from lanelog.cli.command.options import arguments, limit_option
 from lanelog.cli.command.verbs import Verbs, changing, reading
-from lanelog.cli.output import message_columns, totals
+from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
 from lanelog.cli.steer.sentences import would

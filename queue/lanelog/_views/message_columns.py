@@ -9,11 +9,9 @@ from __future__ import annotations
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from lanelog._text import moment
+from lanelog._text import moment, payload
+from lanelog._views.column import Tone, count, error, name, seconds, text, time, when, word
 from lanelog.admin import MessageState
-from lanelog.cli.output.answer import payload
-from lanelog.cli.output.cells import count, error, name, seconds, text, time, when, word
-from lanelog.cli.output.table import Tone
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:

@@ -7,13 +7,10 @@ those of the glossary.
 from __future__ import annotations
 
 from lanelog._text import NOTHING, age, plural
+from lanelog._views.column import Column, Tone, count, error, name, seconds, text, time, when, word
 from lanelog.admin import GroupInfo, LaneInfo, MemberInfo, OwnerState
 from lanelog.admin.operate.hung import HUNG, state_of
-from lanelog.cli.output.cells import count, error, name, seconds, text, time, when, word
-from lanelog.cli.output.table import Column, Tone
-
-SLOW = 60.0
-"""Seconds after which the oldest message gets a colour."""
+from lanelog.admin.operate.problems import SLOW
 
 _old = when(lambda each: (each.oldest_age or 0) > SLOW, Tone.WARN)
 _nobody = when(lambda each: each.lag and not each.members and each.paused_at is None, Tone.BAD)
@@ -73,7 +70,7 @@ def _lease_tone(lane: LaneInfo) -> Tone | None:
 
 
 def _oldest(rank: int) -> Column:
-    return Column(head="OLDEST", get=oldest_of, show=lambda value, _now: str(value), rank=rank, right=True, tone=_old)
+    return Column(head="OLDEST", get=oldest_of, show=str, rank=rank, right=True, tone=_old)
 
 
 def _members(rank: int) -> Column:
