@@ -127,8 +127,7 @@ class ActionHandlers:
             return self._done(request, action, doer, fields, job.result)
         if job.error is not None and not isinstance(job.error, JobStopped):
             raise job.error
-        root = request.scope.get("root_path", "").rstrip("/")
-        return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
+        return _to_job(request, job)
 
     def _confirmed(self, action: WebAction, fields: Mapping[str, str], doer: Doer, typed: str) -> None:
         """Refuse what destroys, unless its name was typed.
@@ -221,8 +220,12 @@ class ActionHandlers:
         job = self._jobs.find((await _form(request)).get("id", ""))
         job.stop()
         log.warning("job.stopped", job=job.title, by=request.scope[USER])
-        root = request.scope.get("root_path", "").rstrip("/")
-        return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
+        return _to_job(request, job)
+
+
+def _to_job(request: Request, job: Job) -> Response:
+    root = request.scope.get("root_path", "").rstrip("/")
+    return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
 
 
 def _placed(fields: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from lanelog._text import moment
 from lanelog.admin import Admin
-from lanelog.admin.lookup.arguments import unheard
+from lanelog.admin.lookup.arguments import BY_MAX, unheard
 from lanelog.dashboard.views import WebButton, link
 from lanelog.errors import ConfigurationError
 
@@ -173,7 +173,9 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         warning="Nothing more is handed out until it is resumed.",
         needs=_GROUP,
         may=("key",),
-        verb=lambda admin, at, doer: admin.pause(**_read(at), by=doer.by[:255], reason=doer.why, dry_run=doer.dry_run),
+        verb=lambda admin, at, doer: admin.pause(
+            **_read(at), by=doer.by[:BY_MAX], reason=doer.why, dry_run=doer.dry_run
+        ),
     ),
     "resume": WebAction(
         label="Resume",
@@ -226,7 +228,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         warning="It publishes nothing until it is resumed. Times that pass meanwhile are skipped.",
         needs=("name",),
         verb=lambda admin, at, doer: admin.pause_schedule(
-            **_read(at), by=doer.by[:255], reason=doer.why, dry_run=doer.dry_run
+            **_read(at), by=doer.by[:BY_MAX], reason=doer.why, dry_run=doer.dry_run
         ),
     ),
     "resume-schedule": WebAction(

@@ -22,30 +22,29 @@ LETTERS_MAX: Final = 9999
 """The greatest bound of --max-dead-letters. `Admin.dead_letters` reads at most one dead letter more."""
 
 
-def bounding_letters(function: F) -> F:
-    """Add --max-dead-letters."""
-    return click.option(
-        "--max-dead-letters",
-        type=click.IntRange(0, LETTERS_MAX),
-        metavar="N",
-        help="Exit with status 1 if there are more than N dead letters.",
-    )(function)
+bounding_letters = click.option(
+    "--max-dead-letters",
+    type=click.IntRange(0, LETTERS_MAX),
+    metavar="N",
+    help="Exit with status 1 if there are more than N dead letters.",
+)
+_max_lag = click.option(
+    "--max-lag",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Exit with status 1 if more than N messages are unsettled.",
+)
+_max_age = click.option(
+    "--max-age",
+    type=click.FloatRange(0),
+    metavar="S",
+    help="Exit with status 1 if the oldest unsettled message is older than S seconds.",
+)
 
 
 def monitored(function: F) -> F:
     """Add --max-lag and --max-age."""
-    function = click.option(
-        "--max-age",
-        type=click.FloatRange(0),
-        metavar="S",
-        help="Exit with status 1 if the oldest unsettled message is older than S seconds.",
-    )(function)
-    return click.option(
-        "--max-lag",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Exit with status 1 if more than N messages are unsettled.",
-    )(function)
+    return _max_lag(_max_age(function))
 
 
 class Measured(NamedTuple):

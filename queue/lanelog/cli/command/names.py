@@ -85,24 +85,15 @@ def _given(ctx: click.Context) -> dict[str, Any]:
     return ctx.params | dict(zip(arguments, ctx.args, strict=False))
 
 
-def _topics(admin: Admin, _given: dict[str, Any], beginning: str) -> list[str]:
-    return admin.topic_names(beginning)
-
-
-def _groups(admin: Admin, given: dict[str, Any], beginning: str) -> list[str]:
-    return admin.group_names(given.get("topic"), beginning)
-
-
-def _keys(admin: Admin, given: dict[str, Any], beginning: str) -> list[str]:
-    return admin.key_names(given["topic"], beginning)
-
+_TOPIC: Final = Name(lambda admin, _given, beginning: admin.topic_names(beginning))
+_GROUP: Final = Name(lambda admin, given, beginning: admin.group_names(given.get("topic"), beginning))
 
 TYPES: Final[dict[str, Type]] = {
-    "topic": Name(_topics),
-    "topics": Name(_topics),
-    "to_topic": Name(_topics),
-    "group": Name(_groups),
-    "key": Name(_keys),
+    "topic": _TOPIC,
+    "topics": _TOPIC,
+    "to_topic": _TOPIC,
+    "group": _GROUP,
+    "key": Name(lambda admin, given, beginning: admin.key_names(given["topic"], beginning)),
     "offset": Offset(),
     "from_offset": Offset(),
     "before_offset": Offset(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 from attrs import evolve
@@ -25,7 +25,6 @@ from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from lanelog import Client, Outgoing, Receipt
 
@@ -51,12 +50,10 @@ def publish(
     no_key: bool,
     file: IO[bytes] | None,
     message_id: str | None,
-    delay: float | None,
-    deliver_at: datetime | None,
-    ttl: float | None,
     pairs: tuple[str, ...],
     as_json: bool,
     url: str | None,
+    **times: Any,
 ) -> None:
     """Publish MESSAGE under KEY, or every line of --file or standard input as a message, in order.
 
@@ -79,7 +76,7 @@ def publish(
         file = sys.stdin.buffer
     if message is None and message_id is not None:
         raise ConfigurationError("--id is for one MESSAGE: the lines of a file would all be the same one")
-    model = lanelog.Outgoing(key, b"", None, metadata, delay, deliver_at, ttl)
+    model = lanelog.Outgoing(key, b"", metadata=metadata, **times)
     with lanelog.connect(url) as client:
         if file is not None:
             found = _lines(client, topic, model, file)
@@ -90,8 +87,8 @@ def publish(
         assert message is not None  # noqa: S101 - for the type checker
         (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
     text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
-    if deliver_at is not None and not receipt.offset and not receipt.duplicate:
-        text += f": {told(deliver_at)}"
+    if model.deliver_at is not None and not receipt.offset and not receipt.duplicate:
+        text += f": {told(model.deliver_at)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json, config=client.config)
 
 

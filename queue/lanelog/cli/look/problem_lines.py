@@ -15,8 +15,8 @@ from rich.text import Text
 
 from lanelog._text import age, plural, shown
 from lanelog._views.column import Tone
+from lanelog._views.sentences import nothing_stuck
 from lanelog.admin.operate.problem import HEAD_LOCKED, OWNER_GONE, Rank, command
-from lanelog.admin.operate.status import attempts_awaited
 from lanelog.cli.output.answer import Line
 from lanelog.cli.output.crop import crop
 
@@ -46,9 +46,7 @@ def told(problems: Sequence[Problem], *, most: int, complete: bool = True, waiti
         waiting: The number of messages that wait for their next attempt.
     """
     if not problems:
-        waits = f"; {attempts_awaited(waiting)}" if waiting else ""
-        good = Text(f"nothing is stuck{waits}", style=Tone.GOOD)
-        return [[good if complete else Text(f"nothing is stuck in what was looked at{waits}", style=Tone.WARN)]]
+        return [[Text(nothing_stuck(waiting, complete=complete), style=Tone.GOOD if complete else Tone.WARN)]]
     letters = [each for each in problems if each.rank is Rank.DEAD_LETTERS]
     if len({each.topic for each in letters}) == 1:
         letters = []

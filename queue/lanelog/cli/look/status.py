@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from lanelog._text import age, plural
 from lanelog._views import columns
+from lanelog._views.sentences import sums
 from lanelog.admin.operate.problems import oldest_first
-from lanelog.admin.operate.status import LANES, members_of
+from lanelog.admin.operate.status import LANES
 from lanelog.cli.command.bounds import alarms, measured, monitored
 from lanelog.cli.command.pattern import topics_of
 from lanelog.cli.command.verbs import reading
@@ -46,15 +46,10 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     bounded = max_lag is not None or max_age is not None
     # Whether a bound holds depends on all groups, and on nothing else that was left out.
     unproven = bounded and bool(names.left_out or found.groups_left_out)
-    summary = (
-        f"{plural(found.topics, 'topic')}, {plural(len(found.groups), 'group')}, "
-        f"{members_of(found)}: lag {found.lag:,}, "
-        f"oldest {age(found.oldest_age, exact=found.oldest_age_exact)}, {plural(found.dead_letters, 'dead letter')}"
-    )
     lagging = sorted((group for group in found.groups if group.lag), key=lambda group: oldest_first(group.oldest_age))
     return Answer(
         data=found,
-        before=[summary, ""],
+        before=[sums(found, behind=f"lag {found.lag:,}", oldest="oldest"), ""],
         entries=told(found.problems, most=LANES, complete=not left_out, waiting=found.waiting),
         table=Table(columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
         alarms=alarms(measured(found.groups), max_lag, max_age, left_out=left_out if unproven else ""),

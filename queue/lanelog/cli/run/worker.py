@@ -6,7 +6,7 @@ Owns the options and their form. `lanelog.worker` has the supervisor.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -65,14 +65,12 @@ def worker(
     *,
     target: str,
     processes: int,
-    workers: int | None,
     health: str | None,
     metrics: str | None,
-    drain_timeout: float | None,
     max_messages: int | None,
     max_memory: int | None,
-    recreate: bool,
     reload: bool,
+    **orders: Any,
 ) -> None:
     """Run the handlers of a client, until SIGTERM or Ctrl-C: MODULE:CLIENT is such as shop.jobs:client.
 
@@ -91,13 +89,7 @@ def worker(
     check_target(target)
     log_to_terminal()
     supervisor = Supervisor(
-        Orders(
-            target=target,
-            workers=workers,
-            drain_timeout=drain_timeout,
-            metrics=metrics is not None,
-            recreate=recreate,
-        ),
+        Orders(target=target, metrics=metrics is not None, **orders),
         processes,
         Limits(messages=max_messages, memory=max_memory),
         Changes() if reload else None,
