@@ -50,6 +50,17 @@ def test_a_command_imports_no_other() -> None:
     assert [name for name in rooms if name.startswith(unwanted)] == []
 
 
+@pytest.mark.thorough
+def test_help_imports_no_verb() -> None:
+    """The list of verbs has a line for each of them, so their modules stay away."""
+    code = "from click.testing import CliRunner; from lanelog.cli._main import cli; CliRunner().invoke(cli, ['--help'])"
+    rooms = answer(f"{code}; print(json.dumps(sorted(sys.modules)))")
+    assert isinstance(rooms, list)
+    assert "lanelog.cli._main" in rooms
+    verbs = ("lanelog.cli.look.", "lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.admin.")
+    assert [name for name in rooms if name.startswith(verbs)] == []
+
+
 def test_names_that_come_later_are_found() -> None:
     """Everything public is an attribute, in `dir()` and in a star import; a name that does not exist says so."""
     assert set(lanelog.__all__) <= set(dir(lanelog))

@@ -1,6 +1,6 @@
-"""Options that several verbs have, each declared once.
+"""Arguments, options and examples: what the declarations of several verbs have in common.
 
-Owns their names, texts and values. Knows no verb. A new option stands here as soon as a second verb has it.
+Owns their names, texts and forms. Knows no verb. A new option stands here as soon as a second verb has it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ metadata_option = click.option(
 limit_option = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
 )
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a verb's help, of lines as they are typed behind `lanelog`."""
+    return "\b\nExamples:\n" + "\n".join(f"  lanelog {line}" for line in lines)
 
 
 def arguments(*names: str) -> Callable[[F], F]:

@@ -24,7 +24,6 @@ from attrs import evolve
 from lanelog._extras import install
 from lanelog._text import shown
 from lanelog.cli.command.bounds import BOUNDS
-from lanelog.cli.command.examples import give_examples
 from lanelog.cli.command.names import give_types
 from lanelog.cli.command.options import ANY_URL, all_option, json_option, url_option, why_option, wide_option
 from lanelog.cli.output.answer import Answer, print_answer
@@ -83,7 +82,6 @@ class Verbs(click.Group):
                 module, _ = verbs[cmd_name]
                 verb: click.Command = getattr(import_module(f"lanelog.cli.{module}"), cmd_name.replace("-", "_"))
                 give_types(verb)
-                give_examples(verb, cmd_name)
                 self.add_command(verb)
         return super().get_command(ctx, cmd_name)
 

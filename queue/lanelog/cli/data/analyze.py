@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lanelog._text import moment, plural, shown
-from lanelog.cli.command.options import innermost, json_option, time_option
+from lanelog.cli.command.options import examples, innermost, json_option, time_option
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import finish
 from lanelog.cli.data.archive import need_spark, password_option
@@ -18,7 +18,7 @@ from lanelog.cli.output.answer import Answer
 from lanelog.config import ConnectConfig
 
 
-@click.command()
+@click.command(epilog=examples("analyze --path /srv/archive --output report --format csv"))
 @click.option("--path", metavar="ARCHIVE", help="Directory of an archive. Default: only the live log is read.")
 @click.option(
     "--url",

@@ -12,7 +12,7 @@ import click
 
 from lanelog._text import plural, shown
 from lanelog._views import message_columns
-from lanelog.cli.command.options import json_option, time_option, url_option
+from lanelog.cli.command.options import examples, json_option, time_option, url_option
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import Unfinished, finish, need
 from lanelog.cli.output.answer import Answer
@@ -37,7 +37,7 @@ def need_spark(*others: str) -> None:
     need("spark", *_NEEDED, *others, also=java)
 
 
-@click.command()
+@click.command(epilog=examples("archive --path /srv/archive --topics orders --once"))
 @path_option
 @click.option("--topics", metavar="NAMES", help="Topics, separated by commas. Default: all.")
 @click.option("--pattern", metavar="REGEX", help="Topics whose whole name matches, also those that appear later.")
@@ -91,7 +91,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
     finish(Answer(data=done, lines=[text]), as_json=as_json, config=ConnectConfig.from_url(chosen.url))
 
 
-@click.command()
+@click.command(epilog=examples("replay --path /srv/archive --topic orders --to again --dry-run"))
 @path_option
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Published there; may be repeated.")
 @click.option("--to", metavar="TOPIC", help="Where they go. Default: back to where they were.")

@@ -17,7 +17,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from lanelog._codec import utf8
 from lanelog._text import plural, shown
-from lanelog.cli.command.options import arguments, json_option, metadata_of, metadata_option, time_option, url_option
+from lanelog.cli.command.options import (
+    arguments,
+    examples,
+    json_option,
+    metadata_of,
+    metadata_option,
+    time_option,
+    url_option,
+)
 from lanelog.cli.command.times import FORMS, told
 from lanelog.cli.command.verbs import Unfinished, finish
 from lanelog.cli.output.answer import Answer
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 _BATCH, _CHUNK = 1000, 1024 * 1024
 
 
-@click.command()
+@click.command(epilog=examples("publish orders ann '{\"total\": 12}'", "publish orders ann --file lines.txt"))
 @arguments("topic", "[key]", "[message]")
 @click.option("--no-key", is_flag=True, help="It needs no order: leave KEY out, and it goes to an open lane.")
 @click.option("--file", "file", type=click.File("rb"), help="One message a line; `-`: standard input.")

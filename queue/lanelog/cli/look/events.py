@@ -12,7 +12,7 @@ import click
 from lanelog._events import EVENTS, Event
 from lanelog._text import plural
 from lanelog._views.message_columns import EVENTS_LISTED
-from lanelog.cli.command.options import all_option, json_option, wide_option
+from lanelog.cli.command.options import all_option, examples, json_option, wide_option
 from lanelog.cli.command.verbs import finish
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
@@ -32,7 +32,7 @@ the application's.
 """
 
 
-@click.command()
+@click.command(epilog=examples("events", "events handler.slow"))
 @click.argument("name", required=False)
 @click.option("--markdown", is_flag=True, help="Print the documentation's page of them.")
 @wide_option

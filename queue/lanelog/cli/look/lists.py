@@ -14,7 +14,7 @@ from lanelog._text import ago, shown
 from lanelog._views import columns
 from lanelog.admin.operate.hung import where_handlers_stand
 from lanelog.cli.command.bounds import Measured, alarms, bounding_letters, measured, monitored
-from lanelog.cli.command.options import arguments, key_option, limit_option
+from lanelog.cli.command.options import arguments, examples, key_option, limit_option
 from lanelog.cli.command.pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli.command.verbs import reading
 from lanelog.cli.output import totals
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lanelog.admin import Admin, GroupInfo, MemberInfo, TopicInfo
 
 
-@click.command()
+@click.command(epilog=examples("topics", "topics orders", "topics --json"))
 @click.argument("topic", metavar="[NAME]", required=False)
 @limit_option
 @reading
@@ -62,7 +62,7 @@ def _described(topic: TopicInfo, now: datetime) -> Answer:
     return Answer(data=topic, lines=[f"{head:<{width}}{text}" for head, text in about if text])
 
 
-@click.command()
+@click.command(epilog=examples("groups", "groups 'orders*' --watch"))
 @click.argument("topic", required=False)
 @monitored
 @reading
@@ -82,7 +82,7 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     )
 
 
-@click.command()
+@click.command(epilog=examples("members", "members orders billing --stacks"))
 @arguments("[topic]", "[group]")
 @click.option("--stacks", is_flag=True, help="Show below where handlers stand that have run for 10 s.")
 @limit_option
@@ -120,7 +120,7 @@ def _stacks(found: Sequence[MemberInfo]) -> list[str]:
     return lines or ["", "no handler has run for 10 s"]
 
 
-@click.command()
+@click.command(epilog=examples("lanes orders billing --by lag", "lanes orders billing --limit 10 --watch"))
 @arguments("topic", "group")
 @click.option(
     "--by",
@@ -171,7 +171,7 @@ def lanes(
     )
 
 
-@click.command()
+@click.command(epilog=examples("lag orders --max-lag 10000 --max-age 300", "lag orders billing --sql"))
 @arguments("[topic]", "[group]")
 @click.option("--sql", is_flag=True, help="Print a SQL statement instead: its one number is GROUP's lag on TOPIC.")
 @bounding_letters
@@ -250,7 +250,7 @@ def _dying(
     return [shown(each.topic) for each in over], left_out
 
 
-@click.command()
+@click.command(epilog=examples("offsets orders billing --key ann"))
 @arguments("topic", "[group]")
 @key_option
 @limit_option
@@ -268,7 +268,7 @@ def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, lim
     )
 
 
-@click.command()
+@click.command(epilog=examples("leases orders billing", "leases --stale"))
 @arguments("[topic]", "[group]")
 @click.option("--stale", is_flag=True, help="Only those in the name of an owner that is dead, expired or gone.")
 @limit_option
@@ -285,7 +285,7 @@ def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, l
     )
 
 
-@click.command()
+@click.command(epilog=examples("audit", "audit orders --limit 20"))
 @click.argument("topic", required=False)
 @limit_option
 @reading

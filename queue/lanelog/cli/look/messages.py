@@ -15,7 +15,7 @@ import click
 from lanelog._text import ago, moment, payload, plural, shown
 from lanelog._views import message_columns
 from lanelog.admin.read.history import OUTCOMES
-from lanelog.cli.command.options import arguments, json_option, limit_option, time_option, url_option
+from lanelog.cli.command.options import arguments, examples, json_option, limit_option, time_option, url_option
 from lanelog.cli.command.times import FORMS, told
 from lanelog.cli.command.verbs import announce, reading
 from lanelog.cli.output import totals
@@ -38,7 +38,7 @@ _NO_HISTORY = "no history; a group keeps one only if it subscribes with history=
 _NONE_SUCH = "no message that left like this; without options all are listed that the history has"
 
 
-@click.command()
+@click.command(epilog=examples("show orders ann", "show orders ann 17", "show orders --id 01J9ZK --raw"))
 @arguments("topic", "[key]")
 @click.argument("offset", type=int, required=False)
 @click.option("--id", "message_id", metavar="ID", help="The message of this id, instead of an offset; needs no KEY.")
@@ -146,7 +146,7 @@ def _error(group: str, text: str) -> list[str]:
 # -- tail --------------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(epilog=examples("tail orders -n 20", "tail orders ann -n 20", "tail orders --follow"))
 @arguments("topic", "[key]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is published from now on, until Ctrl-C.")
 @click.option(
@@ -188,7 +188,9 @@ def tail(
                 click.echo(to_json(message) if as_json else _line(message))
 
 
-@click.command()
+@click.command(
+    epilog=examples("history orders billing --outcome failed", "history orders billing --key ann --since -1h")
+)
 @arguments("topic", "group")
 @click.option("--key", help="Only this lane, from its end.")
 @click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")

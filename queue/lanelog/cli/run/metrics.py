@@ -16,7 +16,7 @@ import click
 
 from lanelog._extras import install
 from lanelog._probes import BoundedThreads, Punctual
-from lanelog.cli.command.options import url_option
+from lanelog.cli.command.options import examples, url_option
 from lanelog.cli.command.verbs import Refused, announce, until_ended
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ANSWER: Final = 8.0
 _PORT_MAX: Final = 65_535
 
 
-@click.command()
+@click.command(epilog=examples("metrics --listen 127.0.0.1:9464", "metrics --rules"))
 @click.option(
     "--listen",
     default="127.0.0.1:9464",

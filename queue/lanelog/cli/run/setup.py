@@ -16,7 +16,7 @@ from rich.text import Text
 from lanelog._text import plural, shown
 from lanelog._views import message_columns
 from lanelog._views.message_columns import status_tone
-from lanelog.cli.command.options import json_option, url_option
+from lanelog.cli.command.options import examples, json_option, url_option
 from lanelog.cli.command.verbs import Refused, announce, finish, reading, rest, until_ended
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lanelog.admin import Admin, Finding, Maintained
 
 
-@click.command("dev-server")
+@click.command("dev-server", epilog=examples("dev-server", "dev-server --server mysql-local"))
 @click.option(
     "--server",
     "kind",
@@ -57,7 +57,7 @@ def dev_server(kind: str) -> None:
     click.echo("stopped", err=True)
 
 
-@click.command()
+@click.command(epilog=examples("migrate --url mysql://root:secret@db-1:3306/shop"))
 @url_option
 def migrate(url: str | None) -> None:
     """Create or upgrade lanelog's tables. May be repeated, and run by many processes at once."""
@@ -70,7 +70,7 @@ def migrate(url: str | None) -> None:
     click.echo("the tables are up to date")
 
 
-@click.command()
+@click.command(epilog=examples("doctor", "doctor --json"))
 @click.option(
     "--repair", is_flag=True, help="Mend lanes whose tables contradict each other, as after a restore of one."
 )
@@ -99,7 +99,7 @@ def _told(finding: Finding) -> list[Text]:
     return [line, Text(f"        {shown(finding.remedy, 1000)}")]
 
 
-@click.command()
+@click.command(epilog=examples("grants --role consumer --user app --host '10.0.%'"))
 @click.option(
     "--role", required=True, metavar="ROLE", help="owner, reader, publisher, consumer, janitor, dashboard or admin."
 )
@@ -118,7 +118,7 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
     click.echo(statements(role, database=database, user=user, host=host), nl=False)
 
 
-@click.command()
+@click.command(epilog=examples("maintain --once", "maintain orders invoices"))
 @click.argument("topics", nargs=-1)
 @click.option("--once", is_flag=True, help="Do it once and exit, for cron.")
 @click.option(

@@ -19,7 +19,7 @@ import click
 
 from lanelog._checks import check_arguments, check_callable
 from lanelog._target import find
-from lanelog.cli.command.options import url_option
+from lanelog.cli.command.options import examples, url_option
 from lanelog.cli.command.verbs import Refused, announce, need, until_ended
 from lanelog.errors import ConfigurationError
 
@@ -33,7 +33,7 @@ _ANSWER: Final = 10.0
 _TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no secret
 
 
-@click.command()
+@click.command(epilog=examples("web --listen 127.0.0.1:8080", "web --allow-actions"))
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Where to serve it.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A host name under which browsers reach it.")
 @click.option("--token-file", metavar="FILE", help=f"The token that users must give; default: {_TOKEN}.")

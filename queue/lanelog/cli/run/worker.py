@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from lanelog.cli.command.options import examples
 from lanelog.cli.command.values import Size
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _PROCESSES_MAX: Final = 1000
 
 
-@click.command()
+@click.command(epilog=examples("worker shop.billing:client --processes 4"))
 @click.argument("target", metavar="MODULE:CLIENT")
 @click.option(
     "--processes",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._text import moment, plural, shown
-from lanelog.cli.command.options import arguments, key_option, words
+from lanelog.cli.command.options import arguments, examples, key_option, words
 from lanelog.cli.command.times import FORMS, instant, told
 from lanelog.cli.command.verbs import Unfinished, changing, login, steering
 from lanelog.cli.output.answer import Answer
@@ -66,7 +66,7 @@ def _where(topic: str, group: str, key: str | None = None) -> str:
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(epilog=examples("seek orders billing --to yesterday", "seek orders billing --key ann --to 17 --execute"))
 @arguments("topic", "group")
 @key_option
 @click.option("--to", required=True, metavar="PLACE", help=f"{_PLACES[0].upper()}{_PLACES[1:]}.")
@@ -91,7 +91,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
     return Answer(data=done, lines=lines)
 
 
-@click.command()
+@click.command(epilog=examples("pause orders billing --why deploy", "pause orders billing --key ann"))
 @arguments("topic", "group")
 @key_option
 @words(help="Why; shown wherever the pause is listed.")
@@ -109,7 +109,7 @@ def pause(
     return Answer(data=done, lines=[f"{text}: {plural(done.lag, 'message')} waiting"])
 
 
-@click.command()
+@click.command(epilog=examples("resume orders billing", "resume orders billing --key ann"))
 @arguments("topic", "group")
 @key_option
 @steering
@@ -124,7 +124,9 @@ def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bo
     )
 
 
-@click.command()
+@click.command(
+    epilog=examples("skip orders billing ann 17 --why broken", "skip orders billing ann 17 --why broken --execute")
+)
 @arguments("topic", "group", "key")
 @click.argument("offset", type=int)
 @words(required=True, help="Why it is not handled; recorded.")
@@ -139,7 +141,9 @@ def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason:
     return Answer(data=done, lines=[text + plural(done.attempts, "attempt")])
 
 
-@click.command()
+@click.command(
+    epilog=examples("retry orders billing ann --offset 17 --execute", "retry orders billing --all --execute")
+)
 @arguments("topic", "group", "[key]")
 @click.option("--offset", type=int, help="Only this message of KEY.")
 @click.option("--all", "everything", is_flag=True, help="Those of all lanes, lane by lane.")
@@ -194,7 +198,7 @@ def _retry_all(admin: Admin, topic: str, group: str, *, dry_run: bool) -> Answer
     return Answer(data=data, lines=[f"{would('hand', 'handed', dry_run=dry_run)} out {what} at once"])
 
 
-@click.command()
+@click.command(epilog=examples("release orders billing ann", "release orders billing ann --why 'it hangs' --execute"))
 @arguments("topic", "group", "key")
 @changing
 def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) -> Answer:
@@ -212,7 +216,7 @@ def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) ->
     return Answer(data=done, lines=[f"{text} ({done.owner_state}){more}"])
 
 
-@click.command("open-lanes")
+@click.command("open-lanes", epilog=examples("open-lanes orders", "open-lanes orders 128"))
 @click.argument("topic")
 @click.argument("lanes", type=int, required=False)
 @steering
@@ -234,7 +238,10 @@ def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) ->
 # -- deleting ----------------------------------------------------------------------------------------------------------
 
 
-@click.command("delete-group")
+@click.command(
+    "delete-group",
+    epilog=examples("delete-group orders billing", "delete-group orders billing --why 'moved to v2' --execute"),
+)
 @arguments("topic", "group")
 @click.option("--evict", is_flag=True, help="Also while members of it live: their subscriptions fail.")
 @changing
@@ -248,7 +255,7 @@ def delete_group(admin: Admin, *, topic: str, group: str, evict: bool, dry_run: 
     return Answer(data=done, lines=[text, then])
 
 
-@click.command("delete-topic")
+@click.command("delete-topic", epilog=examples("delete-topic orders-old", "delete-topic orders-old --execute"))
 @click.argument("topic")
 @changing
 def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
@@ -273,7 +280,7 @@ def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
     )
 
 
-@click.command()
+@click.command(epilog=examples("purge orders --before -30d", "purge orders --before-offset 1000 --execute"))
 @click.argument("topic")
 @click.option("--before", metavar="TIME", help=f"A time such as {FORMS}.")
 @click.option("--before-offset", type=int, metavar="N", help="Or an offset, which is meant in every lane.")

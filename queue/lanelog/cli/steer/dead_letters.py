@@ -16,7 +16,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from lanelog._text import age, moment, payload, plural, shown
 from lanelog._views import message_columns
-from lanelog.cli.command.options import arguments, limit_option, time_option
+from lanelog.cli.command.options import arguments, examples, limit_option, time_option
 from lanelog.cli.command.times import FORMS, told
 from lanelog.cli.command.verbs import Verbs, changing, reading
 from lanelog.cli.output import totals
@@ -38,7 +38,11 @@ def dlq() -> None:
     """Look at dead letters, put them back or delete them. TOPIC is the original topic, or a dead letter topic."""
 
 
-@dlq.command("list", short_help="List them, or count them by reason.")
+@dlq.command(
+    "list",
+    short_help="List them, or count them by reason.",
+    epilog=examples("dlq list orders --reasons", "dlq list orders billing --reason r-4f2a --limit 20"),
+)
 @arguments("topic", "[group]")
 @click.option("--reasons", is_flag=True, help="Count them by reason, and name each reason: r-4f2a.")
 @click.option("--reason", metavar="NAME|TEXT", help="Only those with this reason, as --reasons shows it.")
@@ -83,7 +87,7 @@ def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
     )
 
 
-@dlq.command(short_help="Show one with its payload and error.")
+@dlq.command(short_help="Show one with its payload and error.", epilog=examples("dlq show orders ann 17"))
 @arguments("topic", "key")
 @click.argument("which", metavar="OFFSET|ID")
 @reading
@@ -164,7 +168,14 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
     return choosing
 
 
-@dlq.command(short_help="Put them back, for the group that gave them up.")
+@dlq.command(
+    short_help="Put them back, for the group that gave them up.",
+    epilog=examples(
+        "dlq redrive orders billing --reason r-4f2a",
+        "dlq redrive orders billing --key ann --since -1h --limit 10",
+        "dlq redrive orders billing --all --why 'fixed in 4.2' --execute",
+    ),
+)
 @arguments("topic", "group")
 @_choice
 @click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
@@ -188,7 +199,14 @@ def redrive(admin: Admin, *, topic: str, group: str, chosen: dict[str, Any], dry
     )
 
 
-@dlq.command(short_help="Settle them for ever.")
+@dlq.command(
+    short_help="Settle them for ever.",
+    epilog=examples(
+        "dlq delete orders billing --reason r-4f2a",
+        "dlq delete orders billing --key ann --since -1h --limit 10",
+        "dlq delete orders billing --all --why 'test data' --execute",
+    ),
+)
 @arguments("topic", "group")
 @_choice
 @changing

@@ -15,6 +15,7 @@ from lanelog._text import moment, plural, shown
 from lanelog._views import message_columns
 from lanelog.cli.command.options import (
     arguments,
+    examples,
     json_option,
     limit_option,
     metadata_of,
@@ -43,7 +44,7 @@ def schedule() -> None:
     """Look at recurring messages; declare, run, pause or remove them."""
 
 
-@schedule.command("list", short_help="List the schedules by name.")
+@schedule.command("list", short_help="List the schedules by name.", epilog=examples("schedule list"))
 @limit_option
 @reading
 def list_(admin: Admin, *, limit: int) -> Answer:
@@ -60,7 +61,10 @@ def list_(admin: Admin, *, limit: int) -> Answer:
     )
 
 
-@schedule.command(short_help="Declare a schedule, or change it.")
+@schedule.command(
+    short_help="Declare a schedule, or change it.",
+    epilog=examples("schedule add nightly '30 2 * * *' reports daily sales"),
+)
 @arguments("name", "expression", "topic", "key", "message")
 @_zone_option
 @click.option(
@@ -91,7 +95,9 @@ def add(*, message: str, pairs: tuple[str, ...], as_json: bool, url: str | None,
     finish(Answer(data=done, lines=[text]), as_json=as_json, config=client.config)
 
 
-@schedule.command(short_help="Let it publish nothing more, until resume.")
+@schedule.command(
+    short_help="Let it publish nothing more, until resume.", epilog=examples("schedule pause nightly --why deploy")
+)
 @click.argument("name")
 @words(help="Why; shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
@@ -106,7 +112,9 @@ def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool
     return Answer(data=done, lines=[text])
 
 
-@schedule.command(short_help="Take a pause back; what was missed is skipped.")
+@schedule.command(
+    short_help="Take a pause back; what was missed is skipped.", epilog=examples("schedule resume nightly")
+)
 @click.argument("name")
 @steering
 def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
@@ -117,7 +125,10 @@ def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[f"{text}: next at {moment(done.next_fire_at)}"])
 
 
-@schedule.command(short_help="Publish one message of it at once; its times stay.")
+@schedule.command(
+    short_help="Publish one message of it at once; its times stay.",
+    epilog=examples("schedule run nightly --why 'the report was wrong'", "schedule run nightly --dry-run"),
+)
 @click.argument("name")
 @click.option("--token", metavar="TEXT", help="Publish one message only for all calls with this token.")
 @steering
@@ -138,7 +149,10 @@ def run(admin: Admin, *, name: str, token: str | None, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[f"{text}; {then}"])
 
 
-@schedule.command(short_help="Remove a schedule; what it published stays.")
+@schedule.command(
+    short_help="Remove a schedule; what it published stays.",
+    epilog=examples("schedule remove nightly", "schedule remove nightly --execute"),
+)
 @click.argument("name")
 @changing
 def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
@@ -149,7 +163,10 @@ def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[text])
 
 
-@schedule.command(short_help="Show when an expression would fire.")
+@schedule.command(
+    short_help="Show when an expression would fire.",
+    epilog=examples("schedule preview '30 2 * * *' --timezone Europe/Berlin --count 3"),
+)
 @click.argument("expression")
 @_zone_option
 @click.option("--count", default=10, show_default=True, metavar="N", help="So many times, up to 1000.")

@@ -11,7 +11,7 @@ import click
 
 from lanelog._text import shown
 from lanelog._views import message_columns
-from lanelog.cli.command.options import arguments, limit_option
+from lanelog.cli.command.options import arguments, examples, limit_option
 from lanelog.cli.command.verbs import Verbs, changing, reading
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer
@@ -28,7 +28,9 @@ def scheduled() -> None:
     """Look at messages that are not due yet, or take one back."""
 
 
-@scheduled.command("list", short_help="List them by key.")
+@scheduled.command(
+    "list", short_help="List them by key.", epilog=examples("scheduled list orders", "scheduled list orders --key ann")
+)
 @click.argument("topic")
 @click.option("--key", metavar="KEY", help="Only of this lane.")
 @limit_option
@@ -46,7 +48,9 @@ def list_(admin: Admin, *, topic: str, key: str | None, limit: int) -> Answer:
     )
 
 
-@scheduled.command(short_help="Take one back before it is due.")
+@scheduled.command(
+    short_help="Take one back before it is due.", epilog=examples("scheduled cancel orders ann reminder-7 --execute")
+)
 @arguments("topic", "key", "id")
 @changing
 def cancel(admin: Admin, *, topic: str, key: str, id: str, dry_run: bool) -> Answer:  # noqa: A002 - the argument's name
