@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from lanelog._engine.lane.error_text import summary
 from lanelog._text import CELL_MAX, age, ago, number, shown
 
 NAME_LEAST: Final = 12
@@ -104,9 +103,16 @@ class _Kind:
         )
 
 
+def _summary(error: str | None) -> str:
+    # Here: a command that shows no error needs nothing of the engine.
+    from lanelog._engine.lane.error_text import summary
+
+    return shown(summary(error))
+
+
 name = _Kind(show=shown, least=NAME_LEAST, want=NAME_WANT)
 """Names, or other short texts: they are cropped if there is no room."""
-error = _Kind(show=lambda value: shown(summary(value)), least=TEXT_LEAST, want=TEXT_WANT)
+error = _Kind(show=_summary, least=TEXT_LEAST, want=TEXT_WANT)
 """Errors without their stack frames, which `show` prints."""
 word = _Kind(show=lambda value: shown(None if value is None else str(value)))
 """Values that are few fixed words: never cropped."""
