@@ -151,5 +151,5 @@ def _look(problem: Problem) -> WebCell:
     if problem.what in _PEOPLE:
         return WebCell("Members", link("members", topic=topic, group=group))
     if problem.key is not None:
-        return WebCell("The lane", link("lane", topic=topic, group=group, key=problem.key))
+        return to_lane(topic, group, problem.key, "The lane")
     return WebCell("Its lanes", link("lanes", topic=topic, group=group, by="lag"))
