@@ -53,3 +53,32 @@ def moment(value: datetime | None) -> str:
 def plural(count: int, noun: str, many: str | None = None) -> str:
     """`1 lane`, `2,000 lanes`."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def payload(data: bytes, most: int = CELL_MAX) -> str:
+    """Return a payload on one line: as text if it is UTF-8, else with its bytes escaped."""
+    try:
+        return shown(data.decode(), most)
+    except UnicodeDecodeError:
+        return shown(repr(data)[2:-1], most)
+
+
+def number(value: float | None) -> str:
+    """Return a number with separators between thousands."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def ago(value: datetime | None, now: datetime) -> str:
+    """Return how long ago a time was, or in how long it will be, in the largest unit: `5m ago`, `in 2h`."""
+    if value is None:
+        return NOTHING
+    seconds = (now - value).total_seconds()
+    distance = _rough(abs(seconds))
+    return f"in {distance}" if seconds < 0 else f"{distance} ago"
+
+
+def _rough(seconds: float) -> str:
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= unit:
+            return f"{int(seconds // unit)}{name}"
+    return f"{int(seconds)}s"

@@ -8,7 +8,7 @@ from attrs import evolve
 
 import lanelog
 from lanelog.admin import Admin
-from lanelog.cli import _change
+from lanelog.cli.steer import change
 from lanelog.errors import DatabaseError
 from support.cli import Command, everything
 from support.situations import Situations
@@ -182,7 +182,7 @@ def test_retry_of_all_lanes_ends_what_waits_in_each(
     command: Command, shop: lanelog.Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Page by page of lanes; those where nothing waits stay as they are. An error in the middle says what is done."""
-    monkeypatch.setattr(_change, "_PAGE", 1)
+    monkeypatch.setattr(change, "_PAGE", 1)
     shop.publish("merge", "new", b"1")
     for key, offset in (("good", 4), ("new", 1)):
         Situations(raw, "merge", "builders").row(key, offset, retry_count=1, due=3600.0)
@@ -287,7 +287,8 @@ def test_maintain_that_failed_for_a_topic_is_an_alarm(
         if len(turns) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("lanelog.cli._setup.rest", rest)
-    monkeypatch.setattr("lanelog.cli._setup.signal.signal", lambda *_: None)  # the handler would stay for other tests
+    monkeypatch.setattr("lanelog.cli.run.setup.rest", rest)
+    # The handler would stay for other tests.
+    monkeypatch.setattr("lanelog.cli.command.verbs.signal.signal", lambda *_: None)
     assert command("maintain", "--interval", "5").stdout.count("deleted 3 messages") == 2
     assert turns == [5.0, 5.0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client
-from lanelog.cli._publish import _batches
+from lanelog.cli.data.publish import _batches
 from lanelog.errors import PayloadTooLarge
 from support.cli import Command
 from support.sql import one, rows

@@ -16,7 +16,8 @@ import lanelog
 from lanelog.admin.operate import status
 from lanelog.admin.read import lanes, owners, tail, topics
 from lanelog.admin.read.ages import Breadth
-from lanelog.cli import _messages, _verbs
+from lanelog.cli.command import verbs
+from lanelog.cli.look import messages
 from support.cli import Command
 from support.refusing import refused
 from support.situations import Situations, fill
@@ -405,7 +406,7 @@ def test_show_finds_a_message_by_its_id_alone(
     assert "2 lanes of topic 'merge' have a message 'same': name one, 'a', 'c'" in command.refused(
         "show", "merge", "--id", "same"
     )
-    monkeypatch.setattr(_messages, "_LANES", 1)
+    monkeypatch.setattr(messages, "_LANES", 1)
     told = command.refused("show", "merge", "--id", "one")
     assert told == "no message with id 'one' in the first 1 of 3 lanes of topic 'merge': give its KEY"
 
@@ -473,7 +474,7 @@ def test_tail_of_a_topic_says_which_lanes_it_left_out(
     """Their number, on standard error: messages of others may be newer."""
     lanelog_client.publish_many("merge", [(key, key.encode()) for key in "abc"])
     assert command("tail", "merge").stderr == ""
-    monkeypatch.setattr(_messages, "_LANES", 2)
+    monkeypatch.setattr(messages, "_LANES", 2)
     told = "only the first 2 of 3 lanes by key are looked at: name a KEY\n"
     assert command("tail", "merge").stderr == told
     assert command("tail", "merge", "a").stderr == ""
@@ -492,7 +493,7 @@ def test_watch_looks_again_until_it_is_stopped(
         lanelog_client.publish("merge", "k", b"x")
 
     lanelog_client.publish("merge", "k", b"x")
-    monkeypatch.setattr(_verbs, "rest", rest)
+    monkeypatch.setattr(verbs, "rest", rest)
     lines = command("topics", "--watch", "--interval", "7", "--json").stdout.splitlines()
     assert [json.loads(line)[0]["messages"] for line in lines] == [1, 2, 3]
     assert looks == [7.0, 7.0, 7.0]

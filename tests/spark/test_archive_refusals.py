@@ -113,7 +113,7 @@ def test_without_java_or_spark(
     assert line.startswith("JAVA_HOME is")
     assert "apt-get install openjdk-17-jre-headless" in line
     with monkeypatch.context() as patch:
-        patch.setattr("lanelog.cli._archive.find_spec", lambda _: None)
+        patch.setattr("lanelog.cli.command.verbs.find_spec", lambda _: None)
         line = Command(lanelog_url).refused("replay", "--path", path, "--topic", "merge")
     assert line.startswith("this verb needs pyspark and pyarrow: pip install 'jinja2>=3.1' 'matplotlib")
     assert "'pyspark<5,>=4.2', and Java 17" in line

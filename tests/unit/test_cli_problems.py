@@ -15,6 +15,7 @@ from rich.text import Text
 
 from lanelog._log.repair import Contradiction
 from lanelog._reasons import names_of
+from lanelog._views.columns import LANES
 from lanelog.admin import (
     DeadLetterReason,
     GroupInfo,
@@ -42,10 +43,9 @@ from lanelog.admin.operate.problems import (
 )
 from lanelog.admin.operate.writes import Unwritten
 from lanelog.admin.types.topology import INTERRUPTED
-from lanelog.cli._columns import LANES
-from lanelog.cli._output import Line
-from lanelog.cli._problem_lines import told
-from lanelog.cli._totals import lanes
+from lanelog.cli.look.problem_lines import told
+from lanelog.cli.output.answer import Line
+from lanelog.cli.output.totals import lanes
 from lanelog.dashboard.stuck import _buttons, headline
 from support.cli import all_verbs
 

@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import attrs
+import click
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -17,36 +18,37 @@ from rich.console import Console
 
 import lanelog.admin
 import lanelog.cli
+from lanelog._views import columns, message_columns
+from lanelog._views.column import Column, Tone, count, name, text, time, when, word
 from lanelog.admin import MessageState, OwnerState
-from lanelog.cli import _columns, _columns_messages, _totals
-from lanelog.cli._cells import count, name, text, time, when, word
-from lanelog.cli._crop import crop
 from lanelog.cli._main import SECTIONS, cli
-from lanelog.cli._output import Answer, on_screen
-from lanelog.cli._pattern import groups_of, topics_of
-from lanelog.cli._table import Column, Table, Tone
-from lanelog.cli._watch import Watched, screen
+from lanelog.cli.command.pattern import groups_of, topics_of
+from lanelog.cli.output import totals
+from lanelog.cli.output.answer import Answer, on_screen
+from lanelog.cli.output.crop import crop
+from lanelog.cli.output.table import Table
+from lanelog.cli.output.watch import Watched, screen
 from lanelog.errors import ConfigurationError
 from support.cli import all_verbs
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 TABLES = {
-    "topics": (_columns.TOPICS, lanelog.admin.TopicInfo),
-    "groups": (_columns.GROUPS, lanelog.admin.GroupInfo),
-    "lag": (_columns.LAG, lanelog.admin.GroupInfo),
-    "status": (_columns.STATUS, lanelog.admin.GroupInfo),
-    "members": (_columns.MEMBERS, lanelog.admin.MemberInfo),
-    "lanes": (_columns.LANES, lanelog.admin.LaneInfo),
-    "offsets": (_columns.OFFSETS, lanelog.admin.OffsetInfo),
-    "leases": (_columns.LEASES, lanelog.admin.LeaseInfo),
-    "messages": (_columns_messages.MESSAGES, lanelog.admin.MessageInfo),
-    "states": (_columns_messages.STATES, lanelog.admin.GroupState),
-    "dead letters": (_columns_messages.DEAD_LETTERS, lanelog.admin.DeadLetterInfo),
-    "reasons": (_columns_messages.REASONS, lanelog.admin.DeadLetterReason),
-    "history": (_columns_messages.HISTORY, lanelog.admin.HistoryInfo),
-    "scheduled": (_columns_messages.SCHEDULED, lanelog.admin.ScheduledInfo),
-    "schedules": (_columns_messages.SCHEDULES, lanelog.admin.ScheduleInfo),
-    "findings": (_columns_messages.FINDINGS, lanelog.admin.Finding),
+    "topics": (columns.TOPICS, lanelog.admin.TopicInfo),
+    "groups": (columns.GROUPS, lanelog.admin.GroupInfo),
+    "lag": (columns.LAG, lanelog.admin.GroupInfo),
+    "status": (columns.STATUS, lanelog.admin.GroupInfo),
+    "members": (columns.MEMBERS, lanelog.admin.MemberInfo),
+    "lanes": (columns.LANES, lanelog.admin.LaneInfo),
+    "offsets": (columns.OFFSETS, lanelog.admin.OffsetInfo),
+    "leases": (columns.LEASES, lanelog.admin.LeaseInfo),
+    "messages": (message_columns.MESSAGES, lanelog.admin.MessageInfo),
+    "states": (message_columns.STATES, lanelog.admin.GroupState),
+    "dead letters": (message_columns.DEAD_LETTERS, lanelog.admin.DeadLetterInfo),
+    "reasons": (message_columns.REASONS, lanelog.admin.DeadLetterReason),
+    "history": (message_columns.HISTORY, lanelog.admin.HistoryInfo),
+    "scheduled": (message_columns.SCHEDULED, lanelog.admin.ScheduledInfo),
+    "schedules": (message_columns.SCHEDULES, lanelog.admin.ScheduleInfo),
+    "findings": (message_columns.FINDINGS, lanelog.admin.Finding),
 }
 FEW = ("groups", "messages")
 """Tables that stand for all: one of summaries, one of messages."""
@@ -199,8 +201,8 @@ FIELDS = {
 def test_one_number_has_one_name() -> None:
     """A field has the same head in every table, and no other field of any table has it."""
     heads: dict[str, set[str]] = {}
-    for columns, _ in TABLES.values():
-        for column in columns:
+    for listed, _ in TABLES.values():
+        for column in listed:
             if isinstance(column.get, attrgetter):
                 (field,) = column.get.__reduce__()[1]
                 heads.setdefault(field, set()).add(column.head)
@@ -221,15 +223,18 @@ def verbs(command: Any = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...
     return [path, *(found for part, each in below.items() for found in verbs(each, (*path, part)))]
 
 
-def test_every_module_of_verbs_is_known_by_its_verbs() -> None:
-    """Otherwise a verb could not be found before its module is imported."""
-    names = {
-        room.name: import_module(f"lanelog.cli.{room.name}") for room in pkgutil.iter_modules(lanelog.cli.__path__)
+def test_every_command_of_a_module_is_declared() -> None:
+    """A verb in no section of the help could not be called."""
+    rooms = pkgutil.walk_packages(lanelog.cli.__path__, "lanelog.cli.")
+    written = {
+        each
+        for room in rooms
+        for each in vars(import_module(room.name)).values()
+        if isinstance(each, click.Command) and getattr(each.callback, "__module__", "") == room.name
     }
-    found = {name: [verb.name for verb in room.VERBS] for name, room in names.items() if hasattr(room, "VERBS")}
-    assert {name: sorted(verbs) for name, verbs in cli.rooms.items()} == {
-        name: sorted(verbs) for name, verbs in found.items()
-    }
+    verbs_there = written - {cli}
+    below = {each for group in verbs_there if isinstance(group, click.Group) for each in group.commands.values()}
+    assert verbs_there - below == {*all_verbs().values()}
 
 
 @pytest.mark.parametrize("path", verbs(), ids=" ".join)
@@ -315,7 +320,7 @@ def test_a_pattern_that_fits_nothing_is_refused(topic: str | None, group: str | 
 
 def test_places_in_sentences_are_short() -> None:
     """Names of 255 characters leave the line readable."""
-    assert cell_len(_totals.where("t" * 255, "g" * 255, "中" * 255)) < 120
+    assert cell_len(totals.where("t" * 255, "g" * 255, "中" * 255)) < 120
 
 
 ENTRIES = [[f"PROBLEM {n}  merge builders", "    its detail", "    $ lanelog " + "x" * 90] for n in range(16)]

@@ -15,7 +15,7 @@ import yaml
 from lanelog import _process_end
 from lanelog._places import GroupTopic
 from lanelog.admin.read.lag_statement import lag_statement
-from lanelog.cli._worker import Size
+from lanelog.cli.command.values import Size
 from lanelog.metrics.log import _GROUPS
 from lanelog.worker.silence import APART, ENDS, GRACE, SILENCE, STARTS
 from lanelog.worker.supervisor import OVERDUE

@@ -44,9 +44,21 @@ def test_a_command_imports_no_other() -> None:
     code = "from lanelog.cli._main import cli; cli.get_command(None, 'status'); print(json.dumps(sorted(sys.modules)))"
     rooms = answer(code)
     assert isinstance(rooms, list)
-    unwanted = ("lanelog.cli._change", "lanelog.cli._archive", "lanelog.cli._watch", "rich.live", "rich.progress")
-    assert "lanelog.cli._status" in rooms
+    others = ("lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.cli.output.watch")
+    unwanted = (*others, "rich.live", "rich.progress")
+    assert "lanelog.cli.look.status" in rooms
     assert [name for name in rooms if name.startswith(unwanted)] == []
+
+
+@pytest.mark.thorough
+def test_help_imports_no_verb() -> None:
+    """The list of verbs has a line for each of them, so their modules stay away."""
+    code = "from click.testing import CliRunner; from lanelog.cli._main import cli; CliRunner().invoke(cli, ['--help'])"
+    rooms = answer(f"{code}; print(json.dumps(sorted(sys.modules)))")
+    assert isinstance(rooms, list)
+    assert "lanelog.cli._main" in rooms
+    verbs = ("lanelog.cli.look.", "lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.admin.")
+    assert [name for name in rooms if name.startswith(verbs)] == []
 
 
 def test_names_that_come_later_are_found() -> None:

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from lanelog._facts import measured
 from lanelog._probes import AT_ONCE, BoundedThreads, serving
 from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
-from lanelog.cli._metrics import serving_metrics
+from lanelog.cli.run.metrics import serving_metrics
 from lanelog.metrics import alert_rules, board
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
 from lanelog.migrations.declared import declared_tables

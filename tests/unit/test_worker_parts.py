@@ -13,7 +13,7 @@ import pytest
 import lanelog
 from lanelog import _process_end
 from lanelog._target import check_target
-from lanelog.cli._worker import Size
+from lanelog.cli.command.values import Size
 from lanelog.client import AFTER_DRAIN
 from lanelog.worker.changes import Changes
 from lanelog.worker.child import _LAST_STEPS

@@ -1,13 +1,16 @@
 """The command `lanelog` with all its verbs, and its help.
 
-Holds no verb itself. A verb's module is imported when the verb is asked for: `lanelog status` imports no other.
+Owns the list of the verbs, and holds none. A verb's module is imported when the verb is asked for: `lanelog status` and
+`lanelog --help` import no other.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
-from lanelog.cli._verbs import Verbs
+from lanelog.cli.command.verbs import Verbs
 
 EPILOG = """
 Exit status: 0 done; 1 a bound (--max-lag, --max-age, --max-dead-letters) is exceeded, doctor found an error, or a part
@@ -21,60 +24,63 @@ Completion of verbs, options, topics, groups and keys:
   fish, in its config: _LANELOG_COMPLETE=fish_source lanelog | source
 """
 
-SECTIONS = {
+SECTIONS: Final = {
     "Look": {
-        "status": "What is wrong, the worst first, and what mends it.",
-        "topics": "The topics, and what they hold.",
-        "groups": "The consumer groups: members, lanes, lag, pauses.",
-        "lag": "How far behind the groups are.",
-        "lanes": "The lanes of a topic: offsets, lag, owner, error.",
-        "offsets": "Where the groups are in the lanes.",
-        "members": "The subscribers of groups, alive or not.",
-        "leases": "Who may work which lane.",
-        "show": "The messages of a lane, or all about one of them.",
-        "tail": "The newest messages, and with --follow new ones.",
-        "history": "How messages left a group that keeps history.",
-        "audit": "What operators did, who and why.",
-        "events": "What lanelog logs, or one of its events.",
-        "metrics": "Serve the figures of the log to Prometheus.",
-        "web": "Serve the dashboard to browsers.",
+        "status": ("look.status", "What is wrong, the worst first, and what mends it."),
+        "topics": ("look.lists", "The topics, and what they hold."),
+        "groups": ("look.lists", "The consumer groups: members, lanes, lag, pauses."),
+        "lag": ("look.lists", "How far behind the groups are."),
+        "lanes": ("look.lists", "The lanes of a topic: offsets, lag, owner, error."),
+        "offsets": ("look.lists", "Where the groups are in the lanes."),
+        "members": ("look.lists", "The subscribers of groups, alive or not."),
+        "leases": ("look.lists", "Who may work which lane."),
+        "show": ("look.messages", "The messages of a lane, or all about one of them."),
+        "tail": ("look.messages", "The newest messages, and with --follow new ones."),
+        "history": ("look.messages", "How messages left a group that keeps history."),
+        "audit": ("look.lists", "What operators did, who and why."),
+        "events": ("look.events", "What lanelog logs, or one of its events."),
+        "metrics": ("run.metrics", "Serve the figures of the log to Prometheus."),
+        "web": ("run.web", "Serve the dashboard to browsers."),
     },
     "Steer": {
-        "pause": "Hand out nothing more, until resume.",
-        "resume": "Take a pause back.",
-        "seek": "Set where a group goes on.",
-        "skip": "Settle one message without handling it.",
-        "retry": "Let failed messages wait no longer.",
-        "release": "Take a lane away from its owner by force.",
-        "open-lanes": "Over how many lanes a topic spreads what has no key.",
-        "purge": "Delete old messages, settled or not.",
-        "delete-group": "Forget a group and its place in a topic.",
-        "delete-topic": "Delete a topic with all that it holds.",
+        "pause": ("steer.change", "Hand out nothing more, until resume."),
+        "resume": ("steer.change", "Take a pause back."),
+        "seek": ("steer.change", "Set where a group goes on."),
+        "skip": ("steer.change", "Settle one message without handling it."),
+        "retry": ("steer.change", "Let failed messages wait no longer."),
+        "release": ("steer.change", "Take a lane away from its owner by force."),
+        "open-lanes": ("steer.change", "Over how many lanes a topic spreads what has no key."),
+        "purge": ("steer.change", "Delete old messages, settled or not."),
+        "delete-group": ("steer.change", "Forget a group and its place in a topic."),
+        "delete-topic": ("steer.change", "Delete a topic with all that it holds."),
     },
     "Repair": {
-        "dlq": "Dead letters: list, show, redrive, delete.",
-        "doctor": "Examine server, settings, privileges and tables.",
-        "maintain": "Collect and mend where nobody consumes.",
+        "dlq": ("steer.dead_letters", "Dead letters: list, show, redrive, delete."),
+        "doctor": ("run.setup", "Examine server, settings, privileges and tables."),
+        "maintain": ("run.setup", "Collect and mend where nobody consumes."),
     },
     "Set up": {
-        "migrate": "Create or upgrade the tables.",
-        "grants": "Print the grants that a role needs.",
-        "dev-server": "Start a private database, with tables, until Ctrl-C.",
+        "migrate": ("run.setup", "Create or upgrade the tables."),
+        "grants": ("run.setup", "Print the grants that a role needs."),
+        "dev-server": ("run.setup", "Start a private database, with tables, until Ctrl-C."),
     },
     "Run": {
-        "worker": "Run the handlers of a module in processes.",
-        "health": "Ask a worker whether it lives and is ready.",
+        "worker": ("run.worker", "Run the handlers of a module in processes."),
+        "health": ("run.health", "Ask a worker whether it lives and is ready."),
     },
     "Data": {
-        "publish": "Publish a message, or every line of a file.",
-        "scheduled": "Messages that are not due yet: list, cancel.",
-        "schedule": "Recurring messages: declare, steer, preview.",
-        "archive": "Keep the log as Parquet, with Spark.",
-        "replay": "Publish messages of an archive again.",
-        "analyze": "Tables and a report over archive and live log.",
+        "publish": ("data.publish", "Publish a message, or every line of a file."),
+        "scheduled": ("steer.scheduled", "Messages that are not due yet: list, cancel."),
+        "schedule": ("steer.schedule", "Recurring messages: declare, steer, preview."),
+        "archive": ("data.archive", "Keep the log as Parquet, with Spark."),
+        "replay": ("data.archive", "Publish messages of an archive again."),
+        "analyze": ("data.analyze", "Tables and a report over archive and live log."),
     },
 }
-"""The verbs by purpose, each with one line that fits a terminal of 80 columns."""
+"""The verbs by purpose: where the function of each stands, and one line that fits a terminal of 80 columns.
+
+A new verb is its function and its line here. The function has the name of the verb, with `_` for `-`.
+"""
 
 
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -88,33 +94,4 @@ def cli() -> None:
 
 
 cli.sections = SECTIONS
-cli.rooms = {
-    "_analyze": ("analyze",),
-    "_archive": ("archive", "replay"),
-    "_change": (
-        "seek",
-        "pause",
-        "resume",
-        "skip",
-        "retry",
-        "release",
-        "open-lanes",
-        "delete-group",
-        "delete-topic",
-        "purge",
-    ),
-    "_events": ("events",),
-    "_health": ("health",),
-    "_letters": ("dlq",),
-    "_messages": ("show", "tail", "history"),
-    "_metrics": ("metrics",),
-    "_publish": ("publish",),
-    "_read": ("topics", "groups", "members", "lanes", "lag", "offsets", "leases", "audit"),
-    "_schedule": ("schedule",),
-    "_scheduled": ("scheduled",),
-    "_setup": ("dev-server", "migrate", "doctor", "grants", "maintain"),
-    "_status": ("status",),
-    "_web": ("web",),
-    "_worker": ("worker",),
-}
 cli.draining = ("worker",)

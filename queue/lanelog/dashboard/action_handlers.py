@@ -125,8 +125,7 @@ class ActionHandlers:
             return self._done(request, action, doer, fields, job.result)
         if job.error is not None and not isinstance(job.error, JobStopped):
             raise job.error
-        root = request.scope.get("root_path", "").rstrip("/")
-        return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
+        return _to_job(request, job)
 
     def _confirmed(self, action: WebAction, fields: Mapping[str, str], doer: Doer, typed: str) -> None:
         """Refuse what destroys, unless its name was typed.
@@ -219,8 +218,12 @@ class ActionHandlers:
         job = self._jobs.find((await _form(request)).get("id", ""))
         job.stop()
         facts.job_stopped(job=job.title, by=request.scope[USER])
-        root = request.scope.get("root_path", "").rstrip("/")
-        return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
+        return _to_job(request, job)
+
+
+def _to_job(request: Request, job: Job) -> Response:
+    root = request.scope.get("root_path", "").rstrip("/")
+    return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
 
 
 def _placed(fields: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -234,7 +237,7 @@ def _shown(job: Job) -> dict[str, Any]:
     running = job.running  # read once, and before the rest: the job may end while this reads
     facts = [
         ("State", job.state),
-        ("Messages", f"{job.done:,}" if job.total is None else f"{job.done:,} of {job.total:,}"),
+        ("Messages", job.progress),
         ("By", job.by),
         ("Why", job.why),
         ("Since", moment(job.begun_at)),

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from lanelog._text import moment
 from lanelog.admin import Admin
-from lanelog.admin.lookup.arguments import unheard
+from lanelog.admin.lookup.arguments import BY_MAX, unheard
 from lanelog.dashboard.views import WebButton, link
 from lanelog.errors import ConfigurationError
 
@@ -82,33 +82,28 @@ class WebAction:
         return {name: given[name] for name in (*self.needs, *self.may) if given.get(name)}
 
 
-def _skip(admin: Admin, at: Fields, doer: Doer) -> Any:
-    offset = whole("offset", at["offset"])
-    return admin.skip(at["topic"], at["group"], at["key"], offset, reason=doer.why or "preview", dry_run=doer.dry_run)
+def _read(at: Fields) -> dict[str, Any]:
+    """Return the fields as arguments of a verb, which have the same names: numbers and times are read."""
+    found: dict[str, Any] = dict(at)
+    if "offset" in at:
+        found["offset"] = whole("offset", at["offset"])
+    if "rate" in at:
+        found["rate"] = float(whole("rate", at["rate"]))
+    if "to" in at and at["to"] not in ENDS:
+        found["to"] = whole("to", at["to"]) if at["to"].isdecimal() else instant(at["to"])
+    return found
 
 
-def _retry(admin: Admin, at: Fields, doer: Doer) -> Any:
-    offset = whole("offset", at["offset"]) if "offset" in at else None
-    return admin.retry(at["topic"], at["group"], at["key"], offset, dry_run=doer.dry_run)
+def _letters(at: Fields) -> dict[str, Any]:
+    """Return the fields with the choice of dead letters: one by its id, or all of a reason.
 
-
-def _release(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.release(at["topic"], at["group"], at["key"], dry_run=doer.dry_run)
-
-
-def _pause(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.pause(
-        at["topic"], at["group"], key=at.get("key"), by=doer.by[:255], reason=doer.why, dry_run=doer.dry_run
-    )
-
-
-def _resume(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.resume(at["topic"], at["group"], key=at.get("key"), dry_run=doer.dry_run)
-
-
-def _seek(admin: Admin, at: Fields, doer: Doer) -> Any:
-    to = at["to"] if at["to"] in ENDS else whole("to", at["to"]) if at["to"].isdecimal() else instant(at["to"])
-    return admin.seek(at["topic"], at["group"], key=at.get("key"), to=to, dry_run=doer.dry_run)
+    A missing field never means all.
+    """
+    found = _read(at)
+    one, reason = found.pop("id", None), found.pop("letters", None)
+    if one is None and reason is None:
+        raise ConfigurationError("the request names neither a dead letter nor a reason")
+    return {**found, **({"reason": reason} if one is None else {"ids": [one]})}
 
 
 def _fixed(admin: Admin, at: Fields) -> Fields:
@@ -131,51 +126,9 @@ def instant(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _redrive(admin: Admin, at: Fields, doer: Doer) -> Any:
-    rate = float(whole("rate", at["rate"])) if "rate" in at else None
-    return admin.redrive(
-        at["topic"], at["group"], **_letters(at), rate=rate, progress=doer.progress, dry_run=doer.dry_run
-    )
-
-
-def _delete_letters(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.delete_dead_letters(
-        at["topic"], at["group"], **_letters(at), progress=doer.progress, dry_run=doer.dry_run
-    )
-
-
-def _delete_group(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.delete_group(at["topic"], at["group"], dry_run=doer.dry_run)
-
-
-def _pause_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.pause_schedule(at["name"], by=doer.by[:255], reason=doer.why, dry_run=doer.dry_run)
-
-
-def _resume_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.resume_schedule(at["name"], dry_run=doer.dry_run)
-
-
-def _run_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.run_schedule(at["name"], token=at.get("token"), dry_run=doer.dry_run)
-
-
 def _with_token(_admin: Admin, at: Fields) -> Fields:
     """Return the fields with a token. The preview's form has it, so a form that is sent twice publishes once."""
     return at if "token" in at else {**at, "token": secrets.token_hex(8)}
-
-
-def _remove_schedule(admin: Admin, at: Fields, doer: Doer) -> Any:
-    return admin.remove_schedule(at["name"], dry_run=doer.dry_run)
-
-
-def _letters(at: Fields) -> dict[str, Any]:
-    """Return the choice of dead letters: one by its id, or all of a reason. A missing field never means all."""
-    if "id" in at:
-        return {"ids": [at["id"]]}
-    if "letters" in at:
-        return {"reason": at["letters"]}
-    raise ConfigurationError("the request names neither a dead letter nor a reason")
 
 
 def whole(name: str, text: str) -> int:
@@ -199,7 +152,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         warning="The group never handles this message. The lane goes on with the next one.",
         needs=(*_LANE, "offset"),
         typed="offset",
-        verb=_skip,
+        verb=lambda admin, at, doer: admin.skip(**_read(at), reason=doer.why or "preview", dry_run=doer.dry_run),
     ),
     "retry": WebAction(
         label="Retry now",
@@ -207,23 +160,29 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         "may be handled twice.",
         needs=_LANE,
         may=("offset",),
-        verb=_retry,
+        verb=lambda admin, at, doer: admin.retry(**_read(at), dry_run=doer.dry_run),
     ),
     "release": WebAction(
         label="Release the lane",
         warning="Its owner loses the lane, and another worker takes it. What is in flight may be handled twice.",
         needs=_LANE,
-        verb=_release,
+        verb=lambda admin, at, doer: admin.release(**_read(at), dry_run=doer.dry_run),
     ),
     "pause": WebAction(
         label="Pause",
         warning="Nothing more is handed out until it is resumed.",
         needs=_GROUP,
         may=("key",),
-        verb=_pause,
+        verb=lambda admin, at, doer: admin.pause(
+            **_read(at), by=doer.by[:BY_MAX], reason=doer.why, dry_run=doer.dry_run
+        ),
     ),
     "resume": WebAction(
-        label="Resume", warning="Messages are handed out again.", needs=_GROUP, may=("key",), verb=_resume
+        label="Resume",
+        warning="Messages are handed out again.",
+        needs=_GROUP,
+        may=("key",),
+        verb=lambda admin, at, doer: admin.resume(**_read(at), dry_run=doer.dry_run),
     ),
     "seek": WebAction(
         label="Seek",
@@ -234,7 +193,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         fixed=_fixed,
         typed="group",
         destroys=lambda planned: planned.passed > 0,
-        verb=_seek,
+        verb=lambda admin, at, doer: admin.seek(**_read(at), dry_run=doer.dry_run),
     ),
     "redrive": WebAction(
         label="Redrive",
@@ -243,7 +202,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         may=("id", "letters", "rate"),
         asks={"rate": "Messages a second (empty: no limit)"},
         long=True,
-        verb=_redrive,
+        verb=lambda admin, at, doer: admin.redrive(**_letters(at), progress=doer.progress, dry_run=doer.dry_run),
     ),
     "delete-letters": WebAction(
         label="Delete dead letters",
@@ -252,7 +211,9 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         may=("id", "letters"),
         long=True,
         typed="group",
-        verb=_delete_letters,
+        verb=lambda admin, at, doer: admin.delete_dead_letters(
+            **_letters(at), progress=doer.progress, dry_run=doer.dry_run
+        ),
     ),
     "delete-group": WebAction(
         label="Delete the group",
@@ -260,19 +221,21 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         "This cannot be taken back.",
         needs=_GROUP,
         typed="group",
-        verb=_delete_group,
+        verb=lambda admin, at, doer: admin.delete_group(**_read(at), dry_run=doer.dry_run),
     ),
     "pause-schedule": WebAction(
         label="Pause the schedule",
         warning="It publishes nothing until it is resumed. Times that pass meanwhile are skipped.",
         needs=("name",),
-        verb=_pause_schedule,
+        verb=lambda admin, at, doer: admin.pause_schedule(
+            **_read(at), by=doer.by[:BY_MAX], reason=doer.why, dry_run=doer.dry_run
+        ),
     ),
     "resume-schedule": WebAction(
         label="Resume the schedule",
         warning="It publishes again, from its next time on.",
         needs=("name",),
-        verb=_resume_schedule,
+        verb=lambda admin, at, doer: admin.resume_schedule(**_read(at), dry_run=doer.dry_run),
     ),
     "run-schedule": WebAction(
         label="Run the schedule now",
@@ -280,14 +243,14 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
         needs=("name",),
         may=("token",),
         fixed=_with_token,
-        verb=_run_schedule,
+        verb=lambda admin, at, doer: admin.run_schedule(**_read(at), dry_run=doer.dry_run),
     ),
     "remove-schedule": WebAction(
         label="Remove the schedule",
         warning="It publishes nothing more. What it has published stays. A process that declares it creates it again.",
         needs=("name",),
         typed="name",
-        verb=_remove_schedule,
+        verb=lambda admin, at, doer: admin.remove_schedule(**_read(at), dry_run=doer.dry_run),
     ),
 }
 """By the last part of its address."""

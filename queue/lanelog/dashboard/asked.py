@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from typing import Any, TypeVar
 
 from attrs import field, frozen
 
 from lanelog._places import GroupTopic
 from lanelog._text import age, moment
+from lanelog._views.column import Column
 from lanelog.admin import Admin, DeadLetterCounts, Status
 from lanelog.dashboard.jobs import Jobs
 from lanelog.dashboard.payload import Mask
-from lanelog.dashboard.views import WebCell, WebPage
+from lanelog.dashboard.views import Cell, WebCell, WebPage, WebSheet
 from lanelog.errors import ConfigurationError
+
+Row = TypeVar("Row")
+Own = Callable[[Row], Cell]
+"""Returns the cell of a row that only a page has."""
 
 
 @frozen(kw_only=True)
@@ -56,6 +62,32 @@ class Asked:
         seconds = (self.now - at).total_seconds()
         text = f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"
         return WebCell(text, title=moment(at))
+
+    def sheet(
+        self, rows: Iterable[Row], view: Sequence[Column], *shown: str | tuple[str, str | Own[Row]], **more: Any
+    ) -> WebSheet:
+        """Return a table.
+
+        Args:
+            rows: Its rows.
+            view: The list of columns that the command line shows of such rows.
+            shown: What the page shows: the head of a column of the view, with a title before it if that is another
+                here, or a title and a function that returns the cell of a row.
+            more: What else the sheet has.
+        """
+        columns = {each.head: each for each in view}
+        titles, cells = [], []
+        for each in shown:
+            title, found = (columns[each].title, each) if isinstance(each, str) else each
+            titles.append(title)
+            cells.append(self._cell(columns[found]) if isinstance(found, str) else found)
+        made = [tuple(cell(row) for cell in cells) for row in rows]
+        return WebSheet(**{"title": "", **more}, columns=tuple(titles), rows=made)
+
+    def _cell(self, column: Column) -> Callable[[Any], Cell]:
+        """Return the function that writes a column here. Only a time asks for the database's clock."""
+        get, show = column.get, column.show
+        return (lambda row: self.ago(get(row))) if show is None else (lambda row: show(get(row)))
 
 
 Maker = Callable[[Asked], WebPage]

@@ -118,23 +118,33 @@ def draw_times(times: HandlerTimes) -> Chart:
     across = (times.end - times.begin).total_seconds()
     top = _above_short(max((each.p99 for each in times.buckets if each is not None), default=0.0))
     recent = next((each for each in times.buckets[:-3:-1] if each is not None), None)
-    return Chart(
-        title="Handlers, at the first attempt",
-        top=short_age(top),
-        begin=f"{times.begin:%H:%M} UTC",
-        end=f"{times.end:%H:%M} UTC",
-        lines=tuple(
-            ChartLine(
-                name=name,
-                tone=f"line{number}",
-                pieces=tuple(_steps(times, read, across, top)),
-                now=NOTHING if recent is None else short_age(read(recent)),
-            )
-            for number, (name, read) in enumerate(lines, 1)
+    return _made(
+        "Handlers, at the first attempt",
+        short_age(top),
+        times,
+        *(
+            (name, _steps(times, read, across, top), NOTHING if recent is None else short_age(read(recent)))
+            for name, read in lines
         ),
         note=f"From the group's history: of each of {BUCKETS} intervals, the last {SAMPLE} messages that ended in it, "
         "without those that had more than one attempt.",
     )
+
+
+def _made(
+    title: str,
+    top: str,
+    over: HandlerTimes | _Drawn,
+    *lines: tuple[str, Iterator[str], str],
+    note: str = "",
+) -> Chart:
+    """Return a chart of some lines: the name of each, its pieces, and its last value."""
+    made = [
+        ChartLine(name=name, tone=f"line{n}", pieces=tuple(found), now=now)
+        for n, (name, found, now) in enumerate(lines, 1)
+    ]
+    begin, end = (f"{each:%H:%M} UTC" for each in (over.begin, over.end))
+    return Chart(title=title, top=top, begin=begin, end=end, lines=tuple(made), note=note)
 
 
 def _steps(times: HandlerTimes, read: Callable[[Percentiles], float], across: float, top: float) -> Iterator[str]:
@@ -243,21 +253,9 @@ def _chart(title: str, drawn: _Drawn, text: Callable[[float | None], str], *read
     greatest = max((value for line in values for _, value in line if value is not None), default=0.0)
     top = _above(greatest, seconds=text is age)
     across = (drawn.end - drawn.begin).total_seconds()
-    return Chart(
-        title=title,
-        top=text(top),
-        begin=f"{drawn.begin:%H:%M} UTC",
-        end=f"{drawn.end:%H:%M} UTC",
-        lines=tuple(
-            ChartLine(
-                name=name,
-                tone=f"line{number}",
-                pieces=tuple(_pieces(line, across, top)),
-                now=text(drawn.now(read)),
-            )
-            for number, ((name, read), line) in enumerate(zip(readings, values, strict=True), 1)
-        ),
-    )
+    lines = zip(readings, values, strict=True)
+    drawn_lines = ((name, _pieces(line, across, top), text(drawn.now(read))) for (name, read), line in lines)
+    return _made(title, text(top), drawn, *drawn_lines)
 
 
 def _pieces(line: Sequence[tuple[float, float | None]], across: float, top: float) -> Iterator[str]:

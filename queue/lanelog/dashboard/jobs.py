@@ -64,6 +64,11 @@ class Job:
             return "done"
         return "stopped" if isinstance(self.error, JobStopped) else f"failed: {self.error}"
 
+    @property
+    def progress(self) -> str:
+        """The messages that are done, and of how many, once they are counted."""
+        return f"{self.done:,}" if self.total is None else f"{self.done:,} of {self.total:,}"
+
     def wait(self, seconds: float) -> bool:
         """Wait until it ends. Return whether it has."""
         return self._ended.wait(seconds)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Final, Literal, cast
 
 from lanelog._text import age, plural
+from lanelog._views import columns
 from lanelog.admin import LaneInfo, MessageState
 from lanelog.dashboard import message_pages
 from lanelog.dashboard.actions import button, whole
 from lanelog.dashboard.asked import Asked
-from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
+from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link, to_group, to_lane, to_topic
 from lanelog.errors import ConfigurationError
 
 LANES: Final = 50
@@ -51,10 +52,16 @@ def lanes(asked: Asked) -> WebPage:
         ),
         buttons=_group_buttons(topic, group),
         sheets=(
-            WebSheet(
-                title="",
-                columns=("Key", "State", "Lag", "Oldest", "Attempts", "Owner", "Error"),
-                rows=[_lane_row(each) for each in shown],
+            asked.sheet(
+                shown,
+                columns.LANES,
+                ("Key", lambda each: to_lane(each.topic, each.group, each.key)),
+                ("State", _lane_state),
+                "LAG",
+                "OLDEST",
+                ("Attempts", lambda each: str(each.attempts)),
+                ("Owner", lambda each: each.owner or "-"),
+                ("Error", lambda each: message_pages.short(each.last_error)),
                 links=further,
                 note=note,
             ),
@@ -127,18 +134,6 @@ def _group_buttons(topic: str, group: str) -> tuple[WebButton, ...]:
     return tuple(button(name, text, topic=topic, group=group) for name, text in named.items())
 
 
-def _lane_row(lane: LaneInfo) -> tuple[Texts | WebButton, ...]:
-    return (
-        WebCell(lane.key, link("lane", topic=lane.topic, group=lane.group, key=lane.key)),
-        _lane_state(lane),
-        f"{lane.lag:,}",
-        age(lane.oldest_age),
-        str(lane.attempts),
-        lane.owner or "-",
-        message_pages.short(lane.last_error),
-    )
-
-
 def _lane_state(lane: LaneInfo) -> Texts:
     if lane.paused_at is not None or lane.group_paused:
         return WebCell("paused", None, "warn")
@@ -161,8 +156,8 @@ def lane(asked: Asked) -> WebPage:
     return WebPage(
         title=f"Lane {key}",
         facts=(
-            ("Topic", WebCell(topic, link("groups", topic=topic))),
-            ("Group", WebCell(group, link("lanes", topic=topic, group=group))),
+            ("Topic", to_topic(topic)),
+            ("Group", to_group(topic, group)),
             ("State", _lane_state(found)),
             ("Lag", f"{found.lag:,}"),
             ("Oldest", age(found.oldest_age)),
@@ -188,18 +183,14 @@ def lane(asked: Asked) -> WebPage:
 
 def _other_groups(asked: Asked, lane: LaneInfo) -> WebSheet:
     """Return where the other groups are in the lane."""
-    place = {"topic": lane.topic, "key": lane.key}
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.group, link("lane", group=each.group, **place)),
-            f"{each.watermark:,}",
-            f"{each.lag:,}",
-            each.owner or "-",
-            WebCell("paused", None, "warn") if each.paused_at else "-",
-            asked.ago(each.updated_at),
-        )
-        for each in asked.admin.offsets(lane.topic, key=lane.key)
-        if each.group != lane.group
-    ]
-    columns = ("Group", "Acked", "Lag", "Owner", "Paused", "Last moved")
-    return WebSheet(title="Other groups here", columns=columns, rows=rows)
+    return asked.sheet(
+        (each for each in asked.admin.offsets(lane.topic, key=lane.key) if each.group != lane.group),
+        columns.OFFSETS,
+        ("Group", lambda each: to_lane(lane.topic, each.group, lane.key, each.group)),
+        "ACKED",
+        "LAG",
+        ("Owner", lambda each: each.owner or "-"),
+        ("Paused", lambda each: WebCell("paused", None, "warn") if each.paused_at else "-"),
+        ("Last moved", "UPDATED"),
+        title="Other groups here",
+    )

@@ -5,15 +5,17 @@ Owns what it shows of a dead letter. A page has the same height with a hundred d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from lanelog._reasons import takes
 from lanelog._text import plural, shown
-from lanelog.admin import DeadLetterCounts, DeadLetterInfo, DeadLetterPage, DeadLetterReason
+from lanelog._views import columns, message_columns
+from lanelog.admin import DeadLetterCounts, DeadLetterPage, DeadLetterReason
 from lanelog.dashboard.actions import button, whole
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.message_pages import short
-from lanelog.dashboard.views import Texts, WebButton, WebCell, WebField, WebPage, WebSheet, link
+from lanelog.dashboard.views import WebButton, WebCell, WebField, WebPage, WebSheet, link, to_message
 from lanelog.errors import ConfigurationError
 
 LETTERS: Final = 25
@@ -48,10 +50,17 @@ def dead_letters(asked: Asked) -> WebPage:
         fields=_fields(asked, topic),
         sheets=(
             _reasons(asked, here, counted),
-            WebSheet(
+            asked.sheet(
+                found.letters,
+                message_columns.DEAD_LETTERS,
+                ("Key", lambda each: to_message(each.dead_letter_topic, each.key, each.offset, each.key)),
+                ("Group", lambda each: each.group),
+                ("Error", lambda each: short(each.last_error)),
+                "ATTEMPTS",
+                "FAILED",
+                ("", lambda each: button("redrive", "Redrive", topic=topic, group=each.group, id=each.id)),
+                ("", lambda each: button("delete-letters", "Delete", topic=topic, group=each.group, id=each.id)),
                 title=_title(chosen, counted),
-                columns=("Key", "Group", "Error", "Attempts", "Failed", "", ""),
-                rows=[_letter(asked, topic, each) for each in found.letters],
                 note=_looked(found),
                 links=_pages(here, found, first="after" not in asked.fields),
             ),
@@ -75,11 +84,13 @@ def _looked(found: DeadLetterPage) -> str:
 
 
 def _topics(asked: Asked) -> WebPage:
-    having = [each for each in asked.admin.topics() if each.dead_letters and not each.holds_dead_letters]
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (WebCell(each.topic, link("dead-letters", topic=each.topic)), f"{each.dead_letters:,}") for each in having
-    ]
-    return WebPage(title="Dead letters", sheets=(WebSheet(title="", columns=("Topic", "Dead letters"), rows=rows),))
+    sheet = asked.sheet(
+        (each for each in asked.admin.topics() if each.dead_letters and not each.holds_dead_letters),
+        columns.TOPICS,
+        ("Topic", lambda each: WebCell(each.topic, link("dead-letters", topic=each.topic))),
+        "DEAD-LETTERS",
+    )
+    return WebPage(title="Dead letters", sheets=(sheet,))
 
 
 def _after(asked: Asked) -> tuple[str, str, int] | None:
@@ -111,39 +122,27 @@ def _reasons(asked: Asked, here: dict[str, str], counted: DeadLetterCounts) -> W
     if begin + REASONS < len(found):
         left = len(found) - begin - REASONS
         links.append(WebCell(f"{plural(left, 'more reason')}", link("dead-letters", **here, page=page + 1)))
-    return WebSheet(
+
+    def of(reason: DeadLetterReason) -> str:
+        return link("dead-letters", **{**here, "group": reason.group, "reason": reason.name})
+
+    def act(name: str, text: str) -> Callable[[DeadLetterReason], WebButton]:
+        return lambda each: button(name, text, topic=here["topic"], group=each.group, letters=each.name)
+
+    return asked.sheet(
+        found[begin : begin + REASONS],
+        message_columns.REASONS,
+        ("Name", lambda each: WebCell(each.name, of(each))),
+        ("Reason", lambda each: WebCell(shown(each.reason), of(each))),
+        ("Group", lambda each: each.group),
+        ("Messages", "COUNT"),
+        "KEYS",
+        ("Newest", "LAST-FAILED"),
+        ("", act("redrive", "Redrive all")),
+        ("", act("delete-letters", "Delete all")),
         title="By reason",
-        columns=("Name", "Reason", "Group", "Messages", "Keys", "Newest", "", ""),
-        rows=[_reason(asked, here, each) for each in found[begin : begin + REASONS]],
         note="" if counted.complete else f"Only the first {plural(counted.looked, 'dead letter')} by key are counted.",
         links=tuple(links),
-    )
-
-
-def _reason(asked: Asked, here: dict[str, str], found: DeadLetterReason) -> tuple[Texts | WebButton, ...]:
-    chosen = {"topic": here["topic"], "group": found.group}
-    address = link("dead-letters", **{**here, "group": found.group, "reason": found.name})
-    return (
-        WebCell(found.name, address),
-        WebCell(shown(found.reason), address),
-        found.group,
-        f"{found.count:,}",
-        f"{found.keys:,}",
-        asked.ago(found.newest_failed_at),
-        button("redrive", "Redrive all", **chosen, letters=found.name),
-        button("delete-letters", "Delete all", **chosen, letters=found.name),
-    )
-
-
-def _letter(asked: Asked, topic: str, found: DeadLetterInfo) -> tuple[Texts | WebButton, ...]:
-    return (
-        WebCell(found.key, link("message", topic=found.dead_letter_topic, key=found.key, offset=found.offset)),
-        found.group,
-        short(found.last_error),
-        f"{found.failure_count:,}",
-        asked.ago(found.failed_at),
-        button("redrive", "Redrive", topic=topic, group=found.group, id=found.id),
-        button("delete-letters", "Delete", topic=topic, group=found.group, id=found.id),
     )
 
 

@@ -8,11 +8,23 @@ from __future__ import annotations
 from typing import Final
 
 from lanelog._text import age, plural
+from lanelog._views import columns
 from lanelog._workload import RunningHandler
 from lanelog.admin import MemberInfo, OwnerState, Rank
 from lanelog.admin.operate.hung import HUNG, hung_member, state_of
 from lanelog.dashboard.asked import Asked
-from lanelog.dashboard.views import Texts, WebButton, WebCell, WebFold, WebPage, WebSheet, WebUnder, link
+from lanelog.dashboard.views import (
+    Texts,
+    WebCell,
+    WebFold,
+    WebPage,
+    WebUnder,
+    link,
+    to_group,
+    to_lane,
+    to_message,
+    to_topic,
+)
 from lanelog.errors import ConfigurationError
 
 MEMBERS: Final = 25
@@ -48,14 +60,19 @@ def members(asked: Asked) -> WebPage:
             *(WebCell(each, link("members", **here, state=each)) for each in _STATES if each != state),
         ),
         sheets=(
-            WebSheet(
+            asked.sheet(
+                shown,
+                columns.MEMBERS,
+                ("State", lambda each: _state(each, believed=believed)),
+                *((("Topic", _topic), ("Group", _group)) if topic is None else ()),
+                ("Member", lambda each: each.name),
+                ("Process", _process),
+                ("Busy", lambda each: WebCell(_busy(each), None, _hung(each, believed=believed))),
+                ("None ended for", lambda each: _quiet(each, believed=believed)),
+                "LANES",
+                ("Last heartbeat", "HEARTBEAT"),
+                ("Lease left", "LEASE"),
                 title="" if state is None else state.capitalize(),
-                columns=(
-                    "State",
-                    *(("Topic", "Group") if topic is None else ()),
-                    *("Member", "Process", "Busy", "None ended for", "Lanes", "Last heartbeat", "Lease left"),
-                ),
-                rows=[_row(asked, each, place=topic is None, believed=believed) for each in shown],
                 under={
                     at: under for at, each in enumerate(shown) if (under := _under(each, believed=believed)) is not None
                 },
@@ -109,25 +126,33 @@ def _note(found: list[MemberInfo], shown: list[MemberInfo], state: str | None) -
     return " ".join(notes)
 
 
-def _row(asked: Asked, member: MemberInfo, *, place: bool, believed: bool) -> tuple[Texts | WebButton, ...]:
-    """Return the cells of a member. `place`: with its topic and group. `believed`: whether its row says if it lives."""
-    topic, group, doing = member.topic, member.group, member.workload
+def _state(member: MemberInfo, *, believed: bool) -> WebCell:
+    """Return the state of a member. `believed`: whether its row says if it lives."""
     state = state_of(member) if believed else _UNKNOWN
     tone = "bad" if state == HUNG else "good" if believed and member.state is OwnerState.ALIVE else "warn"
-    by = f"found by {member.found_dead_by}" if member.found_dead_by else ""
-    hung = tone if state == HUNG else ""
-    return (
-        WebCell(state, None, tone, by),
-        *((WebCell(topic, link("groups", topic=topic)),) if place else ()),
-        *((WebCell(group, link("lanes", topic=topic, group=group)),) if place else ()),
-        member.name,
-        "-" if doing is None else f"{doing.pid} on {doing.host}",
-        WebCell(_busy(member), None, hung),
-        WebCell(age(doing.quiet), None, hung) if doing is not None and doing.all_busy else "-",
-        f"{member.lanes:,}",
-        asked.ago(member.heartbeat_at),
-        age(member.lease_left),
-    )
+    return WebCell(state, None, tone, f"found by {member.found_dead_by}" if member.found_dead_by else "")
+
+
+def _hung(member: MemberInfo, *, believed: bool) -> str:
+    """Return the tone of what says that a member hangs."""
+    return "bad" if believed and state_of(member) == HUNG else ""
+
+
+def _topic(member: MemberInfo) -> WebCell:
+    return to_topic(member.topic)
+
+
+def _group(member: MemberInfo) -> WebCell:
+    return to_group(member.topic, member.group)
+
+
+def _process(member: MemberInfo) -> str:
+    return "-" if member.workload is None else f"{member.workload.pid} on {member.workload.host}"
+
+
+def _quiet(member: MemberInfo, *, believed: bool) -> Texts:
+    quiet = columns.quiet_of(member)
+    return "-" if quiet is None else WebCell(age(quiet), None, _hung(member, believed=believed))
 
 
 def _busy(member: MemberInfo) -> str:
@@ -154,9 +179,9 @@ def _fold(group: str, handler: RunningHandler) -> WebFold:
     topic, key, offset = handler.topic, handler.key, handler.offset
     return WebFold(
         line=(
-            WebCell(topic, link("groups", topic=topic)),
-            WebCell(key, link("lane", topic=topic, group=group, key=key)),
-            WebCell(f"offset {offset}", link("message", topic=topic, key=key, offset=offset)),
+            to_topic(topic),
+            to_lane(topic, group, key),
+            to_message(topic, key, offset, f"offset {offset}"),
             WebCell(f"runs for {age(handler.seconds)}"),
         ),
         title="Where it stands",

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from lanelog._error_text import summary
-from lanelog._text import age, plural, shown
-from lanelog.admin import HistoryInfo, MessageInfo
+from lanelog._text import plural, shown
+from lanelog._views import message_columns
+from lanelog.admin import HistoryInfo, MessageInfo, ScheduleInfo
 from lanelog.dashboard.actions import button, whole
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import FORMS, as_read
-from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
+from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link, to_lane, to_message, to_topic
 from lanelog.errors import ConfigurationError
 
 RECENT: Final = 20
@@ -31,17 +32,15 @@ def short(error: str | None) -> str:
 def sheet(asked: Asked, title: str, topic: str, key: str, first: int, end: int | None = None) -> WebSheet:
     """Return messages of a lane from one offset on, before `end`."""
     found = asked.admin.messages(topic, key, from_offset=first, limit=RECENT)
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(f"{each.offset:,}", link("message", topic=topic, key=key, offset=each.offset)),
-            each.id,
-            asked.ago(each.published_at),
-            f"{each.payload_bytes:,}",
-        )
-        for each in found
-        if end is None or each.offset < end
-    ]
-    return WebSheet(title=title, columns=("Offset", "Id", "Published", "Bytes"), rows=rows)
+    return asked.sheet(
+        (each for each in found if end is None or each.offset < end),
+        message_columns.MESSAGES,
+        ("Offset", lambda each: to_message(topic, key, each.offset, f"{each.offset:,}")),
+        ("Id", lambda each: each.id),
+        "PUBLISHED",
+        "BYTES",
+        title=title,
+    )
 
 
 def message(asked: Asked) -> WebPage:
@@ -62,7 +61,7 @@ def message(asked: Asked) -> WebPage:
     return WebPage(
         title=f"Message {offset} of {key}",
         facts=(
-            ("Topic", WebCell(topic, link("groups", topic=topic))),
+            ("Topic", to_topic(topic)),
             ("Id", found.id),
             ("Published", asked.when(found.published_at)),
             ("Expires", asked.when(found.expires_at)),
@@ -80,85 +79,79 @@ def _metadata(found: MessageInfo) -> list[tuple[str, Texts]]:
 
 
 def _states(asked: Asked, found: MessageInfo) -> WebSheet:
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.group, link("lane", topic=found.topic, group=each.group, key=found.key)),
-            str(each.state),
-            str(each.attempts),
-            age(each.next_attempt_in),
-            asked.ago(each.last_attempt_at),
-            each.owner or "-",
-        )
-        for each in found.states
-    ]
-    return WebSheet(
+    return asked.sheet(
+        found.states,
+        message_columns.STATES,
+        ("Group", lambda each: to_lane(found.topic, each.group, found.key, each.group)),
+        ("State", lambda each: str(each.state)),
+        "ATTEMPTS",
+        ("Next attempt in", "NEXT-IN"),
+        "LAST-ATTEMPT",
+        ("Owner of the lane", lambda each: each.owner or "-"),
         title="What each group did",
-        columns=("Group", "State", "Attempts", "Next attempt in", "Last attempt", "Owner of the lane"),
-        rows=rows,
     )
 
 
 def _history(asked: Asked, found: list[HistoryInfo]) -> WebSheet:
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.group, link("lane", topic=each.topic, group=each.group, key=each.key)),
-            each.outcome,
-            str(each.attempts),
-            asked.ago(each.first_delivered_at),
-            asked.ago(each.finished_at),
-            each.owner or "-",
-        )
-        for each in found
-    ]
-    columns = ("Group", "Outcome", "Attempts", "First delivered", "Finished", "Owner")
-    return WebSheet(
-        title="How it left each group", columns=columns, rows=rows, note="Of groups that keep history (history=True)."
+    return asked.sheet(
+        found,
+        message_columns.HISTORY,
+        ("Group", lambda each: to_lane(each.topic, each.group, each.key, each.group)),
+        "OUTCOME",
+        "ATTEMPTS",
+        ("First delivered", "DELIVERED"),
+        "FINISHED",
+        ("Owner", lambda each: each.owner or "-"),
+        title="How it left each group",
+        note="Of groups that keep history (history=True).",
     )
 
 
 def schedules(asked: Asked) -> WebPage:
     """The recurring messages."""
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            each.name,
-            f"{each.expression} {each.timezone}",
-            each.topic,
-            each.key,
-            WebCell("paused", None, "warn") if each.paused_at else asked.ago(each.next_fire_at),
-            asked.ago(each.last_fire_at),
-            f"{each.fired:,}",
-            button("run-schedule", "Run now", name=each.name),
-            button("resume-schedule", "Resume", name=each.name)
-            if each.paused_at
-            else button("pause-schedule", "Pause", name=each.name),
-            button("remove-schedule", "Remove", name=each.name),
-        )
-        for each in asked.admin.schedules()
-    ]
-    columns = ("Schedule", "When", "Topic", "Key", "Next", "Last", "Fired", "", "", "")
-    return WebPage(title="Schedules", sheets=(WebSheet(title="", columns=columns, rows=rows),))
+
+    def next_time(each: ScheduleInfo) -> WebCell:
+        return WebCell("paused", None, "warn") if each.paused_at else asked.ago(each.next_fire_at)
+
+    def pause(each: ScheduleInfo) -> WebButton:
+        verb, text = ("resume-schedule", "Resume") if each.paused_at else ("pause-schedule", "Pause")
+        return button(verb, text, name=each.name)
+
+    sheet = asked.sheet(
+        asked.admin.schedules(),
+        message_columns.SCHEDULES,
+        ("Schedule", lambda each: each.name),
+        ("When", lambda each: f"{each.expression} {each.timezone}"),
+        ("Topic", lambda each: each.topic),
+        ("Key", lambda each: each.key),
+        ("Next", next_time),
+        "LAST",
+        "FIRED",
+        ("", lambda each: button("run-schedule", "Run now", name=each.name)),
+        ("", pause),
+        ("", lambda each: button("remove-schedule", "Remove", name=each.name)),
+    )
+    return WebPage(title="Schedules", sheets=(sheet,))
 
 
 def delayed(asked: Asked) -> WebPage:
     """Messages that are not in the log yet. Without a topic: the topics."""
-    topic = asked.fields.get("topic")
+    topic, counts = asked.fields.get("topic"), asked.admin.scheduled_counts()
     if not topic:
-        found: list[tuple[Texts | WebButton, ...]] = [
-            (WebCell(name, link("delayed", topic=name)), f"{count:,}")
-            for name, count in sorted(asked.admin.scheduled_counts().items())
-        ]
-        return WebPage(
-            title="Delayed",
-            lead="Topics with messages that are not in the log yet.",
-            sheets=(WebSheet(title="", columns=("Topic", "Messages"), rows=found),),
+        found = asked.sheet(
+            sorted(counts.items()),
+            (),
+            ("Topic", lambda each: WebCell(each[0], link("delayed", topic=each[0]))),
+            ("Messages", lambda each: f"{each[1]:,}"),
         )
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (each.key, each.id, asked.ago(each.deliver_at), f"{each.payload_bytes:,}")
-        for each in asked.admin.scheduled(topic, limit=_DELAYED)
-    ]
-    columns = ("Key", "Id", "Due", "Bytes")
-    count = asked.admin.scheduled_counts().get(topic, 0)
-    note = f"{plural(count, 'message')}. At most {_DELAYED} are shown, by key and id."
-    return WebPage(
-        title=f"Delayed messages of {topic}", sheets=(WebSheet(title="", columns=columns, rows=rows, note=note),)
+        return WebPage(title="Delayed", lead="Topics with messages that are not in the log yet.", sheets=(found,))
+    waiting = asked.sheet(
+        asked.admin.scheduled(topic, limit=_DELAYED),
+        message_columns.SCHEDULED,
+        ("Key", lambda each: each.key),
+        ("Id", lambda each: each.id),
+        "DUE",
+        "BYTES",
+        note=f"{plural(counts.get(topic, 0), 'message')}. At most {_DELAYED} are shown, by key and id.",
     )
+    return WebPage(title=f"Delayed messages of {topic}", sheets=(waiting,))

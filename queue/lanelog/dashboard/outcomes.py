@@ -26,7 +26,7 @@ from lanelog.admin import (
     Sought,
 )
 from lanelog.dashboard.actions import button
-from lanelog.dashboard.views import WebButton, WebCell, link
+from lanelog.dashboard.views import WebButton, WebCell, link, to_lane
 
 _NAMED: Final = 5
 """Lanes and offsets that a sentence names. The rest is counted."""
@@ -225,7 +225,7 @@ def places(fields: Mapping[str, str]) -> tuple[WebCell, ...]:
     topic, group, key = fields.get("topic"), fields.get("group"), fields.get("key")
     found = []
     if topic and group and key:
-        found.append(WebCell(f"Lane {shown(key)}", link("lane", topic=topic, group=group, key=key)))
+        found.append(to_lane(topic, group, key, f"Lane {shown(key)}"))
     if "name" in fields:
         found.append(WebCell("Schedules", link("schedules")))
     if "id" in fields or "letters" in fields:

@@ -11,38 +11,37 @@ from typing import Final
 
 from lanelog._places import GroupTopic
 from lanelog._text import age
-from lanelog.admin import GroupInfo, Problem, Rank
+from lanelog._views import columns
+from lanelog.admin import GroupInfo, Problem, Rank, TopicInfo
 from lanelog.dashboard import lane_pages, letter_pages, member_pages, message_pages, search_page
 from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.charts import rate_text
-from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link
+from lanelog.dashboard.views import Texts, WebCell, WebPage, link, to_group, to_topic
 
 ACTS: Final = 100
 """Entries of the audit on one page."""
+_UNKNOWN: Final = "unknown"
 
 
 def topics(asked: Asked) -> WebPage:
     """All topics, at most 1,000."""
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.topic, link("groups", topic=each.topic)),
-            f"{each.lanes:,}",
-            f"{each.messages:,}",
-            WebCell(
-                f"{each.dead_letters:,}", link("dead-letters", topic=each.topic), "bad" if each.dead_letters else ""
-            ),
-            ", ".join(each.groups) or "-",
-            WebCell("delayed", link("delayed", topic=each.topic)),
-            WebCell("search", link("search", topic=each.topic)),
-        )
-        for each in asked.admin.topics()
-    ]
-    return WebPage(
-        title="Topics",
-        sheets=(
-            WebSheet(title="", columns=("Topic", "Lanes", "Messages", "Dead letters", "Groups", "", ""), rows=rows),
-        ),
+    sheet = asked.sheet(
+        asked.admin.topics(),
+        columns.TOPICS,
+        ("Topic", lambda each: to_topic(each.topic)),
+        "LANES",
+        "MESSAGES",
+        ("Dead letters", _dead_letters),
+        ("Groups", lambda each: ", ".join(each.groups) or "-"),
+        ("", lambda each: WebCell("delayed", link("delayed", topic=each.topic))),
+        ("", lambda each: WebCell("search", link("search", topic=each.topic))),
     )
+    return WebPage(title="Topics", sheets=(sheet,))
+
+
+def _dead_letters(topic: TopicInfo) -> WebCell:
+    found = topic.dead_letters
+    return WebCell(f"{found:,}", link("dead-letters", topic=topic.topic), "bad" if found else "")
 
 
 def groups(asked: Asked) -> WebPage:
@@ -51,28 +50,30 @@ def groups(asked: Asked) -> WebPage:
     worst: dict[tuple[str, str], Problem] = {}
     for problem in status.problems:  # the worst ones come first
         worst.setdefault((problem.topic, problem.group), problem)
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.topic, link("groups", topic=each.topic)),
-            WebCell(each.group, link("lanes", topic=each.topic, group=each.group)),
-            _group_state(each, worst.get((each.topic, each.group)), known=status.members_known),
-            WebCell(
-                f"{each.members:,}" if status.members_known else "unknown",
-                link("members", topic=each.topic, group=each.group),
-            ),
-            _busy(each) if status.members_known else "unknown",
-            f"{each.lag:,}",
-            age(each.oldest_age, exact=each.oldest_age_exact),
-            *map(rate_text, rates.get(GroupTopic(topic=each.topic, group=each.group), (None, None))),
-            f"{each.lagging_lanes:,} of {each.lanes:,}",
-            each.order,
-        )
-        for each in status.groups
-        if topic in (None, each.topic)
-    ]
-    columns = ("Topic", "Group", "State", "Members", "Busy", "Lag", "Oldest", "In/s", "Out/s", "Lanes behind", "Order")
-    title = "Groups" if topic is None else f"Groups of {topic}"
-    return WebPage(title=title, sheets=(WebSheet(title="", columns=columns, rows=rows),))
+
+    def members(group: GroupInfo) -> WebCell:
+        count = f"{group.members:,}" if status.members_known else _UNKNOWN
+        return WebCell(count, link("members", topic=group.topic, group=group.group))
+
+    def rate(group: GroupInfo) -> tuple[float | None, float | None]:
+        return rates.get(GroupTopic(topic=group.topic, group=group.group), (None, None))
+
+    sheet = asked.sheet(
+        (each for each in status.groups if topic in (None, each.topic)),
+        columns.GROUPS,
+        ("Topic", lambda each: to_topic(each.topic)),
+        ("Group", lambda each: to_group(each.topic, each.group)),
+        ("State", lambda each: _group_state(each, worst.get((each.topic, each.group)), known=status.members_known)),
+        ("Members", members),
+        ("Busy", lambda each: _busy(each) if status.members_known else _UNKNOWN),
+        "LAG",
+        "OLDEST",
+        ("In/s", lambda each: rate_text(rate(each)[0])),
+        ("Out/s", lambda each: rate_text(rate(each)[1])),
+        ("Lanes behind", lambda each: f"{each.lagging_lanes:,} of {each.lanes:,}"),
+        "ORDER",
+    )
+    return WebPage(title="Groups" if topic is None else f"Groups of {topic}", sheets=(sheet,))
 
 
 def _busy(group: GroupInfo) -> str:
@@ -80,7 +81,7 @@ def _busy(group: GroupInfo) -> str:
     if not group.members:
         return "-"
     if not group.members_telling:
-        return "unknown"
+        return _UNKNOWN
     known = f"{group.busy:,} of {group.workers:,}"
     return known if group.members_telling == group.members else f"{known}, unknown of others"
 
@@ -99,24 +100,22 @@ def _group_state(group: GroupInfo, problem: Problem | None, *, known: bool) -> T
 def audit(asked: Asked) -> WebPage:
     """Who changed what with the verbs of administration, the last first: of a topic, or of all."""
     topic = asked.fields.get("topic")
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            asked.ago(each.at),
-            each.by or each.account,
-            each.verb,
-            WebCell(each.topic, link("audit", topic=each.topic)) if each.topic else "-",
-            " ".join(filter(None, (each.group, each.key, each.choice))) or "-",
-            f"{each.messages:,}",
-            each.reason or "-",
-        )
-        for each in asked.admin.audit(topic, limit=ACTS)
-    ]
-    columns = ("When", "Who", "What", "Topic", "Where", "Messages", "Why")
+    sheet = asked.sheet(
+        asked.admin.audit(topic, limit=ACTS),
+        columns.AUDIT,
+        "WHEN",
+        ("Who", lambda each: each.by or each.account),
+        ("What", "VERB"),
+        ("Topic", lambda each: WebCell(each.topic, link("audit", topic=each.topic)) if each.topic else "-"),
+        ("Where", lambda each: " ".join(filter(None, (each.group, each.key, each.choice))) or "-"),
+        "MESSAGES",
+        ("Why", lambda each: each.reason or "-"),
+    )
     return WebPage(
         title="Audit" if topic is None else f"Audit of {topic}",
         lead="What was changed here and from the command line. Entries stay for a year at least. Older ones go "
         "with the next changes that an account with the role admin makes; the role dashboard deletes none.",
-        sheets=(WebSheet(title="", columns=columns, rows=rows),),
+        sheets=(sheet,),
     )
 
 
@@ -124,69 +123,66 @@ def archives(asked: Asked) -> WebPage:
     """The groups of archives and replays: how far they are, and whether the job that moves them on has stopped."""
     status = asked.status()
     wrong = {(each.topic, each.group): each for each in status.problems if each.key is None}
-    rows: list[tuple[Texts | WebButton, ...]] = []
-    for each in status.groups:
-        if each.order not in ("archive", "replay"):
-            continue
-        problem = wrong.get((each.topic, each.group))
-        rows.append(
-            (
-                WebCell(each.topic, link("groups", topic=each.topic)),
-                WebCell(each.group, link("lanes", topic=each.topic, group=each.group)),
-                each.order,
-                WebCell(problem.what, None, "bad") if problem else WebCell("fine", None, "good"),
-                f"{each.lag:,}",
-                age(each.oldest_age, exact=each.oldest_age_exact),
-                each.start or "-",
-                asked.ago(each.created_at),
-            )
-        )
-    columns = ("Topic", "Group", "Kind", "State", "Behind", "Oldest", "Archive", "Since")
+
+    def state(group: GroupInfo) -> WebCell:
+        problem = wrong.get((group.topic, group.group))
+        return WebCell(problem.what, None, "bad") if problem else WebCell("fine", None, "good")
+
+    sheet = asked.sheet(
+        (each for each in status.groups if each.order in ("archive", "replay")),
+        columns.GROUPS,
+        ("Topic", lambda each: to_topic(each.topic)),
+        ("Group", lambda each: to_group(each.topic, each.group)),
+        ("Kind", "ORDER"),
+        ("State", state),
+        ("Behind", "LAG"),
+        "OLDEST",
+        ("Archive", lambda each: each.start or "-"),
+        ("Since", lambda each: asked.ago(each.created_at)),
+    )
     return WebPage(
         title="Archives",
         lead="Spark's archives and replays stand in the log as groups: what they have not read is not collected.",
-        sheets=(WebSheet(title="", columns=columns, rows=rows),),
+        sheets=(sheet,),
     )
 
 
 def jobs(asked: Asked) -> WebPage:
     """What was asked for here and takes long: it runs, or has ended."""
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            WebCell(each.title, link("job", id=each.id)),
-            each.state,
-            f"{each.done:,}" if each.total is None else f"{each.done:,} of {each.total:,}",
-            each.by,
-            each.why,
-            asked.ago(each.begun_at),
-        )
-        for each in asked.jobs.all()
-    ]
-    columns = ("Job", "State", "Messages", "Who", "Why", "Since")
-    return WebPage(
-        title="Jobs",
-        lead="Actions that take long, since this dashboard was started. The audit has all actions.",
-        sheets=(WebSheet(title="", columns=columns, rows=rows),),
+    sheet = asked.sheet(
+        asked.jobs.all(),
+        (),
+        ("Job", lambda each: WebCell(each.title, link("job", id=each.id))),
+        ("State", lambda each: each.state),
+        ("Messages", lambda each: each.progress),
+        ("Who", lambda each: each.by),
+        ("Why", lambda each: each.why),
+        ("Since", lambda each: asked.ago(each.begun_at)),
     )
+    lead = "Actions that take long, since this dashboard was started. The audit has all actions."
+    return WebPage(title="Jobs", lead=lead, sheets=(sheet,))
 
 
 def database(asked: Asked) -> WebPage:
     """What the server says of itself."""
     server = asked.admin.server()
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (name, f"{size.rows:,}", f"{size.bytes:,}") for name, size in sorted(server.tables.items())
-    ]
+    sheet = asked.sheet(
+        sorted(server.tables.items()),
+        (),
+        ("Table", lambda each: each[0]),
+        ("Rows (estimate)", lambda each: f"{each[1].rows:,}"),
+        ("Bytes", lambda each: f"{each[1].bytes:,}"),
+        title="Tables",
+    )
     denied = "not visible to this account"
+    oldest, history = server.oldest_transaction, server.history_list_length
     return WebPage(
         title="Database",
         facts=(
-            ("Oldest transaction", denied if server.oldest_transaction is None else age(server.oldest_transaction)),
-            (
-                "History list",
-                denied if server.history_list_length is None else f"{server.history_list_length:,}",
-            ),
+            ("Oldest transaction", denied if oldest is None else age(oldest)),
+            ("History list", denied if history is None else f"{history:,}"),
         ),
-        sheets=(WebSheet(title="Tables", columns=("Table", "Rows (estimate)", "Bytes"), rows=rows),),
+        sheets=(sheet,),
     )
 
 

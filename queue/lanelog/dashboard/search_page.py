@@ -16,7 +16,7 @@ from lanelog._text import plural
 from lanelog.admin import MessageInfo
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import masked
-from lanelog.dashboard.views import Texts, WebButton, WebCell, WebField, WebPage, WebSheet, link
+from lanelog.dashboard.views import Cell, WebField, WebPage, WebSheet, to_lane, to_message
 
 KEYS: Final = 50
 """Keys that are listed, and lanes whose messages are searched for text."""
@@ -64,15 +64,10 @@ def search(asked: Asked) -> WebPage:
 
 
 def _keys(topic: str, keys: list[str], groups: Sequence[str], *, more: bool) -> WebSheet:
-    rows: list[tuple[Texts | WebButton, ...]] = [
-        (
-            key,
-            *(WebCell(group, link("lane", topic=topic, group=group, key=key)) for group in groups[:_GROUPS]),
-        )
-        for key in keys
-    ]
+    linked = groups[:_GROUPS]
+    rows: list[tuple[Cell, ...]] = [(key, *(to_lane(topic, group, key, group) for group in linked)) for key in keys]
     note = f"The first {KEYS} keys; a longer beginning shows others." if more else ""
-    columns = ("Key", *(f"Lane of {group}" for group in groups[:_GROUPS]))
+    columns = ("Key", *(f"Lane of {group}" for group in linked))
     return WebSheet(title=plural(len(keys), "key"), columns=columns, rows=rows, note=note)
 
 
@@ -104,7 +99,7 @@ def _containing(asked: Asked, topic: str, keys: list[str], text: str, *, more: b
 
     It ends between two lanes only: those of a lane are read from the oldest on, and the newest must not be missed.
     """
-    rows: list[tuple[Texts | WebButton, ...]] = []
+    rows: list[tuple[Cell, ...]] = []
     read = lanes = size = 0
     for key in keys:
         if size >= BYTES or len(rows) >= FOUND:
@@ -126,9 +121,9 @@ def _containing(asked: Asked, topic: str, keys: list[str], text: str, *, more: b
     return WebSheet(title=plural(len(shown), "message"), columns=(*_COLUMNS, "Found in"), rows=shown, note=note)
 
 
-def _row(asked: Asked, message: MessageInfo) -> tuple[Texts | WebButton, ...]:
-    at = link("message", topic=message.topic, key=message.key, offset=message.offset)
-    return (message.key, WebCell(f"{message.offset:,}", at), message.id, asked.ago(message.published_at))
+def _row(asked: Asked, message: MessageInfo) -> tuple[Cell, ...]:
+    at = to_message(message.topic, message.key, message.offset, f"{message.offset:,}")
+    return (message.key, at, message.id, asked.ago(message.published_at))
 
 
 def _where(asked: Asked, message: MessageInfo, text: str) -> str:

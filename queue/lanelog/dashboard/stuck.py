@@ -13,12 +13,12 @@ from typing import Final
 from attrs import evolve, frozen
 
 from lanelog._text import age, plural
+from lanelog._views.sentences import nothing_stuck, sums
 from lanelog.admin import Problem, Rank, Status
 from lanelog.admin.operate.hung import HUNG
 from lanelog.admin.operate.problem import FAILING, OWNER_GONE
-from lanelog.admin.operate.status import attempts_awaited, members_of
 from lanelog.dashboard.actions import ACTIONS, button
-from lanelog.dashboard.views import WebButton, WebCell, link
+from lanelog.dashboard.views import WebButton, WebCell, link, to_group, to_lane, to_message, to_topic
 
 SHOWN: Final = 50
 """Problems on the front page. The rest is counted."""
@@ -58,21 +58,14 @@ class StuckCard:
 
 def headline(status: Status) -> tuple[str, str]:
     """Return the health of the log in one line, and its tone."""
-    sums = (
-        f"{plural(status.topics, 'topic')}, {plural(len(status.groups), 'group')}, "
-        f"{members_of(status)}: {plural(status.lag, 'message')} behind, "
-        f"the oldest {age(status.oldest_age, exact=status.oldest_age_exact)}, "
-        f"{plural(status.dead_letters, 'dead letter')}"
-    )
+    told = sums(status, behind=f"{plural(status.lag, 'message')} behind", oldest="the oldest")
     if status.left_out:
-        sums += f"; {status.left_out}"
+        told += f"; {status.left_out}"
     if not status.problems:
-        waits = f"; {attempts_awaited(status.waiting)}" if status.waiting else ""
-        if status.left_out:
-            return f"Nothing is stuck in what was looked at{waits}. {sums}.", "warn"
-        return f"Nothing is stuck{waits}. {sums}.", "good"
+        calm = nothing_stuck(status.waiting, complete=not status.left_out)
+        return f"{calm[0].upper()}{calm[1:]}. {told}.", "warn" if status.left_out else "good"
     worst = status.problems[0].rank
-    return f"{plural(len(status.problems), 'problem')}. {sums}.", "bad" if worst <= Rank.NOBODY else "warn"
+    return f"{plural(len(status.problems), 'problem')}. {told}.", "bad" if worst <= Rank.NOBODY else "warn"
 
 
 def cards(status: Status) -> list[StuckCard]:
@@ -87,13 +80,13 @@ def cards(status: Status) -> list[StuckCard]:
 
 def _card(problem: Problem, at: datetime) -> StuckCard:
     topic, group, key = problem.topic, problem.group or None, problem.key
-    place = [WebCell(topic, link("groups", topic=topic))] if topic else []
+    place = [to_topic(topic)] if topic else []
     if group is not None:
-        place.append(WebCell(group, link("lanes", topic=topic, group=group)))
+        place.append(to_group(topic, group))
     if group is not None and key is not None:
-        place.append(WebCell(key, link("lane", topic=topic, group=group, key=key)))
+        place.append(to_lane(topic, group, key))
     if key is not None and problem.offset is not None:
-        place.append(WebCell(f"offset {problem.offset}", link("message", topic=topic, key=key, offset=problem.offset)))
+        place.append(to_message(topic, key, problem.offset, f"offset {problem.offset}"))
     whose = problem.owner or "" if key is None else ""  # several members of one group may hang
     name = "\0".join((problem.what, topic, problem.group or "", key or "", problem.reason or "", whose))
     return StuckCard(
@@ -158,5 +151,5 @@ def _look(problem: Problem) -> WebCell:
     if problem.what in _PEOPLE:
         return WebCell("Members", link("members", topic=topic, group=group))
     if problem.key is not None:
-        return WebCell("The lane", link("lane", topic=topic, group=group, key=problem.key))
+        return to_lane(topic, group, problem.key, "The lane")
     return WebCell("Its lanes", link("lanes", topic=topic, group=group, by="lag"))

@@ -30,6 +30,26 @@ class WebCell:
     """What is shown where a mouse rests on it: the exact time of a relative one."""
 
 
+def to_topic(topic: str) -> WebCell:
+    """Return a topic, which leads to its groups."""
+    return WebCell(topic, link("groups", topic=topic))
+
+
+def to_group(topic: str, group: str) -> WebCell:
+    """Return a group, which leads to its lanes."""
+    return WebCell(group, link("lanes", topic=topic, group=group))
+
+
+def to_lane(topic: str, group: str, key: str, text: str | None = None) -> WebCell:
+    """Return the key of a lane, or another text, which leads to the lane."""
+    return WebCell(key if text is None else text, link("lane", topic=topic, group=group, key=key))
+
+
+def to_message(topic: str, key: str, offset: int, text: str) -> WebCell:
+    """Return a text that leads to a message."""
+    return WebCell(text, link("message", topic=topic, key=key, offset=offset))
+
+
 Texts = str | WebCell
 
 
@@ -51,6 +71,9 @@ class WebButton:
     href: str
     red: bool = False
     """Whether the action destroys."""
+
+
+Cell = Texts | WebButton
 
 
 @frozen(kw_only=True)
@@ -77,7 +100,7 @@ class WebSheet:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[Texts | WebButton, ...]]
+    rows: list[tuple[Cell, ...]]
     under: Mapping[int, WebUnder] = field(factory=dict)
     """What stands below some rows, by their places in `rows`."""
     note: str = ""
@@ -115,6 +138,6 @@ class WebPage:
         return {"page": self, "title": self.title}
 
 
-def cell(value: Texts | WebButton) -> WebCell | WebButton:
+def cell(value: Cell) -> WebCell | WebButton:
     """Return a text as a cell."""
     return WebCell(value) if isinstance(value, str) else value
