@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._stores._counted import BEYOND_COUNTING
-from lanelog._stores._points import BEYOND, chunked, placeholders
+from lanelog._stores._points import BEYOND, placeholders, points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,11 +155,10 @@ def ends(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, 
 
     A head is wrong if messages lie above it, or if it is beyond counting.
     """
-    found: dict[str, tuple[int, bool]] = {}
-    for chunk in chunked(keys):
-        for key, head, behind in cx.query(ENDS.format(keys=placeholders(chunk)), (topic, *chunk)):
-            found[key] = (int(head), bool(behind) or head >= BEYOND_COUNTING)
-    return found
+    return {
+        key: (int(head), bool(behind) or head >= BEYOND_COUNTING)
+        for key, head, behind in points(cx, ENDS, keys, before=[topic])
+    }
 
 
 def lock_floor(cx: Executor, topic: str, key: str) -> int | None:

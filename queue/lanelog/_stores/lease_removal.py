@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._stores._points import MAX_POINTS, chunked, exactly, placeholders
+from lanelog._stores._points import MAX_POINTS, placeholders, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,6 +83,4 @@ def keys_of_group(cx: Executor, at: GroupTopic, after: str = "") -> list[str]:
 
 def delete(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> None:
     """Remove a group's lease rows of these lanes."""
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        args = [value for key in chunk for value in (key, 0)]
-        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))
+    write(cx, DELETE, [(key, 0) for key in sorted(keys)], after=at.columns)

@@ -1,7 +1,7 @@
 """The publishing side of `queue_messages`: insert messages, and find the offsets of ids that are stored already.
 
-Never updates or deletes a message. An insert needs the heads of its lanes locked. `fetches` and `moves` are the other
-sides of the table.
+Never updates or deletes a message. An insert needs the heads of its lanes locked. `fetches`, `leaving`, `expiry` and
+`dead_letters` are the other sides of the table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lanelog._database import NOW_MS, Statement
-from lanelog._stores._points import MAX_POINTS, chunked, exactly, fitting, pairs
+from lanelog._stores._points import MAX_POINTS, chunked, exactly, fitting, flat, pairs
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -146,8 +146,7 @@ def append_scheduled(cx: Executor, topic: str, places: Sequence[tuple[str, str, 
     copied = 0
     for chunk in chunked(places):
         placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
-        args = [value for place in chunk for value in place]
-        copied += cx.execute(APPEND_SCHEDULED.format(placed=placed), (*args, topic))
+        copied += cx.execute(APPEND_SCHEDULED.format(placed=placed), (*flat(chunk), topic))
     return copied
 
 
@@ -155,7 +154,7 @@ def find_ids(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dic
     """Return offsets by (key, id) of the messages that are stored. 0: scheduled."""
     found: dict[tuple[str, str], int] = {}
     for chunk in chunked(sorted(set(points))):
-        args = [value for point in chunk for value in point]
+        args = flat(chunk)
         statement = FIND_IDS.format(points=pairs(chunk), exact=exactly(chunk))
         for key, message_id, offset in cx.query(statement, (topic, *args, *args, topic)):
             # An id that one caller's transaction used twice may be in both: the log counts.

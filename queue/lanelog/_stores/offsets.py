@@ -13,7 +13,7 @@ from lanelog._places import GroupTopic
 from lanelog._stores._counted import signed
 from lanelog._stores._offset_rows import FloorRow, LanePlace, OffsetsRow
 from lanelog._stores._pause import RUNS, Pause
-from lanelog._stores._points import chunked, exactly, placeholders
+from lanelog._stores._points import chunked, flat, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -162,7 +162,7 @@ WHERE consumer_group = %s AND topic = %s"""
 
 # The floors of new lanes: all offsets up to theirs are released and gone (PRIMARY).
 CREATE_FLOORS = """INSERT IGNORE INTO queue_offsets
-(consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES """
+(consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES {rows}"""
 FLOOR = f"('',%s,%s,%s,%s,{NOW_MS})"
 
 # A seek: set watermarks, up or down, and remove the run marks (PRIMARY).
@@ -195,10 +195,8 @@ ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acke
 def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
     """Return the rows of the group and of the floor group '', by (group, key)."""
     found = {}
-    for chunk in chunked(keys):
-        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (*at.columns, *chunk)):
-            owner, key, acked, through, epoch, age_ms, paused_at = row
-            found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
+    for group, key, acked, through, epoch, age_ms, paused_at in points(cx, LOAD, keys, before=at.columns):
+        found[(group, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
     return found
 
 
@@ -218,10 +216,8 @@ def raise_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]
 
 
 def _write(cx: Executor, sql: str, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
-    row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-    for chunk in chunked(sorted(watermarks, key=str.encode), beside=at.group + at.topic):
-        args = [value for key in chunk for value in (*at.columns, key, watermarks[key], watermarks[key])]
-        cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
+    rows = [(*at.columns, key, acked, acked) for key, acked in sorted(watermarks.items())]
+    write(cx, sql, rows, row=f"(%s, %s, %s, %s, %s, {NOW_MS})")
 
 
 def rewind(cx: Executor, lane: LaneId, offset: int) -> None:
@@ -231,17 +227,12 @@ def rewind(cx: Executor, lane: LaneId, offset: int) -> None:
 
 def unmark(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> None:
     """Remove the run marks of these lanes."""
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        cx.execute(UNMARK.format(keys=placeholders(chunk)), (*at.columns, *chunk))
+    write(cx, UNMARK, sorted(keys), before=at.columns)
 
 
 def try_lock(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:
     """Lock the rows that no other transaction has locked, and return their keys."""
-    found: set[str] = set()
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        rows = cx.query(TRY_LOCK.format(keys=placeholders(chunk)), (*at.columns, *chunk))
-        found.update(key for (key,) in rows)
-    return found
+    return {key for (key,) in points(cx, TRY_LOCK, sorted(keys), before=at.columns)}
 
 
 def acked_locked(cx: Executor, lane: LaneId) -> int:
@@ -252,9 +243,7 @@ def acked_locked(cx: Executor, lane: LaneId) -> int:
 
 def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
     """Insert the floors that are absent."""
-    for chunk in chunked(sorted(keys), beside=topic):
-        args = [value for key in chunk for value in (topic, key, begin, begin)]
-        cx.execute(CREATE_FLOORS + ",".join([FLOOR] * len(chunk)), args)
+    write(cx, CREATE_FLOORS, [(topic, key, begin, begin) for key in sorted(keys)], row=FLOOR)
 
 
 def try_lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
@@ -273,21 +262,14 @@ def share_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, Flo
 
 
 def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    found: dict[str, FloorRow] = {}
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        for key, floor, deleted in cx.query(sql.format(keys=placeholders(chunk)), (topic, *chunk)):
-            found[key] = FloorRow(floor, deleted)
-    return found
+    found = points(cx, sql, sorted(keys), before=[topic])
+    return {key: FloorRow(floor, deleted) for key, floor, deleted in found}
 
 
 def watermarks(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, str], int]:
     """Return watermarks by (group, key). A missing entry: the group has no row for the lane."""
-    found: dict[tuple[str, str], int] = {}
-    for chunk in chunked(keys):
-        sql = WATERMARKS.format(groups=placeholders(groups), keys=placeholders(chunk))
-        for group, key, acked in cx.query(sql, (*groups, topic, *chunk)):
-            found[(group, key)] = acked
-    return found
+    sql = WATERMARKS.replace("{groups}", placeholders(groups))
+    return {(group, key): acked for group, key, acked in points(cx, sql, keys, before=(*groups, topic))}
 
 
 def raise_floors(cx: Executor, topic: str, floors: Mapping[str, int]) -> None:
@@ -364,10 +346,10 @@ def delete_group(cx: Executor, at: GroupTopic) -> None:
 
 
 def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> None:
-    for chunk in chunked(sorted(offsets.items(), key=lambda item: item[0].encode()), 200):
+    for chunk in chunked(sorted(offsets.items()), 200):
         keys = [key for key, _ in chunk]
         filled = sql.format(cases="WHEN %s THEN %s " * len(chunk), keys=placeholders(keys))
-        cx.execute(filled, (*(value for item in chunk for value in item), topic, *keys))
+        cx.execute(filled, (*flat(chunk), topic, *keys))
 
 
 def some_of_group(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
@@ -377,9 +359,7 @@ def some_of_group(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
 
 def delete(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> None:
     """Remove a group's rows of these lanes."""
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        args = [value for key in chunk for value in (key, 0)]
-        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))
+    write(cx, DELETE, [(key, 0) for key in sorted(keys)], after=at.columns)
 
 
 def groups_seen(cx: Executor, topic: str) -> list[str]:

@@ -15,7 +15,7 @@ from attrs import frozen
 from lanelog import _open_lanes
 from lanelog._database import NOW_MS, Statement
 from lanelog._stores._counted import BEYOND_COUNTING, counted
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ OPEN_LANES = "SELECT open_lanes FROM queue_partitions WHERE topic = %s AND parti
 SET_OPEN_LANES = "UPDATE queue_partitions SET open_lanes = %s WHERE topic = %s AND partition_key = ''"
 
 # The heads of new lanes, which begin where the purged lanes of the topic ended (PRIMARY).
-CREATE_HEADS = "INSERT IGNORE INTO queue_partitions (topic, partition_key, head_offset, created_at) VALUES "
+CREATE_HEADS = "INSERT IGNORE INTO queue_partitions (topic, partition_key, head_offset, created_at) VALUES {rows}"
 HEAD = f"(%s,%s,%s,{NOW_MS})"
 
 # Lanes of an owner whose head is above the watermark (leases by_owner; heads and offsets PRIMARY).
@@ -203,21 +203,12 @@ class TopicRow:
 
 def existing(cx: Executor, topic: str, keys: Iterable[str]) -> set[str]:
     """Return those of the lanes that exist."""
-    found: set[str] = set()
-    for chunk in chunked(sorted(keys)):
-        found.update(key for (key,) in cx.query(EXISTING.format(keys=placeholders(chunk)), (topic, *chunk)))
-    return found
+    return {key for (key,) in points(cx, EXISTING, sorted(keys), before=[topic])}
 
 
 def lock_heads(cx: Executor, topic: str, keys: Iterable[str], *, wait: bool) -> dict[str, int]:
     """Lock the heads in key order, and return them by key. Without `wait`, heads that are locked are left out."""
-    statement = LOCK_HEADS if wait else TRY_LOCK_HEADS
-    heads: dict[str, int] = {}
-    for chunk in chunked(sorted(keys)):
-        heads.update(
-            (key, int(head)) for key, head in cx.query(statement.format(keys=placeholders(chunk)), (topic, *chunk))
-        )
-    return heads
+    return dict(points(cx, LOCK_HEADS if wait else TRY_LOCK_HEADS, sorted(keys), before=[topic]))
 
 
 def advance(cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
@@ -283,9 +274,7 @@ def set_open_lanes(cx: Executor, topic: str, count: int) -> None:
 
 def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
     """Insert the heads that are absent."""
-    for chunk in chunked(sorted(keys), beside=topic):
-        args = [value for key in chunk for value in (topic, key, begin)]
-        cx.execute(CREATE_HEADS + ",".join([HEAD] * len(chunk)), args)
+    write(cx, CREATE_HEADS, [(topic, key, begin) for key in sorted(keys)], row=HEAD)
 
 
 def look(cx: Executor, at: GroupTopic, owner: str) -> list[tuple[str, int]]:
@@ -330,10 +319,7 @@ def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:
 
 def heads(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, int]:
     """Return heads by key. A purged lane is absent."""
-    found: dict[str, int] = {}
-    for chunk in chunked(keys):
-        found.update(cx.query(HEADS.format(keys=placeholders(chunk)), (topic, *chunk)))
-    return found
+    return dict(points(cx, HEADS, keys, before=[topic]))
 
 
 def page(cx: Executor, topic: str, after: str, limit: int) -> list[tuple[str, int]]:

@@ -25,9 +25,9 @@ from attrs import field, frozen
 from lanelog._database import codes
 from lanelog._engine.lane.values import EXPIRED
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, history, leases, moves, offsets, partitions
+from lanelog._stores import dead_letters, deliveries, expiry, groups, history, leases, offsets, partitions
+from lanelog._stores.dead_letters import derived_id
 from lanelog._stores.history import Ended, HistoryWrite
-from lanelog._stores.moves import derived_id
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
 from lanelog.notices import Notice, Notices
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.expiry import Expired
     from lanelog._stores.groups import Unattended
-    from lanelog._stores.moves import Expired
 
 BATCH = 100
 """How many messages one transaction moves at most."""
@@ -71,7 +71,7 @@ class Undertaker:
     def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
         """Move the expired messages right behind the watermarks of these lanes, for `seconds` at most."""
         with self.autocommit() as cx:
-            ripe = moves.expired_lanes(cx, self._at(group), keys)
+            ripe = expiry.expired_lanes(cx, self._at(group), keys)
         buried, until = 0, time.monotonic() + seconds  # counted from here: after a slow search, a lane gets its turn
         for key in ripe:
             done = BATCH
@@ -141,7 +141,7 @@ class Undertaker:
         watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
         rows = deliveries.load(cx, at, [key]).get(key, [])
         marked = 0 if place is None else place.marked_through
-        gone = _unseen(moves.expired(cx, lane, watermark, BATCH), watermark, marked, rows)
+        gone = _unseen(expiry.expired(cx, lane, watermark, BATCH), watermark, marked, rows)
         if not gone:
             return []
         leases.take_away(cx, [lane], row.first_epoch)
@@ -165,13 +165,13 @@ class Undertaker:
         """Copy one message behind the locked head. 0: its letter exists already, although the watermark lags behind."""
         dead_topic = group.dead_letter_topic
         copy_id = derived_id(group.group, message.id, message.offset)
-        while (at := moves.buried(cx, dead_topic, key, copy_id)) is not None:
+        while (at := dead_letters.buried(cx, dead_topic, key, copy_id)) is not None:
             floor = offsets.load_floors(cx, dead_topic, [key]).get(key)
             released = floor is not None and at <= floor.offset_acked
             if not released and not deliveries.is_letter_settled(cx, dead_topic, key, at):
                 return 0
             copy_id = derived_id(group.group, copy_id, at)
-        return moves.bury(
+        return dead_letters.bury(
             cx,
             self._at(group).lane(key),
             offset=message.offset,

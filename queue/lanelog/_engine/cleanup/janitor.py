@@ -24,7 +24,7 @@ from lanelog._engine.cleanup import auditing, collection, retention
 from lanelog._engine.cleanup.collection import Collected
 from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
-from lanelog._stores import groups, moves, offsets, partitions
+from lanelog._stores import groups, leaving, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError
@@ -198,7 +198,7 @@ class Janitor:
         """The lanes whose oldest message is beyond the retention. For the others it notes when that will be."""
         floors = offsets.load_floors(self.session, topic, keys)
         lanes = [(key, floors[key].offset_acked) for key in keys if key in floors]
-        ages = moves.ages(self.session, topic, lanes)
+        ages = leaving.ages(self.session, topic, lanes)
         ripe = []
         for key in keys:
             age = ages.get(key)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from lanelog._database import codes
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, heartbeats, lease_removal, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, heartbeats, lease_removal, leaving, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
 from lanelog._telemetry import get_logger
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
@@ -163,7 +163,7 @@ def last_before(cx: Executor, topic: str, key: str, floor: int, head: int, start
     low, high = floor, head  # every offset up to `low` is before the instant; none above `high` is
     while low < high:
         middle = (low + high + 1) // 2
-        created = moves.created_at(cx, topic, key, middle)
+        created = leaving.created_at(cx, topic, key, middle)
         if created is None or created < start_ms:  # None: collected just now, so older than the rest
             low = middle
         else:

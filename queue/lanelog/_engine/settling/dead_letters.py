@@ -19,9 +19,9 @@ from lanelog._database import codes
 from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import error_text
-from lanelog._stores import deliveries, history, leases, moves, offsets, partitions
+from lanelog._stores import dead_letters, deliveries, history, leases, offsets, partitions
+from lanelog._stores.dead_letters import derived_id
 from lanelog._stores.history import Ended
-from lanelog._stores.moves import derived_id
 from lanelog._telemetry import get_logger
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.notices import Notice
@@ -127,11 +127,11 @@ class DeadLetters:
         if held.get(term.key) != term.epoch:
             return "lost"
         deliveries.settle(cx, lane, burial.offset)
-        source = moves.source_id(cx, topic, term.key, burial.offset)
+        source = dead_letters.source_id(cx, topic, term.key, burial.offset)
         if source is None or (burial.row is not None and source != burial.row.id):
             return "vanished"
         copy_id = derived_id(group, source, burial.offset)
-        while (at := moves.buried(cx, dead_topic, term.key, copy_id)) is not None:
+        while (at := dead_letters.buried(cx, dead_topic, term.key, copy_id)) is not None:
             # The floor is read without a lock: a purge from now on may delete the letter of this failure.
             floor = offsets.load_floors(cx, dead_topic, [term.key]).get(term.key)
             released = floor is not None and at <= floor.offset_acked
@@ -140,7 +140,7 @@ class DeadLetters:
                 return "buried"
             # That copy was redriven, deleted or purged, and a seek brought the message back: this is another failure.
             copy_id = derived_id(group, copy_id, at)
-        moves.bury(
+        dead_letters.bury(
             cx,
             lane,
             offset=burial.offset,

@@ -19,7 +19,7 @@ from attrs import evolve
 
 from lanelog._checks import check_name
 from lanelog._database import NOW_MS
-from lanelog._stores import deliveries, groups, heartbeats, history, leases, moves, offsets
+from lanelog._stores import dead_letters, deliveries, groups, heartbeats, history, leases, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.told import Unanswered, passing
@@ -221,7 +221,7 @@ def _skip(
             group=at.group,
             key=key,
             offset=offset,
-            id=moves.source_id(cx, topic, key, offset),
+            id=dead_letters.source_id(cx, topic, key, offset),
             changed=changed,
             state=standing.state,
             attempts=standing.attempts,

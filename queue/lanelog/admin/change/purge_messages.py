@@ -27,7 +27,7 @@ from lanelog._checks import check_name
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, leases, leaving, offsets, partitions
 from lanelog._stores._offset_rows import FloorRow
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.seek import instants
@@ -105,7 +105,7 @@ def may_delete(cx: Executor) -> None:
 
     The lane without a name has none to delete.
     """
-    moves.delete(cx, "", [("", 0)])
+    leaving.delete(cx, "", [("", 0)])
 
 
 def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int]], dict[str, int]]:

@@ -26,7 +26,7 @@ from attrs import define, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
+from lanelog._stores import dead_letters, deliveries, groups, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
@@ -309,7 +309,7 @@ class _Redrive:
         self, cx: Executor, dead_topic: str, points: Points, for_group: str, heads: Mapping[str, int]
     ) -> tuple[int, bool]:
         """Copy to the ends of the lanes. Return the number of copies, and whether every head was moved."""
-        copied = moves.redrive(
+        copied = dead_letters.redrive(
             cx,
             dead_topic,
             points,

@@ -13,7 +13,7 @@ from attrs import frozen
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, offsets, partitions
 from lanelog._stores._points import chunked, pairs, placeholders
-from lanelog._stores.moves import derived_id
+from lanelog._stores.dead_letters import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
 from lanelog.admin.lookup.known import known_lane, known_topic, pages, read, repeated
 from lanelog.admin.lookup.names import names, readers
