@@ -32,10 +32,9 @@ from lanelog._database.session import Session
 from lanelog._database.transaction import Transaction
 from lanelog._database.translation import code_of, comes_from_driver, translate
 
-# fmt: off
 __all__ = [
     "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation", "Lock",
     "OpenTransaction", "ServerFacts", "Session", "Statement", "Transaction", "code_of", "codes", "comes_from_driver",
     "find_open", "named", "open_in_this_thread", "outage", "own_transaction", "server_start", "signed", "translate",
     "with_retries",
-]
+]  # fmt: skip

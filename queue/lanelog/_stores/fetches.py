@@ -47,9 +47,6 @@ PAYLOAD = (
 IDS = """SELECT partition_key, `offset`, id FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
 
-# The head, to look at a hole again under its lock, which waits for a publisher in flight (queue_partitions PRIMARY).
-SHARE_HEAD = """SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = %s LOCK IN SHARE MODE"""
-
 
 @frozen
 class Special:
@@ -148,12 +145,6 @@ def payload(cx: Executor, topic: str, key: str, offset: int) -> bytes | None:
 def ids(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
     """Return the message ids at exactly these (key, offset)."""
     return {(key, offset): message_id for key, offset, message_id in points(cx, IDS, places, before=[topic])}
-
-
-def share_head(cx: Executor, topic: str, key: str) -> int | None:
-    """Share-lock the head until the transaction ends, and return it. None: the lane was purged."""
-    row = cx.one(SHARE_HEAD, (topic, key))
-    return None if row is None else int(row[0])
 
 
 def _special(row: tuple[Any, ...], asked: float) -> Fetched:

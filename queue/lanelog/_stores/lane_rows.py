@@ -66,14 +66,6 @@ JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = d.topic AND p.partiti
 WHERE d.consumer_group IN ({groups}) AND d.topic = %s AND d.through_offset > p.head_offset LIMIT %s
 """
 
-# The floor of one lane, against collection, seek, and the purge of the lane (PRIMARY).
-LOCK_FLOOR = """SELECT offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key = %s FOR UPDATE"""
-
-# The head of one lane, against publishers (PRIMARY).
-LOCK_HEAD = """SELECT head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key = %s FOR UPDATE"""
-
 # Floor and watermarks of one lane (PRIMARY by exact group).
 PLACES = """SELECT consumer_group, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"""
@@ -159,16 +151,6 @@ def ends(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, 
         key: (int(head), bool(behind) or head >= BEYOND_COUNTING)
         for key, head, behind in points(cx, ENDS, keys, before=[topic])
     }
-
-
-def lock_floor(cx: Executor, topic: str, key: str) -> int | None:
-    """Lock the floor of a lane and return it, None if there is none."""
-    return _number(cx.one(LOCK_FLOOR, (topic, key)))
-
-
-def lock_head(cx: Executor, topic: str, key: str) -> int | None:
-    """Lock the head of a lane and return it, None if there is none."""
-    return _number(cx.one(LOCK_HEAD, (topic, key)))
 
 
 def first(cx: Executor, topic: str, key: str) -> int | None:

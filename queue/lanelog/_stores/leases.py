@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS, SERVER_MARK
+from lanelog._database import NOW_MS, SERVER_MARK, Lock
 from lanelog._stores._counted import BEYOND_COUNTING, NEXT_EPOCH
 from lanelog._stores._points import chunked, flat, pairs, placeholders, points, united, write
 
@@ -95,12 +95,6 @@ WHERE consumer_group IN ({groups}) AND topic = %s GROUP BY consumer_group, lease
 COUNT_OF_OWNER = """SELECT %s, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
 WHERE consumer_group = %s AND topic = %s AND leased_by = %s"""
 
-# Lock some candidates, without those that another transaction has locked (PRIMARY).
-LOCK_CANDIDATES = """
-SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
-"""
-
 # Take locked candidates over (PRIMARY).
 TAKE = f"""
 UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
@@ -117,10 +111,7 @@ VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
 
 # The owner of one lane (PRIMARY).
 HELD = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
-
-# The same, locked for a change (PRIMARY).
-LOCK_ONE = f"{HELD} FOR UPDATE"
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s{lock}"""
 
 # Take one lane from any owner, or insert its lease row as CREATE does (PRIMARY; an existing row is locked).
 CLAIM = f"""
@@ -145,9 +136,9 @@ VALUES {{rows}}
 ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = {NEXT_EPOCH}, leased_at = VALUES(leased_at)
 """
 
-# The owners of these lanes, locked for a change (PRIMARY).
-LOCK_OWNERS = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
+# The owners of these lanes, in key order (PRIMARY).
+OWNERS = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key{lock}"""
 
 ALL_KEYS = ("LIKE", "%")
 
@@ -291,7 +282,7 @@ def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders:
     allowed = set(holders)
     taken, absurd = 0, {}
     for chunk in chunked(sorted(keys)):
-        rows = cx.query(LOCK_CANDIDATES.format(keys=placeholders(chunk)), (*at.columns, *chunk))
+        rows = points(cx, OWNERS, chunk, before=at.columns, lock=Lock.FREE)
         mine = {key: epoch for key, holder, epoch in rows if holder in allowed}
         if mine:
             sql = TAKE.format(keys=placeholders(list(mine)), owners=placeholders(list(allowed)))
@@ -316,19 +307,13 @@ def release(cx: Executor, at: GroupTopic, owner: str, lanes: Iterable[tuple[str,
 
 def lock_owners(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> dict[str, Held]:
     """Lock the leases of these lanes, and return them by key. A missing one has no row."""
-    found = points(cx, LOCK_OWNERS, sorted(keys), before=at.columns)
+    found = points(cx, OWNERS, sorted(keys), before=at.columns, lock=Lock.UPDATE)
     return {key: Held(owner, epoch) for key, owner, epoch in found}
 
 
-def held(cx: Executor, lane: LaneId) -> Held | None:
-    """Return the lease of one lane, without a lock. None: there is no row."""
-    row = cx.one(HELD, lane.columns)
-    return None if row is None else Held(*row)
-
-
-def lock_one(cx: Executor, lane: LaneId) -> Held | None:
-    """Lock the lease of one lane, and return it. None: there is no row."""
-    row = cx.one(LOCK_ONE, lane.columns)
+def held(cx: Executor, lane: LaneId, lock: Lock = Lock.NONE) -> Held | None:
+    """Return the lease of one lane. None: there is no row."""
+    row = cx.one(HELD.format(lock=lock), lane.columns)
     return None if row is None else Held(*row)
 
 

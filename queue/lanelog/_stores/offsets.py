@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._database import NOW_MS
-from lanelog._places import GroupTopic
+from lanelog._database import NOW_MS, Lock
 from lanelog._stores._counted import signed
 from lanelog._stores._offset_rows import FloorRow, LanePlace, OffsetsRow
 from lanelog._stores._pause import RUNS, Pause
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
-    from lanelog._places import LaneId
+    from lanelog._places import GroupTopic, LaneId
 
 # Watermarks, marks and floors of some lanes for one group and the floor group '' (PRIMARY).
 LOAD = f"""
@@ -41,19 +40,9 @@ SELECT offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s LOCK IN SHARE MODE
 """
 
-# Floors of some lanes, locked, without those that another transaction has locked (PRIMARY).
-TRY_LOCK_FLOORS = """
-SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
-"""
-
-# Floors of some lanes, share-locked against collection and the purge of the lane (PRIMARY).
-SHARE_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key LOCK IN SHARE MODE"""
-
-# The same, locked for a change (PRIMARY).
-LOCK_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
+# Floors of some lanes, in key order (PRIMARY).
+FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key{lock}"""
 
 # Watermarks of some groups in some lanes (PRIMARY, one lookup a point).
 WATERMARKS = """
@@ -200,11 +189,6 @@ def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[tuple[str, s
     return found
 
 
-def load_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, OffsetsRow]:
-    """Return the rows of the floor group '', by key, without a lock."""
-    return {key: row for (_, key), row in load(cx, GroupTopic.reserved(topic), keys).items()}
-
-
 def move_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
     """Set watermarks by key, up or down, and remove the run marks."""
     _write(cx, MOVE, at, watermarks)
@@ -246,23 +230,12 @@ def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> 
     write(cx, CREATE_FLOORS, [(topic, key, begin, begin) for key in sorted(keys)], row=FLOOR)
 
 
-def try_lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Lock the floors that no other transaction has locked."""
-    return _floors(cx, TRY_LOCK_FLOORS, topic, keys)
+def floors(cx: Executor, topic: str, keys: Iterable[str], lock: Lock = Lock.NONE) -> dict[str, FloorRow]:
+    """Return the floors of these lanes. A missing one has been purged.
 
-
-def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Lock the floors of these lanes. A missing one has been purged."""
-    return _floors(cx, LOCK_FLOORS, topic, keys)
-
-
-def share_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Share-lock the floors of these lanes. A missing one has been purged."""
-    return _floors(cx, SHARE_FLOORS, topic, keys)
-
-
-def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    found = points(cx, sql, sorted(keys), before=[topic])
+    A lock, also a shared one, keeps collection and the purge of the lane away.
+    """
+    found = points(cx, FLOORS, sorted(keys), before=[topic], lock=lock)
     return {key: FloorRow(floor, deleted) for key, floor, deleted in found}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, frozen
 
-from lanelog._database import Database, codes
+from lanelog._database import Database, Lock, codes
 from lanelog._stores import partitions
 from lanelog.message import Receipt
 from lanelog.publisher import doubt, packet
@@ -116,9 +116,9 @@ class BatchWriter:
         began = doubt.now()
         try:
             with self._database.transaction() as transaction:
-                heads = partitions.lock_heads(transaction, topic, keys, wait=wait)
+                heads = partitions.heads(transaction, topic, keys, Lock.UPDATE if wait else Lock.FREE)
                 absent = keys - heads.keys()
-                existing = partitions.existing(transaction, topic, absent) if absent else set()
+                existing = set(partitions.heads(transaction, topic, absent)) if absent else set()
                 members = choose(heads) if heads else ()
                 if members:
                     drafts += [member.draft for member in members]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from lanelog._database import Lock
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, lane_rows, leases, leaving, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
@@ -74,10 +75,10 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     watermark is safe: only seek lowers one, and seek holds the floor. In one statement with the lock, the snapshot
     could be older than a concurrent seek, and messages would be lost.
     """
-    topic_row = partitions.share_topic(cx, topic)
+    topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
     if topic_row is None or topic_row.holds_dead_letters:
         return Collected(dead_letters=True)
-    floors = offsets.try_lock_floors(cx, topic, keys)
+    floors = offsets.floors(cx, topic, keys, Lock.FREE)
     readers = list(groups.readers(cx, topic))
     if not readers:
         return Collected(no_readers=True)
@@ -105,10 +106,10 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     The registration of a reader locks the topic row. Either it was committed before, and its group counts here, or it
     begins above the raised floors. A stale watermark is safe, as in `release`.
     """
-    topic_row = partitions.share_topic(cx, topic)
+    topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
     if topic_row is None:
         return Collected(no_readers=True)
-    floors = _below_heads(cx, topic, offsets.try_lock_floors(cx, topic, keys), {})
+    floors = _below_heads(cx, topic, offsets.floors(cx, topic, keys, Lock.FREE), {})
     settled = deliveries.load(cx, GroupTopic.reserved(topic), list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
     letters = leaving.letters(cx, topic, ranges) if kept else {}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from lanelog._database import codes
+from lanelog._database import Lock, codes
 from lanelog._engine.lane.values import EXPIRED
 from lanelog._places import GroupTopic
 from lanelog._stores import dead_letters, deliveries, expiry, groups, history, leases, offsets, partitions
@@ -88,7 +88,7 @@ class Undertaker:
             self._prepare(dead_topic, key)
         try:
             with self.transaction() as cx:
-                head = partitions.try_lock_head(cx, dead_topic, key) if dead_topic else 0
+                head = partitions.head(cx, dead_topic, key, Lock.FREE) if dead_topic else 0
                 gone = [] if head is None else self._move(cx, group, key, head)
         except DatabaseError as error:
             if error.code != codes.DUPLICATE:
@@ -128,7 +128,7 @@ class Undertaker:
     def _move(self, cx: Executor, group: Unattended, key: str, head: int) -> list[Expired]:
         at, topic = self._at(group), self.topic
         lane = at.lane(key)
-        row = partitions.share_topic(cx, topic)
+        row = partitions.topic_row(cx, topic, Lock.SHARE)
         if row is None or groups.lock_shared(cx, at) is None:
             return []
         leases.lock_owners(cx, at, [key])
@@ -166,8 +166,8 @@ class Undertaker:
         dead_topic = group.dead_letter_topic
         copy_id = derived_id(group.group, message.id, message.offset)
         while (at := dead_letters.buried(cx, dead_topic, key, copy_id)) is not None:
-            floor = offsets.load_floors(cx, dead_topic, [key]).get(key)
-            released = floor is not None and at <= floor.offset_acked
+            floor = offsets.floors(cx, dead_topic, [key]).get(key)
+            released = floor is not None and at <= floor.floor
             if not released and not deliveries.is_letter_settled(cx, dead_topic, key, at):
                 return 0
             copy_id = derived_id(group.group, copy_id, at)

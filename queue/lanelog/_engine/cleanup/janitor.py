@@ -196,8 +196,8 @@ class Janitor:
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
         """The lanes whose oldest message is beyond the retention. For the others it notes when that will be."""
-        floors = offsets.load_floors(self.session, topic, keys)
-        lanes = [(key, floors[key].offset_acked) for key in keys if key in floors]
+        floors = offsets.floors(self.session, topic, keys)
+        lanes = [(key, floors[key].floor) for key in keys if key in floors]
         ages = leaving.ages(self.session, topic, lanes)
         ripe = []
         for key in keys:

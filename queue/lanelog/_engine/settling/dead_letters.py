@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from lanelog._database import codes
+from lanelog._database import Lock, codes
 from lanelog._engine import contradictions
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import error_text
@@ -97,7 +97,7 @@ class DeadLetters:
         try:
             with self.session.transaction() as cx:
                 self.context.check_generation(self.session, self._generation)
-                head = partitions.try_lock_head(cx, dead_topic, key)
+                head = partitions.head(cx, dead_topic, key, Lock.FREE)
                 outcome = None if head is None else self._copy(cx, member, burial, dead_topic, head)
         except DatabaseError as error:
             # The copy's id was looked up before, so its offset is the duplicate, and a repetition would not help.
@@ -133,8 +133,8 @@ class DeadLetters:
         copy_id = derived_id(group, source, burial.offset)
         while (at := dead_letters.buried(cx, dead_topic, term.key, copy_id)) is not None:
             # The floor is read without a lock: a purge from now on may delete the letter of this failure.
-            floor = offsets.load_floors(cx, dead_topic, [term.key]).get(term.key)
-            released = floor is not None and at <= floor.offset_acked
+            floor = offsets.floors(cx, dead_topic, [term.key]).get(term.key)
+            released = floor is not None and at <= floor.floor
             if not released and not deliveries.is_letter_settled(cx, dead_topic, term.key, at):
                 self._remember(cx, member, burial)
                 return "buried"

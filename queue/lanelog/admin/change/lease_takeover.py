@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._database import Lock
 from lanelog._stores import groups, leases, partitions
 from lanelog.admin.lookup.known import no_group, no_topic
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def begin(cx: Executor, at: GroupTopic) -> int:
     """Lock topic row and group until the transaction ends. Return the epoch for lease rows that are born in it."""
-    row = partitions.share_topic(cx, at.topic)
+    row = partitions.topic_row(cx, at.topic, Lock.SHARE)
     if row is None:
         raise no_topic(at.topic)
     if groups.lock_shared(cx, at) is None:

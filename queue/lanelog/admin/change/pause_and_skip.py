@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from lanelog._checks import check_name
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, Lock
 from lanelog._stores import dead_letters, deliveries, groups, heartbeats, history, leases, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
@@ -124,7 +124,7 @@ def _set(
             raise no_group(at)
         floor = 0
         if key is not None:
-            held = offsets.share_floors(cx, at.topic, [key]).get(key)
+            held = offsets.floors(cx, at.topic, [key], Lock.SHARE).get(key)
             if held is None:
                 raise no_lane(at.topic, key)
             floor = held.floor
@@ -190,7 +190,7 @@ def _skip(
     at, topic, key = lane.of, lane.topic, lane.key
     with database.transaction(hasty=True) as cx:
         epoch = lease_takeover.begin(cx, at)
-        floor = offsets.share_floors(cx, topic, [key]).get(key)
+        floor = offsets.floors(cx, topic, [key], Lock.SHARE).get(key)
         if floor is None:
             raise no_lane(topic, key)
         held = leases.lock_owners(cx, at, [key]).get(key)
@@ -285,7 +285,7 @@ def _release_others(database: Database, lane: LaneId, keys: Sequence[str], act: 
     at = lane.of
     with database.transaction(hasty=True) as cx:
         # floors S → leases X, as for one lane
-        offsets.share_floors(cx, at.topic, keys)
+        offsets.floors(cx, at.topic, keys, Lock.SHARE)
         gone = _gone(cx, lane)
         held = leases.lock_owners(cx, at, keys)
         taken = [(key, lease.epoch) for key, lease in held.items() if gone and lease.owner == gone]
@@ -298,7 +298,7 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
     at, key = lane.of, lane.key
     with database.transaction(hasty=True) as cx:
         # floor S → lease X → delivery → offsets → heartbeat: no lease row is born here.
-        offsets.share_floors(cx, at.topic, [key])
+        offsets.floors(cx, at.topic, [key], Lock.SHARE)
         held = leases.lock_owners(cx, at, [key]).get(key)
         owner = held.owner if held is not None else ""
         known = owners.load(cx, at)

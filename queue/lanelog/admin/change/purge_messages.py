@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 from attrs import evolve, field, frozen
 
 from lanelog._checks import check_name
+from lanelog._database import Lock
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, leaving, offsets, partitions
-from lanelog._stores._offset_rows import FloorRow
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.change.seek import instants
 from lanelog.admin.change.told import Unanswered, deleting
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._stores._offset_rows import FloorRow
 
 LANES_A_TRANSACTION = 100
 FLOOR_HELD = 0.02
@@ -145,19 +146,15 @@ def _transaction(
     database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, act: Act, *, dry_run: bool
 ) -> ReleasedLanes:
     with unanswered.attempt(), database.transaction(hasty=True) as cx:
-        topic_row = partitions.share_topic(cx, topic)
+        topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
         if topic_row is None:
             raise no_topic(topic)
         readers = sorted(groups.readers(cx, topic), key=str.encode)
         at = {group: GroupTopic(topic=topic, group=group) for group in readers}
-        if dry_run:
-            loaded = offsets.load_floors(cx, topic, list(wanted))
-            floors = {key: FloorRow(row.offset_acked, row.marked_through) for key, row in loaded.items()}
-        else:
-            floors = offsets.try_lock_floors(cx, topic, list(wanted))
+        floors = offsets.floors(cx, topic, wanted, Lock.NONE if dry_run else Lock.FREE)
         # A lane without a floor has been purged.
-        missing = offsets.load_floors(cx, topic, [key for key in wanted if key not in floors])
-        held = {key: max(0, wanted[key] - row.marked_through) for key, row in missing.items()}
+        missing = offsets.floors(cx, topic, [key for key in wanted if key not in floors])
+        held = {key: max(0, wanted[key] - row.deleted_through) for key, row in missing.items()}
         targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
         places = _places(cx, topic, readers, floors)
         behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in readers}

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
+from lanelog._database import Lock
 from lanelog._stores import deliveries, leases, offsets
 from lanelog.admin.change import interrupt, lease_takeover
 from lanelog.admin.lookup.act import Act, Actor
@@ -55,7 +56,7 @@ def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dr
     at, key = lane.of, lane.key
     with database.transaction(hasty=True) as cx:
         epoch = lease_takeover.begin(cx, at)
-        floor = offsets.share_floors(cx, at.topic, [key]).get(key)
+        floor = offsets.floors(cx, at.topic, [key], Lock.SHARE).get(key)
         if floor is None:
             raise no_lane(at.topic, key)
         held = leases.lock_owners(cx, at, [key]).get(key)

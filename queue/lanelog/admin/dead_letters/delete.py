@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._database import Lock
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
@@ -105,7 +106,7 @@ class _Settling:
             raise selection.settled_meanwhile(error) from error
 
     def _transaction(self, cx: Executor, dead_topic: str) -> int:
-        floors = offsets.share_floors(cx, dead_topic, sorted({letter.key for letter in self.letters}))
+        floors = offsets.floors(cx, dead_topic, sorted({letter.key for letter in self.letters}), Lock.SHARE)
         points = [(letter.key, letter.offset) for letter in self.letters]
         done = len(deliveries.letters_settled_by(cx, dead_topic, points, self.by)) if self._unknown else 0
         points = [(key, offset) for key, offset in points if key in floors and offset > floors[key].floor]

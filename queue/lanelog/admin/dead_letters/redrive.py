@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
+from lanelog._database import Lock
 from lanelog._places import GroupTopic
 from lanelog._stores import dead_letters, deliveries, groups, offsets, partitions, scheduled
 from lanelog.admin.dead_letters import selection
@@ -277,13 +278,13 @@ class _Redrive:
     def _transaction(self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
         dead_topic = letters[0].dead_topic
         for_group = self.target_group(cx)
-        floors = offsets.share_floors(cx, dead_topic, keys)
+        floors = offsets.floors(cx, dead_topic, keys, Lock.SHARE)
         if self._unknown:
             points = [(letter.key, letter.offset) for letter in letters]
             done = deliveries.letters_settled_by(cx, dead_topic, points, self.by)
             if done:  # the COMMIT succeeded. It left the rest of the batch: its lane was locked, or it was settled
                 return len(done), {key for key, _ in set(points) - done}
-        heads = partitions.lock_heads(cx, self.target.topic, keys, wait=False)
+        heads = partitions.heads(cx, self.target.topic, keys, Lock.FREE)
         points = [
             (letter.key, letter.offset)
             for letter in letters

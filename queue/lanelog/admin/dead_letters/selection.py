@@ -262,14 +262,8 @@ def _some(
     `only`: the one lane to read. None: all.
     """
     for page in pages(database, dead_topic, PAGE):
-        floors = read(
-            database,
-            offsets.load_floors,
-            "reading floors",
-            dead_topic,
-            [key for key, _ in page],
-        )
-        held = [(key, floors[key].offset_acked, head) for key, head in page if key in floors and only in {None, key}]
+        floors = read(database, offsets.floors, "reading floors", dead_topic, [key for key, _ in page])
+        held = [(key, floors[key].floor, head) for key, head in page if key in floors and only in {None, key}]
         if own and len(own) * len(held) < sum(head - floor for _, floor, head in held):
             keys = [key for key, _, _ in held]
             for some in chunked(keys, max(1, POINTS_A_READ // len(own))):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lanelog import _open_lanes
 from lanelog._checks import check_integer, check_name
+from lanelog._database import Lock
 from lanelog._stores import partitions
 from lanelog._text import plural
 from lanelog.admin.lookup.act import Act, Actor
@@ -59,7 +60,7 @@ def _count(cx: Executor, database: Database, topic: str) -> int:
 def _set(database: Database, topic: str, lanes: int, act: Act, *, dry_run: bool) -> int:
     """Set the number in one transaction. Return the earlier number."""
     with database.transaction(hasty=True) as cx:
-        if partitions.lock_topic(cx, topic) is None:
+        if partitions.topic_row(cx, topic, Lock.UPDATE) is None:
             raise no_topic(topic)
         before = _count(cx, database, topic)
         if before != lanes and not dry_run:

@@ -199,8 +199,8 @@ def messages(
         with database.snapshot() as cx:
             known_lane(cx, topic, key)
             # Below that offset the server would walk rows that are deleted and still in the index.
-            floor = offsets.load_floors(cx, topic, [key]).get(key)
-            first = start if floor is None else max(start, floor.marked_through + 1)
+            floor = offsets.floors(cx, topic, [key]).get(key)
+            first = start if floor is None else max(start, floor.deleted_through + 1)
             sizes = cx.query(SIZES, (topic, key, first, limit))
             wanted: list[int] = []
             room = bytes_max
@@ -310,8 +310,8 @@ def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: _Messag
             if not _settled(cx, dead_topic, key, [letter_offset]):
                 return _Letter(dead_topic, *facts)
         head = partitions.heads(cx, dead_topic, [key]).get(key, 0)
-        floor = offsets.load_floors(cx, dead_topic, [key]).get(key)
-        least = max(head - LETTERS_BACK, 0 if floor is None else floor.offset_acked)
+        floor = offsets.floors(cx, dead_topic, [key]).get(key)
+        least = max(head - LETTERS_BACK, 0 if floor is None else floor.floor)
         for _, *facts, metadata in cx.query(LETTERS, (dead_topic, key, least, group, row.topic, row.offset)):
             if decode_metadata(metadata).get(ORIGINAL_ID) == first_id:
                 return _Letter(dead_topic, *facts)

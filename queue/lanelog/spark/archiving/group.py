@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, Lock
 from lanelog._engine.leasing.registration import register
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
@@ -104,10 +104,10 @@ class ArchiveGroup:
     def _take(self, topic: str) -> int:
         # topic row X -> groups X -> leases X. The topic row makes two jobs that start at once take turns.
         with self.database.transaction() as cx:
-            row = partitions.lock_topic(cx, topic)
+            row = partitions.topic_row(cx, topic, Lock.UPDATE)
             if row is None or groups.lock(cx, self._at(topic)) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the archive started")
-            held = leases.lock_one(cx, self._at(topic).lane(LEASE))
+            held = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
             if held is not None and held.owner not in ("", self.owner):
                 state = owners.load(cx, self._at(topic)).state(held.owner)
                 if state.lives:
@@ -116,7 +116,7 @@ class ArchiveGroup:
             _refuse_elsewhere(cx, self._at(topic), self.archive)
             groups.set_start(cx, self._at(topic), self.archive)
             leases.claim(cx, self._at(topic).lane(LEASE), self.owner, row.first_epoch)
-            taken = leases.lock_one(cx, self._at(topic).lane(LEASE))
+            taken = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
             assert taken is not None  # noqa: S101 - it was just written
             return taken.epoch
 
@@ -203,7 +203,7 @@ class ArchiveGroup:
     def _advance(self, topic: str, through: Mapping[str, int]) -> None:
         # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged, and gets no offsets row.
         with self.database.transaction() as cx:
-            floors = offsets.share_floors(cx, topic, list(through))
+            floors = offsets.floors(cx, topic, list(through), Lock.SHARE)
             held = leases.fence(cx, self._at(topic), self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
