@@ -28,7 +28,7 @@ from lanelog._database import NOW_MS, Lock
 from lanelog._engine.leasing.registration import register
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
-from lanelog._stores._points import chunked
+from lanelog._stores._points import chunked, united
 from lanelog._telemetry import get_logger
 from lanelog.admin.lookup.known import pages, read, repeated
 from lanelog.admin.read import owners
@@ -246,18 +246,15 @@ class ArchiveGroup:
     def _check(self, cx: Executor, topic: str, holes: Sequence[Hole]) -> None:
         keys = sorted({hole.key for hole in holes})
         places = offsets.load(cx, self._at(topic), keys)
-        for chunk in chunked(holes, _RANGES_A_STATEMENT):
-            args: list[object] = []
-            for hole in chunk:  # released messages stay in the log for a moment, and are not read any more
-                floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
-                args += (topic, hole.key, max(hole.first - 1, floor), hole.last)
-            found = cx.query(" UNION ALL ".join([BETWEEN] * len(chunk)), args)
-            if found:
-                key, offset = found[0]
-                raise PassedOver(
-                    f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
-                    "among what was read"
-                )
+        ranges = []
+        for hole in holes:  # released messages stay in the log for a moment, and are not read any more
+            floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
+            ranges.append((topic, hole.key, max(hole.first - 1, floor), hole.last))
+        for key, offset in united(cx, BETWEEN, ranges, _RANGES_A_STATEMENT):
+            raise PassedOver(
+                f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
+                "among what was read"
+            )
         rows = deliveries.load(cx, self._at(topic), keys)
         for hole in holes:
             marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
