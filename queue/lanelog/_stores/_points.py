@@ -103,6 +103,21 @@ def united(cx: Executor, sql: str, rows: Iterable[Sequence[object]], size: int =
     return found
 
 
+def for_groups(cx: Executor, sql: str, topic: str, values: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the rows that a query finds for keys or points of several groups, joined by UNION ALL.
+
+    Its arguments are a group, the topic, and the keys or points. `values`: each a group, and a key or point of it.
+    """
+    found: list[tuple[Any, ...]] = []
+    for chunk in chunked(list(values)):
+        named: dict[str, list[tuple[Any, ...]]] = {}
+        for group, *value in chunk:
+            named.setdefault(group, []).append(tuple(value))
+        args = [each for group, some in named.items() for each in (group, topic, *flat(some))]
+        found += cx.query(" UNION ALL ".join(f"({_filled(sql, some)})" for some in named.values()), args)
+    return found
+
+
 def flat(values: Sequence[Any]) -> tuple[object, ...]:
     """Return keys, or the columns of rows, as the arguments of a statement."""
     return tuple(values) if isinstance(values[0], str) else tuple(chain.from_iterable(values))
@@ -118,16 +133,38 @@ def _parts(
     size: int = MAX_POINTS,
     lock: Lock = Lock.NONE,
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
-    word = "rows" if row else next(each for each in _WORDS if f"{{{each}}}" in sql)
     for chunk in chunked(list(values), size):
-        some = ",".join([row] * len(chunk)) if row else _WORDS[word](chunk)
-        yield sql.format(**{word: some, "lock": lock}), (*before, *flat(chunk), *after)
+        yield _filled(sql, chunk, row, lock), (*before, *flat(chunk), *after)
+
+
+def _filled(sql: str, values: Sequence[Any], row: str = "", lock: Lock = Lock.NONE) -> str:
+    if row:
+        return sql.format(rows=",".join([row] * len(values)))
+    word = next(each for each in _WORDS if f"{{{each}}}" in sql)
+    return sql.format(**{word: _WORDS[word](values), "lock": lock})
+
+
+def all_locked(
+    cx: Executor, sql: str, count: str, groups: Sequence[str], topic: str, key: str
+) -> list[tuple[Any, ...]] | None:
+    """Return the rows of these groups for a lane, which `sql` locks without waiting. None: one is locked by another.
+
+    `count`: asks how many rows there are, without a lock.
+    """
+    names = placeholders(groups)
+    rows = cx.query(sql.format(groups=names), (*groups, topic, key))
+    return rows if number(cx.one(count.format(groups=names), (*groups, topic, key))) == len(rows) else None
+
+
+def number(row: tuple[Any, ...] | None) -> int | None:
+    """Return the only column of a row, a number. None: there is no row."""
+    return None if row is None else int(row[0])
 
 
 def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]]:
     """Slices of at most `size` values and MAX_CHARACTERS. An empty sequence has none. A long value has its own.
 
-    The values are texts, or tuples of texts and other values.
+    The texts count, and those in tuples. Other values are counted by their number alone.
     """
     return fitting(values, [_characters(value) for value in values], MAX_CHARACTERS, most=size)
 

@@ -9,7 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from lanelog._database import NOW_MS
-from lanelog._stores._points import flat, pairs
+from lanelog._stores._points import flat, number, pairs
 from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def source_id(cx: Executor, topic: str, key: str, offset: int) -> str | None:
 
 def buried(cx: Executor, dead_topic: str, key: str, derived_id: str) -> int | None:
     """Return the offset of the copy, or None if there is none."""
-    row = cx.one(BURIED, (dead_topic, key, derived_id))
-    return None if row is None else int(row[0])
+    return number(cx.one(BURIED, (dead_topic, key, derived_id)))
 
 
 def bury(

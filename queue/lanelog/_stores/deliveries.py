@@ -11,7 +11,7 @@ from attrs import frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._counted import BEYOND_COUNTING, signed
-from lanelog._stores._points import placeholders, points, write
+from lanelog._stores._points import number, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -232,8 +232,7 @@ def letters_settled_by(
 
 def count_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
     """How many rows these groups have for a lane."""
-    row = cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))
-    return 0 if row is None else int(row[0])
+    return number(cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))) or 0
 
 
 def any_of_group(cx: Executor, at: GroupTopic) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._stores._counted import BEYOND_COUNTING
-from lanelog._stores._points import BEYOND, placeholders, points
+from lanelog._stores._points import BEYOND, number, placeholders, points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +155,7 @@ def ends(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, 
 
 def first(cx: Executor, topic: str, key: str) -> int | None:
     """Return the offset of the first message of a lane, None if there is none."""
-    return _number(cx.one(FIRST, (topic, key)))
+    return number(cx.one(FIRST, (topic, key)))
 
 
 def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
@@ -167,10 +167,10 @@ def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
     for group, offset, through in cx.query(ROWS.format(groups=marks), (*named, topic, key)):
         rows.setdefault(group, []).append((int(offset), int(through)))
     return LaneRows(
-        head=_number(cx.one(HEAD, (topic, key))),
+        head=number(cx.one(HEAD, (topic, key))),
         floor=places.pop("", None),
         first=first(cx, topic, key),
-        last=_number(cx.one(LAST, (topic, key))),
+        last=number(cx.one(LAST, (topic, key))),
         watermarks=places,
         rows=rows,
     )
@@ -180,7 +180,3 @@ def lock_leases(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> No
     """Wait for the settlements in flight, and keep out all others."""
     named = sorted(groups, key=str.encode)
     cx.query(LOCK_LEASES.format(groups=placeholders(named)), (*named, topic, key))
-
-
-def _number(row: tuple[int, ...] | None) -> int | None:
-    return None if row is None else int(row[0])

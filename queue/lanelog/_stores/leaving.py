@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lanelog._database import NOW_MS
 from lanelog._stores._counted import signed
-from lanelog._stores._points import points, united, write
+from lanelog._stores._points import number, points, united, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +57,7 @@ class LetterAge(NamedTuple):
 
 def created_at(cx: Executor, topic: str, key: str, offset: int) -> int | None:
     """Return the time at which a message was written (milliseconds), or None if it is not in the log."""
-    row = cx.one(CREATED_AT, (topic, key, offset))
-    return None if row is None else int(row[0])
+    return number(cx.one(CREATED_AT, (topic, key, offset)))
 
 
 def ages(cx: Executor, topic: str, lanes: Sequence[tuple[str, int]]) -> dict[str, float]:

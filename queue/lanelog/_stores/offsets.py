@@ -12,7 +12,7 @@ from lanelog._database import NOW_MS, Lock
 from lanelog._stores._counted import signed
 from lanelog._stores._offset_rows import FloorRow, LanePlace, OffsetsRow
 from lanelog._stores._pause import RUNS, Pause
-from lanelog._stores._points import chunked, flat, placeholders, points, write
+from lanelog._stores._points import all_locked, chunked, flat, number, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -221,8 +221,7 @@ def try_lock(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:
 
 def acked_locked(cx: Executor, lane: LaneId) -> int:
     """Return the watermark, after the commits in flight. 0: there is no row."""
-    row = cx.one(ACKED_LOCKED, lane.columns)
-    return 0 if row is None else int(row[0])
+    return number(cx.one(ACKED_LOCKED, lane.columns)) or 0
 
 
 def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
@@ -262,12 +261,8 @@ def idle_floors(cx: Executor, topic: str, after: str, idle: float, limit: int) -
 
 def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, LanePlace] | None:
     """Lock every group's row of a lane, and return them by group. None: another transaction holds one."""
-    names = placeholders(groups)
-    rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
-    counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
-    if counted is None or counted[0] != len(rows):
-        return None
-    return {group: LanePlace(acked, bool(paused)) for group, acked, paused in rows}
+    rows = all_locked(cx, LOCK_LANE, COUNT_LANE, groups, topic, key)
+    return None if rows is None else {group: LanePlace(acked, bool(paused)) for group, acked, paused in rows}
 
 
 def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from attrs import frozen
 from lanelog import _open_lanes
 from lanelog._database import NOW_MS, Lock, Statement
 from lanelog._stores._counted import BEYOND_COUNTING, counted
-from lanelog._stores._points import chunked, placeholders, points, write
+from lanelog._stores._points import chunked, number, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -188,8 +188,7 @@ def heads(cx: Executor, topic: str, keys: Iterable[str], lock: Lock = Lock.NONE)
 
 def head(cx: Executor, topic: str, key: str, lock: Lock) -> int | None:
     """Return the head of one lane. None: it is missing, or locked by another transaction that `lock` does not await."""
-    row = cx.one(HEAD.format(lock=lock), (topic, key))
-    return None if row is None else int(row[0])
+    return number(cx.one(HEAD.format(lock=lock), (topic, key)))
 
 
 def advance(cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
@@ -238,8 +237,7 @@ def create_topic(cx: Executor, topic: str) -> None:
 
 def hold_topic(cx: Executor, topic: str) -> int | None:
     """Share-lock the topic row. Return the highest offset of a purged lane, None if there is no such row."""
-    row = cx.one(HOLD_TOPIC, (topic,))
-    return None if row is None else int(row[0])
+    return number(cx.one(HOLD_TOPIC, (topic,)))
 
 
 def open_lanes(cx: Executor, topic: str, *, tables: int) -> int:

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._due_soon import HORIZON_MS, RECENT_MS
-from lanelog._stores._points import fitting, flat, pairs, placeholders, points, write
+from lanelog._stores._points import fitting, flat, number, pairs, placeholders, points, write
 from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
@@ -205,5 +205,4 @@ def of_topic(cx: Executor, topic: str, limit: int) -> list[tuple[str, str]]:
 
 def count(cx: Executor, topic: str) -> int:
     """Return the number of a topic's scheduled messages."""
-    row = cx.one(COUNT, (topic,))
-    return int(row[0]) if row else 0
+    return number(cx.one(COUNT, (topic,))) or 0

@@ -774,16 +774,12 @@ class Admin:
             dry_run: True: only show.
         """
         from lanelog.admin.dead_letters import redrive
+        from lanelog.admin.dead_letters.selection import choice
 
         return redrive.redrive(
             self._database,
             GroupTopic(topic=topic, group=group),
-            ids=ids,
-            reason=reason,
-            everything=all,
-            key=key,
-            since=since,
-            limit=limit,
+            chosen=choice(ids, reason, everything=all, key=key, since=since, limit=limit),
             rate=rate,
             delay=delay,
             ttl=ttl,
@@ -828,16 +824,12 @@ class Admin:
             dry_run: True: only show.
         """
         from lanelog.admin.dead_letters import delete
+        from lanelog.admin.dead_letters.selection import choice
 
         return delete.delete_dead_letters(
             self._database,
             GroupTopic(topic=topic, group=group),
-            ids=ids,
-            reason=reason,
-            everything=all,
-            key=key,
-            since=since,
-            limit=limit,
+            chosen=choice(ids, reason, everything=all, key=key, since=since, limit=limit),
             progress=progress,
             actor=self._actor,
             dry_run=decided(dry_run),

@@ -43,8 +43,7 @@ from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
-from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
-from lanelog.admin.lookup.names import names
+from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated, snapshot
 from lanelog.admin.read import lane_totals, topics
 from lanelog.admin.read import owners as _owners
 from lanelog.admin.schedules.scheduled import delete_all
@@ -136,14 +135,13 @@ def _readers(cx: Executor, at: GroupTopic) -> set[str]:
 
 
 def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int]:
-    def look() -> dict[str, int]:
-        with database.snapshot() as cx:
-            found: dict[str, lane_totals.GroupFacts] = {}
-            for some in chunked(list(names), GROUPS_TOGETHER):
-                found.update(lane_totals.totals(cx, topic, some))
-            return {group: facts.lag for group, facts in found.items()}
+    def look(cx: Executor) -> dict[str, int]:
+        found: dict[str, lane_totals.GroupFacts] = {}
+        for some in chunked(list(names), GROUPS_TOGETHER):
+            found.update(lane_totals.totals(cx, topic, some))
+        return {group: facts.lag for group, facts in found.items()}
 
-    return repeated(database, look, "counting")
+    return snapshot(database, look, "counting")
 
 
 def _held_back(cx: Executor, at: GroupTopic, others: Sequence[str], page: Sequence[tuple[str, int]]) -> tuple[int, int]:
@@ -265,7 +263,7 @@ def _clear_some(database: Database, at: GroupTopic) -> bool:
 def delete_topic(database: Database, topic: str, *, actor: Actor, dry_run: bool) -> TopicDeleted:
     """See `Admin.delete_topic`."""
     check_name("topic", topic)
-    letters = read(database, _letters_of, "looking for the topic", topic)
+    letters = read(database, topics.letters_of, "looking for the topic", topic)
     # Read before anything is changed. A schedule that is declared meanwhile is missing here.
     published_by = tuple(read(database, schedules.of_topic, "listing schedules", topic))
     names = sorted(read(database, groups.readers, "reading groups", topic))
@@ -314,11 +312,6 @@ def _may_delete_topics(cx: Executor) -> None:
     scheduled.delete(cx, "", [("", "")])
     offsets.raise_floors(cx, "", {"": 0})
     partitions.purge(cx, "", "")
-
-
-def _letters_of(cx: Executor, topic: str) -> tuple[str, ...]:
-    known_topic(cx, topic)
-    return topics.dead_letter_topics([topic], names(cx, topic))[topic]
 
 
 def _count(database: Database, topic: str, heads: Mapping[str, int]) -> tuple[int, int]:

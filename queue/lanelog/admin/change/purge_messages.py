@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
-from lanelog._checks import check_name
 from lanelog._database import Lock
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
@@ -34,7 +33,7 @@ from lanelog.admin.change.seek import instants
 from lanelog.admin.change.told import Unanswered, deleting
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
-from lanelog.admin.lookup.known import known_topic, no_topic, pages, read, repeated
+from lanelog.admin.lookup.known import given_topic, no_topic, pages, read, repeated
 from lanelog.admin.types.results import Purged
 from lanelog.errors import ConfigurationError
 
@@ -64,9 +63,8 @@ class ReleasedLanes:
 
 def purge(database: Database, topic: str, *, before: datetime | int, actor: Actor, dry_run: bool) -> Purged:
     """See `Admin.purge`."""
-    check_name("topic", topic)
     targets = _targets(topic, before)
-    read(database, known_topic, "looking for the topic", topic)
+    given_topic(database, topic)
     if not dry_run:
         read(database, may_delete, "looking for the privilege to delete")
     messages, lanes, remaining = 0, 0, 0

@@ -27,40 +27,33 @@ from lanelog.admin.types.results import Deleted
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.admin.dead_letters.selection import Letter
+    from lanelog.admin.dead_letters.selection import Choice, Letter
 
 
 def delete_dead_letters(
     database: Database,
     at: GroupTopic,
     *,
-    ids: Collection[str] | None,
-    reason: str | None,
-    everything: bool,
-    key: str | None,
-    since: datetime | None,
-    limit: int | None,
+    chosen: Choice,
     progress: Callable[[int], None],
     actor: Actor,
     dry_run: bool,
 ) -> Deleted:
     """See `Admin.delete_dead_letters`."""
     check_names(at)
-    chosen = selection.narrowed(selection.choice(ids, reason, everything=everything), key, since, limit)
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
     chosen = selection.resolved(database, dead_topics, at, chosen)
     keys: set[str] = set()
     named: set[str] = set()
     count, any_letter = 0, False
-    choice = selection.recorded(chosen, limit)
-    act = Act(verb="delete_dead_letters", topic=at.topic, group=at.group, choice=choice, actor=actor)
+    recorded = selection.recorded(chosen)
+    act = Act(verb="delete_dead_letters", topic=at.topic, group=at.group, choice=recorded, actor=actor)
     with deleting(database, act) as tally:
-        for found in selection.first(selection.letters(database, dead_topics, at, chosen), limit):
+        for found in selection.letters(database, dead_topics, at, chosen):
             any_letter = True
             for batch in chunked(found):
                 named.update(name for letter in batch for name in chosen.named(letter))

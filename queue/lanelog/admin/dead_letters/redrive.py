@@ -28,6 +28,7 @@ from lanelog._checks import Duration, check_integer, check_name, check_number
 from lanelog._database import Lock
 from lanelog._places import GroupTopic
 from lanelog._stores import dead_letters, deliveries, groups, offsets, partitions, scheduled
+from lanelog._stores._points import fitting
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
@@ -37,8 +38,7 @@ from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.publisher.timing import make_timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog.admin.dead_letters.selection import Choice, Letter
@@ -63,12 +63,7 @@ def redrive(
     database: Database,
     at: GroupTopic,
     *,
-    ids: Collection[str] | None,
-    reason: str | None,
-    everything: bool,
-    key: str | None,
-    since: datetime | None,
-    limit: int | None,
+    chosen: Choice,
     rate: float | None,
     delay: Duration,
     ttl: Duration | None,
@@ -83,7 +78,6 @@ def redrive(
 ) -> Redriven:
     """See `Admin.redrive`."""
     check_names(at)
-    chosen = selection.narrowed(selection.choice(ids, reason, everything=everything), key, since, limit)
     timing = _check(rate, delay, ttl, max_deliveries, to_topic)
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
@@ -96,7 +90,7 @@ def redrive(
             verb="redrive",
             topic=at.topic,
             group=at.group,
-            choice=selection.recorded(chosen, limit, to_topic),
+            choice=selection.recorded(chosen, to_topic),
             actor=actor,
         ),
         at=at,
@@ -110,7 +104,7 @@ def redrive(
     )
     read(database, work.check_target, "looking for the group")
     try:
-        for found in selection.first(selection.letters(database, dead_topics, at, chosen), limit):
+        for found in selection.letters(database, dead_topics, at, chosen):
             work.choose(chosen, found)
             if not dry_run:
                 work.put_back(found)
@@ -238,18 +232,9 @@ class _Redrive:
             dry_run=dry_run,
         )
 
-    def _batches(self, letters: Sequence[Letter]) -> Iterator[list[Letter]]:
+    def _batches(self, letters: Sequence[Letter]) -> Iterator[Sequence[Letter]]:
         most = BATCH if self.rate is None else max(1, min(BATCH, int(self.rate * RATED_BATCH)))
-        batch: list[Letter] = []
-        size = 0
-        for letter in letters:
-            if batch and (len(batch) == most or size + letter.payload_bytes > BATCH_BYTES):
-                yield batch
-                batch, size = [], 0
-            batch.append(letter)
-            size += letter.payload_bytes
-        if batch:
-            yield batch
+        return fitting(letters, [letter.payload_bytes for letter in letters], BATCH_BYTES, most=most)
 
     def _move(self, letters: Sequence[Letter]) -> set[str]:
         """Redrive one batch. Return the keys whose heads are locked."""

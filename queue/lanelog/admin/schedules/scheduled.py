@@ -21,7 +21,7 @@ from lanelog._stores._counted import signed
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.act import Act
 from lanelog.admin.lookup.arguments import limit_of, optional
-from lanelog.admin.lookup.known import known_topic, read, repeated
+from lanelog.admin.lookup.known import given_topic, read, repeated
 from lanelog.admin.types.messages import ScheduledInfo
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import decode_metadata, utc_from_ms
@@ -51,10 +51,9 @@ BATCH = 1000
 
 def list_scheduled(database: Database, topic: str, key: str | None, limit: int) -> list[ScheduledInfo]:
     """See `Admin.scheduled`."""
-    check_name("topic", topic)
     optional("key", key)
     limit_of(limit)
-    read(database, known_topic, "looking for the topic", topic)
+    given_topic(database, topic)
     return [_info(row) for row in read(database, _rows, "listing what is scheduled", topic, key, limit)]
 
 
