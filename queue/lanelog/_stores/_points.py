@@ -120,7 +120,7 @@ def for_groups(cx: Executor, sql: str, topic: str, values: Iterable[tuple[Any, .
 
 def flat(values: Sequence[Any]) -> tuple[object, ...]:
     """Return keys, or the columns of rows, as the arguments of a statement."""
-    return tuple(values) if isinstance(values[0], str) else tuple(chain.from_iterable(values))
+    return tuple(values) if values and isinstance(values[0], str) else tuple(chain.from_iterable(values))
 
 
 def _parts(
@@ -133,7 +133,13 @@ def _parts(
     size: int = MAX_POINTS,
     lock: Lock = Lock.NONE,
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
-    for chunk in chunked(list(values), size):
+    every = list(values)
+    args = flat(every)
+    if len(every) <= size and sum([len(each) for each in args if isinstance(each, str)]) <= MAX_CHARACTERS:
+        if every:  # the usual case, without a look at each
+            yield _filled(sql, every, row, lock), (*before, *args, *after)
+        return
+    for chunk in chunked(every, size):
         yield _filled(sql, chunk, row, lock), (*before, *flat(chunk), *after)
 
 

@@ -178,12 +178,13 @@ def advanced(rows: Iterable[DeliveryRow], watermark: int) -> int:
 
 def upsert(cx: Executor, at: GroupTopic, rows: Sequence[DeliveryWrite]) -> None:
     """Write rows in primary-key order."""
+    group, topic = at.columns
     values = []
     for row in sorted(rows, key=lambda row: (row.key, row.offset)):
         first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
         state = (row.acked, int(row.delay * 1000), row.retry_count, row.postponed, row.crashed, row.alone, row.released)
         first = (row.first_age is not None, first_ms)
-        values.append((*at.columns, row.key, row.offset, row.through, *state, row.lease_epoch, *first, row.last_error))
+        values.append((group, topic, row.key, row.offset, row.through, *state, row.lease_epoch, *first, row.last_error))
     write(cx, UPSERT, values, row=_ROW)
 
 

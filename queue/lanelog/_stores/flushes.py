@@ -60,7 +60,8 @@ _CHANGED = 2
 
 def flush(cx: Executor, at: GroupTopic, rows: Sequence[OffsetsWrite]) -> None:
     """Write rows in primary-key order."""
-    values = [(*at.columns, *row) for row in sorted(rows)]
+    group, topic = at.columns
+    values = [(group, topic, *row) for row in sorted(rows)]
     write(cx, FLUSH, values, row=f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})")
 
 
