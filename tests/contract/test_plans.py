@@ -1,7 +1,8 @@
 """Every statement of the library, explained by the server it runs on: it uses the index that its comment names.
 
-The statements are found, not listed: each constant that reads or writes a table of lanelog, in any module. One that is
-written anywhere else than in such a constant is a failure, and so is one whose comment names no index.
+The statements are found, not listed: each constant that reads or writes a table of lanelog, in any module, and in every
+mode of locking. One that is written anywhere else than in such a constant is a failure, and so is one whose comment
+names no index.
 """
 
 import ast
@@ -20,6 +21,7 @@ import lanelog
 from lanelog._connect import ConnectConfig
 from lanelog._database import SERVER_MARK, Database
 from lanelog.devserver import DevServer
+from support.pauses import rendered
 from support.waiting import accept, eventually
 
 LANES, MESSAGES = 60, 20
@@ -97,7 +99,7 @@ PIECES = {
     "_stores.member_rows._WITHOUT_HANDLERS": "the end of its text",
     "_stores.flushes._COLUMNS": "the columns of FLUSH and FLUSH_FENCED",
     "_stores.flushes._SAME": "a condition in FLUSH_FENCED",
-    "_stores.partitions.HEAD": "one row of CREATE_HEADS",
+    "_stores.partitions.NEW_HEAD": "one row of CREATE_HEADS",
     "_stores.partitions.NOTE_TIME": "the clock and the count of the statement before: no table",
     "_stores.partitions.KEEP_TIME": "the same",
     "_stores.partitions.NOTED_OFFSET": "a variable of the session: no table",
@@ -160,10 +162,11 @@ def above(lines: list[str], at: int) -> str:
 
 def statements() -> list[Statement]:
     return [
-        Statement(name, constant, value, comment)
+        Statement(name, rendering, sql, comment)
         for name, module in modules()
         for constant, value, comment in constants(module)
         if VERB.match(value) and OURS.search(value)
+        for rendering, sql in rendered(constant, value)
     ]
 
 

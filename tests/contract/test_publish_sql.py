@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lanelog._database import Database
+from lanelog._database import Database, Lock
 from lanelog._stores import messages, offsets, partitions
 from lanelog._stores.messages import NewMessage
 from lanelog.config import ConnectConfig
@@ -35,8 +35,8 @@ def test_heads_are_locked_one_by_one_in_a_table_of_any_size(filled: Database, la
         cx.execute("DELETE FROM queue_partitions WHERE partition_key >= %s", (f"k{lanes:04}",))
     keys = [f"k{number:04}" for number in range(0, lanes, 2)]
     with filled.transaction() as mine, filled.transaction() as others:
-        assert partitions.lock_heads(mine, "t", keys, wait=False) == dict.fromkeys(keys, 2)
+        assert partitions.heads(mine, "t", keys, Lock.FREE) == dict.fromkeys(keys, 2)
         rest = [f"k{number:04}" for number in range(1, lanes, 2)]
-        assert partitions.lock_heads(others, "t", rest, wait=False) == dict.fromkeys(rest, 2)
-        assert partitions.lock_heads(others, "t", keys, wait=False) == {}
+        assert partitions.heads(others, "t", rest, Lock.FREE) == dict.fromkeys(rest, 2)
+        assert partitions.heads(others, "t", keys, Lock.FREE) == {}
         assert partitions.advance(mine, "t", dict.fromkeys(keys, 3)) == len(keys)

@@ -33,7 +33,7 @@ HELD_UP = {
     "offsets.WATERMARKS",
     "offsets.RAISE_FLOORS",
     "offsets.RAISE_DELETED",
-    "moves.DELETE",
+    "leaving.DELETE",
     "groups.CREATE",
     "offsets.SHARE_FLOORS",
     "leases.TAKE_AWAY",

@@ -173,10 +173,10 @@ def test_a_look_that_is_told_reads_where_heads_rose(
         asked.append(("rows", {lane.key for lane in lanes}))
         return following(cx, at, lanes, **kwargs)
 
-    def noted_heads(cx: Any, topic: str, keys: Any) -> dict[str, int]:
+    def noted_heads(cx: Any, topic: str, keys: Any, *lock: Any) -> dict[str, int]:
         if threading.current_thread().name == "lanelog-fetcher":
             asked.append(("heads", set(keys)))
-        return by_key(cx, topic, keys)
+        return by_key(cx, topic, keys, *lock)
 
     def whole(*_: Any) -> list[tuple[str, int]]:
         raise AssertionError("all lanes were looked at")

@@ -21,7 +21,7 @@ POINTS = [
     "after offsets.TRY_LOCK_FLOORS",
     "after offsets.WATERMARKS",
     "after COMMIT following offsets.RAISE_FLOORS",
-    "after moves.DELETE",
+    "after leaving.DELETE",
 ]
 FLUSHING = "before COMMIT following flushes.FLUSH"
 
@@ -102,7 +102,7 @@ def test_a_collection_does_not_wait_for_a_flush_and_leaves_what_it_has_not_commi
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", [RAISING, *thorough("after offsets.TRY_LOCK_FLOORS", "after moves.DELETE")])
+@pytest.mark.parametrize("point", [RAISING, *thorough("after offsets.TRY_LOCK_FLOORS", "after leaving.DELETE")])
 def test_a_publish_does_not_wait_for_a_collection_of_its_lane(stage: Stage, point: str) -> None:
     """It returns while the collection is paused; what it published stays until both groups have acked it."""
     collector = collecting(stage, point)

@@ -45,7 +45,7 @@ def test_a_purge_and_rebirth_between_two_reads_of_a_load_is_no_contradiction(sta
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 5, marked_through = 5 WHERE consumer_group = ''")
     Situations(stage.raw).place("k", HEAD + 2)
     before = tables(stage.raw)
-    looked = "after lane_rows.LOCK_HEAD"
+    looked = "after partitions.LOCK_HEAD"
     keeper.pause(looked)
     keeper.go(point)
     keeper.paused(looked).go(looked)
@@ -60,7 +60,7 @@ def test_a_purge_and_rebirth_between_two_reads_of_a_load_is_no_contradiction(sta
 def test_a_publish_under_a_mend_waits_and_comes_behind_what_is_stored(stage: Stage, drained: None, dies: bool) -> None:
     """The head is locked from the first look at it to the COMMIT; whoever dies there has changed nothing."""
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 9, marked_through = 9 WHERE consumer_group = ''")
-    mending = stage.stopped("before COMMIT following lane_rows.LOCK_HEAD", "audit", "k", topic="t")
+    mending = stage.stopped("before COMMIT following partitions.LOCK_HEAD", "audit", "k", topic="t")
     publishing = stage.waiting(stage.client.publish, "t", "k", b"{}")
     mending.end(dies=dies)
     assert publishing.result(30).offset == (HEAD + 1 if dies else 10)

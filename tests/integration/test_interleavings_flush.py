@@ -20,7 +20,7 @@ IN_FLIGHT = [
     ("return", "before leases.FENCE"),
     ("return", "before COMMIT following flushes.FLUSH"),
     ("return", "after COMMIT following flushes.FLUSH"),
-    ("reject", "after moves.BURY"),
+    ("reject", "after dead_letters.BURY"),
     ("transaction", "after deliveries.SETTLE_SAME"),
 ]
 CLAIMED = [

@@ -255,7 +255,7 @@ def test_a_hole_is_not_passed_under_an_open_publish(stage: Stage) -> None:
     for number in range(2):
         stage.client.publish("t", "other", b"{}")
         reader.handled(3 + number, "key")
-    reader.pass_by("before fetches.SHARE_HEAD")
+    reader.pass_by("before partitions.SHARE_HEAD")
     assert not stage.fleet.logged("log.hole_found")
     assert publishing.end() == 4
     handled = reader.handled(6, "key", "offset")
@@ -264,7 +264,9 @@ def test_a_hole_is_not_passed_under_an_open_publish(stage: Stage) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", ["before COMMIT following fetches.SHARE_HEAD", *thorough("after fetches.SHARE_HEAD")])
+@pytest.mark.parametrize(
+    "point", ["before COMMIT following partitions.SHARE_HEAD", *thorough("after partitions.SHARE_HEAD")]
+)
 def test_a_publish_waits_for_the_look_at_a_hole_and_no_longer(stage: Stage, point: str) -> None:
     """Publishers of other lanes do not wait at all; what is published meanwhile comes right behind the hole."""
     hole(stage, 1)

@@ -181,7 +181,7 @@ def test_a_second_purge_gives_up_at_once(stage: Stage, point: str) -> None:
 @pytest.mark.parametrize("point", [LEASE_LOCK, *thorough(FLOORS, LAST)])
 def test_a_keeper_does_not_wait_for_a_purge_and_never_keeps_a_lane_that_is_gone(stage: Stage, point: str) -> None:
     """The lease is taken as long as the purge has not locked it, else skipped; then the lane comes back above."""
-    about_to, over = "before leases.LOCK_CANDIDATES", "after COMMIT following leases.LOCK_CANDIDATES"
+    about_to, over = "before leases.TRY_LOCK_OWNERS", "after COMMIT following leases.TRY_LOCK_OWNERS"
     keeper = stage.actor("keeper").pause(over).pause(about_to)
     keeper.do("subscribe", topic="t", group="g", retention=0)
     keeper.paused(about_to)
@@ -198,7 +198,7 @@ def test_a_keeper_does_not_wait_for_a_purge_and_never_keeps_a_lane_that_is_gone(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", ["after leases.TAKE", "after leases.LOCK_CANDIDATES"])
+@pytest.mark.parametrize("point", ["after leases.TAKE", "after leases.TRY_LOCK_OWNERS"])
 def test_a_purge_gives_up_at_once_when_the_lease_is_being_taken(stage: Stage, point: str) -> None:
     """It ends while the keeper is paused; the keeper has the lane then, and its messages are handled."""
     keeper = stage.member("keeper", point, retention=0)

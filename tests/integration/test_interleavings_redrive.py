@@ -14,7 +14,7 @@ from support.sql import rows
 from support.stage import DIES, Call, Stage, thorough
 from support.waiting import Record, eventually
 
-COPYING = "before COMMIT following moves.REDRIVE"
+COPYING = "before COMMIT following dead_letters.REDRIVE"
 ALL = {"verb": "redrive", "topic": "t", "group": "g", "all": True, "dry_run": False}
 
 
@@ -85,7 +85,7 @@ def test_a_second_redrive_waits_for_the_first_and_finds_nothing(stage: Stage, po
 @pytest.mark.thorough
 def test_a_redrive_that_dies_behind_its_commit_is_not_repeated(stage: Stage) -> None:
     """Nobody heard of it; the dead letters know."""
-    redriving(stage, "after COMMIT following moves.REDRIVE").end(dies=True)
+    redriving(stage, "after COMMIT following dead_letters.REDRIVE").end(dies=True)
     assert redrive(stage) == 0
     assert_handled(stage, 4, 5, 6)
 
@@ -121,7 +121,7 @@ def test_a_publisher_waits_for_a_redrive_that_has_its_head(stage: Stage) -> None
 
 def test_a_redrive_does_not_wait_for_a_burial_and_leaves_it_to_the_next(stage: Stage) -> None:
     """What is not committed is no dead letter yet; what was brought back meanwhile stands in front of nobody."""
-    point = "before COMMIT following moves.BURY"
+    point = "before COMMIT following dead_letters.BURY"
     owner = stage.member("owner").pause(point)
     stage.client.publish("t", "k", json.dumps({"how": "reject"}))
     owner.paused(point)
@@ -189,7 +189,7 @@ def test_a_collection_leaves_the_dead_letters_that_are_being_brought_back(stage:
     [
         "before COMMIT following offsets.RAISE_FLOORS",
         "after offsets.TRY_LOCK_FLOORS",
-        "after moves.DELETE",
+        "after leaving.DELETE",
     ],
 )
 def test_a_redrive_brings_nothing_back_a_second_time_from_under_a_collection(stage: Stage, point: str) -> None:

@@ -20,7 +20,7 @@ LOCKING = "after partitions.LOCK_TOPIC"
 CREATING = "before COMMIT following groups.CREATE"
 RAISING = "before COMMIT following offsets.RAISE_FLOORS"
 RAISED = "after COMMIT following offsets.RAISE_FLOORS"
-DELETED = "after moves.DELETE"
+DELETED = "after leaving.DELETE"
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_registration_under_a_collection_owns_nothing_that_was_released_and_al
     [
         (CREATING, "earliest"),
         *thorough((LOCKING, "earliest"), ("after offsets.START_AT_HEAD", "latest")),
-        *thorough(("after moves.CREATED_AT", "instant"), ("after offsets.START_AT", "instant")),
+        *thorough(("after leaving.CREATED_AT", "instant"), ("after offsets.START_AT", "instant")),
     ],
 )
 def test_a_collection_waits_for_a_registration_and_asks_the_new_group(stage: Stage, point: str, start: str) -> None:
@@ -151,7 +151,7 @@ def old_letters(stage: Stage) -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("old_letters")
 @pytest.mark.parametrize(
-    "point", [RAISING, *thorough(RAISED, DELETED, "after offsets.TRY_LOCK_FLOORS", "after moves.LETTERS")]
+    "point", [RAISING, *thorough(RAISED, DELETED, "after offsets.TRY_LOCK_FLOORS", "after leaving.LETTERS")]
 )
 def test_a_reader_registered_under_retention_begins_behind_what_it_releases(stage: Stage, point: str) -> None:
     """It waits until the release is committed, not for the deletion; what it releases was read by all there were."""

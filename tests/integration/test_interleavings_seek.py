@@ -19,7 +19,7 @@ from support.waiting import Record, eventually
 LAST = 5
 RAISING = "before COMMIT following offsets.RAISE_FLOORS"
 HOLDING_THE_FLOOR = ["after offsets.TRY_LOCK_FLOORS", "after offsets.WATERMARKS"]
-RELEASED = ["after COMMIT following offsets.RAISE_FLOORS", "after moves.DELETE"]
+RELEASED = ["after COMMIT following offsets.RAISE_FLOORS", "after leaving.DELETE"]
 TAKING = "before COMMIT following leases.TAKE"
 TAKEN = "after COMMIT following leases.TAKE"
 SEEKING = "before COMMIT following offsets.MOVE"

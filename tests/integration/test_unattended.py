@@ -176,7 +176,7 @@ def test_an_unanswered_commit_buries_nothing_twice(
 
 # -- beside others -------------------------------------------------------------------------------------------------
 
-POINTS = ["after leases.LOCK_OWNERS", *thorough("after groups.UNATTENDED_NOW", "after moves.BURY")]
+POINTS = ["after leases.LOCK_OWNERS", *thorough("after groups.UNATTENDED_NOW", "after dead_letters.BURY")]
 COMMITTING = "before COMMIT following offsets.RAISE"
 
 

@@ -6,6 +6,7 @@ process of its own; the tests of interleavings arm points there (`support/stage.
 A point is text, `before` or `after` something that one connection sends:
 
 * `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed;
+* `after offsets.SHARE_FLOORS`: the constant `FLOORS` was, with a shared lock, see `LOCKS`;
 * `before COMMIT following flushes.FLUSH`: the transaction in which that statement was executed is about to commit;
 * `before RECLAIM`: a block of user code is through, and nothing that comes behind it was sent.
 
@@ -16,7 +17,7 @@ import importlib
 import pkgutil
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +25,7 @@ from weakref import WeakKeyDictionary
 from attrs import define, field, frozen
 
 import lanelog._stores
-from lanelog._database import Statement
+from lanelog._database import Lock, Statement
 from lanelog._database.wire import Wire
 from lanelog._stores import leases
 
@@ -40,6 +41,18 @@ _SQL = re.compile(r"\s*\(?\s*(SELECT|INSERT|UPDATE|DELETE|SET)\b")
 _ENGINE = ("lanelog._engine.delivery", "lanelog._engine.leasing.keeper", "lanelog._engine.fetching.gaps")
 
 
+LOCKS = {"": Lock.NONE, "SHARE_": Lock.SHARE, "LOCK_": Lock.UPDATE, "TRY_LOCK_": Lock.FREE}
+"""What stands before a constant's name, for each mode in which its statement locks."""
+
+
+def rendered(constant: str, text: str) -> Iterator[tuple[str, str]]:
+    """The names and texts of a constant: one, or if it has `{lock}` one for each mode."""
+    if "{lock}" not in text:
+        yield constant, text
+    else:
+        yield from ((begin + constant, text.replace("{lock}", lock)) for begin, lock in LOCKS.items())
+
+
 @cache
 def statements() -> dict[str, re.Pattern[str]]:
     """What each constant's statements begin with, by name."""
@@ -48,8 +61,9 @@ def statements() -> dict[str, re.Pattern[str]]:
     for module in (*modules, *_ENGINE):
         for constant, text in vars(importlib.import_module(module)).items():
             if constant.isupper() and not constant.startswith("_") and isinstance(text, str) and _SQL.match(text):
-                parts = [re.escape(part.replace("{{", "{").replace("}}", "}")) for part in _BLANK.split(text)]
-                named[f"{module.rpartition('.')[2]}.{constant}"] = re.compile(".*".join(parts), re.DOTALL)
+                for name, each in rendered(constant, text):
+                    parts = [re.escape(part.replace("{{", "{").replace("}}", "}")) for part in _BLANK.split(each)]
+                    named[f"{module.rpartition('.')[2]}.{name}"] = re.compile(".*".join(parts), re.DOTALL)
     return named
 
 

@@ -20,7 +20,7 @@ BEFORE_THE_FENCE = {
 }
 BEHIND_THE_FENCE = {
     "return": "before COMMIT following flushes.FLUSH",
-    "reject": "before COMMIT following moves.BURY",
+    "reject": "before COMMIT following dead_letters.BURY",
     "transaction": "before COMMIT following deliveries.SETTLE_SAME",
 }
 

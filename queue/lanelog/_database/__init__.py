@@ -21,7 +21,7 @@ from __future__ import annotations
 from lanelog._database import codes, outage
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import LATEST
-from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor
+from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor, Lock
 from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
 from lanelog._database.naming import named
 from lanelog._database.packet import Statement
@@ -32,9 +32,9 @@ from lanelog._database.session import Session
 from lanelog._database.transaction import Transaction
 from lanelog._database.translation import code_of, comes_from_driver, translate
 
-# fmt: off
 __all__ = [
-    "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation", "OpenTransaction",
-    "ServerFacts", "Session", "Statement", "Transaction", "code_of", "codes", "comes_from_driver", "find_open", "named",
-    "open_in_this_thread", "outage", "own_transaction", "server_start", "signed", "translate", "with_retries",
-]
+    "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation", "Lock",
+    "OpenTransaction", "ServerFacts", "Session", "Statement", "Transaction", "code_of", "codes", "comes_from_driver",
+    "find_open", "named", "open_in_this_thread", "outage", "own_transaction", "server_start", "signed", "translate",
+    "with_retries",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The interface by which stores run statements, and the one clock.
+"""The interface by which stores run statements, the modes in which these lock rows, and the one clock.
 
 Never opens, commits or retries anything.
 """
@@ -6,6 +6,7 @@ Never opens, commits or retries anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, Final, Protocol
 
 NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
@@ -13,6 +14,16 @@ NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 10
 
 SERVER_MARK: Final = "CRC32(CONCAT_WS('\\n', @@server_id, @@hostname, @@port, @@datadir))"
 """A mark of the server that answers, as SQL. It shows that a proxy has changed the server."""
+
+
+class Lock(StrEnum):
+    """How a SELECT locks the rows that it finds, as the end of its text: `{lock}` in a statement."""
+
+    NONE = ""
+    SHARE = " LOCK IN SHARE MODE"
+    UPDATE = " FOR UPDATE"
+    FREE = " FOR UPDATE SKIP LOCKED"
+    """As UPDATE, without waiting: rows that another transaction has locked are left out."""
 
 
 class Executor(Protocol):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._backoff import RANDOM
-from lanelog._database import codes
+from lanelog._database import Lock, codes
 from lanelog._log import repair
 from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores._points import MAX_POINTS
@@ -160,9 +160,9 @@ class DelayedMessages:
     def _move(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> Moved:
         # heads X, in key order, SKIP LOCKED -> messages -> scheduled
         keys = {key for key, _ in points}
-        heads = partitions.lock_heads(cx, topic, keys, wait=False)
+        heads = partitions.heads(cx, topic, keys, Lock.FREE)
         absent = keys - heads.keys()
-        existing = partitions.existing(cx, topic, absent) if absent else set()
+        existing = set(partitions.heads(cx, topic, absent)) if absent else set()
         found = scheduled.lock(cx, topic, [point for point in points if point[0] in heads]) if heads else []
         rows = _bounded(found, self.bytes_a_transaction)
         # A lane without a locked row is busy, too: its messages are being cancelled, or another process moves them.

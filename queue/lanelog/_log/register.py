@@ -13,10 +13,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from lanelog._database import codes
+from lanelog._database import Lock, codes
 from lanelog._facts.engine import subscription as facts
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, heartbeats, lease_removal, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, heartbeats, lease_removal, leaving, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
 
@@ -48,7 +48,7 @@ def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, 
         partitions.ensure_topic(cx, topic)
     evicted = False
     with database.transaction() as cx:
-        if partitions.lock_topic(cx, topic) is None:
+        if partitions.topic_row(cx, topic, Lock.UPDATE) is None:
             raise SchemaError(f"the topic row of {topic!r} vanished while group {group!r} was registered: run it again")
         found = groups.lock(cx, at)
         if found is None:
@@ -141,10 +141,10 @@ def _start_at(cx: Executor, at: GroupTopic, start: datetime) -> None:
     while True:
         page = partitions.page(cx, topic, after, PAGE)
         keys = [key for key, _ in page if key]
-        floors = offsets.load_floors(cx, topic, keys)
+        floors = offsets.floors(cx, topic, keys)
         for key, head in page:
             if key:
-                floor = floors[key].offset_acked if key in floors else 0
+                floor = floors[key].floor if key in floors else 0
                 offsets.start_at(cx, at.lane(key), last_before(cx, topic, key, floor, head, start_ms))
         if len(page) < PAGE:
             return
@@ -159,7 +159,7 @@ def last_before(cx: Executor, topic: str, key: str, floor: int, head: int, start
     low, high = floor, head  # every offset up to `low` is before the instant; none above `high` is
     while low < high:
         middle = (low + high + 1) // 2
-        created = moves.created_at(cx, topic, key, middle)
+        created = leaving.created_at(cx, topic, key, middle)
         if created is None or created < start_ms:  # None: collected just now, so older than the rest
             low = middle
         else:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
-from lanelog._database import codes
+from lanelog._database import Lock, codes
 from lanelog._facts import database as facts
 from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
@@ -197,11 +197,12 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
 
 
 def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
-    topic_row = partitions.share_topic(cx, topic)
+    topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
     if topic_row is None:
         return []  # the topic row was deleted since: the next look finds the lane again
     readers = list(groups.readers(cx, topic))
-    floor, head = lane_rows.lock_floor(cx, topic, key), lane_rows.lock_head(cx, topic, key)
+    floor = offsets.floors(cx, topic, [key], Lock.UPDATE).get(key)  # against collection, seek and the lane's purge
+    head = partitions.head(cx, topic, key, Lock.UPDATE)  # against publishers
     rows = lane_rows.read(cx, topic, key, readers)
     judgement = judge(rows)
     if judgement is None:
@@ -214,7 +215,7 @@ def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
             return []
     if floor is None:
         offsets.create_floors(cx, topic, [key], judgement.floor)
-    elif floor >= BEYOND_COUNTING:
+    elif floor.floor >= BEYOND_COUNTING:
         offsets.rewind(cx, LaneId(topic=topic, group="", key=key), judgement.floor)
     if head is None:
         partitions.create_heads(cx, topic, [key], judgement.head)

@@ -11,20 +11,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._log.lookup.known import no_group, no_topic
-from lanelog._stores import groups, leases, partitions
+from attrs import frozen
+
+from lanelog._database import Lock
+from lanelog._log import interrupt
+from lanelog._log.lookup.known import no_group, no_lane, no_topic
+from lanelog._stores import groups, leases, offsets, partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
+    from lanelog._places import GroupTopic, LaneId
     from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.leases import Held
 
 
 def begin(cx: Executor, at: GroupTopic) -> int:
     """Lock topic row and group until the transaction ends. Return the epoch for lease rows that are born in it."""
-    row = partitions.share_topic(cx, at.topic)
+    row = partitions.topic_row(cx, at.topic, Lock.SHARE)
     if row is None:
         raise no_topic(at.topic)
     if groups.lock_shared(cx, at) is None:
@@ -35,6 +40,39 @@ def begin(cx: Executor, at: GroupTopic) -> int:
 def lanes(cx: Executor, at: GroupTopic, keys: Iterable[str], epoch: int) -> None:
     """Leave these lanes without an owner. A lease row that is born here gets `epoch`."""
     leases.take_away(cx, [at.lane(key) for key in keys], epoch)
+
+
+@frozen
+class HeldLane:
+    """One lane, locked for a verb that changes it for one group."""
+
+    at: GroupTopic
+    key: str
+    watermark: int
+    held: Held | None
+    """Its lease. None: it never had one."""
+    _epoch: int
+
+    @property
+    def owner(self) -> str:
+        """The owner, '' without one."""
+        return "" if self.held is None else self.held.owner
+
+    def take(self, cx: Executor) -> list[str]:
+        """Leave the lane without an owner, and let what is in flight wait again. Return what `interrupt` does."""
+        lanes(cx, self.at, [self.key], self._epoch)
+        return interrupt.interrupt(cx, self.at, {} if self.held is None else {self.key: self.held})
+
+
+def hold(cx: Executor, lane: LaneId) -> HeldLane:
+    """Lock topic row, group, floor and lease of a lane, in this order. Refuse a lane that was purged."""
+    epoch = begin(cx, lane.of)
+    floor = offsets.floors(cx, lane.topic, [lane.key], Lock.SHARE).get(lane.key)
+    if floor is None:
+        raise no_lane(lane.topic, lane.key)
+    held = leases.lock_owners(cx, lane.of, [lane.key]).get(lane.key)
+    place = offsets.load(cx, lane.of, [lane.key]).get((lane.group, lane.key))
+    return HeldLane(lane.of, lane.key, max(floor.floor, place.offset_acked if place else 0), held, epoch)
 
 
 def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:

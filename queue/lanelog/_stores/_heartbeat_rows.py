@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Self
+
 from attrs import frozen
 
 from lanelog._database import Incarnation
 from lanelog._stores._counted import LONGEST_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FOUND_DEAD = "dead by "
 """What `liveness_lock` begins with in the row of an owner that was found dead. No lock is called like this."""
@@ -30,6 +35,16 @@ class HeartbeatRow:
     now: int
     found_dead_by: str | None = None  # None: it lives, or left by itself
     workload: str | None = None  # what its workers did; None: it does not say, or was not asked
+
+    @classmethod
+    def of(cls, columns: Sequence[Any], started: int, identity: str, now: int, lock: str, workload: str | None) -> Self:
+        """Make it of a row that begins with the owner, three times, and whether `lock` is free.
+
+        `started` and `identity`: of the server that granted the lock.
+        """
+        owner, beat, expires, gone, free = columns
+        lock_free = None if free is None else bool(free)
+        return cls(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now, finder(lock), workload)
 
     @property
     def deregistered(self) -> bool:

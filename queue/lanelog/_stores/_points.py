@@ -1,13 +1,26 @@
-"""Pieces of hand-built statements: placeholders and chunks. Never names a table."""
+"""One statement for many keys, in as few parts as the servers take: `points`, `write`, `united`. Never names a table.
+
+A statement says by one of these words where the keys stand, and with which columns:
+
+* `{keys}`: keys, for an IN list;
+* `{points}`: rows of two columns, for an IN list;
+* `{exact}`: the same as a derived table, see `exactly`;
+* `{rows}`: the rows of an INSERT.
+
+`{lock}` stands for a mode of locking, see `Lock`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lanelog._places import LaneId
+from lanelog._database import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lanelog._database import Executor
 
 T = TypeVar("T")
 
@@ -46,25 +59,126 @@ def exactly(points: Sequence[object]) -> str:
     return " UNION ALL ".join(["SELECT %s AS k, %s AS o"] * len(points))
 
 
-def chunked(values: Sequence[T], size: int = MAX_POINTS, *, beside: str = "") -> Iterator[Sequence[T]]:
+_WORDS: Final = {"keys": placeholders, "points": pairs, "exact": exactly}
+
+
+def points(
+    cx: Executor,
+    sql: str,
+    values: Iterable[Any],
+    *,
+    before: Sequence[object] = (),
+    after: Sequence[object] = (),
+    lock: Lock = Lock.NONE,
+) -> list[tuple[Any, ...]]:
+    """Return the rows that a query finds for many keys or points.
+
+    `before` and `after`: its other arguments, those in front of the keys and those behind.
+    """
+    return [row for part, args in _parts(sql, values, before, after, lock=lock) for row in cx.query(part, args)]
+
+
+def write(
+    cx: Executor,
+    sql: str,
+    values: Iterable[Any],
+    *,
+    before: Sequence[object] = (),
+    after: Sequence[object] = (),
+    row: str = "",
+    size: int = MAX_POINTS,
+) -> int:
+    """Execute a statement for many keys, points or rows. Return how many rows it matched.
+
+    `row`: what stands for each value in `{rows}`.
+    """
+    return sum(cx.execute(part, args) for part, args in _parts(sql, values, before, after, row=row, size=size))
+
+
+def united(cx: Executor, sql: str, rows: Iterable[Sequence[object]], size: int = 100) -> list[tuple[Any, ...]]:
+    """Return the rows of a query that is asked once for each row of arguments, so many joined by UNION ALL."""
+    found: list[tuple[Any, ...]] = []
+    for some in chunked(list(rows), size):
+        found += cx.query(" UNION ALL ".join([sql] * len(some)), flat(some))
+    return found
+
+
+def for_groups(cx: Executor, sql: str, topic: str, values: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the rows that a query finds for keys or points of several groups, joined by UNION ALL.
+
+    Its arguments are a group, the topic, and the keys or points. `values`: each a group, and a key or point of it.
+    """
+    found: list[tuple[Any, ...]] = []
+    for chunk in chunked(list(values)):
+        named: dict[str, list[tuple[Any, ...]]] = {}
+        for group, *value in chunk:
+            named.setdefault(group, []).append(tuple(value))
+        args = [each for group, some in named.items() for each in (group, topic, *flat(some))]
+        found += cx.query(" UNION ALL ".join(f"({_filled(sql, some)})" for some in named.values()), args)
+    return found
+
+
+def flat(values: Sequence[Any]) -> tuple[object, ...]:
+    """Return keys, or the columns of rows, as the arguments of a statement."""
+    return tuple(values) if values and isinstance(values[0], str) else tuple(chain.from_iterable(values))
+
+
+def _parts(
+    sql: str,
+    values: Iterable[Any],
+    before: Sequence[object],
+    after: Sequence[object],
+    *,
+    row: str = "",
+    size: int = MAX_POINTS,
+    lock: Lock = Lock.NONE,
+) -> Iterator[tuple[str, tuple[object, ...]]]:
+    every = list(values)
+    args = flat(every)
+    if len(every) <= size and sum([len(each) for each in args if isinstance(each, str)]) <= MAX_CHARACTERS:
+        if every:  # the usual case, without a look at each
+            yield _filled(sql, every, row, lock), (*before, *args, *after)
+        return
+    for chunk in chunked(every, size):
+        yield _filled(sql, chunk, row, lock), (*before, *flat(chunk), *after)
+
+
+def _filled(sql: str, values: Sequence[Any], row: str = "", lock: Lock = Lock.NONE) -> str:
+    if row:
+        return sql.format(rows=",".join([row] * len(values)))
+    word = next(each for each in _WORDS if f"{{{each}}}" in sql)
+    return sql.format(**{word: _WORDS[word](values), "lock": lock})
+
+
+def all_locked(
+    cx: Executor, sql: str, count: str, groups: Sequence[str], topic: str, key: str
+) -> list[tuple[Any, ...]] | None:
+    """Return the rows of these groups for a lane, which `sql` locks without waiting. None: one is locked by another.
+
+    `count`: asks how many rows there are, without a lock.
+    """
+    names = placeholders(groups)
+    rows = cx.query(sql.format(groups=names), (*groups, topic, key))
+    return rows if number(cx.one(count.format(groups=names), (*groups, topic, key))) == len(rows) else None
+
+
+def number(row: tuple[Any, ...] | None) -> int | None:
+    """Return the only column of a row, a number. None: there is no row."""
+    return None if row is None else int(row[0])
+
+
+def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]]:
     """Slices of at most `size` values and MAX_CHARACTERS. An empty sequence has none. A long value has its own.
 
-    `beside`: what each row repeats beside its value.
-
-    The values are texts, tuples of texts and other values, lanes, or rows with a text `key` and, perhaps, `last_error`.
+    The texts count, and those in tuples. Other values are counted by their number alone.
     """
-    sizes = [_characters(value) + len(beside) for value in values]
-    return fitting(values, sizes, MAX_CHARACTERS, most=size)
+    return fitting(values, [_characters(value) for value in values], MAX_CHARACTERS, most=size)
 
 
 def _characters(value: object) -> int:
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, LaneId):
-        value = value.columns
-    if isinstance(value, tuple):
-        return sum(len(part) for part in value if isinstance(part, str))
-    return len(getattr(value, "key", "")) + len(getattr(value, "last_error", None) or "")
+    return sum([len(part) for part in value if isinstance(part, str)]) if isinstance(value, tuple) else 0
 
 
 def fitting(rows: Sequence[T], sizes: Sequence[int], limit: int, *, most: int = MAX_POINTS) -> Iterator[Sequence[T]]:

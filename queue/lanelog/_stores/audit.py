@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import astuple, frozen
 
 from lanelog._database import NOW_MS, codes
 from lanelog.errors import DatabaseError
@@ -46,7 +46,7 @@ FORGET = "DELETE FROM queue_audit WHERE acted_at = %s AND id = %s AND part = %s"
 
 @frozen(kw_only=True)
 class AuditRow:
-    """What a transaction of a verb does, and who asked for it. Names that do not apply are empty."""
+    """What a transaction of a verb does, and who asked for it, as RECORD has it. Names that do not apply are empty."""
 
     id: str
     part: int
@@ -65,24 +65,7 @@ class AuditRow:
 
 def record(cx: Executor, row: AuditRow) -> None:
     """Insert the row. Raises DatabaseError, also without the privilege: then nothing of the verb is done."""
-    cx.execute(
-        RECORD,
-        (
-            row.id,
-            row.part,
-            row.verb,
-            row.topic,
-            row.group,
-            row.key,
-            row.choice,
-            row.messages,
-            row.by,
-            row.reason,
-            row.account,
-            row.host,
-            row.pid,
-        ),
-    )
+    cx.execute(RECORD, astuple(row))
 
 
 def forget(cx: Executor) -> None:

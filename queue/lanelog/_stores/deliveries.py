@@ -11,7 +11,7 @@ from attrs import frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._counted import BEYOND_COUNTING, signed
-from lanelog._stores._points import chunked, exactly, pairs, placeholders
+from lanelog._stores._points import number, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -160,25 +160,11 @@ class DeliveryWrite:
 def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[str, list[DeliveryRow]]:
     """Return all rows of these lanes, by key."""
     found: dict[str, list[DeliveryRow]] = {}
-    for chunk in chunked(keys):
-        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (*at.columns, *chunk)):
-            key, offset, through, acked, due_ms, tries, postponed, crashed, alone, epoch, age_ms, error, released = row
-            found.setdefault(key, []).append(
-                DeliveryRow(
-                    offset,
-                    through,
-                    bool(acked),
-                    due_ms / 1000,
-                    tries,
-                    postponed,
-                    bool(crashed),
-                    bool(alone),
-                    epoch,
-                    None if age_ms is None else max(0, age_ms) / 1000,
-                    error,
-                    bool(released),
-                )
-            )
+    for row in points(cx, LOAD, keys, before=at.columns):
+        key, offset, through, acked, due_ms, tries, postponed, crashed, alone, epoch, age_ms, error, released = row
+        first_age = None if age_ms is None else max(0, age_ms) / 1000
+        state = (bool(acked), due_ms / 1000, tries, postponed, bool(crashed), bool(alone), epoch)
+        found.setdefault(key, []).append(DeliveryRow(offset, through, *state, first_age, error, bool(released)))
     return found
 
 
@@ -193,39 +179,23 @@ def advanced(rows: Iterable[DeliveryRow], watermark: int) -> int:
 def upsert(cx: Executor, at: GroupTopic, rows: Sequence[DeliveryWrite]) -> None:
     """Write rows in primary-key order."""
     group, topic = at.columns
-    ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
-    for chunk in chunked(ordered, beside=group + topic):
-        args: list[object] = []
-        for row in chunk:
-            first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
-            args += (
-                group,
-                topic,
-                row.key,
-                row.offset,
-                row.through,
-                row.acked,
-                int(row.delay * 1000),
-                row.retry_count,
-            )
-            args += (row.postponed, row.crashed, row.alone, row.released, row.lease_epoch)
-            args += (row.first_age is not None, first_ms, row.last_error)
-        cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
+    values = []
+    for row in sorted(rows, key=lambda row: (row.key, row.offset)):
+        first_ms = 0 if row.first_age is None else int(row.first_age * 1000)
+        state = (row.acked, int(row.delay * 1000), row.retry_count, row.postponed, row.crashed, row.alone, row.released)
+        first = (row.first_age is not None, first_ms)
+        values.append((group, topic, row.key, row.offset, row.through, *state, row.lease_epoch, *first, row.last_error))
+    write(cx, UPSERT, values, row=_ROW)
 
 
-def delete(cx: Executor, at: GroupTopic, points: Iterable[tuple[str, int]]) -> None:
-    """Remove rows by exact key."""
-    ordered = sorted(points, key=lambda point: (point[0].encode(), point[1]))
-    for chunk in chunked(ordered):
-        args = [value for point in chunk for value in point]
-        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))
+def delete(cx: Executor, at: GroupTopic, places: Iterable[tuple[str, int]]) -> None:
+    """Remove rows by exact (key, offset)."""
+    write(cx, DELETE, sorted(places), after=at.columns)
 
 
 def make_due(cx: Executor, lane: LaneId, found: Iterable[int]) -> None:
     """Let these offsets of a lane wait no longer."""
-    for chunk in chunked(sorted(found)):
-        args = [value for offset in chunk for value in (lane.key, offset)]
-        cx.execute(MAKE_DUE.format(exact=exactly(chunk)), (*args, *lane.of.columns))
+    write(cx, MAKE_DUE, [(lane.key, offset) for offset in sorted(found)], after=lane.of.columns)
 
 
 def settle(cx: Executor, lane: LaneId, offset: int) -> None:
@@ -249,28 +219,21 @@ def is_letter_settled(cx: Executor, dead_topic: str, key: str, offset: int) -> b
     return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
 
 
-def settle_letters(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str) -> None:
+def settle_letters(cx: Executor, dead_topic: str, places: Sequence[tuple[str, int]], by: str) -> None:
     """Settle dead letters. `by` names the call. Raises DatabaseError 1062 if one of them is settled already."""
-    for chunk in chunked(points, beside=dead_topic + by):
-        args = [value for key, offset in chunk for value in (dead_topic, key, offset, offset, by)]
-        cx.execute(SETTLE_LETTERS.format(rows=",".join([_LETTER] * len(chunk))), args)
+    write(cx, SETTLE_LETTERS, [(dead_topic, key, offset, offset, by) for key, offset in places], row=_LETTER)
 
 
 def letters_settled_by(
-    cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]], by: str
+    cx: Executor, dead_topic: str, places: Sequence[tuple[str, int]], by: str
 ) -> set[tuple[str, int]]:
     """Return the dead letters (key, offset) that this call has settled, after its COMMIT was not answered."""
-    found: set[tuple[str, int]] = set()
-    for chunk in chunked(points):
-        sql = LETTERS_SETTLED_BY.format(points=pairs(chunk))
-        found.update(cx.query(sql, (dead_topic, *(value for point in chunk for value in point), by)))
-    return found
+    return {(key, offset) for key, offset in points(cx, LETTERS_SETTLED_BY, places, before=[dead_topic], after=[by])}
 
 
 def count_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:
     """How many rows these groups have for a lane."""
-    row = cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))
-    return 0 if row is None else int(row[0])
+    return number(cx.one(COUNT_LANE.format(groups=placeholders(groups)), (*groups, topic, key))) or 0
 
 
 def any_of_group(cx: Executor, at: GroupTopic) -> bool:

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._counted import signed
-from lanelog._stores._points import chunked, pairs
+from lanelog._stores._points import points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,9 +46,6 @@ PAYLOAD = (
 # Is the message at these offsets still the same one? (PRIMARY)
 IDS = """SELECT partition_key, `offset`, id FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
-
-# The head, to look at a hole again under its lock, which waits for a publisher in flight (queue_partitions PRIMARY).
-SHARE_HEAD = """SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = %s LOCK IN SHARE MODE"""
 
 
 @frozen
@@ -124,21 +121,18 @@ def following(cx: Executor, at: GroupTopic, lanes: Sequence[Behind], *, largest:
 
 
 def exact(
-    cx: Executor, at: GroupTopic, points: Sequence[tuple[str, int]], *, largest: int
+    cx: Executor, at: GroupTopic, places: Sequence[tuple[str, int]], *, largest: int
 ) -> dict[tuple[str, int], Fetched]:
     """Return the rows at exactly these (key, offset)."""
     found: dict[tuple[str, int], Fetched] = {}
-    for chunk in chunked(points):
-        sql = EXACT.format(points=pairs(chunk))
-        args = [value for point in chunk for value in point]
-        asked = time.monotonic()
-        for row in cx.query(sql, (largest, at.group, largest, at.topic, *args)):
-            key, offset, message_id, payload, metadata, published_at, more = row
-            found[(key, offset)] = (
-                Fetched(key, offset, message_id, payload, len(payload), metadata, published_at)
-                if more is None
-                else _special(row, asked)
-            )
+    asked = time.monotonic()
+    for row in points(cx, EXACT, places, before=(largest, at.group, largest, at.topic)):
+        key, offset, message_id, payload, metadata, published_at, more = row
+        found[(key, offset)] = (
+            Fetched(key, offset, message_id, payload, len(payload), metadata, published_at)
+            if more is None
+            else _special(row, asked)
+        )
     return found
 
 
@@ -148,20 +142,9 @@ def payload(cx: Executor, topic: str, key: str, offset: int) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-def ids(cx: Executor, topic: str, points: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
+def ids(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
     """Return the message ids at exactly these (key, offset)."""
-    found: dict[tuple[str, int], str] = {}
-    for chunk in chunked(points):
-        sql = IDS.format(points=pairs(chunk))
-        args = [value for point in chunk for value in point]
-        found.update({(key, offset): message_id for key, offset, message_id in cx.query(sql, (topic, *args))})
-    return found
-
-
-def share_head(cx: Executor, topic: str, key: str) -> int | None:
-    """Share-lock the head until the transaction ends, and return it. None: the lane was purged."""
-    row = cx.one(SHARE_HEAD, (topic, key))
-    return None if row is None else int(row[0])
+    return {(key, offset): message_id for key, offset, message_id in points(cx, IDS, places, before=[topic])}
 
 
 def _special(row: tuple[Any, ...], asked: float) -> Fetched:

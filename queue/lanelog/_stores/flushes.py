@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._database import NOW_MS, SERVER_MARK
-from lanelog._stores._points import chunked
+from lanelog._stores._points import write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,10 +61,8 @@ _CHANGED = 2
 def flush(cx: Executor, at: GroupTopic, rows: Sequence[OffsetsWrite]) -> None:
     """Write rows in primary-key order."""
     group, topic = at.columns
-    values = f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})"
-    for chunk in chunked(sorted(rows, key=lambda row: row.key.encode()), beside=group + topic):
-        args = [value for row in chunk for value in (group, topic, *row)]
-        cx.execute(FLUSH.format(rows=",".join([values] * len(chunk))), args)
+    values = [(group, topic, *row) for row in sorted(rows)]
+    write(cx, FLUSH, values, row=f"(%s, %s, %s, %s, %s, %s, {NOW_MS}, {NOW_MS})")
 
 
 def flush_fenced(

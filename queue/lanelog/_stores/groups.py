@@ -13,6 +13,7 @@ from lanelog._database import NOW_MS
 from lanelog._stores._counted import BEYOND_COUNTING, LONGEST_MS
 from lanelog._stores._due_soon import HORIZON_MS, RECENT_MS
 from lanelog._stores._pause import Pause
+from lanelog._stores._points import number
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -154,8 +155,7 @@ def get(cx: Executor, at: GroupTopic) -> GroupRow | None:
 
 def lock_shared(cx: Executor, at: GroupTopic) -> int | None:
     """Share-lock a registration until the transaction ends. Return the time of the registration, or None."""
-    row = cx.one(LOCK_SHARED, at.columns)
-    return None if row is None else int(row[0])
+    return number(cx.one(LOCK_SHARED, at.columns))
 
 
 def lock(cx: Executor, at: GroupTopic) -> str | None:

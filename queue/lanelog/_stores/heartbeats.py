@@ -17,7 +17,7 @@ from attrs import frozen
 
 from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog._places import GroupTopic
-from lanelog._stores._heartbeat_rows import FOUND_DEAD, VERSION_WITH_WORKLOAD, HeartbeatRow, finder
+from lanelog._stores._heartbeat_rows import FOUND_DEAD, VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog._stores._points import placeholders
 from lanelog.errors import DatabaseError
 
@@ -237,21 +237,16 @@ def members_of(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) 
     """Return the same of each of a few groups."""
     query = (MEMBERS if tables >= VERSION_WITH_INCARNATION else MEMBERS_1).format(groups=placeholders(groups))
     found: dict[str, list[HeartbeatRow]] = {group: [] for group in groups}
-    for group, owner, beat, expires, gone, free, started, identity, now, lock in cx.query(query, (*groups, topic)):
-        lock_free = None if free is None else bool(free)
-        row = HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, identity), now, finder(lock))
-        if owner:  # else it is the mark of an eviction
-            found.setdefault(group, []).append(row)
+    for group, *row, started, identity, now, lock in cx.query(query, (*groups, topic)):
+        if row[0]:  # else it is the mark of an eviction
+            found.setdefault(group, []).append(HeartbeatRow.of(row, started, identity, now, lock, None))
     return found
 
 
 def active(cx: Executor, *, tables: int) -> list[HeartbeatRow]:
     """Return the owners of all groups that have not left, of the first thousand rows. `tables`: as above."""
     found = cx.query(ACTIVE if tables >= VERSION_WITH_INCARNATION else ACTIVE_1)
-    return [
-        HeartbeatRow(owner, at, end, gone, None if free is None else bool(free), Incarnation(started, identity), now)
-        for owner, at, end, gone, free, started, identity, now in found
-    ]
+    return [HeartbeatRow.of(row, started, identity, now, "", None) for *row, started, identity, now in found]
 
 
 def wake_places(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
 from lanelog._stores._counted import signed
-from lanelog._stores._points import chunked, exactly
+from lanelog._stores._points import exactly, flat, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,15 +111,13 @@ class HistoryWrite(NamedTuple):
 def upsert(cx: Executor, at: GroupTopic, owner: str, rows: Sequence[HistoryWrite], now: float) -> None:
     """Write rows in primary-key order. `now`: the monotonic clock, to which `first` and `finished` are compared."""
     group, topic = at.columns
-    ordered = sorted(rows, key=lambda row: (row.key.encode(), row.offset))
-    for chunk in chunked(ordered, ROWS, beside=group + topic + owner):
-        args: list[object] = []
-        for row in chunk:
-            first_ms = 0 if row.first is None else max(0, int((now - row.first) * 1000))
-            args += (group, topic, row.key, row.offset, row.id, row.outcome.value, row.attempts)
-            args += (row.published_at_ms, row.first is not None, first_ms)
-            args += (max(0, int((now - row.finished) * 1000)), owner, row.error)
-        cx.execute(UPSERT.format(rows=",".join([_ROW] * len(chunk))), args)
+    values = []
+    for row in sorted(rows, key=lambda row: (row.key, row.offset)):
+        first_ms = 0 if row.first is None else max(0, int((now - row.first) * 1000))
+        args = (group, topic, row.key, row.offset, row.id, row.outcome.value, row.attempts, row.published_at_ms)
+        ended_ms = max(0, int((now - row.finished) * 1000))
+        values.append((*args, row.first is not None, first_ms, ended_ms, owner, row.error))
+    write(cx, UPSERT, values, row=_ROW, size=ROWS)
 
 
 def skipped(
@@ -149,9 +147,8 @@ def purge(cx: Executor, at: GroupTopic, retention_ms: int) -> tuple[int, float |
     left = ages[0] if ages else None
     if not old:
         return 0, left
-    old.sort(key=lambda point: (point[0].encode(), point[1]))
-    args = [value for point in old for value in point]
-    return cx.execute(DELETE.format(exact=exactly(old)), (*args, *at.columns, retention_ms)), left
+    old.sort()
+    return cx.execute(DELETE.format(exact=exactly(old)), (*flat(old), *at.columns, retention_ms)), left
 
 
 def kept(cx: Executor) -> list[GroupTopic]:

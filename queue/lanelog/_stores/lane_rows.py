@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._stores._counted import BEYOND_COUNTING
-from lanelog._stores._points import BEYOND, chunked, placeholders
+from lanelog._stores._points import BEYOND, number, placeholders, points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,14 +65,6 @@ SELECT d.partition_key FROM queue_delivery_state d FORCE INDEX (PRIMARY)
 JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = d.topic AND p.partition_key = d.partition_key
 WHERE d.consumer_group IN ({groups}) AND d.topic = %s AND d.through_offset > p.head_offset LIMIT %s
 """
-
-# The floor of one lane, against collection, seek, and the purge of the lane (PRIMARY).
-LOCK_FLOOR = """SELECT offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key = %s FOR UPDATE"""
-
-# The head of one lane, against publishers (PRIMARY).
-LOCK_HEAD = """SELECT head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key = %s FOR UPDATE"""
 
 # Floor and watermarks of one lane (PRIMARY by exact group).
 PLACES = """SELECT consumer_group, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
@@ -155,26 +147,15 @@ def ends(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, 
 
     A head is wrong if messages lie above it, or if it is beyond counting.
     """
-    found: dict[str, tuple[int, bool]] = {}
-    for chunk in chunked(keys):
-        for key, head, behind in cx.query(ENDS.format(keys=placeholders(chunk)), (topic, *chunk)):
-            found[key] = (int(head), bool(behind) or head >= BEYOND_COUNTING)
-    return found
-
-
-def lock_floor(cx: Executor, topic: str, key: str) -> int | None:
-    """Lock the floor of a lane and return it, None if there is none."""
-    return _number(cx.one(LOCK_FLOOR, (topic, key)))
-
-
-def lock_head(cx: Executor, topic: str, key: str) -> int | None:
-    """Lock the head of a lane and return it, None if there is none."""
-    return _number(cx.one(LOCK_HEAD, (topic, key)))
+    return {
+        key: (int(head), bool(behind) or head >= BEYOND_COUNTING)
+        for key, head, behind in points(cx, ENDS, keys, before=[topic])
+    }
 
 
 def first(cx: Executor, topic: str, key: str) -> int | None:
     """Return the offset of the first message of a lane, None if there is none."""
-    return _number(cx.one(FIRST, (topic, key)))
+    return number(cx.one(FIRST, (topic, key)))
 
 
 def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
@@ -186,10 +167,10 @@ def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
     for group, offset, through in cx.query(ROWS.format(groups=marks), (*named, topic, key)):
         rows.setdefault(group, []).append((int(offset), int(through)))
     return LaneRows(
-        head=_number(cx.one(HEAD, (topic, key))),
+        head=number(cx.one(HEAD, (topic, key))),
         floor=places.pop("", None),
         first=first(cx, topic, key),
-        last=_number(cx.one(LAST, (topic, key))),
+        last=number(cx.one(LAST, (topic, key))),
         watermarks=places,
         rows=rows,
     )
@@ -199,7 +180,3 @@ def lock_leases(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> No
     """Wait for the settlements in flight, and keep out all others."""
     named = sorted(groups, key=str.encode)
     cx.query(LOCK_LEASES.format(groups=placeholders(named)), (*named, topic, key))
-
-
-def _number(row: tuple[int, ...] | None) -> int | None:
-    return None if row is None else int(row[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._stores._points import MAX_POINTS, chunked, exactly, placeholders
+from lanelog._stores._points import MAX_POINTS, all_locked, number, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,12 +51,8 @@ WHERE consumer_group = %s AND topic = %s"""
 
 def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int | None:
     """Lock every group's lease row of a lane, and return the highest epoch. None: another transaction holds one."""
-    names = placeholders(groups)
-    rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
-    counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
-    if counted is None or counted[0] != len(rows):
-        return None
-    return max((int(epoch) for _, epoch in rows), default=0)
+    rows = all_locked(cx, LOCK_LANE, COUNT_LANE, groups, topic, key)
+    return None if rows is None else max((int(epoch) for _, epoch in rows), default=0)
 
 
 def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
@@ -67,8 +63,7 @@ def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
 
 def max_epoch(cx: Executor, at: GroupTopic) -> int:
     """Return the highest epoch in a group's rows for a topic, 0 without rows."""
-    row = cx.one(MAX_EPOCH, at.columns)
-    return 0 if row is None else int(row[0])
+    return number(cx.one(MAX_EPOCH, at.columns)) or 0
 
 
 def delete_group(cx: Executor, at: GroupTopic) -> None:
@@ -83,6 +78,4 @@ def keys_of_group(cx: Executor, at: GroupTopic, after: str = "") -> list[str]:
 
 def delete(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> None:
     """Remove a group's lease rows of these lanes."""
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        args = [value for key in chunk for value in (key, 0)]
-        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))
+    write(cx, DELETE, [(key, 0) for key in sorted(keys)], after=at.columns)

@@ -6,14 +6,13 @@ Owns the SQL of its table. Never judges whether an owner is alive.
 from __future__ import annotations
 
 from hashlib import sha256
-from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS, SERVER_MARK
+from lanelog._database import NOW_MS, SERVER_MARK, Lock
 from lanelog._stores._counted import BEYOND_COUNTING, NEXT_EPOCH
-from lanelog._stores._points import chunked, pairs, placeholders
+from lanelog._stores._points import chunked, flat, pairs, placeholders, points, united, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,12 +95,6 @@ WHERE consumer_group IN ({groups}) AND topic = %s GROUP BY consumer_group, lease
 COUNT_OF_OWNER = """SELECT %s, COUNT(*) FROM queue_partition_leases FORCE INDEX (by_owner)
 WHERE consumer_group = %s AND topic = %s AND leased_by = %s"""
 
-# Lock some candidates, without those that another transaction has locked (PRIMARY).
-LOCK_CANDIDATES = """
-SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
-"""
-
 # Take locked candidates over (PRIMARY).
 TAKE = f"""
 UPDATE queue_partition_leases FORCE INDEX (PRIMARY)
@@ -118,10 +111,7 @@ VALUES {rows} ON DUPLICATE KEY UPDATE leased_at = leased_at
 
 # The owner of one lane (PRIMARY).
 HELD = """SELECT leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key = %s"""
-
-# The same, locked for a change (PRIMARY).
-LOCK_ONE = f"{HELD} FOR UPDATE"
+WHERE consumer_group = %s AND topic = %s AND partition_key = %s{lock}"""
 
 # Take one lane from any owner, or insert its lease row as CREATE does (PRIMARY; an existing row is locked).
 CLAIM = f"""
@@ -146,9 +136,9 @@ VALUES {{rows}}
 ON DUPLICATE KEY UPDATE leased_by = '', lease_epoch = {NEXT_EPOCH}, leased_at = VALUES(leased_at)
 """
 
-# The owners of these lanes, locked for a change (PRIMARY).
-LOCK_OWNERS = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
-WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
+# The owners of these lanes, in key order (PRIMARY).
+OWNERS = """SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases FORCE INDEX (PRIMARY)
+WHERE consumer_group = %s AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key{lock}"""
 
 ALL_KEYS = ("LIKE", "%")
 
@@ -208,34 +198,30 @@ class Fence:
 
 def fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
     """Share-lock the leases of these lanes that are still the owner's. An absent key is not the owner's."""
-    found: list[tuple[str, int, int]] = []
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        found += cx.query(FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk, owner))
+    found = points(cx, FENCE, sorted(keys), before=at.columns, after=[owner])
     server = next((mark for _, _, mark in reversed(found)), None)
     return Fence({key: epoch for key, epoch, _ in found}, server)
 
 
 def try_fence(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> Fence:
     """As `fence`, without waiting. An absent key is locked by another transaction. None: not the owner's."""
-    found: list[tuple[str, int, int, str]] = []
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        found += cx.query(TRY_FENCE.format(keys=placeholders(chunk)), (*at.columns, *chunk))
+    found = points(cx, TRY_FENCE, sorted(keys), before=at.columns)
     server = next((mark for _, _, mark, _ in reversed(found)), None)
     return Fence({key: epoch if holder == owner else None for key, epoch, _, holder in found}, server)
 
 
 def owned(cx: Executor, at: GroupTopic, owner: str) -> list[OwnedLane]:
     """Return all lanes of an owner."""
-    return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in cx.query(OWNED, (*at.columns, owner))]
+    return _owned(cx.query(OWNED, (*at.columns, owner)))
 
 
 def owned_among(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str]) -> list[OwnedLane]:
     """Return those of these lanes that are the owner's."""
-    found: list[OwnedLane] = []
-    for chunk in chunked(keys):
-        rows = cx.query(OWNED_AMONG.format(keys=placeholders(chunk)), (*at.columns, owner, *chunk))
-        found += [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in rows]
-    return found
+    return _owned(points(cx, OWNED_AMONG, keys, before=(*at.columns, owner)))
+
+
+def _owned(rows: Iterable[tuple[Any, ...]]) -> list[OwnedLane]:
+    return [OwnedLane(key, epoch, bool(paused)) for key, epoch, paused in rows]
 
 
 def digest(cx: Executor, at: GroupTopic, owner: str) -> LeasesDigest:
@@ -286,10 +272,8 @@ def counts_of_owners(cx: Executor, owners: Sequence[tuple[GroupTopic, str]]) -> 
     """Return how many lanes each of some owners has, in their order."""
     found = [0] * len(owners)
     rows = [(str(place), *at.columns, owner) for place, (at, owner) in enumerate(owners)]
-    for chunk in chunked(rows, OWNERS_TOGETHER):
-        query = " UNION ALL ".join([COUNT_OF_OWNER] * len(chunk))
-        for place, count in cx.query(query, tuple(chain.from_iterable(chunk))):
-            found[int(place)] = int(count)
+    for place, count in united(cx, COUNT_OF_OWNER, rows, OWNERS_TOGETHER):
+        found[int(place)] = int(count)
     return found
 
 
@@ -297,8 +281,8 @@ def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders:
     """In a transaction: take those of `keys` that belong to one of `holders` and are not locked."""
     allowed = set(holders)
     taken, absurd = 0, {}
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        rows = cx.query(LOCK_CANDIDATES.format(keys=placeholders(chunk)), (*at.columns, *chunk))
+    for chunk in chunked(sorted(keys)):
+        rows = points(cx, OWNERS, chunk, before=at.columns, lock=Lock.FREE)
         mine = {key: epoch for key, holder, epoch in rows if holder in allowed}
         if mine:
             sql = TAKE.format(keys=placeholders(list(mine)), owners=placeholders(list(allowed)))
@@ -309,38 +293,27 @@ def take(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], holders:
 
 def create(cx: Executor, at: GroupTopic, owner: str, keys: Sequence[str], epoch: int) -> None:
     """Insert lease rows for lanes that have none. A row that appeared meanwhile keeps its owner."""
-    values = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-    for chunk in chunked(sorted(keys, key=str.encode), beside=at.group + at.topic + owner):
-        args = [value for key in chunk for value in (*at.columns, key, owner, epoch)]
-        cx.execute(CREATE.format(rows=",".join([values] * len(chunk))), args)
+    rows = [(*at.columns, key, owner, epoch) for key in sorted(keys)]
+    write(cx, CREATE, rows, row=f"(%s, %s, %s, %s, %s, {NOW_MS})")
 
 
 def release(cx: Executor, at: GroupTopic, owner: str, lanes: Iterable[tuple[str, int]]) -> None:
     """Give those lanes (key, epoch) back that are still the owner's."""
-    for chunk in chunked(sorted(lanes, key=lambda lane: lane[0].encode())):
+    for chunk in chunked(sorted(lanes)):
         keys = [key for key, _ in chunk]
         sql = RELEASE.format(keys=placeholders(keys), lanes=pairs(chunk))
-        cx.execute(sql, (*at.columns, *keys, owner, *(value for lane in chunk for value in lane)))
+        cx.execute(sql, (*at.columns, *keys, owner, *flat(chunk)))
 
 
 def lock_owners(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> dict[str, Held]:
     """Lock the leases of these lanes, and return them by key. A missing one has no row."""
-    found: dict[str, Held] = {}
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        sql = LOCK_OWNERS.format(keys=placeholders(chunk))
-        found.update({key: Held(owner, epoch) for key, owner, epoch in cx.query(sql, (*at.columns, *chunk))})
-    return found
+    found = points(cx, OWNERS, sorted(keys), before=at.columns, lock=Lock.UPDATE)
+    return {key: Held(owner, epoch) for key, owner, epoch in found}
 
 
-def held(cx: Executor, lane: LaneId) -> Held | None:
-    """Return the lease of one lane, without a lock. None: there is no row."""
-    row = cx.one(HELD, lane.columns)
-    return None if row is None else Held(*row)
-
-
-def lock_one(cx: Executor, lane: LaneId) -> Held | None:
-    """Lock the lease of one lane, and return it. None: there is no row."""
-    row = cx.one(LOCK_ONE, lane.columns)
+def held(cx: Executor, lane: LaneId, lock: Lock = Lock.NONE) -> Held | None:
+    """Return the lease of one lane. None: there is no row."""
+    row = cx.one(HELD.format(lock=lock), lane.columns)
     return None if row is None else Held(*row)
 
 
@@ -351,7 +324,5 @@ def claim(cx: Executor, lane: LaneId, owner: str, epoch: int) -> None:
 
 def take_away(cx: Executor, lanes: Iterable[LaneId], epoch: int) -> None:
     """Take lanes from their owners and leave them without one. `epoch`: for new rows."""
-    row = f"(%s, %s, %s, '', %s, {NOW_MS})"
-    for chunk in chunked(sorted(lanes, key=lambda lane: (lane.group.encode(), lane.key.encode()))):
-        args = [value for lane in chunk for value in (*lane.columns, epoch)]
-        cx.execute(TAKE_AWAY.format(rows=",".join([row] * len(chunk))), args)
+    rows = sorted((*lane.columns, epoch) for lane in lanes)
+    write(cx, TAKE_AWAY, rows, row=f"(%s, %s, %s, '', %s, {NOW_MS})")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lanelog._database import NOW_MS, Incarnation
+from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
-from lanelog._stores._heartbeat_rows import VERSION_WITH_WORKLOAD, HeartbeatRow, finder
+from lanelog._stores._heartbeat_rows import VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog._stores._points import placeholders
 
 if TYPE_CHECKING:
@@ -95,9 +95,8 @@ def next_of_all(
 
 
 def _row(columns: Sequence[Any]) -> HeartbeatRow:
-    owner, beat, expires, gone, free, started, now, lock, workload = columns
-    lock_free = None if free is None else bool(free)
-    return HeartbeatRow(owner, beat, expires, gone, lock_free, Incarnation(started, ""), now, finder(lock), workload)
+    *row, started, now, lock, workload = columns
+    return HeartbeatRow.of(row, started, "", now, lock, workload)
 
 
 def workloads(cx: Executor, topic: str, groups: Sequence[str]) -> list[tuple[str, str, str]]:

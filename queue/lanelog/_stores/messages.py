@@ -1,7 +1,7 @@
 """The publishing side of `queue_messages`: insert messages, and find the offsets of ids that are stored already.
 
-Never updates or deletes a message. An insert needs the heads of its lanes locked. `fetches` and `moves` are the other
-sides of the table.
+Never updates or deletes a message. An insert needs the heads of its lanes locked. `fetches`, `leaving`, `expiry` and
+`dead_letters` are the other sides of the table.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lanelog._database import NOW_MS, Statement
-from lanelog._stores._points import MAX_POINTS, chunked, exactly, fitting, pairs
+from lanelog._database import NOW_MS, Lock, Statement
+from lanelog._stores._points import MAX_POINTS, chunked, exactly, fitting, flat, pairs, points
 
 if TYPE_CHECKING:
     from lanelog._database import Executor
@@ -40,21 +40,19 @@ SELECT due.topic, due.partition_key, exact.o, due.id, due.payload, due.payload_b
 FROM ({{placed}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
 ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.i"""
 
-# Offsets of the messages in the log that have these ids (by_id).
+# Offsets of the messages in the log that have these ids (by_id). A caller's snapshot may be older than the messages: a
+# lock sees those, too.
 FIND_IN_LOG = """SELECT partition_key, id, `offset` FROM queue_messages FORCE INDEX (by_id)
-WHERE topic = %s AND (partition_key, id) IN ({points})"""
+WHERE topic = %s AND (partition_key, id) IN ({points}){lock}"""
 
 # The same, and 0 for scheduled messages (by_id; PRIMARY of queue_scheduled). One statement is one snapshot: it does not
 # miss a message that is being moved into the log.
 FIND_IDS = (
-    FIND_IN_LOG
+    FIND_IN_LOG.removesuffix("{lock}")
     + """ UNION ALL SELECT waiting.partition_key, waiting.id, 0
 FROM ({exact}) AS exact STRAIGHT_JOIN queue_scheduled AS waiting FORCE INDEX (PRIMARY)
 ON waiting.topic = %s AND waiting.partition_key = exact.k AND waiting.id = exact.o"""
 )
-
-# The same in the log, for a caller's transaction, whose snapshot may be older than the messages (by_id).
-FIND_IDS_SHARED = FIND_IN_LOG + " LOCK IN SHARE MODE"
 
 # Texts that stand for themselves between quotes: in every character set and mode of a session, and in a statement that
 # a driver formats. Not the names of tables, which `named` would change.
@@ -146,16 +144,15 @@ def append_scheduled(cx: Executor, topic: str, places: Sequence[tuple[str, str, 
     copied = 0
     for chunk in chunked(places):
         placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
-        args = [value for place in chunk for value in place]
-        copied += cx.execute(APPEND_SCHEDULED.format(placed=placed), (*args, topic))
+        copied += cx.execute(APPEND_SCHEDULED.format(placed=placed), (*flat(chunk), topic))
     return copied
 
 
-def find_ids(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+def find_ids(cx: Executor, topic: str, places: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
     """Return offsets by (key, id) of the messages that are stored. 0: scheduled."""
     found: dict[tuple[str, str], int] = {}
-    for chunk in chunked(sorted(set(points))):
-        args = [value for point in chunk for value in point]
+    for chunk in chunked(sorted(set(places))):
+        args = flat(chunk)
         statement = FIND_IDS.format(points=pairs(chunk), exact=exactly(chunk))
         for key, message_id, offset in cx.query(statement, (topic, *args, *args, topic)):
             # An id that one caller's transaction used twice may be in both: the log counts.
@@ -164,16 +161,11 @@ def find_ids(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> dic
 
 
 def find_in_log(
-    cx: Executor, topic: str, points: Iterable[tuple[str, str]], *, shared: bool = False
+    cx: Executor, topic: str, places: Iterable[tuple[str, str]], lock: Lock = Lock.NONE
 ) -> dict[tuple[str, str], int]:
-    """Return offsets by (key, id) of messages in the log. `shared` locks them, and sees what an old snapshot hides."""
-    statement = FIND_IDS_SHARED if shared else FIND_IN_LOG
-    found: dict[tuple[str, str], int] = {}
-    for chunk in chunked(sorted(set(points))):
-        args = [value for point in chunk for value in point]
-        for key, message_id, offset in cx.query(statement.format(points=pairs(chunk)), (topic, *args)):
-            found[key, message_id] = int(offset)
-    return found
+    """Return offsets by (key, id) of messages in the log. A lock sees what an old snapshot hides."""
+    found = points(cx, FIND_IN_LOG, sorted(set(places)), before=[topic], lock=lock)
+    return {(key, message_id): int(offset) for key, message_id, offset in found}
 
 
 def _row(begin: str, row: NewMessage, args: list[str], times: str) -> str:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._database import NOW_MS
-from lanelog._places import GroupTopic
+from lanelog._database import NOW_MS, Lock
 from lanelog._stores._counted import signed
 from lanelog._stores._offset_rows import FloorRow, LanePlace, OffsetsRow
 from lanelog._stores._pause import RUNS, Pause
-from lanelog._stores._points import chunked, exactly, placeholders
+from lanelog._stores._points import all_locked, chunked, flat, number, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
-    from lanelog._places import LaneId
+    from lanelog._places import GroupTopic, LaneId
 
 # Watermarks, marks and floors of some lanes for one group and the floor group '' (PRIMARY).
 LOAD = f"""
@@ -41,19 +40,9 @@ SELECT offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s LOCK IN SHARE MODE
 """
 
-# Floors of some lanes, locked, without those that another transaction has locked (PRIMARY).
-TRY_LOCK_FLOORS = """
-SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) FOR UPDATE SKIP LOCKED
-"""
-
-# Floors of some lanes, share-locked against collection and the purge of the lane (PRIMARY).
-SHARE_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key LOCK IN SHARE MODE"""
-
-# The same, locked for a change (PRIMARY).
-LOCK_FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
+# Floors of some lanes, in key order (PRIMARY).
+FLOORS = """SELECT partition_key, offset_acked, marked_through FROM queue_offsets FORCE INDEX (PRIMARY)
+WHERE consumer_group = '' AND topic = %s AND partition_key IN ({keys}) ORDER BY partition_key{lock}"""
 
 # Watermarks of some groups in some lanes (PRIMARY, one lookup a point).
 WATERMARKS = """
@@ -162,7 +151,7 @@ WHERE consumer_group = %s AND topic = %s"""
 
 # The floors of new lanes: all offsets up to theirs are released and gone (PRIMARY).
 CREATE_FLOORS = """INSERT IGNORE INTO queue_offsets
-(consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES """
+(consumer_group, topic, partition_key, offset_acked, marked_through, updated_at) VALUES {rows}"""
 FLOOR = f"('',%s,%s,%s,%s,{NOW_MS})"
 
 # A seek: set watermarks, up or down, and remove the run marks (PRIMARY).
@@ -195,16 +184,9 @@ ON DUPLICATE KEY UPDATE offset_acked = GREATEST(offset_acked, VALUES(offset_acke
 def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[tuple[str, str], OffsetsRow]:
     """Return the rows of the group and of the floor group '', by (group, key)."""
     found = {}
-    for chunk in chunked(keys):
-        for row in cx.query(LOAD.format(keys=placeholders(chunk)), (*at.columns, *chunk)):
-            owner, key, acked, through, epoch, age_ms, paused_at = row
-            found[(owner, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
+    for group, key, acked, through, epoch, age_ms, paused_at in points(cx, LOAD, keys, before=at.columns):
+        found[(group, key)] = OffsetsRow(acked, through, epoch, max(0, age_ms) / 1000, bool(paused_at))
     return found
-
-
-def load_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, OffsetsRow]:
-    """Return the rows of the floor group '', by key, without a lock."""
-    return {key: row for (_, key), row in load(cx, GroupTopic.reserved(topic), keys).items()}
 
 
 def move_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
@@ -218,10 +200,8 @@ def raise_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]
 
 
 def _write(cx: Executor, sql: str, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
-    row = f"(%s, %s, %s, %s, %s, {NOW_MS})"
-    for chunk in chunked(sorted(watermarks, key=str.encode), beside=at.group + at.topic):
-        args = [value for key in chunk for value in (*at.columns, key, watermarks[key], watermarks[key])]
-        cx.execute(sql.format(rows=",".join([row] * len(chunk))), args)
+    rows = [(*at.columns, key, acked, acked) for key, acked in sorted(watermarks.items())]
+    write(cx, sql, rows, row=f"(%s, %s, %s, %s, %s, {NOW_MS})")
 
 
 def rewind(cx: Executor, lane: LaneId, offset: int) -> None:
@@ -231,63 +211,37 @@ def rewind(cx: Executor, lane: LaneId, offset: int) -> None:
 
 def unmark(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> None:
     """Remove the run marks of these lanes."""
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        cx.execute(UNMARK.format(keys=placeholders(chunk)), (*at.columns, *chunk))
+    write(cx, UNMARK, sorted(keys), before=at.columns)
 
 
 def try_lock(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> set[str]:
     """Lock the rows that no other transaction has locked, and return their keys."""
-    found: set[str] = set()
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        rows = cx.query(TRY_LOCK.format(keys=placeholders(chunk)), (*at.columns, *chunk))
-        found.update(key for (key,) in rows)
-    return found
+    return {key for (key,) in points(cx, TRY_LOCK, sorted(keys), before=at.columns)}
 
 
 def acked_locked(cx: Executor, lane: LaneId) -> int:
     """Return the watermark, after the commits in flight. 0: there is no row."""
-    row = cx.one(ACKED_LOCKED, lane.columns)
-    return 0 if row is None else int(row[0])
+    return number(cx.one(ACKED_LOCKED, lane.columns)) or 0
 
 
 def create_floors(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
     """Insert the floors that are absent."""
-    for chunk in chunked(sorted(keys), beside=topic):
-        args = [value for key in chunk for value in (topic, key, begin, begin)]
-        cx.execute(CREATE_FLOORS + ",".join([FLOOR] * len(chunk)), args)
+    write(cx, CREATE_FLOORS, [(topic, key, begin, begin) for key in sorted(keys)], row=FLOOR)
 
 
-def try_lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Lock the floors that no other transaction has locked."""
-    return _floors(cx, TRY_LOCK_FLOORS, topic, keys)
+def floors(cx: Executor, topic: str, keys: Iterable[str], lock: Lock = Lock.NONE) -> dict[str, FloorRow]:
+    """Return the floors of these lanes. A missing one has been purged.
 
-
-def lock_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Lock the floors of these lanes. A missing one has been purged."""
-    return _floors(cx, LOCK_FLOORS, topic, keys)
-
-
-def share_floors(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    """Share-lock the floors of these lanes. A missing one has been purged."""
-    return _floors(cx, SHARE_FLOORS, topic, keys)
-
-
-def _floors(cx: Executor, sql: str, topic: str, keys: Sequence[str]) -> dict[str, FloorRow]:
-    found: dict[str, FloorRow] = {}
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        for key, floor, deleted in cx.query(sql.format(keys=placeholders(chunk)), (topic, *chunk)):
-            found[key] = FloorRow(floor, deleted)
-    return found
+    A lock, also a shared one, keeps collection and the purge of the lane away.
+    """
+    found = points(cx, FLOORS, sorted(keys), before=[topic], lock=lock)
+    return {key: FloorRow(floor, deleted) for key, floor, deleted in found}
 
 
 def watermarks(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, str], int]:
     """Return watermarks by (group, key). A missing entry: the group has no row for the lane."""
-    found: dict[tuple[str, str], int] = {}
-    for chunk in chunked(keys):
-        sql = WATERMARKS.format(groups=placeholders(groups), keys=placeholders(chunk))
-        for group, key, acked in cx.query(sql, (*groups, topic, *chunk)):
-            found[(group, key)] = acked
-    return found
+    sql = WATERMARKS.replace("{groups}", placeholders(groups))
+    return {(group, key): acked for group, key, acked in points(cx, sql, keys, before=(*groups, topic))}
 
 
 def raise_floors(cx: Executor, topic: str, floors: Mapping[str, int]) -> None:
@@ -307,12 +261,8 @@ def idle_floors(cx: Executor, topic: str, after: str, idle: float, limit: int) -
 
 def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, LanePlace] | None:
     """Lock every group's row of a lane, and return them by group. None: another transaction holds one."""
-    names = placeholders(groups)
-    rows = cx.query(LOCK_LANE.format(groups=names), (*groups, topic, key))
-    counted = cx.one(COUNT_LANE.format(groups=names), (*groups, topic, key))
-    if counted is None or counted[0] != len(rows):
-        return None
-    return {group: LanePlace(acked, bool(paused)) for group, acked, paused in rows}
+    rows = all_locked(cx, LOCK_LANE, COUNT_LANE, groups, topic, key)
+    return None if rows is None else {group: LanePlace(acked, bool(paused)) for group, acked, paused in rows}
 
 
 def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:
@@ -364,10 +314,10 @@ def delete_group(cx: Executor, at: GroupTopic) -> None:
 
 
 def _raise(cx: Executor, sql: str, topic: str, offsets: Mapping[str, int]) -> None:
-    for chunk in chunked(sorted(offsets.items(), key=lambda item: item[0].encode()), 200):
+    for chunk in chunked(sorted(offsets.items()), 200):
         keys = [key for key, _ in chunk]
         filled = sql.format(cases="WHEN %s THEN %s " * len(chunk), keys=placeholders(keys))
-        cx.execute(filled, (*(value for item in chunk for value in item), topic, *keys))
+        cx.execute(filled, (*flat(chunk), topic, *keys))
 
 
 def some_of_group(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
@@ -377,9 +327,7 @@ def some_of_group(cx: Executor, at: GroupTopic, limit: int) -> list[str]:
 
 def delete(cx: Executor, at: GroupTopic, keys: Iterable[str]) -> None:
     """Remove a group's rows of these lanes."""
-    for chunk in chunked(sorted(keys, key=str.encode)):
-        args = [value for key in chunk for value in (key, 0)]
-        cx.execute(DELETE.format(exact=exactly(chunk)), (*args, *at.columns))
+    write(cx, DELETE, [(key, 0) for key in sorted(keys)], after=at.columns)
 
 
 def groups_seen(cx: Executor, topic: str) -> list[str]:

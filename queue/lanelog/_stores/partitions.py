@@ -13,9 +13,9 @@ from zlib import crc32
 from attrs import frozen
 
 from lanelog import _open_lanes
-from lanelog._database import NOW_MS, Statement
+from lanelog._database import NOW_MS, Lock, Statement
 from lanelog._stores._counted import BEYOND_COUNTING, counted
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import chunked, number, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,16 +23,12 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._places import GroupTopic
 
-# Those of some lanes that exist, without a lock (PRIMARY).
-EXISTING = """SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key IN ({keys})"""
+# Heads of some lanes in key order, one exact row each (PRIMARY).
+HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
+WHERE topic = %s AND partition_key IN ({keys}) ORDER BY partition_key{lock}"""
 
-# Lock heads in key order, one exact row each (PRIMARY).
-LOCK_HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key IN ({keys}) ORDER BY partition_key FOR UPDATE"""
-
-# The same, without those that another transaction has locked (PRIMARY).
-TRY_LOCK_HEADS = LOCK_HEADS + " SKIP LOCKED"
+# The head of one lane (PRIMARY).
+HEAD = "SELECT head_offset FROM queue_partitions WHERE topic = %s AND partition_key = %s{lock}"
 
 # Give out the same number of offsets in each of some lanes, whose heads are locked (PRIMARY).
 ADVANCE = """UPDATE queue_partitions FORCE INDEX (PRIMARY) SET head_offset = head_offset + %s
@@ -72,8 +68,8 @@ OPEN_LANES = "SELECT open_lanes FROM queue_partitions WHERE topic = %s AND parti
 SET_OPEN_LANES = "UPDATE queue_partitions SET open_lanes = %s WHERE topic = %s AND partition_key = ''"
 
 # The heads of new lanes, which begin where the purged lanes of the topic ended (PRIMARY).
-CREATE_HEADS = "INSERT IGNORE INTO queue_partitions (topic, partition_key, head_offset, created_at) VALUES "
-HEAD = f"(%s,%s,%s,{NOW_MS})"
+CREATE_HEADS = "INSERT IGNORE INTO queue_partitions (topic, partition_key, head_offset, created_at) VALUES {rows}"
+NEW_HEAD = f"(%s,%s,%s,{NOW_MS})"
 
 # Lanes of an owner whose head is above the watermark (leases by_owner; heads and offsets PRIMARY).
 LOOK = """
@@ -108,10 +104,6 @@ SELECT partition_key FROM queue_partitions FORCE INDEX (new_lanes)
 WHERE topic = %s AND created_at >= {NOW_MS} - %s AND partition_key <> ''
 """
 
-# Heads of some lanes (PRIMARY).
-HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key IN ({keys})"""
-
 # One page of the keys and heads of a topic, in key order (PRIMARY).
 PAGE = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
@@ -123,17 +115,9 @@ ON DUPLICATE KEY UPDATE topic = topic"""
 # Whether a topic is older than so many milliseconds (PRIMARY).
 OLDER = f"""SELECT created_at < {NOW_MS} - %s FROM queue_partitions WHERE topic = %s AND partition_key = ''"""
 
-# The topic row, share-locked: the topic's groups stay as they are, and no lane is purged (PRIMARY).
-SHARE_TOPIC = f"""SELECT max_epoch, holds_dead_letters, {NOW_MS} FROM queue_partitions
-WHERE topic = %s AND partition_key = '' LOCK IN SHARE MODE"""
-
-# The topic row, locked for a change (PRIMARY).
-LOCK_TOPIC = f"""SELECT max_epoch, holds_dead_letters, {NOW_MS} FROM queue_partitions
-WHERE topic = %s AND partition_key = '' FOR UPDATE"""
-
-# The same without waiting, for the purge of a lane (PRIMARY).
-TRY_LOCK_TOPIC = f"""SELECT max_epoch, holds_dead_letters, {NOW_MS} FROM queue_partitions
-WHERE topic = %s AND partition_key = '' FOR UPDATE SKIP LOCKED"""
+# The topic row. While it is locked, the topic's groups stay as they are, and no lane is purged (PRIMARY).
+TOPIC = f"""SELECT max_epoch, holds_dead_letters, {NOW_MS} FROM queue_partitions
+WHERE topic = %s AND partition_key = ''{{lock}}"""
 
 # Note the highest offset and epoch of purged lanes and deleted groups in the topic row (PRIMARY).
 RAISE_TOPIC = f"""UPDATE queue_partitions
@@ -143,10 +127,6 @@ WHERE topic = %s AND partition_key = ''"""
 
 # Mark a dead letter topic, before its first dead letter (PRIMARY).
 MARK_DEAD_LETTERS = "UPDATE queue_partitions SET holds_dead_letters = 1 WHERE topic = %s AND partition_key = ''"
-
-# Lock a head without waiting (PRIMARY).
-TRY_LOCK_HEAD = """SELECT head_offset FROM queue_partitions
-WHERE topic = %s AND partition_key = %s FOR UPDATE SKIP LOCKED"""
 
 # Advance a head that is locked (PRIMARY).
 SET_HEAD = "UPDATE queue_partitions SET head_offset = %s WHERE topic = %s AND partition_key = %s"
@@ -201,23 +181,14 @@ class TopicRow:
         return self.retired_epoch + 1
 
 
-def existing(cx: Executor, topic: str, keys: Iterable[str]) -> set[str]:
-    """Return those of the lanes that exist."""
-    found: set[str] = set()
-    for chunk in chunked(sorted(keys)):
-        found.update(key for (key,) in cx.query(EXISTING.format(keys=placeholders(chunk)), (topic, *chunk)))
-    return found
+def heads(cx: Executor, topic: str, keys: Iterable[str], lock: Lock = Lock.NONE) -> dict[str, int]:
+    """Return heads by key. A purged lane is absent. They are locked in key order."""
+    return {key: int(head) for key, head in points(cx, HEADS, sorted(keys), before=[topic], lock=lock)}
 
 
-def lock_heads(cx: Executor, topic: str, keys: Iterable[str], *, wait: bool) -> dict[str, int]:
-    """Lock the heads in key order, and return them by key. Without `wait`, heads that are locked are left out."""
-    statement = LOCK_HEADS if wait else TRY_LOCK_HEADS
-    heads: dict[str, int] = {}
-    for chunk in chunked(sorted(keys)):
-        heads.update(
-            (key, int(head)) for key, head in cx.query(statement.format(keys=placeholders(chunk)), (topic, *chunk))
-        )
-    return heads
+def head(cx: Executor, topic: str, key: str, lock: Lock) -> int | None:
+    """Return the head of one lane. None: it is missing, or locked by another transaction that `lock` does not await."""
+    return number(cx.one(HEAD.format(lock=lock), (topic, key)))
 
 
 def advance(cx: Executor, topic: str, counts: Mapping[str, int]) -> int:
@@ -266,8 +237,7 @@ def create_topic(cx: Executor, topic: str) -> None:
 
 def hold_topic(cx: Executor, topic: str) -> int | None:
     """Share-lock the topic row. Return the highest offset of a purged lane, None if there is no such row."""
-    row = cx.one(HOLD_TOPIC, (topic,))
-    return None if row is None else int(row[0])
+    return number(cx.one(HOLD_TOPIC, (topic,)))
 
 
 def open_lanes(cx: Executor, topic: str, *, tables: int) -> int:
@@ -283,9 +253,7 @@ def set_open_lanes(cx: Executor, topic: str, count: int) -> None:
 
 def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> None:
     """Insert the heads that are absent."""
-    for chunk in chunked(sorted(keys), beside=topic):
-        args = [value for key in chunk for value in (topic, key, begin)]
-        cx.execute(CREATE_HEADS + ",".join([HEAD] * len(chunk)), args)
+    write(cx, CREATE_HEADS, [(topic, key, begin) for key in sorted(keys)], row=NEW_HEAD)
 
 
 def look(cx: Executor, at: GroupTopic, owner: str) -> list[tuple[str, int]]:
@@ -328,14 +296,6 @@ def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:
     return [key for (key,) in cx.query(NEW_LANES, (topic, int(age * 1000)))]
 
 
-def heads(cx: Executor, topic: str, keys: Sequence[str]) -> dict[str, int]:
-    """Return heads by key. A purged lane is absent."""
-    found: dict[str, int] = {}
-    for chunk in chunked(keys):
-        found.update(cx.query(HEADS.format(keys=placeholders(chunk)), (topic, *chunk)))
-    return found
-
-
 def page(cx: Executor, topic: str, after: str, limit: int) -> list[tuple[str, int]]:
     """Return (key, head) of up to `limit` lanes with keys above `after`."""
     return [(key, head) for key, head in cx.query(PAGE, (topic, after, limit))]
@@ -352,19 +312,13 @@ def is_older(cx: Executor, topic: str, seconds: float) -> bool:
     return row is not None and bool(row[0])
 
 
-def share_topic(cx: Executor, topic: str) -> TopicRow | None:
-    """Share-lock the topic row and return it, or None if there is none."""
-    return _topic(cx.one(SHARE_TOPIC, (topic,)))
-
-
-def lock_topic(cx: Executor, topic: str) -> TopicRow | None:
-    """Lock the topic row and return it, or None if there is none."""
-    return _topic(cx.one(LOCK_TOPIC, (topic,)))
-
-
-def try_lock_topic(cx: Executor, topic: str) -> TopicRow | None:
-    """Lock the topic row and return it. None: it is missing, or locked by another transaction."""
-    return _topic(cx.one(TRY_LOCK_TOPIC, (topic,)))
+def topic_row(cx: Executor, topic: str, lock: Lock) -> TopicRow | None:
+    """Lock the topic row and return it. None: as for `head`."""
+    row = cx.one(TOPIC.format(lock=lock), (topic,))
+    if row is None:
+        return None
+    epoch, letters, now = row
+    return TopicRow(epoch, bool(letters)) if epoch < BEYOND_COUNTING else TopicRow(now, bool(letters), epoch)
 
 
 def raise_topic(cx: Executor, topic: str, offset: int, epoch: int) -> None:
@@ -377,12 +331,6 @@ def mark_dead_letters(cx: Executor, topic: str) -> None:
     cx.execute(MARK_DEAD_LETTERS, (topic,))
 
 
-def try_lock_head(cx: Executor, topic: str, key: str) -> int | None:
-    """Lock a head and return it. None: it is missing, or locked by another transaction."""
-    row = cx.one(TRY_LOCK_HEAD, (topic, key))
-    return None if row is None else int(row[0])
-
-
 def set_head(cx: Executor, topic: str, key: str, head: int) -> None:
     """Move a locked head."""
     cx.execute(SET_HEAD, (head, topic, key))
@@ -391,10 +339,3 @@ def set_head(cx: Executor, topic: str, key: str, head: int) -> None:
 def purge(cx: Executor, topic: str, key: str) -> None:
     """Remove a head."""
     cx.execute(PURGE, (topic, key))
-
-
-def _topic(row: tuple[int, int, int] | None) -> TopicRow | None:
-    if row is None:
-        return None
-    epoch, letters, now = row
-    return TopicRow(epoch, bool(letters)) if epoch < BEYOND_COUNTING else TopicRow(now, bool(letters), epoch)

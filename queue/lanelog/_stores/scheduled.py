@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._stores._due_soon import HORIZON_MS, RECENT_MS
-from lanelog._stores._points import chunked, exactly, fitting, pairs, placeholders
+from lanelog._stores._points import fitting, flat, number, pairs, placeholders, points, write
 from lanelog._stores._redriven import ID, METADATA
 
 if TYPE_CHECKING:
@@ -137,13 +137,9 @@ def insert(cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: i
         cx.execute(INSERT + ",".join([ROW] * len(part)), args)
 
 
-def find_shared(cx: Executor, topic: str, points: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+def find_shared(cx: Executor, topic: str, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     """Share-lock and return those (key, id) that are scheduled, also those that an old snapshot hides."""
-    found: set[tuple[str, str]] = set()
-    for chunk in chunked(sorted(set(points))):
-        marks = pairs(chunk)
-        found.update(cx.query(FIND_SHARED.format(points=marks), (topic, *(v for point in chunk for v in point))))
-    return found
+    return {(key, message_id) for key, message_id in points(cx, FIND_SHARED, sorted(set(places)), before=[topic])}
 
 
 def due(
@@ -154,31 +150,24 @@ def due(
     `everything`: also messages that have been due for more than a minute. `topics`: only these, and all of them.
     """
     lanes = [_NO_LANE, *busy]
-    args: list[object] = [value for lane in lanes for value in lane]
     marks = pairs(lanes)
     if not topics:
-        return cx.query(DUE.format(lanes=marks), (everything, *args, limit))
-    return cx.query(DUE_OF.format(lanes=marks, topics=placeholders(topics)), (*args, *topics, limit))
+        return cx.query(DUE.format(lanes=marks), (everything, *flat(lanes), limit))
+    return cx.query(DUE_OF.format(lanes=marks, topics=placeholders(topics)), (*flat(lanes), *topics, limit))
 
 
-def lock(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> list[DueRow]:
+def lock(cx: Executor, topic: str, places: Sequence[tuple[str, str]]) -> list[DueRow]:
     """Lock those (key, id) that exist, are due, and are not locked by another transaction. Unordered."""
-    found: list[DueRow] = []
-    for chunk in chunked(sorted(points)):
-        args = [value for point in chunk for value in point]
-        found += [
-            DueRow(deliver_at, created_at, seq, message_id, key, size)
-            for key, message_id, deliver_at, created_at, seq, size in cx.query(
-                LOCK.format(exact=exactly(chunk)), (*args, topic)
-            )
-        ]
-    return found
+    return [
+        DueRow(deliver_at, created_at, seq, message_id, key, size)
+        for key, message_id, deliver_at, created_at, seq, size in points(cx, LOCK, sorted(places), after=[topic])
+    ]
 
 
 def redrive(
     cx: Executor,
     dead_topic: str,
-    points: Sequence[tuple[str, int]],
+    places: Sequence[tuple[str, int]],
     *,
     target: str,
     cap: int,
@@ -190,18 +179,13 @@ def redrive(
 
     `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
-    sql = REDRIVE.format(points=pairs(points))
-    flat = [value for point in points for value in point]
-    return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat))
+    sql = REDRIVE.format(points=pairs(places))
+    return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat(places)))
 
 
-def delete(cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> int:
+def delete(cx: Executor, topic: str, places: Sequence[tuple[str, str]]) -> int:
     """Delete by exact (key, id). Return how many."""
-    deleted = 0
-    for chunk in chunked(sorted(points)):
-        args = [value for point in chunk for value in point]
-        deleted += cx.execute(DELETE.format(exact=exactly(chunk)), (*args, topic))
-    return deleted
+    return write(cx, DELETE, sorted(places), after=[topic])
 
 
 def exists(cx: Executor, topic: str, key: str, message_id: str) -> bool:
@@ -221,5 +205,4 @@ def of_topic(cx: Executor, topic: str, limit: int) -> list[tuple[str, str]]:
 
 def count(cx: Executor, topic: str) -> int:
     """Return the number of a topic's scheduled messages."""
-    row = cx.one(COUNT, (topic,))
-    return int(row[0]) if row else 0
+    return number(cx.one(COUNT, (topic,))) or 0

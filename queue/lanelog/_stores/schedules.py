@@ -226,20 +226,9 @@ def declare(cx: Executor, row: ScheduleRow, *, tables: int) -> None:
 
     `tables`: their version.
     """
-    values = (
-        row.name,
-        row.expression,
-        row.timezone,
-        row.topic,
-        row.key,
-        row.payload,
-        len(row.payload),
-        row.metadata,
-        row.ttl_ms,
-        row.catch_up,
-        row.next_fire_at,
-        row.expression_at,
-    )
+    message = (row.topic, row.key, row.payload, len(row.payload), row.metadata, row.ttl_ms)
+    times = (row.catch_up, row.next_fire_at, row.expression_at)
+    values = (row.name, row.expression, row.timezone, *message, *times)
     if tables < VERSION_WITH_WALL_CLOCK:
         cx.execute(DECLARE, values)
     else:

@@ -771,12 +771,13 @@ class Admin:
                 the call there; what has moved stays.
             dry_run: True: only show.
         """
-        from lanelog.admin.dead_letters import redrive, selection
+        from lanelog.admin.dead_letters import redrive
+        from lanelog.admin.dead_letters.selection import choice
 
         return redrive.redrive(
             self._database,
             GroupTopic(topic=topic, group=group),
-            selection.choice(ids, reason, key, since, limit, everything=all),
+            chosen=choice(ids, reason, everything=all, key=key, since=since, limit=limit),
             rate=rate,
             delay=delay,
             ttl=ttl,
@@ -819,12 +820,13 @@ class Admin:
             progress: As for `redrive`, with the dead letters that were settled.
             dry_run: True: only show.
         """
-        from lanelog.admin.dead_letters import delete, selection
+        from lanelog.admin.dead_letters import delete
+        from lanelog.admin.dead_letters.selection import choice
 
         return delete.delete_dead_letters(
             self._database,
             GroupTopic(topic=topic, group=group),
-            selection.choice(ids, reason, key, since, limit, everything=all),
+            chosen=choice(ids, reason, everything=all, key=key, since=since, limit=limit),
             progress=progress,
             actor=self._actor,
             dry_run=decided(dry_run),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, frozen
 
-from lanelog._database import Database, codes
+from lanelog._database import Database, Lock, codes
 from lanelog._log.append import unknown_outcome
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
@@ -117,9 +117,9 @@ class BatchWriter:
         began = unknown_outcome.now()
         try:
             with self._database.transaction() as transaction:
-                heads = partitions.lock_heads(transaction, topic, keys, wait=wait)
+                heads = partitions.heads(transaction, topic, keys, Lock.UPDATE if wait else Lock.FREE)
                 absent = keys - heads.keys()
-                existing = partitions.existing(transaction, topic, absent) if absent else set()
+                existing = set(partitions.heads(transaction, topic, absent)) if absent else set()
                 members = choose(heads) if heads else ()
                 if members:
                     drafts += [member.draft for member in members]

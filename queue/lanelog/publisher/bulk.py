@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, frozen
 
 from lanelog._backoff import OF_TRANSACTIONS
-from lanelog._database import Database
+from lanelog._database import Database, Lock
 from lanelog._log.append import unknown_outcome
 from lanelog._log.append.draft import Draft
 from lanelog._log.append.lanes import LaneCreator
@@ -102,11 +102,11 @@ class BulkWriter:
         began = unknown_outcome.now()
         try:
             with self._database.transaction() as transaction:
-                heads = partitions.lock_heads(transaction, topic, first, wait=True)
-                heads |= partitions.lock_heads(transaction, topic, keys - first, wait=False)
+                heads = partitions.heads(transaction, topic, first, Lock.UPDATE)
+                heads |= partitions.heads(transaction, topic, keys - first, Lock.FREE)
                 absent = keys - heads.keys()
                 if absent:
-                    existing = partitions.existing(transaction, topic, absent)
+                    existing = set(partitions.heads(transaction, topic, absent))
                     return _Result(receipts=[], busy=existing, missing=absent - existing)
                 write(transaction, topic, drafts, heads, receipts)
         except BaseException as exc:

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import define
 
-from lanelog._database import Database, OpenTransaction, codes, find_open
+from lanelog._database import Database, Lock, OpenTransaction, codes, find_open
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.placing import append, place
@@ -122,7 +122,7 @@ class CallerWriter:
         """Look for the ids in the table of the failed insert: the log, or the schedule for messages with a delay."""
         waiting = [draft.place for draft in drafts if draft.timing.scheduled]
         at_once = [draft.place for draft in drafts if not draft.timing.scheduled]
-        found = messages.find_in_log(cx, topic, at_once, shared=True) if at_once else {}
+        found = messages.find_in_log(cx, topic, at_once, Lock.SHARE) if at_once else {}
         if waiting:
             found |= dict.fromkeys(scheduled.find_shared(cx, topic, waiting), SCHEDULED)
         return found
@@ -134,17 +134,17 @@ class CallerWriter:
         """
         anywhere = [draft for draft in drafts if draft.anywhere]
         fixed = {draft.key for draft in drafts if not draft.anywhere}
-        heads = partitions.lock_heads(cx, topic, fixed, wait=True)
+        heads = partitions.heads(cx, topic, fixed, Lock.UPDATE)
         busy: set[str] = set()
         asked = {draft.key for draft in anywhere} - heads.keys()
         while asked:
-            heads |= partitions.lock_heads(cx, topic, asked, wait=False)
+            heads |= partitions.heads(cx, topic, asked, Lock.FREE)
             busy |= asked - heads.keys()
             left = [draft for draft in anywhere if draft.key not in heads]
             moved = [draft for draft in left if draft.step_aside(busy)]
             asked = {draft.key for draft in moved} - heads.keys()
         keys = {draft.key for draft in drafts}
-        heads |= partitions.lock_heads(cx, topic, keys - heads.keys(), wait=True)
+        heads |= partitions.heads(cx, topic, keys - heads.keys(), Lock.UPDATE)
         if not keys <= heads.keys():
             if len(heads) < len(keys):
                 cx.check_limit(len(keys))

@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog._database import Database, codes
+from lanelog._database import Database, Lock, codes
 from lanelog._database.fork import register_shared
 from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
@@ -77,7 +77,7 @@ class Locked:
         answer = ""
         try:
             found = self._database.holder(
-                lambda cx: partitions.lock_heads(cx, topic, keys, wait=True), seconds=until - time.monotonic()
+                lambda cx: partitions.heads(cx, topic, keys, Lock.UPDATE), seconds=until - time.monotonic()
             )
             answer = f" (now held {found})" if found is not None else ""
         finally:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from lanelog._database import Lock
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, heartbeats, lane_rows, leases, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, heartbeats, lane_rows, leases, leaving, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._stores._offset_rows import FloorRow
     from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.moves import LetterAge
+    from lanelog._stores.leaving import LetterAge
 
 STEP = 1000
 """How many offsets of one lane one pass may release."""
@@ -74,10 +75,10 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     watermark is safe: only seek lowers one, and seek holds the floor. In one statement with the lock, the snapshot
     could be older than a concurrent seek, and messages would be lost.
     """
-    topic_row = partitions.share_topic(cx, topic)
+    topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
     if topic_row is None or topic_row.holds_dead_letters:
         return Collected(dead_letters=True)
-    floors = offsets.try_lock_floors(cx, topic, keys)
+    floors = offsets.floors(cx, topic, keys, Lock.FREE)
     readers = list(groups.readers(cx, topic))
     if not readers:
         return Collected(no_readers=True)
@@ -87,7 +88,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
     if retention_ms:
         ranges = [(key, row.floor, targets[key]) for key, row in floors.items() if targets[key] > row.floor]
-        targets.update(moves.old_enough(cx, topic, ranges, retention_ms))
+        targets.update(leaving.old_enough(cx, topic, ranges, retention_ms))
     raised = {key: target for key, target in targets.items() if target > floors[key].floor}
     if raised:
         offsets.raise_floors(cx, topic, raised)
@@ -105,13 +106,13 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     The registration of a reader locks the topic row. Either it was committed before, and its group counts here, or it
     begins above the raised floors. A stale watermark is safe, as in `release`.
     """
-    topic_row = partitions.share_topic(cx, topic)
+    topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
     if topic_row is None:
         return Collected(no_readers=True)
-    floors = _below_heads(cx, topic, offsets.try_lock_floors(cx, topic, keys), {})
+    floors = _below_heads(cx, topic, offsets.floors(cx, topic, keys, Lock.FREE), {})
     settled = deliveries.load(cx, GroupTopic.reserved(topic), list(floors))
     ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
-    letters = moves.letters(cx, topic, ranges) if kept else {}
+    letters = leaving.letters(cx, topic, ranges) if kept else {}
     read = _read_by_all(cx, topic, floors) if letters else {}
     targets, aged = {}, {}
     for key, floor, most in ranges:
@@ -209,7 +210,7 @@ def deletion(topic: str, lanes: Mapping[str, Span], *, letters: bool = False) ->
     `letters`: delete also the rows of the reserved group '' that settle dead letters. They last as long as the letters.
     """
     for batch in _batches(lanes):
-        yield partial(moves.delete, topic=topic, points=batch)
+        yield partial(leaving.delete, topic=topic, places=batch)
         if letters:
             yield partial(_forget_letters, topic=topic, points=batch)
         yield partial(_note, topic=topic, through=dict(batch))  # the dict keeps the last, highest offset of each key

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from lanelog._database import codes
+from lanelog._database import Lock, codes
 from lanelog._engine.lane.values import EXPIRED
 from lanelog._facts.engine import janitor as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, history, leases, moves, offsets, partitions
+from lanelog._stores import dead_letters, deliveries, expiry, groups, history, leases, offsets, partitions
+from lanelog._stores.dead_letters import derived_id
 from lanelog._stores.history import Ended, HistoryWrite
-from lanelog._stores.moves import derived_id
 from lanelog.errors import DatabaseError
 from lanelog.notices import Notices
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from lanelog._database import Executor
     from lanelog._log.append.appender import Appender
     from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.expiry import Expired
     from lanelog._stores.groups import Unattended
-    from lanelog._stores.moves import Expired
 
 BATCH = 100
 """How many messages one transaction moves at most."""
@@ -70,7 +70,7 @@ class Undertaker:
     def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
         """Move the expired messages right behind the watermarks of these lanes, for `seconds` at most."""
         with self.autocommit() as cx:
-            ripe = moves.expired_lanes(cx, self._at(group), keys)
+            ripe = expiry.expired_lanes(cx, self._at(group), keys)
         buried, until = 0, time.monotonic() + seconds  # counted from here: after a slow search, a lane gets its turn
         for key in ripe:
             done = BATCH
@@ -87,7 +87,7 @@ class Undertaker:
             self._prepare(dead_topic, key)
         try:
             with self.transaction() as cx:
-                head = partitions.try_lock_head(cx, dead_topic, key) if dead_topic else 0
+                head = partitions.head(cx, dead_topic, key, Lock.FREE) if dead_topic else 0
                 gone = [] if head is None else self._move(cx, group, key, head)
         except DatabaseError as error:
             if error.code != codes.DUPLICATE:
@@ -125,7 +125,7 @@ class Undertaker:
     def _move(self, cx: Executor, group: Unattended, key: str, head: int) -> list[Expired]:
         at, topic = self._at(group), self.topic
         lane = at.lane(key)
-        row = partitions.share_topic(cx, topic)
+        row = partitions.topic_row(cx, topic, Lock.SHARE)
         if row is None or groups.lock_shared(cx, at) is None:
             return []
         leases.lock_owners(cx, at, [key])
@@ -138,7 +138,7 @@ class Undertaker:
         watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
         rows = deliveries.load(cx, at, [key]).get(key, [])
         marked = 0 if place is None else place.marked_through
-        gone = _unseen(moves.expired(cx, lane, watermark, BATCH), watermark, marked, rows)
+        gone = _unseen(expiry.expired(cx, lane, watermark, BATCH), watermark, marked, rows)
         if not gone:
             return []
         leases.take_away(cx, [lane], row.first_epoch)
@@ -162,13 +162,13 @@ class Undertaker:
         """Copy one message behind the locked head. 0: its letter exists already, although the watermark lags behind."""
         dead_topic = group.dead_letter_topic
         copy_id = derived_id(group.group, message.id, message.offset)
-        while (at := moves.buried(cx, dead_topic, key, copy_id)) is not None:
-            floor = offsets.load_floors(cx, dead_topic, [key]).get(key)
-            released = floor is not None and at <= floor.offset_acked
+        while (at := dead_letters.buried(cx, dead_topic, key, copy_id)) is not None:
+            floor = offsets.floors(cx, dead_topic, [key]).get(key)
+            released = floor is not None and at <= floor.floor
             if not released and not deliveries.is_letter_settled(cx, dead_topic, key, at):
                 return 0
             copy_id = derived_id(group.group, copy_id, at)
-        return moves.bury(
+        return dead_letters.bury(
             cx,
             self._at(group).lane(key),
             offset=message.offset,

@@ -25,7 +25,7 @@ from lanelog._engine.cleanup.collection import Collected
 from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
 from lanelog._facts.engine import janitor as facts
-from lanelog._stores import groups, moves, offsets, partitions
+from lanelog._stores import groups, leaving, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog.errors import DatabaseError
 
@@ -194,9 +194,9 @@ class Janitor:
 
     def _old_enough(self, topic: str, keys: list[str], state: Topic, retention_ms: int, now: float) -> list[str]:
         """The lanes whose oldest message is beyond the retention. For the others it notes when that will be."""
-        floors = offsets.load_floors(self.session, topic, keys)
-        lanes = [(key, floors[key].offset_acked) for key in keys if key in floors]
-        ages = moves.ages(self.session, topic, lanes)
+        floors = offsets.floors(self.session, topic, keys)
+        lanes = [(key, floors[key].floor) for key in keys if key in floors]
+        ages = leaving.ages(self.session, topic, lanes)
         ripe = []
         for key in keys:
             age = ages.get(key)

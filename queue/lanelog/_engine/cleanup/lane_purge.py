@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._database import Lock
 from lanelog._open_lanes import is_open, lane_keys
 from lanelog._stores import deliveries, groups, lease_removal, offsets, partitions
 
@@ -47,13 +48,13 @@ class Purge:
 
     @staticmethod
     def _purge(cx: Executor, topic: str, key: str) -> bool:
-        topic_row = partitions.try_lock_topic(cx, topic)
+        topic_row = partitions.topic_row(cx, topic, Lock.FREE)
         if topic_row is None or topic_row.holds_dead_letters:
             return False
-        floor = offsets.try_lock_floors(cx, topic, [key]).get(key)
+        floor = offsets.floors(cx, topic, [key], Lock.FREE).get(key)
         if floor is None or floor.floor != floor.deleted_through:
             return False
-        head = partitions.try_lock_head(cx, topic, key)
+        head = partitions.head(cx, topic, key, Lock.FREE)
         if head is None or head != floor.floor:
             return False
         readers = list(groups.readers(cx, topic))

@@ -357,9 +357,9 @@ class Fetcher:
     def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
         """Log an error for each missing message above the floor. At or below it, a deleted dead letter is expected."""
         topic, group = member.topic, member.group
-        floor = offsets.load_floors(self.session, topic, [lane.key]).get(lane.key)
+        floor = offsets.floors(self.session, topic, [lane.key]).get(lane.key)
         for offset in gone:
-            if floor is None or offset > floor.offset_acked:
+            if floor is None or offset > floor.floor:
                 facts.message_vanished(topic=topic, key=lane.key, group=group, offset=offset)
 
 

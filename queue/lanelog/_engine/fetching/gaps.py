@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from lanelog._database import codes
+from lanelog._database import Lock, codes
 from lanelog._facts.engine import fetcher as facts
 from lanelog._stores import fetches, leases, offsets, partitions
 from lanelog._stores._counted import BEYOND_COUNTING
@@ -74,7 +74,7 @@ class Gaps:
         self.session.execute(PATIENCE, (1,))
         try:
             with self.session.transaction() as cx:
-                head = fetches.share_head(cx, at.topic, key)
+                head = partitions.head(cx, at.topic, key, Lock.SHARE)
                 found = fetches.exact(cx, at, [(key, offset)], largest=0)
         except DatabaseError as error:
             if error.code != codes.LOCK_WAIT_TIMEOUT:

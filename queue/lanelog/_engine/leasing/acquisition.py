@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from lanelog._database import Lock
 from lanelog._engine import life
 from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
@@ -97,7 +98,7 @@ def _create(session: Session, member: Member, missing: int, kind: Kind, *, among
         return Taken()
     with session.transaction() as cx:
         # Both rows are locked shared: no purge and no delete_group can come between these reads and the insert.
-        topic_row = partitions.share_topic(cx, at.topic)
+        topic_row = partitions.topic_row(cx, at.topic, Lock.SHARE)
         registered = groups.lock_shared(cx, at)
         still_there = partitions.heads(cx, at.topic, unclaimed)
         if topic_row is None or registered != member.registered_at or not still_there:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog import _error_text
-from lanelog._database import codes
+from lanelog._database import Lock, codes
 from lanelog._engine.delivery import message_of
 from lanelog._facts.engine import settler as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._log import repair
-from lanelog._stores import deliveries, history, leases, moves, offsets, partitions
+from lanelog._stores import dead_letters, deliveries, history, leases, offsets, partitions
+from lanelog._stores.dead_letters import derived_id
 from lanelog._stores.history import Ended
-from lanelog._stores.moves import derived_id
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class DeadLetters:
         try:
             with self.session.transaction() as cx:
                 self.context.check_generation(self.session, self._generation)
-                head = partitions.try_lock_head(cx, dead_topic, key)
+                head = partitions.head(cx, dead_topic, key, Lock.FREE)
                 outcome = None if head is None else self._copy(cx, member, burial, dead_topic, head)
         except DatabaseError as error:
             # The copy's id was looked up before, so its offset is the duplicate, and a repetition would not help.
@@ -124,20 +124,20 @@ class DeadLetters:
         if held.get(term.key) != term.epoch:
             return "lost"
         deliveries.settle(cx, lane, burial.offset)
-        source = moves.source_id(cx, topic, term.key, burial.offset)
+        source = dead_letters.source_id(cx, topic, term.key, burial.offset)
         if source is None or (burial.row is not None and source != burial.row.id):
             return "vanished"
         copy_id = derived_id(group, source, burial.offset)
-        while (at := moves.buried(cx, dead_topic, term.key, copy_id)) is not None:
+        while (at := dead_letters.buried(cx, dead_topic, term.key, copy_id)) is not None:
             # The floor is read without a lock: a purge from now on may delete the letter of this failure.
-            floor = offsets.load_floors(cx, dead_topic, [term.key]).get(term.key)
-            released = floor is not None and at <= floor.offset_acked
+            floor = offsets.floors(cx, dead_topic, [term.key]).get(term.key)
+            released = floor is not None and at <= floor.floor
             if not released and not deliveries.is_letter_settled(cx, dead_topic, term.key, at):
                 self._remember(cx, member, burial)
                 return "buried"
             # That copy was redriven, deleted or purged, and a seek brought the message back: this is another failure.
             copy_id = derived_id(group, copy_id, at)
-        moves.bury(
+        dead_letters.bury(
             cx,
             lane,
             offset=burial.offset,

@@ -101,7 +101,7 @@ class LaneCreator:
 
     def _existing(self, topic: str, keys: Collection[str], deadline: float) -> set[str]:
         with self._reading.turn(deadline) as session:
-            return partitions.existing(session, topic, keys)
+            return set(partitions.heads(session, topic, keys))
 
     def _open_lanes(self, topic: str, deadline: float) -> int:
         with self._reading.turn(deadline) as session:

@@ -10,19 +10,25 @@ import time
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from lanelog import migrations
+from lanelog._database import NOW_MS, codes
 from lanelog._log.lookup.names import hint, names, readers
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, partitions
-from lanelog.errors import ConfigurationError
+from lanelog.admin.lookup.arguments import check_names, offset_of, optional
+from lanelog.config import check_name
+from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._places import LaneId
     from lanelog._stores.groups import GroupRow
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+CLOCK = f"SELECT {NOW_MS}"
 
 PAGE = 1000
 """Lanes read at once when a verb goes through all lanes of a topic."""
@@ -49,6 +55,35 @@ def read(
             return op(cx, *args, **kwargs)
 
     return repeated(database, once, what)
+
+
+def snapshot(
+    database: Database, op: Callable[Concatenate[Executor, P], T], what: str, *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Return `op(cx, …)`, repeated as in `repeated`, in one snapshot."""
+
+    def once() -> T:
+        with database.snapshot() as cx:
+            return op(cx, *args, **kwargs)
+
+    return repeated(database, once, what)
+
+
+def permitted(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """Return the answer. None: the account may not ask."""
+    try:
+        return ask(*args, **kwargs)
+    except DatabaseError as error:
+        if error.code not in codes.DENIED_ANYWHERE:
+            raise
+        return None
+
+
+def clock(cx: Executor) -> int:
+    """Return the database's clock, in epoch milliseconds."""
+    row = cx.one(CLOCK)
+    assert row is not None  # noqa: S101 - for the type checker: it has no FROM
+    return int(row[0])
 
 
 def known_topic(cx: Executor, topic: str) -> None:
@@ -88,6 +123,30 @@ def known_lane(cx: Executor, topic: str, key: str) -> int:
         known_topic(cx, topic)
         raise no_lane(topic, key, [name for name, _ in partitions.page(cx, topic, "", PAGE) if name])
     return head
+
+
+def given_topic(database: Database, topic: str) -> None:
+    """Check the name of a topic that a verb was given, and refuse one that does not exist."""
+    check_name("topic", topic)
+    read(database, known_topic, "looking for the topic", topic)
+
+
+def given_group(database: Database, at: GroupTopic, key: str | None = None) -> int:
+    """Check the names of a group and perhaps of a lane, and refuse those that do not exist. Return the lane's head."""
+    check_names(at)
+    optional("key", key)
+    read(database, known_group, "looking for the group", at)
+    return 0 if key is None else read(database, known_lane, "looking for the lane", at.topic, key)
+
+
+def given_offset(database: Database, lane: LaneId, offset: int) -> None:
+    """Do the same for a message of a lane: refuse an offset that was never given out."""
+    offset_of(offset)
+    head = given_group(database, lane.of, lane.key)
+    if offset > head:
+        raise ConfigurationError(
+            f"lane {lane.key!r} of topic {lane.topic!r} ends at offset {head}: there is no message {offset}"
+        )
 
 
 def no_lane(topic: str, key: str, there: Sequence[str] | None = None) -> ConfigurationError:

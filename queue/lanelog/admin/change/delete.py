@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
-from lanelog._log.lookup.known import known_topic, no_group, no_topic, pages, read, repeated
-from lanelog._log.lookup.names import names
+from lanelog._database import Lock
+from lanelog._log.lookup.known import known_topic, no_group, no_topic, pages, read, repeated, snapshot
 from lanelog._places import GroupTopic
 from lanelog._stores import (
     deliveries,
@@ -135,20 +135,19 @@ def _readers(cx: Executor, at: GroupTopic) -> set[str]:
 
 
 def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int]:
-    def look() -> dict[str, int]:
-        with database.snapshot() as cx:
-            found: dict[str, lane_totals.GroupFacts] = {}
-            for some in chunked(list(names), GROUPS_TOGETHER):
-                found.update(lane_totals.totals(cx, topic, some))
-            return {group: facts.lag for group, facts in found.items()}
+    def look(cx: Executor) -> dict[str, int]:
+        found: dict[str, lane_totals.GroupFacts] = {}
+        for some in chunked(list(names), GROUPS_TOGETHER):
+            found.update(lane_totals.totals(cx, topic, some))
+        return {group: facts.lag for group, facts in found.items()}
 
-    return repeated(database, look, "counting")
+    return snapshot(database, look, "counting")
 
 
 def _held_back(cx: Executor, at: GroupTopic, others: Sequence[str], page: Sequence[tuple[str, int]]) -> tuple[int, int]:
     """Return in how many of these lanes the group has a row, and how many messages no other group holds back there."""
     keys = [key for key, _ in page]
-    floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, at.topic, keys).items()}
+    floors = {key: row.floor for key, row in offsets.floors(cx, at.topic, keys).items()}
     marks = offsets.watermarks(cx, at.topic, [at.group, *others], keys)
     held = 0
     for key in keys:
@@ -178,7 +177,7 @@ def _end(
     ordered = [GroupTopic(topic=topic, group=group) for group in sorted(lags, key=str.encode)]
     silence = None if evict or act is None else living.listen(database, ordered, whole_topic=not others)
     with database.transaction(hasty=True) as cx:
-        if partitions.lock_topic(cx, topic) is None:
+        if partitions.topic_row(cx, topic, Lock.UPDATE) is None:
             raise no_topic(topic)
         # A registration needs the topic row: those that are there now are all.
         late = set() if others else set(groups.readers(cx, topic)).difference(lags)
@@ -248,7 +247,7 @@ def _clear_some(database: Database, at: GroupTopic) -> bool:
     """Delete one batch. True: there may be more."""
     with database.transaction(hasty=True) as cx:
         # topic row S → delivery → offsets. A registration, which would make these rows its own, needs the topic row.
-        partitions.share_topic(cx, at.topic)
+        partitions.topic_row(cx, at.topic, Lock.SHARE)
         if groups.get(cx, at) is not None:
             return False
         points = deliveries.some_of_group(cx, at, BATCH)
@@ -264,7 +263,7 @@ def _clear_some(database: Database, at: GroupTopic) -> bool:
 def delete_topic(database: Database, topic: str, *, actor: Actor, dry_run: bool) -> TopicDeleted:
     """See `Admin.delete_topic`."""
     check_name("topic", topic)
-    letters = read(database, _letters_of, "looking for the topic", topic)
+    letters = read(database, topics.letters_of, "looking for the topic", topic)
     # Read before anything is changed. A schedule that is declared meanwhile is missing here.
     published_by = tuple(read(database, schedules.of_topic, "listing schedules", topic))
     names = sorted(read(database, groups.readers, "reading groups", topic))
@@ -315,14 +314,9 @@ def _may_delete_topics(cx: Executor) -> None:
     partitions.purge(cx, "", "")
 
 
-def _letters_of(cx: Executor, topic: str) -> tuple[str, ...]:
-    known_topic(cx, topic)
-    return topics.dead_letter_topics([topic], names(cx, topic))[topic]
-
-
 def _count(database: Database, topic: str, heads: Mapping[str, int]) -> tuple[int, int]:
-    floors = read(database, offsets.load_floors, "reading floors", topic, list(heads))
-    return len(heads), sum(heads[key] - row.marked_through for key, row in floors.items())
+    floors = read(database, offsets.floors, "reading floors", topic, list(heads))
+    return len(heads), sum(heads[key] - row.deleted_through for key, row in floors.items())
 
 
 def _empty(database: Database, topic: str, keys: Sequence[str]) -> tuple[int, int]:
@@ -342,9 +336,9 @@ def _empty(database: Database, topic: str, keys: Sequence[str]) -> tuple[int, in
 def _release(database: Database, topic: str, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Raise the floors to the heads. Return (deleted through, floor) by key."""
     with database.transaction(hasty=True) as cx:
-        partitions.share_topic(cx, topic)
+        partitions.topic_row(cx, topic, Lock.SHARE)
         _nobody_reads(cx, topic)
-        floors = offsets.lock_floors(cx, topic, keys)
+        floors = offsets.floors(cx, topic, keys, Lock.UPDATE)
         heads = partitions.heads(cx, topic, list(floors))
         offsets.raise_floors(cx, topic, heads)
         return {key: (floors[key].deleted_through, head) for key, head in heads.items()}
@@ -362,10 +356,10 @@ def _nobody_reads(cx: Executor, topic: str) -> None:
 def _drop(database: Database, topic: str, keys: Sequence[str]) -> list[str]:
     """Delete the lanes that are empty. Return the keys of those that were published to meanwhile."""
     with database.transaction(hasty=True) as cx:
-        partitions.lock_topic(cx, topic)
+        partitions.topic_row(cx, topic, Lock.UPDATE)
         _nobody_reads(cx, topic)
-        floors = offsets.lock_floors(cx, topic, keys)
-        heads = partitions.lock_heads(cx, topic, list(floors), wait=True)
+        floors = offsets.floors(cx, topic, keys, Lock.UPDATE)
+        heads = partitions.heads(cx, topic, list(floors), Lock.UPDATE)
         empty = [key for key, head in heads.items() if head == floors[key].floor == floors[key].deleted_through]
         if empty:
             seen = sorted({"", *offsets.groups_seen(cx, topic)}, key=str.encode)

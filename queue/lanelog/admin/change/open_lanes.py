@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lanelog import _open_lanes
 from lanelog._checks import check_integer, check_name
+from lanelog._database import Lock
 from lanelog._log.lookup.known import known_topic, no_topic, read, repeated
 from lanelog._stores import partitions
 from lanelog._text import plural
@@ -44,7 +45,7 @@ def set_open_lanes(database: Database, topic: str, lanes: int, *, actor: Actor, 
 def _set(database: Database, topic: str, lanes: int, act: Act, *, dry_run: bool) -> int:
     """Set the number in one transaction. Return the earlier number."""
     with database.transaction(hasty=True) as cx:
-        if partitions.lock_topic(cx, topic) is None:
+        if partitions.topic_row(cx, topic, Lock.UPDATE) is None:
             raise no_topic(topic)
         before = open_lanes.count(cx, database, topic)
         if before != lanes and not dry_run:

@@ -17,20 +17,17 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from lanelog._checks import check_name
-from lanelog._database import NOW_MS
-from lanelog._log import take_away
-from lanelog._log.lookup.known import PAGE, known_group, known_lane, no_group, no_lane, read, repeated
-from lanelog._stores import deliveries, groups, heartbeats, history, leases, moves, offsets
+from lanelog._database import Lock
+from lanelog._log import interrupt, take_away
+from lanelog._log.lookup.known import PAGE, clock, given_group, given_offset, no_group, no_lane, repeated, snapshot
+from lanelog._stores import dead_letters, deliveries, groups, heartbeats, history, leases, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change import interrupt
 from lanelog.admin.change.told import Unanswered, passing
-from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_names, check_text, offset_of
+from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
 from lanelog.admin.read import lane_totals, message_state, owners
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
 from lanelog.admin.types.topology import MessageState
-from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
@@ -39,9 +36,6 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor
     from lanelog._places import GroupTopic, LaneId
     from lanelog._stores.deliveries import DeliveryRow
-
-NOW = f"SELECT {NOW_MS}"
-
 
 # -- pause and resume --------------------------------------------------------------------------------------------------
 
@@ -60,7 +54,7 @@ def pause(
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
     actor = actor.but(by=by, reason=reason)
-    _check(database, at, key)
+    given_group(database, at, key)
     act = Act(verb="pause", topic=at.topic, group=at.group, key=key or "", actor=actor)
     wanted = Pause(1, actor.by, actor.reason)
     before, now = repeated(database, _set, "pausing", database, at, key, wanted, act, dry_run=dry_run)
@@ -73,14 +67,14 @@ def pause(
         paused_at=utc_from_ms(pause.at_ms),
         by=pause.by,
         reason=pause.reason,
-        lag=repeated(database, _lag, "counting", database, at, key),
+        lag=snapshot(database, _lag, "counting", at, key),
         dry_run=dry_run,
     )
 
 
 def resume(database: Database, at: GroupTopic, *, key: str | None, actor: Actor, dry_run: bool) -> Resumed:
     """See `Admin.resume`."""
-    _check(database, at, key)
+    given_group(database, at, key)
     act = Act(verb="resume", topic=at.topic, group=at.group, key=key or "", actor=actor)
     before, _ = repeated(database, _set, "resuming", database, at, key, RUNS, act, dry_run=dry_run)
     return Resumed(
@@ -93,15 +87,6 @@ def resume(database: Database, at: GroupTopic, *, key: str | None, actor: Actor,
         reason=before.reason,
         dry_run=dry_run,
     )
-
-
-def _check(database: Database, at: GroupTopic, key: str | None) -> None:
-    check_names(at)
-    if key is not None:
-        check_name("key", key)
-    read(database, known_group, "looking for the group", at)
-    if key is not None:
-        read(database, known_lane, "looking for the lane", at.topic, key)
 
 
 def _set(
@@ -125,13 +110,12 @@ def _set(
             raise no_group(at)
         floor = 0
         if key is not None:
-            held = offsets.share_floors(cx, at.topic, [key]).get(key)
+            held = offsets.floors(cx, at.topic, [key], Lock.SHARE).get(key)
             if held is None:
                 raise no_lane(at.topic, key)
             floor = held.floor
             before = offsets.lock_pause(cx, at.lane(key))
-        found = cx.one(NOW)
-        now = int(found[0]) if found else 0
+        now = clock(cx)
         if not dry_run and bool(before.at_ms) != bool(wanted.at_ms):
             pause = Pause(now, wanted.by, wanted.reason) if wanted.at_ms else RUNS
             if key is None:
@@ -143,11 +127,10 @@ def _set(
         return before, now
 
 
-def _lag(database: Database, at: GroupTopic, key: str | None) -> int:
-    with database.snapshot() as cx:
-        if key is None:
-            return lane_totals.total(cx, at).lag
-        return sum(facts.lag for facts in lane_totals.load(cx, at.topic, [at.group], [key]).values())
+def _lag(cx: Executor, at: GroupTopic, key: str | None) -> int:
+    if key is None:
+        return lane_totals.total(cx, at).lag
+    return sum(facts.lag for facts in lane_totals.load(cx, at.topic, [at.group], [key]).values())
 
 
 # -- skip and release --------------------------------------------------------------------------------------------------
@@ -156,13 +139,8 @@ def _lag(database: Database, at: GroupTopic, key: str | None) -> int:
 def skip(database: Database, lane: LaneId, offset: int, *, reason: str, actor: Actor, dry_run: bool) -> Skipped:
     """See `Admin.skip`."""
     group, topic, key = lane.columns
-    check_name("key", key)
-    offset_of(offset)
     check_text("reason", reason, REASON_MAX, empty=False)
-    _check(database, lane.of, key)
-    head = read(database, known_lane, "looking for the lane", topic, key)
-    if offset > head:
-        raise ConfigurationError(f"lane {key!r} of topic {topic!r} ends at offset {head}: there is no message {offset}")
+    given_offset(database, lane, offset)
     unanswered = Unanswered()
     actor = actor.but(reason=reason)
     act = Act(verb="skip", topic=topic, group=group, key=key, choice=f"offset {offset}", actor=actor)
@@ -190,21 +168,14 @@ def _skip(
 ) -> Skipped:
     at, topic, key = lane.of, lane.topic, lane.key
     with database.transaction(hasty=True) as cx:
-        epoch = take_away.begin(cx, at)
-        floor = offsets.share_floors(cx, topic, [key]).get(key)
-        if floor is None:
-            raise no_lane(topic, key)
-        held = leases.lock_owners(cx, at, [key]).get(key)
-        place = offsets.load(cx, at, [key]).get((at.group, key))
-        watermark = max(floor.floor, place.offset_acked if place else 0)
+        held = take_away.hold(cx, lane)
         standing = _standing(cx, lane, offset)
         changed = standing.state is not MessageState.COMPLETED
         if changed and not dry_run:
             unanswered.plan(1)
-            take_away.lanes(cx, at, [key], epoch)
-            void = interrupt.interrupt(cx, at, {} if held is None else {key: held})
+            void = held.take(cx)
             rows = deliveries.load(cx, at, [key]).get(key, [])
-            _settle(cx, lane, offset, watermark, rows)
+            _settle(cx, lane, offset, held.watermark, rows)
             offsets.unmark(cx, at, void)
             row = next((row for row in rows if row.offset <= offset <= row.through), None)
             history.skipped(
@@ -213,7 +184,7 @@ def _skip(
                 offset,
                 attempts=standing.attempts,
                 first_age=None if row is None else row.first_age,
-                owner=held.owner if held is not None else "",
+                owner=held.owner,
                 reason=reason,
             )
             act.record(cx, database, messages=1)
@@ -222,12 +193,12 @@ def _skip(
             group=at.group,
             key=key,
             offset=offset,
-            id=moves.source_id(cx, topic, key, offset),
+            id=dead_letters.source_id(cx, topic, key, offset),
             changed=changed,
             state=standing.state,
             attempts=standing.attempts,
             reason=reason,
-            owner=(held.owner or None) if held and changed else None,
+            owner=(held.owner or None) if changed else None,
             dry_run=dry_run,
         )
 
@@ -253,22 +224,20 @@ def _standing(cx: Executor, lane: LaneId, offset: int) -> message_state.Standing
 
 def release(database: Database, lane: LaneId, *, actor: Actor, dry_run: bool) -> Released:
     """See `Admin.release`."""
-    check_name("key", lane.key)
-    _check(database, lane.of, lane.key)
+    given_group(database, lane.of, lane.key)
     act = Act(verb="release", topic=lane.topic, group=lane.group, key=lane.key, actor=actor)
-    others = repeated(database, _others, "looking for the owner's lanes", database, lane)
+    others = snapshot(database, _others, "looking for the owner's lanes", lane)
     for start in range(0, 0 if dry_run else len(others), PAGE):
         repeated(database, _release_others, "releasing", database, lane, others[start : start + PAGE], act)
     done = repeated(database, _release, "releasing", database, lane, act, dry_run=dry_run)
     return evolve(done, others=others)
 
 
-def _others(database: Database, lane: LaneId) -> tuple[str, ...]:
+def _others(cx: Executor, lane: LaneId) -> tuple[str, ...]:
     """Return the owner's other lanes, if the owner is gone."""
-    with database.snapshot() as cx:
-        gone = _gone(cx, lane)
-        owned = [] if gone is None else leases.owned(cx, lane.of, gone)
-        return tuple(each.key for each in owned if each.key != lane.key)
+    gone = _gone(cx, lane)
+    owned = [] if gone is None else leases.owned(cx, lane.of, gone)
+    return tuple(each.key for each in owned if each.key != lane.key)
 
 
 def _gone(cx: Executor, lane: LaneId) -> str | None:
@@ -286,7 +255,7 @@ def _release_others(database: Database, lane: LaneId, keys: Sequence[str], act: 
     at = lane.of
     with database.transaction(hasty=True) as cx:
         # floors S → leases X, as for one lane
-        offsets.share_floors(cx, at.topic, keys)
+        offsets.floors(cx, at.topic, keys, Lock.SHARE)
         gone = _gone(cx, lane)
         held = leases.lock_owners(cx, at, keys)
         taken = [(key, lease.epoch) for key, lease in held.items() if gone and lease.owner == gone]
@@ -299,7 +268,7 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
     at, key = lane.of, lane.key
     with database.transaction(hasty=True) as cx:
         # floor S → lease X → delivery → offsets → heartbeat: no lease row is born here.
-        offsets.share_floors(cx, at.topic, [key])
+        offsets.floors(cx, at.topic, [key], Lock.SHARE)
         held = leases.lock_owners(cx, at, [key]).get(key)
         owner = held.owner if held is not None else ""
         known = owners.load(cx, at)

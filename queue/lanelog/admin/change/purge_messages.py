@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
-from lanelog._checks import check_name
+from lanelog._database import Lock
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
-from lanelog._log import take_away
-from lanelog._log.lookup.known import known_topic, no_topic, pages, read, repeated
+from lanelog._log import interrupt, take_away
+from lanelog._log.lookup.known import given_topic, no_topic, pages, read, repeated
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
+from lanelog._stores import deliveries, groups, leases, leaving, offsets, partitions
 from lanelog._stores._offset_rows import FloorRow
 from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change import interrupt
 from lanelog.admin.change.seek import instants
 from lanelog.admin.change.told import Unanswered, deleting
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._stores._offset_rows import FloorRow
 
 LANES_A_TRANSACTION = 100
 FLOOR_HELD = 0.02
@@ -64,9 +64,8 @@ class ReleasedLanes:
 
 def purge(database: Database, topic: str, *, before: datetime | int, actor: Actor, dry_run: bool) -> Purged:
     """See `Admin.purge`."""
-    check_name("topic", topic)
     targets = _targets(topic, before)
-    read(database, known_topic, "looking for the topic", topic)
+    given_topic(database, topic)
     if not dry_run:
         read(database, may_delete, "looking for the privilege to delete")
     messages, lanes, remaining = 0, 0, 0
@@ -106,7 +105,7 @@ def may_delete(cx: Executor) -> None:
 
     The lane without a name has none to delete.
     """
-    moves.delete(cx, "", [("", 0)])
+    leaving.delete(cx, "", [("", 0)])
 
 
 def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int]], dict[str, int]]:
@@ -146,19 +145,15 @@ def _transaction(
     database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, act: Act, *, dry_run: bool
 ) -> ReleasedLanes:
     with unanswered.attempt(), database.transaction(hasty=True) as cx:
-        topic_row = partitions.share_topic(cx, topic)
+        topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
         if topic_row is None:
             raise no_topic(topic)
         readers = sorted(groups.readers(cx, topic), key=str.encode)
         at = {group: GroupTopic(topic=topic, group=group) for group in readers}
-        if dry_run:
-            loaded = offsets.load_floors(cx, topic, list(wanted))
-            floors = {key: FloorRow(row.offset_acked, row.marked_through) for key, row in loaded.items()}
-        else:
-            floors = offsets.try_lock_floors(cx, topic, list(wanted))
+        floors = offsets.floors(cx, topic, wanted, Lock.NONE if dry_run else Lock.FREE)
         # A lane without a floor has been purged.
-        missing = offsets.load_floors(cx, topic, [key for key in wanted if key not in floors])
-        held = {key: max(0, wanted[key] - row.marked_through) for key, row in missing.items()}
+        missing = offsets.floors(cx, topic, [key for key in wanted if key not in floors])
+        held = {key: max(0, wanted[key] - row.deleted_through) for key, row in missing.items()}
         targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
         places = _places(cx, topic, readers, floors)
         behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in readers}

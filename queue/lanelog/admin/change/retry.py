@@ -16,15 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._checks import check_name
 from lanelog._log import take_away
-from lanelog._log.lookup.known import known_group, known_lane, no_lane, read, repeated
-from lanelog._stores import deliveries, leases, offsets
+from lanelog._log.lookup.known import given_group, given_offset, repeated
+from lanelog._stores import deliveries, offsets
 from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change import interrupt
-from lanelog.admin.lookup.arguments import check_names, offset_of
 from lanelog.admin.types.results import Retried
-from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,16 +33,10 @@ if TYPE_CHECKING:
 def retry(database: Database, lane: LaneId, offset: int | None, *, actor: Actor, dry_run: bool) -> Retried:
     """See `Admin.retry`."""
     group, topic, key = lane.columns
-    check_names(lane.of)
-    check_name("key", key)
-    read(database, known_group, "looking for the group", lane.of)
-    head = read(database, known_lane, "looking for the lane", topic, key)
-    if offset is not None:
-        offset_of(offset)
-        if offset > head:
-            raise ConfigurationError(
-                f"lane {key!r} of topic {topic!r} ends at offset {head}: there is no message {offset}"
-            )
+    if offset is None:
+        given_group(database, lane.of, key)
+    else:
+        given_offset(database, lane, offset)
     choice = "" if offset is None else f"offset {offset}"
     act = Act(verb="retry", topic=topic, group=group, key=key, choice=choice, actor=actor)
     return repeated(database, _retry, "retrying", database, lane, offset, act, dry_run=dry_run)
@@ -55,17 +45,10 @@ def retry(database: Database, lane: LaneId, offset: int | None, *, actor: Actor,
 def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dry_run: bool) -> Retried:
     at, key = lane.of, lane.key
     with database.transaction(hasty=True) as cx:
-        epoch = take_away.begin(cx, at)
-        floor = offsets.share_floors(cx, at.topic, [key]).get(key)
-        if floor is None:
-            raise no_lane(at.topic, key)
-        held = leases.lock_owners(cx, at, [key]).get(key)
-        place = offsets.load(cx, at, [key]).get((at.group, key))
-        watermark = max(floor.floor, place.offset_acked if place else 0)
-        waiting = tuple(_waiting(deliveries.load(cx, at, [key]).get(key, []), offset, watermark))
+        held = take_away.hold(cx, lane)
+        waiting = tuple(_waiting(deliveries.load(cx, at, [key]).get(key, []), offset, held.watermark))
         if waiting and not dry_run:
-            take_away.lanes(cx, at, [key], epoch)
-            void = interrupt.interrupt(cx, at, {} if held is None else {key: held})
+            void = held.take(cx)
             deliveries.make_due(cx, lane, waiting)
             offsets.unmark(cx, at, void)
             act.record(cx, database, messages=len(waiting))
@@ -76,7 +59,7 @@ def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dr
             changed=bool(waiting),
             offsets=waiting,
             messages=len(waiting),
-            owner=(held.owner or None) if held and waiting else None,
+            owner=(held.owner or None) if waiting else None,
             dry_run=dry_run,
         )
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 from attrs import evolve, frozen
 
 from lanelog._checks import check_name
+from lanelog._database import Lock
 from lanelog._log import take_away
 from lanelog._log.lookup.known import known_group, known_lane, pages, read, repeated
 from lanelog._log.register import last_before
@@ -148,12 +149,12 @@ def _places(
 def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> dict[str, int]:
     """Return the last offset written before an instant, by key. For a lane that is gone: 0."""
     heads = partitions.heads(cx, topic, keys)
-    floors = offsets.load_floors(cx, topic, keys)
+    floors = offsets.floors(cx, topic, keys)
     found = dict.fromkeys(keys, 0)
     for key in keys:
         floor = floors.get(key)
         if key in heads and floor is not None:
-            found[key] = last_before(cx, topic, key, floor.offset_acked, heads[key], start_ms)
+            found[key] = last_before(cx, topic, key, floor.floor, heads[key], start_ms)
     return found
 
 
@@ -168,11 +169,10 @@ def _page(
 ) -> list[_Move]:
     """Seek in one page of lanes, in one transaction. A lane without a floor has been purged and is left out."""
     with unanswered.attempt(), database.transaction(hasty=True) as cx:
-        if dry_run:
-            floors = {key: row.offset_acked for key, row in offsets.load_floors(cx, at.topic, list(places)).items()}
-        else:
-            epoch = take_away.begin(cx, at)
-            floors = {key: row.floor for key, row in offsets.share_floors(cx, at.topic, list(places)).items()}
+        epoch = 0 if dry_run else take_away.begin(cx, at)
+        rows = offsets.floors(cx, at.topic, places, Lock.NONE if dry_run else Lock.SHARE)
+        floors = {key: row.floor for key, row in rows.items()}
+        if not dry_run:
             take_away.lanes(cx, at, floors, epoch)
         moves = _plan(cx, at, floors, places)
         if not dry_run:

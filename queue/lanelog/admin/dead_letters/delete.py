@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._database import Lock
 from lanelog._log.lookup.known import known_group, read, repeated
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 def delete_dead_letters(
     database: Database,
     at: GroupTopic,
-    chosen: Choice,
     *,
+    chosen: Choice,
     progress: Callable[[int], None],
     actor: Actor,
     dry_run: bool,
@@ -49,10 +50,10 @@ def delete_dead_letters(
     keys: set[str] = set()
     named: set[str] = set()
     count, any_letter = 0, False
-    choice = selection.recorded(chosen)
-    act = Act(verb="delete_dead_letters", topic=at.topic, group=at.group, choice=choice, actor=actor)
+    recorded = selection.recorded(chosen)
+    act = Act(verb="delete_dead_letters", topic=at.topic, group=at.group, choice=recorded, actor=actor)
     with deleting(database, act) as tally:
-        for found in selection.first(selection.letters(database, dead_topics, at, chosen), chosen.limit):
+        for found in selection.letters(database, dead_topics, at, chosen):
             any_letter = True
             for batch in chunked(found):
                 named.update(name for letter in batch for name in chosen.named(letter))
@@ -98,7 +99,7 @@ class _Settling:
             raise selection.settled_meanwhile(error) from error
 
     def _transaction(self, cx: Executor, dead_topic: str) -> int:
-        floors = offsets.share_floors(cx, dead_topic, sorted({letter.key for letter in self.letters}))
+        floors = offsets.floors(cx, dead_topic, sorted({letter.key for letter in self.letters}), Lock.SHARE)
         points = [(letter.key, letter.offset) for letter in self.letters]
         done = len(deliveries.letters_settled_by(cx, dead_topic, points, self.by)) if self._unknown else 0
         points = [(key, offset) for key, offset in points if key in floors and offset > floors[key].floor]

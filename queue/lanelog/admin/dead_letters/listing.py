@@ -18,6 +18,7 @@ from lanelog._places import GroupTopic
 from lanelog._reasons import ERROR_MAX, REASON_MAX, names_of, reason_of, takes
 from lanelog.admin.dead_letters.selection import check_reason, meant
 from lanelog.admin.lookup.arguments import check_text, limit_of, offset_of, optional
+from lanelog.admin.read.messages import SETTLING
 from lanelog.admin.read.topics import dead_letter_topics
 from lanelog.admin.types.messages import DeadLetterCounts, DeadLetterInfo, DeadLetterPage, DeadLetterReason
 from lanelog.config import NAME_MAX, check_name
@@ -38,10 +39,7 @@ MOST_MAX: Final = 1_000_000_000
 _ERROR: Final = 8
 """Where the error stands in a row of `LETTERS`."""
 
-_UNSETTLED = """
-LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
-       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
-          AND d.message_offset = m.`offset`
+_UNSETTLED = f"""{SETTLING}
 WHERE m.topic = %s AND m.failed_group <> '' AND d.message_offset IS NULL
       AND (%s = '' OR m.original_topic = %s) AND (%s = '' OR m.failed_group = %s)
 """

@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._checks import Duration, check_integer, check_name, check_number
+from lanelog._database import Lock
 from lanelog._log.append.timing import make_timing
 from lanelog._log.lookup.known import known_group, known_topic, no_group, read, repeated
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, moves, offsets, partitions, scheduled
+from lanelog._stores import dead_letters, deliveries, groups, offsets, partitions, scheduled
+from lanelog._stores._points import fitting
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.arguments import check_names
@@ -61,8 +63,8 @@ HEAD_HELD = 0.02
 def redrive(
     database: Database,
     at: GroupTopic,
-    chosen: Choice,
     *,
+    chosen: Choice,
     rate: float | None,
     delay: Duration,
     ttl: Duration | None,
@@ -102,7 +104,7 @@ def redrive(
     )
     read(database, work.check_target, "looking for the group")
     try:
-        for found in selection.first(selection.letters(database, dead_topics, at, chosen), chosen.limit):
+        for found in selection.letters(database, dead_topics, at, chosen):
             work.choose(chosen, found)
             if not dry_run:
                 work.put_back(found)
@@ -230,18 +232,9 @@ class _Redrive:
             dry_run=dry_run,
         )
 
-    def _batches(self, letters: Sequence[Letter]) -> Iterator[list[Letter]]:
+    def _batches(self, letters: Sequence[Letter]) -> Iterator[Sequence[Letter]]:
         most = BATCH if self.rate is None else max(1, min(BATCH, int(self.rate * RATED_BATCH)))
-        batch: list[Letter] = []
-        size = 0
-        for letter in letters:
-            if batch and (len(batch) == most or size + letter.payload_bytes > BATCH_BYTES):
-                yield batch
-                batch, size = [], 0
-            batch.append(letter)
-            size += letter.payload_bytes
-        if batch:
-            yield batch
+        return fitting(letters, [letter.payload_bytes for letter in letters], BATCH_BYTES, most=most)
 
     def _move(self, letters: Sequence[Letter]) -> set[str]:
         """Redrive one batch. Return the keys whose heads are locked."""
@@ -270,13 +263,13 @@ class _Redrive:
     def _transaction(self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
         dead_topic = letters[0].dead_topic
         for_group = self.target_group(cx)
-        floors = offsets.share_floors(cx, dead_topic, keys)
+        floors = offsets.floors(cx, dead_topic, keys, Lock.SHARE)
         if self._unknown:
             points = [(letter.key, letter.offset) for letter in letters]
             done = deliveries.letters_settled_by(cx, dead_topic, points, self.by)
             if done:  # the COMMIT succeeded. It left the rest of the batch: its lane was locked, or it was settled
                 return len(done), {key for key, _ in set(points) - done}
-        heads = partitions.lock_heads(cx, self.target.topic, keys, wait=False)
+        heads = partitions.heads(cx, self.target.topic, keys, Lock.FREE)
         points = [
             (letter.key, letter.offset)
             for letter in letters
@@ -302,7 +295,7 @@ class _Redrive:
         self, cx: Executor, dead_topic: str, points: Points, for_group: str, heads: Mapping[str, int]
     ) -> tuple[int, bool]:
         """Copy to the ends of the lanes. Return the number of copies, and whether every head was moved."""
-        copied = moves.redrive(
+        copied = dead_letters.redrive(
             cx,
             dead_topic,
             points,

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from lanelog._checks import check_integer, check_name
+from lanelog._checks import check_integer
 from lanelog._database import codes
 from lanelog._log.lookup.known import PAGE, known_topic, pages, read
 from lanelog._log.lookup.names import names
 from lanelog._reasons import is_name, is_named, names_of, reason_of
 from lanelog._stores import offsets
-from lanelog._stores._points import chunked, pairs, placeholders
+from lanelog._stores._points import chunked, placeholders, points, united
 from lanelog._text import moment, shown
-from lanelog.admin.lookup.arguments import aware, milliseconds, optional
+from lanelog.admin.lookup.arguments import aware, check_list, milliseconds, optional
 from lanelog.admin.read import topics
+from lanelog.admin.read.messages import SETTLING
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import utc_from_ms
 
@@ -31,36 +32,27 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor
     from lanelog._places import GroupTopic
 
+_LETTER = """m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
+       JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"')), m.failed_at
+FROM queue_messages m"""
+
 # Dead letters of one group in a bounded piece of a lane that are not settled yet (both PRIMARY); many pieces are joined
 # by UNION ALL.
-LETTERS = """(SELECT m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
-        JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"')), m.failed_at
- FROM queue_messages m FORCE INDEX (PRIMARY)
- LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
-        ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
-           AND d.message_offset = m.`offset`
+LETTERS = f"""(SELECT {_LETTER} FORCE INDEX (PRIMARY) {SETTLING}
  WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` > %s AND m.`offset` <= %s
        AND m.failed_group = %s AND m.original_topic = %s AND d.message_offset IS NULL)"""
 
 # Dead letters of one group by their own ids in some lanes that are not settled yet (by_id; PRIMARY).
-BY_ID = """
-SELECT m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
-       JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"')), m.failed_at
-FROM queue_messages m FORCE INDEX (by_id)
-LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
-       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
-          AND d.message_offset = m.`offset`
-WHERE m.topic = %s AND m.partition_key IN ({keys}) AND m.id IN ({ids})
+BY_ID = f"""
+SELECT {_LETTER} FORCE INDEX (by_id) {SETTLING}
+WHERE m.topic = %s AND m.partition_key IN ({{keys}}) AND m.id IN ({{ids}})
       AND m.failed_group = %s AND m.original_topic = %s AND d.message_offset IS NULL
 """
 
 # Which of some dead letters are there and not settled (both PRIMARY).
-UNSETTLED = """
-SELECT m.partition_key, m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY)
-LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
-       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
-          AND d.message_offset = m.`offset`
-WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({points}) AND d.message_offset IS NULL
+UNSETTLED = f"""
+SELECT m.partition_key, m.`offset` FROM queue_messages m FORCE INDEX (PRIMARY) {SETTLING}
+WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}}) AND d.message_offset IS NULL
 """
 
 OWN_ID = re.compile("dl-[0-9a-f]{64}")
@@ -125,33 +117,24 @@ class Choice:
 def choice(
     ids: Iterable[str] | None,
     reason: str | None,
-    key: str | None,
-    since: datetime | None,
-    limit: int | None,
     *,
     everything: bool,
+    key: str | None = None,
+    since: datetime | None = None,
+    limit: int | None = None,
 ) -> Choice:
-    """Check the arguments of `Admin.redrive` and `Admin.delete_dead_letters`, and return the choice."""
+    """Check the arguments, of which exactly one of the first three is given, and return the choice."""
     if not isinstance(everything, bool):
         raise ConfigurationError(f"all must be True or False, not {type(everything).__name__}")
     if (ids is not None) + (reason is not None) + everything != 1:
         raise ConfigurationError("choose the dead letters by exactly one of ids=…, reason=… and all=True")
     if reason is not None:
         check_reason(reason)
-    chosen = None if ids is None else _checked(ids)
+    chosen = None if ids is None else frozenset(check_list("ids", "id", ids))
     if limit is not None:
         check_integer("limit", limit, least=1, most=LIMIT_MAX)
     begin = 0 if since is None else milliseconds(aware("since", since))
-    return Choice(chosen, reason, key=optional("key", key), since=begin, limit=limit)
-
-
-def _checked(ids: Iterable[str]) -> frozenset[str]:
-    if isinstance(ids, str | bytes):
-        raise ConfigurationError("ids must be a list of ids, not one of them")
-    try:
-        return frozenset(check_name("id", each) for each in ids)
-    except TypeError as exc:
-        raise ConfigurationError(f"ids must be a list of ids, not {type(ids).__name__}") from exc
+    return Choice(chosen, reason, optional("key", key), begin, limit)
 
 
 def check_reason(reason: str) -> None:
@@ -227,6 +210,8 @@ def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
 def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choice: Choice) -> Iterator[list[Letter]]:
     """Yield the chosen unsettled dead letters of a group, some at a time; those of one key in their order.
 
+    With a limit it is the first ones of each key, so their order is kept.
+
     `at`: the group and its original topic.
 
     An empty list says that the group has dead letters which are not chosen. Ids that look like dead letters' own are
@@ -235,6 +220,16 @@ def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choi
     """
     if choice.ids is not None and not choice.ids:
         return
+    left = choice.limit
+    for found in _every(database, dead_topics, at, choice):
+        yield found[:left]
+        if left is not None:
+            left -= len(found[:left])
+            if not left:
+                return
+
+
+def _every(database: Database, dead_topics: Sequence[str], at: GroupTopic, choice: Choice) -> Iterator[list[Letter]]:
     own = choice.own_ids
     if own:
         named: set[str] = set()
@@ -251,17 +246,6 @@ def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choi
             yield [letter for letter in found if choice.takes(letter)]
 
 
-def first(found: Iterable[list[Letter]], most: int | None) -> Iterator[list[Letter]]:
-    """Yield so many dead letters at most. None: all. Of each key it is the first ones, so their order is kept."""
-    left = most
-    for letters_found in found:
-        yield letters_found[:left]
-        if left is not None:
-            left -= len(letters_found[:left])
-            if not left:
-                return
-
-
 def _some(
     database: Database, dead_topic: str, at: GroupTopic, own: Sequence[str], only: str | None
 ) -> Iterator[list[Letter]]:
@@ -270,14 +254,8 @@ def _some(
     `only`: the one lane to read. None: all.
     """
     for page in pages(database, dead_topic, PAGE):
-        floors = read(
-            database,
-            offsets.load_floors,
-            "reading floors",
-            dead_topic,
-            [key for key, _ in page],
-        )
-        held = [(key, floors[key].offset_acked, head) for key, head in page if key in floors and only in {None, key}]
+        floors = read(database, offsets.floors, "reading floors", dead_topic, [key for key, _ in page])
+        held = [(key, floors[key].floor, head) for key, head in page if key in floors and only in {None, key}]
         if own and len(own) * len(held) < sum(head - floor for _, floor, head in held):
             keys = [key for key, _, _ in held]
             for some in chunked(keys, max(1, POINTS_A_READ // len(own))):
@@ -310,10 +288,7 @@ def _pieces(lanes: Iterable[tuple[str, int, int]]) -> Iterator[list[tuple[str, i
 
 
 def _read(cx: Executor, dead_topic: str, at: GroupTopic, pieces: Sequence[tuple[str, int, int]]) -> list[Letter]:
-    args: list[object] = []
-    for key, behind, through in pieces:
-        args += (dead_topic, key, behind, through, *at.columns)
-    return _letters(dead_topic, cx.query(" UNION ALL ".join([LETTERS] * len(pieces)), args))
+    return _letters(dead_topic, united(cx, LETTERS, [(dead_topic, *piece, *at.columns) for piece in pieces]))
 
 
 def _by_id(cx: Executor, dead_topic: str, at: GroupTopic, keys: Sequence[str], ids: Sequence[str]) -> list[Letter]:
@@ -326,17 +301,13 @@ def _letters(dead_topic: str, rows: Iterable[tuple[Any, ...]]) -> list[Letter]:
         Letter(dead_topic, key, offset, message_id, size, reason_of(error), original, failed_at)
         for key, offset, message_id, size, error, original, failed_at in rows
     ]
-    found.sort(key=lambda letter: (letter.key.encode(), letter.offset))
+    found.sort(key=lambda letter: (letter.key, letter.offset))
     return found
 
 
-def unsettled(cx: Executor, dead_topic: str, points: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def unsettled(cx: Executor, dead_topic: str, places: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return those of the dead letters (key, offset) that exist and are not settled, in order."""
-    found: list[tuple[str, int]] = []
-    for chunk in chunked(points):
-        sql = UNSETTLED.format(points=pairs(chunk))
-        found += [(key, offset) for key, offset in cx.query(sql, (dead_topic, *(v for point in chunk for v in point)))]
-    return sorted(found, key=lambda point: (point[0].encode(), point[1]))
+    return sorted((key, offset) for key, offset in points(cx, UNSETTLED, places, before=[dead_topic]))
 
 
 def settled_meanwhile(error: DatabaseError) -> DatabaseError:

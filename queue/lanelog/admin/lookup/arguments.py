@@ -13,6 +13,8 @@ from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lanelog._places import GroupTopic
 
 LIMIT_MAX = 10_000
@@ -60,6 +62,16 @@ def check_names(at: GroupTopic) -> None:
 def optional(kind: str, value: object) -> str | None:
     """Return a checked name, or None."""
     return None if value is None else check_name(kind, value)
+
+
+def check_list(what: str, kind: str, values: Iterable[object]) -> list[str]:
+    """Return a list of checked names. Refuse a single one, whose letters would be taken for names."""
+    if isinstance(values, str | bytes):
+        raise ConfigurationError(f"{what} must be a list of {what}, not one of them")
+    try:
+        return [check_name(kind, each) for each in values]
+    except TypeError as exc:
+        raise ConfigurationError(f"{what} must be a list of {what}, not {type(values).__name__}") from exc
 
 
 def when(milliseconds: int | None) -> datetime | None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._database import NOW_MS
-from lanelog._log.lookup.known import read
+from lanelog._log.lookup.known import clock, read
 from lanelog._log.lookup.names import names, readers
 from lanelog._stores import partitions
 from lanelog.admin.lookup.arguments import limit_of
@@ -19,18 +18,10 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
 
-CLOCK = f"SELECT {NOW_MS}"
-
 
 def now(database: Database) -> datetime:
     """See `Admin.now`."""
-    return utc_from_ms(read(database, _clock, "reading the clock"))
-
-
-def _clock(cx: Executor) -> int:
-    row = cx.one(CLOCK)
-    assert row is not None  # noqa: S101 - for the type checker: it has no FROM
-    return int(row[0])
+    return utc_from_ms(read(database, clock, "reading the clock"))
 
 
 def topics(database: Database, beginning: str, limit: int) -> list[str]:

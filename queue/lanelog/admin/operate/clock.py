@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from lanelog._checks import MAX_SECONDS
 from lanelog._database import NOW_MS
+from lanelog._log.lookup.known import CLOCK
 from lanelog._stores._counted import LONGEST_MS
 from lanelog._text import age, shown
-from lanelog.admin.types.results import Finding
+from lanelog.admin.operate.finding import bad, good, warn
 from lanelog.errors import SchemaError
 
 if TYPE_CHECKING:
-    from lanelog.admin.operate.copies import Patient
+    from lanelog.admin.operate.finding import Patient
+    from lanelog.admin.types.results import Finding
 
 # Of a thousand subscribers, the one whose heartbeat lies farthest ahead: the time at which it was written, and its end
 # if that is later than any lease ends; the server's clock (PRIMARY).
@@ -26,7 +28,6 @@ FARTHEST: Final = f"""SELECT s.consumer_group, s.topic, s.subscriber_name, s.hea
   FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
   ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
 ORDER BY GREATEST(s.heartbeat_at, s.ends) DESC LIMIT 1"""
-NOW: Final = f"SELECT {NOW_MS}"
 
 _OFF, _BACK = 60.0, 5.0  # seconds
 
@@ -39,30 +40,28 @@ def clock(patient: Patient) -> Finding:
     except SchemaError:
         row = None
     if row is None:
-        row = ("", "", "", 0, 0, *(patient.cx.one(NOW) or ()))
+        row = ("", "", "", 0, 0, *(patient.cx.one(CLOCK) or ()))
     group, topic, owner, written, ends, now = row
     there, ahead = int(now) / 1000, (max(int(written), int(ends)) - int(now)) / 1000
     if ahead > _BACK:
         whose = f"member {shown(owner)} of group {shown(group)} of topic {shown(topic)}"
         what = "a heartbeat that it dated itself" if written > now else "the end of a heartbeat"
-        return Finding(
-            check="clock",
-            status="error",
-            detail=f"the server's clock is {_long(ahead)} behind {what}, of {whose}: it went back, or another program "
+        return bad(
+            "clock",
+            f"the server's clock is {_long(ahead)} behind {what}, of {whose}: it went back, or another program "
             "wrote that row",
-            remedy="let NTP slew the clock instead of stepping it, on every server that may become the primary; if no "
+            "let NTP slew the clock instead of stepping it, on every server that may become the primary; if no "
             "clock was set, find out which program wrote the row: others take that member's lanes after a lease",
         )
     off = there - (before + time.time()) / 2
     if abs(off) > _OFF:
-        return Finding(
-            check="clock",
-            status="warning",
-            detail=f"the server's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this machine's: ages "
+        return warn(
+            "clock",
+            f"the server's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this machine's: ages "
             "and leases are right, times of `seek` and `purge` are the server's",
-            remedy="run NTP on both",
+            "run NTP on both",
         )
-    return Finding(check="clock", status="ok", detail=f"within {_OFF:.0f} s of this machine's", remedy="")
+    return good("clock", f"within {_OFF:.0f} s of this machine's")
 
 
 def _long(seconds: float) -> str:

@@ -5,18 +5,19 @@ Owns these two questions, for the doctor. Changes nothing, and judges no member.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lanelog._stores import heartbeats, origins
 from lanelog._stores._points import placeholders
 from lanelog._text import plural, shown
-from lanelog.admin.types.results import Finding
+from lanelog.admin.operate.finding import good, warn
 from lanelog.errors import SchemaError
 from lanelog.message import utc_from_ms
 from lanelog.migrations.declared import declared_tables
 
 if TYPE_CHECKING:
-    from lanelog._database import Database, Executor
+    from lanelog.admin.operate.finding import Patient
+    from lanelog.admin.types.results import Finding
 
 # The triggers on our tables, which the server shows to an account with the privilege TRIGGER on them.
 TRIGGERS = """SELECT trigger_name, action_timing, event_manipulation, event_object_table
@@ -26,32 +27,20 @@ ORDER BY event_object_table, trigger_name"""
 _SHOWN: Final = 10
 
 
-class Patient(Protocol):
-    """The server that the doctor looks at."""
-
-    @property
-    def database(self) -> Database:
-        """Its database."""
-
-    @property
-    def cx(self) -> Executor:
-        """A connection to it."""
-
-
 def origin(patient: Patient) -> Finding:
     """Which server wrote the heartbeats."""
     database = patient.database
     if database.tables_version < heartbeats.VERSION_WITH_INCARNATION:
-        return _ok("origin", "the tables do not tell which server wrote them")
+        return good("origin", "the tables do not tell which server wrote them")
     try:
         found = origins.load(patient.cx, mariadb=database.facts().mariadb)
     except SchemaError as error:
-        return _warning("origin", f"the heartbeats cannot be read: {error}", "see the schema")
+        return warn("origin", f"the heartbeats cannot be read: {error}", "see the schema")
     if not found.copied:
         others = f"; {found.elsewhere:,} older ones by another" if found.elsewhere else ""
-        return _ok("origin", f"this server wrote {plural(found.here, 'heartbeat')}{others}")
+        return good("origin", f"this server wrote {plural(found.here, 'heartbeat')}{others}")
     latest = f"{utc_from_ms(found.latest_elsewhere):%Y-%m-%d %H:%M:%S} UTC"
-    return _warning(
+    return warn(
         "origin",
         f"another server wrote {plural(found.elsewhere, 'heartbeat')}, the latest at {latest}: the tables are a copy, "
         "or the primary has changed and no member is here yet",
@@ -64,20 +53,12 @@ def triggers(patient: Patient) -> Finding:
     tables = sorted(declared_tables())
     found = patient.cx.query(TRIGGERS.format(tables=placeholders(tables)), tables)
     if not found:
-        return _ok("triggers", "none that this account may see")
+        return good("triggers", "none that this account may see")
     named = [f"{shown(name)} ({timing} {event} on {table})" for name, timing, event, table in found]
     more = f", and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    return _warning(
+    return warn(
         "triggers",
         f"{plural(len(named), 'trigger')} on lanelog's tables, which has none of its own: "
         f"{', '.join(named[:_SHOWN])}{more}",
         "if no online schema change runs now, DROP TRIGGER each that one has left: it may refuse every write",
     )
-
-
-def _ok(check: str, detail: str) -> Finding:
-    return Finding(check=check, status="ok", detail=detail, remedy="")
-
-
-def _warning(check: str, detail: str, remedy: str) -> Finding:
-    return Finding(check=check, status="warning", detail=detail, remedy=remedy)

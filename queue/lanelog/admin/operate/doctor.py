@@ -16,7 +16,7 @@ from attrs import frozen
 from lanelog import migrations
 from lanelog._database import codes
 from lanelog.admin.operate import clock, copies, locks, repair, server, trials, wake, writes
-from lanelog.admin.types.results import Finding
+from lanelog.admin.operate.finding import bad, good, warn
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog._log.repair import Contradiction
+    from lanelog.admin.types.results import Finding
 
 # Settings of the server; an unknown setting has no row.
 VARIABLES = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
@@ -75,9 +76,9 @@ def doctor(database: Database, *, repair: bool = False, old_after: float = 300.0
             )
             name = "MariaDB" if facts.mariadb else "MySQL"
             where = f"{name} {'.'.join(map(str, facts.version))} at {database.config.safe_url()}"
-            return [_ok("reachable", where), *(_made(check, patient) for check in _CHECKS)]
+            return [good("reachable", where), *(_made(check, patient) for check in _CHECKS)]
     except (DatabaseError, ConfigurationError) as error:
-        return [Finding(check="reachable", status="error", detail=_line(error), remedy="check URL, server and account")]
+        return [bad("reachable", _line(error), "check URL, server and account")]
 
 
 def _made(check: Callable[[_Patient], Finding], patient: _Patient) -> Finding:
@@ -86,25 +87,13 @@ def _made(check: Callable[[_Patient], Finding], patient: _Patient) -> Finding:
     try:
         return check(patient)
     except SchemaError as error:
-        return _warning(name, f"the tables differ: {_line(error)}", "see the schema")
+        return warn(name, f"the tables differ: {_line(error)}", "see the schema")
     except DatabaseError as error:
         if error.code in codes.DENIED_ANYWHERE:
-            return _warning(name, f"this account may not look: {_line(error)}", "run it with more privileges")
+            return warn(name, f"this account may not look: {_line(error)}", "run it with more privileges")
         if error.retriable:
             raise
-        return _error(name, _line(error), "see the message")
-
-
-def _ok(check: str, detail: str) -> Finding:
-    return Finding(check=check, status="ok", detail=detail, remedy="")
-
-
-def _warning(check: str, detail: str, remedy: str) -> Finding:
-    return Finding(check=check, status="warning", detail=detail, remedy=remedy)
-
-
-def _error(check: str, detail: str, remedy: str) -> Finding:
-    return Finding(check=check, status="error", detail=detail, remedy=remedy)
+        return bad(name, _line(error), "see the message")
 
 
 def _line(error: LanelogError) -> str:
@@ -125,48 +114,46 @@ def _version(patient: _Patient) -> Finding:
     shown = f"{name} {'.'.join(map(str, facts.version))}"
     if facts.version[:2] > newest:
         text = ".".join(map(str, newest))
-        return _warning(
+        return warn(
             "version", f"{shown} is untried: {text} is the newest one that was tried", "test before you rely on it"
         )
-    return _ok("version", shown)
+    return good("version", shown)
 
 
 def _replication(patient: _Patient) -> Finding:
     if patient.on("wsrep_on"):
-        return _error("replication", "this is a Galera cluster, which is not supported", "use a server without Galera")
+        return bad("replication", "this is a Galera cluster, which is not supported", "use a server without Galera")
     if patient.settings.get("group_replication_single_primary_mode", "ON").upper() == "OFF":
-        return _error(
-            "replication", "group replication runs with several primaries", "switch it to single-primary mode"
-        )
+        return bad("replication", "group replication runs with several primaries", "switch it to single-primary mode")
     if patient.on("read_only"):
-        return _error("replication", "the server is read-only", "connect to the primary")
+        return bad("replication", "the server is read-only", "connect to the primary")
     with suppress(SchemaError):  # `_schema` tells it
         migrations.admit(patient.database)
     why = writes.refused(patient.cx, patient.database)  # which server wrote the heartbeats: `copies.origin` tells it
     if why is not None:
-        return _error(
+        return bad(
             "replication",
             why.detail,
             "connect to the primary; if this is it, wait for the backup, or end what holds the lock or a dead session",
         )
-    return _ok("replication", "a primary that takes writes")
+    return good("replication", "a primary that takes writes")
 
 
 def _schema(patient: _Patient) -> Finding:
     try:
         version = migrations.check(patient.database)
     except migrations.NotAdmitted as error:
-        return _error("schema", _line(error), "upgrade lanelog")
+        return bad("schema", _line(error), "upgrade lanelog")
     except SchemaError as error:
-        return _error("schema", _line(error), "run `lanelog migrate` as the owner")
+        return bad("schema", _line(error), "run `lanelog migrate` as the owner")
     if version < migrations.VERSION:
-        return _warning(
+        return warn(
             "schema",
             f"version {version}: this lanelog knows version {migrations.VERSION} and works without what is new in it",
             "run `lanelog migrate` as the owner, then start the processes again",
         )
     newer = "" if version == migrations.VERSION else f", which admits this lanelog of version {migrations.VERSION}"
-    return _ok("schema", f"version {version}{newer}")
+    return good("schema", f"version {version}{newer}")
 
 
 def _privileges(patient: _Patient) -> Finding:
@@ -175,7 +162,7 @@ def _privileges(patient: _Patient) -> Finding:
     except DatabaseError as error:
         if error.code not in trials.NO_WRITES:
             raise
-        return _warning(
+        return warn(
             "privileges",
             f"those to write cannot be tried while the server takes no writes: {_line(error)}",
             "run it again on a server that takes writes",
@@ -183,24 +170,24 @@ def _privileges(patient: _Patient) -> Finding:
     enough = [name for name, missing in lacking.items() if not missing]
     if not enough:
         needed = ", ".join(lacking["reader"])
-        return _error("privileges", f"not even enough to read: {needed}", "run what `lanelog grants --role …` prints")
+        return bad("privileges", f"not even enough to read: {needed}", "run what `lanelog grants --role …` prints")
     first = next(((name, missing) for name, missing in lacking.items() if missing), None)
     if first is None:
-        return _ok("privileges", f"enough for {', '.join(enough)}")
+        return good("privileges", f"enough for {', '.join(enough)}")
     name, missing = first
-    return _ok("privileges", f"enough for {', '.join(enough)}; {name} lacks {', '.join(missing)}")
+    return good("privileges", f"enough for {', '.join(enough)}; {name} lacks {', '.join(missing)}")
 
 
 def _session_settings(patient: _Patient) -> Finding:
     # A session with another one that was ignored is not even reachable.
     if refused := patient.database.facts().locks_refused:
-        return _error("session settings", refused, "connect to the primary directly, or let the proxy pass them on")
-    return _ok("session settings", "the server has taken what lanelog sets")
+        return bad("session settings", refused, "connect to the primary directly, or let the proxy pass them on")
+    return good("session settings", "the server has taken what lanelog sets")
 
 
 def _isolation(patient: _Patient) -> Finding:
     if patient.on("log_bin") and patient.settings.get("binlog_format", "ROW").upper() == "STATEMENT":
-        return _error(
+        return bad(
             "isolation",
             "binlog_format is STATEMENT, with which InnoDB refuses to write under READ COMMITTED",
             "SET GLOBAL binlog_format = 'ROW'",
@@ -210,7 +197,7 @@ def _isolation(patient: _Patient) -> Finding:
         note = (
             "; your own REPEATABLE READ transactions may fail with 1020 when they publish (innodb_snapshot_isolation)"
         )
-    return _ok("isolation", f"READ COMMITTED{note}")
+    return good("isolation", f"READ COMMITTED{note}")
 
 
 def _packet_size(patient: _Patient) -> Finding:
@@ -219,12 +206,12 @@ def _packet_size(patient: _Patient) -> Finding:
     factor, room = _HEX_AND_ROOM
     needed = payload * factor + room
     if packet < needed:
-        return _warning(
+        return warn(
             "packet size",
             f"max_allowed_packet is {packet}, a payload of max_payload_bytes ({payload}) needs {needed}",
             f"SET GLOBAL max_allowed_packet = {(needed + 1023) // 1024 * 1024}, and in the server's configuration",
         )
-    return _ok("packet size", f"max_allowed_packet is {packet} bytes")
+    return good("packet size", f"max_allowed_packet is {packet} bytes")
 
 
 def _durability(patient: _Patient) -> Finding:
@@ -236,32 +223,32 @@ def _durability(patient: _Patient) -> Finding:
     if patient.settings.get("innodb_doublewrite", "ON").upper() in {"OFF", "0"}:
         wrong.append("innodb_doublewrite = ON (in the configuration, with a restart)")
     if wrong:
-        return _warning(
+        return warn(
             "durability",
             "a crash of the server may lose what `publish` has confirmed",
             "set " + ", ".join(wrong),
         )
-    return _ok("durability", "what is committed is on disk")
+    return good("durability", "what is committed is on disk")
 
 
 def _oldest_transaction(patient: _Patient) -> Finding:
     found = server.oldest_transaction(patient.cx)
     if found is None:
-        return _ok("oldest transaction", "none is open")
+        return good("oldest transaction", "none is open")
     if found.seconds > patient.old_after:
-        return _warning(
+        return warn(
             "oldest transaction",
             f"connection {found.connection} has had one open for {found.seconds:.0f} s: until it ends, deleted rows "
             "stay in every index",
             f"find out what it does (SHOW PROCESSLIST), then KILL {found.connection}",
         )
-    return _ok("oldest transaction", f"open for {found.seconds:.0f} s")
+    return good("oldest transaction", f"open for {found.seconds:.0f} s")
 
 
 def _session_locks(patient: _Patient) -> Finding:
     if locks.sessions_keep(patient.database, patient.cx):
-        return _ok("session locks", "a lock belongs to its session and shows to others")
-    return _error(
+        return good("session locks", "a lock belongs to its session and shows to others")
+    return bad(
         "session locks",
         "a lock that one session took does not show to another: a proxy shares sessions, or several servers answer; "
         "who is dead is told by expiry alone, later",
@@ -271,32 +258,32 @@ def _session_locks(patient: _Patient) -> Finding:
 
 def _row_locks(patient: _Patient) -> Finding:
     if patient.on("read_only") or patient.database.facts().locks_refused:
-        return _ok("row locks", "not tried: nothing may be locked here")
+        return good("row locks", "not tried: nothing may be locked here")
     try:
         proven = locks.rows_are_locked(patient.database, patient.cx)
     except ConfigurationError as error:
-        return _error("row locks", _line(error), "use MySQL or MariaDB")
+        return bad("row locks", _line(error), "use MySQL or MariaDB")
     except SchemaError:  # no such table: `_schema` reports it
         proven = False
     except DatabaseError as error:
         if error.code in trials.NO_WRITES:
-            return _ok("row locks", "not tried: the server takes no writes")
+            return good("row locks", "not tried: the server takes no writes")
         if error.code not in codes.DENIED_ANYWHERE:
             raise
-        return _ok("row locks", "not tried: this account may lock no row of queue_schema, the owner may")
-    return _ok("row locks", "a row that one session locked is skipped by another" if proven else "not tried")
+        return good("row locks", "not tried: this account may lock no row of queue_schema, the owner may")
+    return good("row locks", "a row that one session locked is skipped by another" if proven else "not tried")
 
 
 def _hints(patient: _Patient) -> Finding:
     told = wake.told(patient.database, patient.cx)
     if told.missed:
-        return _warning(
+        return warn(
             "hints",
             told.said,
             "run it again after a `lease_duration`, when a process that died is forgotten; if it stays, look whether a "
             "subscriber hangs, or a sandbox or AppArmor forbids abstract Unix sockets; until then looks find messages",
         )
-    return _ok("hints", told.said)
+    return good("hints", told.said)
 
 
 def _contradictions(patient: _Patient) -> Finding:
@@ -304,14 +291,14 @@ def _contradictions(patient: _Patient) -> Finding:
         if patient.repair and not patient.on("read_only"):
             mended = repair.repaired(patient.database)
             if mended:
-                return _ok("contradictions", f"mended: {_places(mended)}")
+                return good("contradictions", f"mended: {_places(mended)}")
         found = repair.listed(patient.database, _CONTRADICTIONS, everywhere=True)
     except SchemaError as error:
-        return _warning("contradictions", f"the tables cannot be compared: {_line(error)}", "see the schema")
+        return warn("contradictions", f"the tables cannot be compared: {_line(error)}", "see the schema")
     if not found:
-        return _ok("contradictions", "the tables agree with each other")
+        return good("contradictions", "the tables agree with each other")
     remedy = "`lanelog doctor --repair`" if not patient.on("read_only") else "`lanelog doctor --repair` on the primary"
-    return _error("contradictions", _places(found), f"{remedy}; find out which table was restored or lost rows")
+    return bad("contradictions", _places(found), f"{remedy}; find out which table was restored or lost rows")
 
 
 def _places(found: Sequence[Contradiction]) -> str:

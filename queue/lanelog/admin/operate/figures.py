@@ -6,13 +6,12 @@ disagree. Judges nothing and changes nothing. The parts are looked at together a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._database import codes
-from lanelog._log.lookup.known import read
+from lanelog._log.lookup.known import permitted, read
 from lanelog._stores import scheduled
 from lanelog.admin.operate import server, status
 from lanelog.admin.operate.problem import FAILING, Rank
@@ -20,13 +19,9 @@ from lanelog.admin.operate.server import TableSize
 from lanelog.admin.operate.status import InsideGroup
 from lanelog.admin.read.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, TopicInfo
-from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @frozen(kw_only=True)
@@ -120,22 +115,12 @@ def _group(look: GroupLook, inside: InsideGroup) -> GroupFigures:
 
 def _server(cx: Executor, *, mariadb: bool) -> ServerFigures:
     return ServerFigures(
-        oldest_transaction=_permitted(_oldest, cx),
-        history_list_length=_permitted(server.history_list_length, cx, mariadb=mariadb),
-        tables=_permitted(server.table_sizes, cx) or {},
+        oldest_transaction=permitted(_oldest, cx),
+        history_list_length=permitted(server.history_list_length, cx, mariadb=mariadb),
+        tables=permitted(server.table_sizes, cx) or {},
     )
 
 
 def _oldest(cx: Executor) -> float:
     found = server.oldest_transaction(cx)
     return 0.0 if found is None else found.seconds
-
-
-def _permitted(ask: Callable[Concatenate[Executor, P], T], cx: Executor, *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Return the answer. None: the account may not ask."""
-    try:
-        return ask(cx, *args, **kwargs)
-    except DatabaseError as error:
-        if error.code not in codes.DENIED_ANYWHERE:
-            raise
-        return None

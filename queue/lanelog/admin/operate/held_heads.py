@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog._database import codes
-from lanelog._log.lookup.known import read
-from lanelog.errors import DatabaseError
+from lanelog._log.lookup.known import permitted, read
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
@@ -65,12 +63,8 @@ def held_heads(database: Database) -> list[HeldHead] | None:
 
     None: the account lacks PROCESS, or MySQL's performance schema is off or not to be read.
     """
-    try:
-        return read(database, _held_heads, "asking who holds heads", mariadb=database.facts().mariadb)
-    except DatabaseError as error:
-        if error.code not in codes.DENIED_ANYWHERE:
-            raise
-        return None
+    mariadb = database.facts().mariadb
+    return permitted(read, database, _held_heads, "asking who holds heads", mariadb=mariadb)
 
 
 def _held_heads(cx: Executor, *, mariadb: bool) -> list[HeldHead] | None:

@@ -6,6 +6,7 @@ Owns the trials. Changes nothing, and judges nothing: `doctor` does.
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from lanelog import migrations
@@ -23,14 +24,11 @@ IS_USED = "SELECT IS_USED_LOCK(%s)"
 def sessions_keep(database: Database, cx: Executor) -> bool:
     """Return whether a lock that one session takes belongs to it, and shows to another one. Raises DatabaseError."""
     name = f"lanelog.doctor.{secrets.token_hex(8)}"
-    session = database.session("doctor")
-    try:
+    with closing(database.session("doctor")) as session:
         taken, holder = _pair(session.one(TAKE, (name,)))
         seen = cx.one(IS_USED, (name,))
         given, again = _pair(session.one(GIVE, (name,)))
         after = cx.one(IS_USED, (name,))
-    finally:
-        session.close()
     return (taken, given, holder) == (1, 1, again) and seen == (holder,) and after == (None,)
 
 
@@ -39,12 +37,9 @@ def rows_are_locked(database: Database, cx: Executor) -> bool:
 
     Raises ConfigurationError if the server locks no rows, SchemaError, and DatabaseError.
     """
-    session = database.session("doctor")
-    try:
+    with closing(database.session("doctor")) as session:
         session.execute(HURRY)
         return migrations.locks_rows(session, cx, database.facts())
-    finally:
-        session.close()
 
 
 def _pair(row: tuple[Any, ...] | None) -> tuple[Any, Any]:

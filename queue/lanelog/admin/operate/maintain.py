@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lanelog._checks import check_name
 from lanelog._engine.cleanup import auditing, collection, deletion_events
 from lanelog._engine.cleanup.expired import Undertaker
 from lanelog._engine.cleanup.lane_purge import Purge, removable
@@ -27,9 +26,10 @@ from lanelog._stores import groups, history, offsets
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._stores.history import BATCH
 from lanelog.admin.change.purge_messages import may_delete
+from lanelog.admin.lookup.arguments import check_list
 from lanelog.admin.read.topics import dead_letter_topics
 from lanelog.admin.types.results import Maintained
-from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -156,12 +156,7 @@ def _chosen(database: Database, topics: Collection[str] | None) -> list[tuple[st
     """Return the topics by name, and whether they hold dead letters. Refuse a given topic that does not exist."""
     if topics is None:
         return sorted(read(database, names, "listing topics"))
-    if isinstance(topics, str | bytes):
-        raise ConfigurationError("topics must be a list of topics, not one of them")
-    try:
-        wanted = sorted({check_name("topic", topic) for topic in topics})
-    except TypeError as exc:
-        raise ConfigurationError(f"topics must be a list of topics, not {type(topics).__name__}") from exc
+    wanted = sorted({*check_list("topics", "topic", topics)})
     for topic in wanted:
         read(database, known_topic, "looking for a topic", topic)
     holders = dict(read(database, names, "listing topics"))

@@ -7,6 +7,7 @@ destroys nothing, and redelivers nothing before it has shown what it would do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lanelog._error_text import summary
@@ -70,29 +71,17 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True, b
     """
     names = (group.topic, group.group)
 
-    def problem(
-        rank: Rank, what: str, detail: str, remedy: str, mend: str, *, since: str | None = None
-    ) -> list[Problem]:
-        return [
-            Problem(
-                rank=rank,
-                what=what,
-                topic=group.topic,
-                group=group.group,
-                seconds=None if since else group.oldest_age,
-                lasted=group.last_members[0].silent if group.last_members and since is None else None,
-                since=since,
-                detail=detail,
-                remedy=remedy,
-                command=mend,
-            )
-        ]
-
     if group.paused_at is not None:
-        by = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}"
-        detail = f"{by}; {plural(group.lag, 'message')} waiting"
-        mend = command("resume", *names)
-        return problem(Rank.PAUSED, "paused", detail, "to go on", mend, since=moment(group.paused_at))
+        detail = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}; {plural(group.lag, 'message')} waiting"
+        paused = partial(Problem, rank=Rank.PAUSED, what="paused", topic=group.topic, group=group.group)
+        since, mend = moment(group.paused_at), command("resume", *names)
+        return [paused(since=since, detail=detail, remedy="to go on", command=mend)]
+
+    def problem(rank: Rank, what: str, detail: str, remedy: str, mend: str) -> list[Problem]:
+        lasted = group.last_members[0].silent if group.last_members else None
+        found = partial(Problem, topic=group.topic, group=group.group, seconds=group.oldest_age, lasted=lasted)
+        return [found(rank=rank, what=what, detail=detail, remedy=remedy, command=mend)]
+
     if (
         not believed
         or not group.lag
@@ -146,77 +135,47 @@ def of_lane(
     offset = lane.watermark + 1 if lane.lag else None
     place = (lane.topic, lane.group, lane.key)
 
-    def problem(
-        rank: Rank,
-        what: str,
-        detail: str,
-        remedy: str,
-        mend: str,
-        *,
-        lasted: float | None = None,
-        since: str | None = None,
-        cause: str | None = None,
-        for_all: str | None = None,
-    ) -> Problem:
-        return Problem(
-            rank=rank,
-            what=what,
-            topic=lane.topic,
-            group=lane.group,
-            key=lane.key,
-            offset=offset,
-            seconds=lane.oldest_age,
-            lasted=lasted,
-            since=since,
-            owner=lane.owner,
-            detail=detail,
-            remedy=remedy,
-            cause=cause,
-            command=mend,
-            command_for_all=for_all,
-        )
-
+    here = partial(Problem, topic=lane.topic, group=lane.group, key=lane.key, owner=lane.owner)
+    problem = partial(here, offset=offset, seconds=lane.oldest_age)
+    stuck = partial(problem, rank=Rank.STUCK)
     if lane.paused_at is not None:
         return problem(
-            Rank.PAUSED,
-            "paused",
-            f"by {shown(lane.paused_by)}: {shown(lane.pause_reason)}; {plural(lane.lag, 'message')} waiting",
-            "to go on",
-            command("resume", lane.topic, lane.group, options=["--key", lane.key]),
+            rank=Rank.PAUSED,
+            what="paused",
+            detail=f"by {shown(lane.paused_by)}: {shown(lane.pause_reason)}; {plural(lane.lag, 'message')} waiting",
+            remedy="to go on",
+            command=command("resume", lane.topic, lane.group, options=["--key", lane.key]),
             since=moment(lane.paused_at),
         )
     if not believed or not group.members or _may_pass(lane, group):
         return None
     if lane.owner_state is not None and not lane.owner_state.lives:
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
-        mend = command("release", *place)
-        return problem(Rank.STUCK, OWNER_GONE, detail, "to free all its lanes", mend, lasted=lane.owner_silent)
+        mend, lasted = command("release", *place), lane.owner_silent
+        return stuck(what=OWNER_GONE, detail=detail, remedy="to free all its lanes", command=mend, lasted=lasted)
     if lane.state is MessageState.RETRYABLE and lane.attempts and lane.failed:
-        return _failing(lane, problem)
+        return _failing(lane, stuck)
     if lane.state is MessageState.PROCESSING and running is not None and running > normal:
         detail = f"attempt {lane.attempts} has been running for {age(running)}"
         mend = command("release", *place)
-        return problem(Rank.STUCK, "slow", detail, "to have another worker try", mend, lasted=running)
-    return _of_lease(lane, group, problem)
+        return stuck(what="slow", detail=detail, remedy="to have another worker try", command=mend, lasted=running)
+    return _of_lease(lane, group, stuck)
 
 
-def _failing(lane: LaneInfo, problem: Callable[..., Problem]) -> Problem:
+def _failing(lane: LaneInfo, stuck: Callable[..., Problem]) -> Problem:
     """Return the problem of a lane whose first message failed. `problem` makes it."""
     due = "is due" if not lane.next_attempt_in else f"in {age(lane.next_attempt_in)}"
-    return problem(
-        Rank.STUCK,
-        FAILING,
-        f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}",
-        "when the cause is mended, at once",
-        command("retry", lane.topic, lane.group, lane.key),
+    return stuck(
+        what=FAILING,
+        detail=f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}",
+        remedy="when the cause is mended, at once",
+        command=command("retry", lane.topic, lane.group, lane.key),
         cause=summary(lane.last_error),
-        for_all=command("retry", lane.topic, lane.group, options=["--all"]),
+        command_for_all=command("retry", lane.topic, lane.group, options=["--all"]),
     )
 
 
-def _of_lease(
-    lane: LaneInfo, group: GroupInfo, problem: Callable[[Rank, str, str, str, str], Problem]
-) -> Problem | None:
+def _of_lease(lane: LaneInfo, group: GroupInfo, stuck: Callable[..., Problem]) -> Problem | None:
     """Return what is wrong with a lane's lease, if nothing else is wrong with the lane. `problem` makes it."""
     members = command("members", lane.topic, lane.group)
     if lane.lease_epoch >= counted.BEYOND_COUNTING:
@@ -228,10 +187,10 @@ def _of_lease(
             f"its lease_epoch is {lane.lease_epoch}, which lanelog never writes; members of the version before this "
             f"one may stand still by it, with all their lanes"
         )
-        return problem(Rank.STUCK, "absurd epoch", detail, then, mend)
+        return stuck(what="absurd epoch", detail=detail, remedy=then, command=mend)
     if lane.owner is None:
         detail = f"{plural(group.members, 'member')}, and none has taken the lane"
-        return problem(Rank.STUCK, "no owner", detail, "what they say of themselves", members)
+        return stuck(what="no owner", detail=detail, remedy="what they say of themselves", command=members)
     return None
 
 
@@ -308,43 +267,28 @@ def of_held_head(held: HeldHead) -> Problem | None:
 
 def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> list[Problem]:
     """Return the dead letters of a topic, by their most frequent reasons. None: there are too many to look through."""
-    look = command("dlq list", topic.topic, options=["--reasons"])
+    problem = partial(Problem, rank=Rank.DEAD_LETTERS, what="dead letters", topic=topic.topic)
+    every = partial(problem, group="", command=command("dlq list", topic.topic, options=["--reasons"]))
     if reasons is None:
-        return [_letters(topic, "", plural(topic.dead_letters, "dead letter"), "why", look)]
+        return [every(detail=plural(topic.dead_letters, "dead letter"), remedy="why")]
     counted = sorted(reasons, key=lambda each: -each.count)
     found = []
     for each in counted[:REASONS]:
         mend = command("dlq redrive", topic.topic, each.group, options=["--reason", each.name])
-        detail = f"{plural(each.count, 'message')}: {shown(each.reason)}"
-        since = moment(each.oldest_failed_at)
-        found.append(_letters(topic, each.group, detail, "when that is mended", mend, since=since, reason=each.name))
+        found.append(
+            problem(
+                group=each.group,
+                detail=f"{plural(each.count, 'message')}: {shown(each.reason)}",
+                remedy="when that is mended",
+                command=mend,
+                since=moment(each.oldest_failed_at),
+                reason=each.name,
+            )
+        )
     rest = sum(each.count for each in counted[REASONS:])
     if rest:
-        found.append(_letters(topic, "", f"{plural(rest, 'message')} for other reasons", "all reasons", look))
+        found.append(every(detail=f"{plural(rest, 'message')} for other reasons", remedy="all reasons"))
     return found
-
-
-def _letters(
-    topic: TopicInfo,
-    group: str,
-    detail: str,
-    remedy: str,
-    mend: str,
-    *,
-    since: str | None = None,
-    reason: str | None = None,
-) -> Problem:
-    return Problem(
-        rank=Rank.DEAD_LETTERS,
-        what="dead letters",
-        topic=topic.topic,
-        group=group,
-        since=since,
-        detail=detail,
-        remedy=remedy,
-        reason=reason,
-        command=mend,
-    )
 
 
 def oldest_first(seconds: float | None) -> int:

@@ -10,13 +10,14 @@ Dies anywhere, or two at once: each lane is a transaction of its own, and the ne
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from lanelog._log import repair
-from lanelog._log.lookup.known import PAGE, pages, read, repeated
+from lanelog._log.lookup.known import PAGE, pages, read, repeated, snapshot
 from lanelog._log.lookup.names import names
 from lanelog._stores import groups, lane_columns, lane_rows
 from lanelog._stores._points import BEYOND
@@ -97,7 +98,7 @@ def _of_topic(
     groups_most: int | None = None,
 ) -> Iterator[Contradiction]:
     for key in _doubtful(database, topic, limit, everywhere=everywhere, heads=heads, groups_most=groups_most):
-        yield from repeated(database, _examined, "examining a lane", database, topic, key)
+        yield from snapshot(database, repair.examine, "examining a lane", topic, key)
 
 
 def repaired(database: Database) -> list[Contradiction]:
@@ -106,16 +107,13 @@ def repaired(database: Database) -> list[Contradiction]:
     Raises DatabaseError for a lane that stays locked for `publish_timeout` seconds.
     """
     mended: list[Contradiction] = []
-    session = database.session("repair")
-    try:
+    with closing(database.session("repair")) as session:
         for topic in _topics(database, everywhere=True):
             while doubtful := _doubtful(database, topic, PAGE, everywhere=True):
                 done = [each for key in doubtful for each in _mended(database, session, topic, key)]
                 mended += done
                 if not done:
                     break  # a purge and rebirth made them look wrong
-    finally:
-        session.close()
     return mended
 
 
@@ -129,11 +127,6 @@ def _mended(database: Database, session: Session, topic: str, key: str) -> list[
             raise DatabaseError(
                 f"lane {key!r} of topic {topic!r} is held by another transaction: repeat this when that has ended"
             )
-
-
-def _examined(database: Database, topic: str, key: str) -> list[Contradiction]:
-    with database.snapshot() as cx:
-        return repair.examine(cx, topic, key)
 
 
 def _doubtful(
@@ -150,7 +143,7 @@ def _doubtful(
     else:
         what = "looking for contradictions"
         found = read(database, _first_doubtful, what, topic, limit, heads, groups_most)
-        found += repeated(database, _beyond_heads, what, database, topic, limit, heads, groups_most)
+        found += snapshot(database, _beyond_heads, what, topic, limit, heads, groups_most)
     if everywhere:
         known = [key for page in pages(database, topic) for key, _ in page]
         found += _between(database, KEY_BETWEEN, (topic,), known, limit)
@@ -166,11 +159,10 @@ def _first_doubtful(cx: Executor, topic: str, limit: int, heads: int, groups_mos
     return lane_rows.doubtful_among(cx, topic, registered, limit, heads, _compared(registered, heads))
 
 
-def _beyond_heads(database: Database, topic: str, limit: int, heads: int, groups_most: int | None) -> list[str]:
-    """Return lanes in which a group is beyond the head, by one snapshot: no log is looked into meanwhile."""
-    with database.snapshot() as cx:
-        registered = list(groups.readers(cx, topic))[:groups_most]
-        return list(islice(lane_columns.beyond_heads(cx, topic, registered, _compared(registered, heads)), limit))
+def _beyond_heads(cx: Executor, topic: str, limit: int, heads: int, groups_most: int | None) -> list[str]:
+    """Return lanes in which a group is beyond the head. Call it inside a snapshot: no log is looked into meanwhile."""
+    registered = list(groups.readers(cx, topic))[:groups_most]
+    return list(islice(lane_columns.beyond_heads(cx, topic, registered, _compared(registered, heads)), limit))
 
 
 def _compared(registered: Sequence[str], heads: int) -> int:

@@ -5,6 +5,7 @@ Owns the trials. EXPLAIN needs the same privileges as its statement, and execute
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from lanelog._database import codes
@@ -33,12 +34,10 @@ _COLUMN: Final = {"queue_schema": "checksum"}
 
 def lacking(database: Database) -> dict[str, list[str]]:
     """Return the privileges that the account lacks, by role. Raises DatabaseError, one of `NO_WRITES` among others."""
-    session = database.session("doctor")  # the answer that the server is read-only ends the connection
-    try:
+    # the answer that the server is read-only ends the connection
+    with closing(database.session("doctor")) as session:
         session.execute(HURRY)
         return {name: _lacking(session, role.privileges) for name, role in ROLES.items() if name != "owner"}
-    finally:
-        session.close()
 
 
 def _lacking(cx: Executor, privileges: Mapping[str, tuple[str, ...]]) -> list[str]:

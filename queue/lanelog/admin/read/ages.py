@@ -21,15 +21,15 @@ from attrs import frozen
 from lanelog._database import NOW_MS
 from lanelog._log.lookup.known import read
 from lanelog._places import GroupTopic
-from lanelog._stores._points import BEYOND
+from lanelog._stores._points import BEYOND, united
 from lanelog.admin.lookup.together import together
 from lanelog.admin.read import group_lanes
 from lanelog.admin.read.group_lanes import Still
-from lanelog.admin.read.lane_totals import WATERMARK
+from lanelog.admin.read.lane_totals import LANES, WATERMARK
 from lanelog.admin.read.message_state import bodies_at, next_bodies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog.admin.read.group_lanes import GroupLanes
@@ -68,11 +68,7 @@ GROUP BY d.partition_key ORDER BY MIN(d.first_attempt_at), d.partition_key LIMIT
 # How old the oldest message right behind a watermark is, in a range of keys; a hole counts as new (all PRIMARY).
 OLDEST = f"""
 SELECT MAX({NOW_MS} - LEAST(COALESCE(m.created_at, {NOW_MS}), {NOW_MS}))
-FROM queue_partitions p FORCE INDEX (PRIMARY)
-LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
-       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
-LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
-       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
+FROM {LANES}
 LEFT JOIN queue_messages m FORCE INDEX (PRIMARY)
        ON m.topic = p.topic AND m.partition_key = p.partition_key AND m.`offset` = {WATERMARK} + 1
 WHERE p.topic = %s AND p.partition_key > '' AND p.partition_key {{within}} AND p.head_offset > {WATERMARK}
@@ -144,10 +140,10 @@ def candidates(cx: Executor, topic: str, lanes: Mapping[str, GroupLanes], limit:
     for group, still in _retried(cx, topic, [group for group, sums in lanes.items() if sums.lagging > limit], limit):
         since[group][still.key] = min(since[group].get(still.key, still), still)
     chosen = {group: sorted(found.values())[:limit] for group, found in since.items()}
-    points = {(still.key, still.watermark + 1) for found in chosen.values() for still in found}
-    created = {(body.key, body.offset): body.created_at for body in bodies_at(cx, topic, points)}
+    places = {(still.key, still.watermark + 1) for found in chosen.values() for still in found}
+    created = {(body.key, body.offset): body.created_at for body in bodies_at(cx, topic, places)}
     # A message may have been settled and collected since the watermarks were read. Then the next one is the oldest.
-    created |= {at: body.created_at for at, body in next_bodies(cx, topic, points - created.keys()).items()}
+    created |= {at: body.created_at for at, body in next_bodies(cx, topic, places - created.keys()).items()}
     found = {}
     for group, stills in chosen.items():
         now = lanes[group].now
@@ -156,13 +152,10 @@ def candidates(cx: Executor, topic: str, lanes: Mapping[str, GroupLanes], limit:
     return found
 
 
-def _retried(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> Iterator[tuple[str, Still]]:
-    """Yield the lanes of these groups with a message that is being retried, since its first attempt.
+def _retried(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> list[tuple[str, Still]]:
+    """Return the lanes of these groups with a message that is being retried, since its first attempt.
 
     Where all lagging lanes are looked into, this finds no other one.
     """
-    if groups:
-        sql = " UNION ALL ".join([f"({LONGEST_RETRIED})"] * len(groups))
-        args = [value for group in groups for value in (group, group, topic, limit)]
-        for group, *still in cx.query(sql, args):
-            yield group, Still(*still)
+    rows = [(group, group, topic, limit) for group in groups]
+    return [(group, Still(*still)) for group, *still in united(cx, f"({LONGEST_RETRIED})", rows)]

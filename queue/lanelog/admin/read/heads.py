@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._log.lookup.known import known_topic, pages, read
+from lanelog._log.lookup.known import given_topic, pages
 from lanelog.admin.lookup.arguments import limit_of
-from lanelog.config import check_name
 
 if TYPE_CHECKING:
     from lanelog._database import Database
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
 
 def heads(database: Database, topic: str, limit: int) -> dict[str, int]:
     """See `Admin.heads`."""
-    check_name("topic", topic)
     limit_of(limit)
-    read(database, known_topic, "looking for the topic", topic)
+    given_topic(database, topic)
     found: dict[str, int] = {}
     for page in pages(database, topic):
         found.update(page[: limit - len(found)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lanelog._log.lookup.known import known_group, repeated
+from lanelog._log.lookup.known import known_group, snapshot
 from lanelog._stores.history import Ended
 from lanelog.admin.lookup.arguments import (
     OFFSET_MAX,
@@ -26,7 +26,7 @@ from lanelog.message import utc_from_ms
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from lanelog._database import Database
+    from lanelog._database import Database, Executor
     from lanelog._places import GroupTopic
 
 SKIPPED: Final = "skipped"
@@ -74,14 +74,13 @@ def history(
     sql, place = _at(key, offset)
     args = (*at.columns, *place, begin, end, id or "", id or "", outcome or "", outcome or "", limit)
 
-    def look() -> list[HistoryInfo]:
-        with database.snapshot() as cx:
-            rows = cx.query(sql, args)
-            if not rows:  # history outlives its group, so the group is only looked up if there is none
-                known_group(cx, at)
-        return [_left(at, *row) for row in rows]
+    def look(cx: Executor) -> list[tuple[Any, ...]]:
+        rows = cx.query(sql, args)
+        if not rows:  # history outlives its group, so the group is only looked up if there is none
+            known_group(cx, at)
+        return rows
 
-    return repeated(database, look, "reading history")
+    return [_left(at, *row) for row in snapshot(database, look, "reading history")]
 
 
 def _at(key: str | None, offset: int | None) -> tuple[str, tuple[str | int, ...]]:

@@ -23,7 +23,7 @@ from attrs import field, frozen
 
 from lanelog._database import NOW_MS
 from lanelog._places import GroupTopic
-from lanelog._stores._points import GROUPS_TOGETHER, chunked, placeholders
+from lanelog._stores._points import GROUPS_TOGETHER, chunked, for_groups, points, united
 from lanelog.admin.read import group_lanes
 
 if TYPE_CHECKING:
@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 _ZERO = "CAST(0 AS UNSIGNED)"  # a plain 0 is signed; signed and unsigned together would become a DECIMAL
 WATERMARK = f"GREATEST(COALESCE(o.offset_acked, {_ZERO}), COALESCE(f.offset_acked, {_ZERO}))"
 """Where a group is in a lane: `o` is its offsets row, `f` the floor's."""
+
+LANES = """queue_partitions p FORCE INDEX (PRIMARY)
+LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
+       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
+LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
+       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key"""
+"""The lanes with both rows, for a group that is an argument."""
 
 # Heads of some lanes, with their floors, and the clock (both PRIMARY).
 HEADS = f"""
@@ -217,10 +224,8 @@ def load(cx: Executor, topic: str, groups: Sequence[str], keys: Sequence[str]) -
 
 def load_each(cx: Executor, topic: str, chosen: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], LaneFacts]:
     """Return the facts by (group, key), for each of a few groups and those of its keys that have a lane."""
-    heads: dict[str, tuple[int, ...]] = {}
-    for chunk in chunked(list(dict.fromkeys(chain.from_iterable(chosen.values())))):
-        found_heads = cx.query(HEADS.format(keys=placeholders(chunk)), (topic, *chunk))
-        heads.update((key, tuple(rest)) for key, *rest in found_heads)
+    every = dict.fromkeys(chain.from_iterable(chosen.values()))
+    heads = {key: rest for key, *rest in points(cx, HEADS, every, before=[topic])}
     places = {at: Place(*rest) for at, rest in _rows(cx, PLACES, topic, chosen)}
     leases = dict(_rows(cx, LEASES, topic, chosen))
     sums = {at: _sums(rest) for at, rest in _rows(cx, EXCEPTIONS, topic, chosen)}
@@ -245,14 +250,9 @@ def _rows(
     cx: Executor, sql: str, topic: str, chosen: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[tuple[str, str], list[Any]]]:
     """Yield rows by (group, key), of each group those of its own keys."""
-    for chunk in chunked([(group, key) for group, keys in chosen.items() for key in keys]):
-        named: dict[str, list[str]] = {}
-        for group, key in chunk:
-            named.setdefault(group, []).append(key)
-        parts = [f"({sql.format(keys=placeholders(keys))})" for keys in named.values()]
-        args = [value for group, keys in named.items() for value in (group, topic, *keys)]
-        for group, key, *rest in cx.query(" UNION ALL ".join(parts), args):
-            yield (group, key), rest
+    places = [(group, key) for group, keys in chosen.items() for key in keys]
+    for group, key, *rest in for_groups(cx, sql, topic, places):
+        yield (group, key), rest
 
 
 def total(cx: Executor, at: GroupTopic) -> GroupFacts:
@@ -266,16 +266,14 @@ def totals(cx: Executor, topic: str, groups: Sequence[str], still: int = 0) -> d
     At most `still` lagging lanes of each are named: those in which nothing was settled for longest.
     """
     lanes = group_lanes.load(cx, topic, groups, still)
-    sums = {group: _sums(row) for group, *row in cx.query(*_each(GROUP_EXCEPTIONS, topic, groups))}
+    sums = {group: _sums(row) for group, *row in _each(cx, GROUP_EXCEPTIONS, topic, groups)}
     marked = [group for group in groups if lanes[group].marked]
-    marks = (
-        {group: tuple(map(int, row)) for group, *row in cx.query(*_each(GROUP_MARKS, topic, marked))} if marked else {}
-    )
+    marks = {group: tuple(map(int, row)) for group, *row in _each(cx, GROUP_MARKS, topic, marked)}
     return {group: _facts(lanes[group], sums[group], *marks.get(group, (0, 0, 0))) for group in groups}
 
 
-def _each(sql: str, topic: str, groups: Sequence[str]) -> tuple[str, list[str]]:
-    return " UNION ALL ".join([f"({sql})"] * len(groups)), [text for group in groups for text in (group, group, topic)]
+def _each(cx: Executor, sql: str, topic: str, groups: Sequence[str]) -> list[tuple[Any, ...]]:
+    return united(cx, f"({sql})", [(group, group, topic) for group in groups])
 
 
 def _facts(lanes: GroupLanes, sums: Sums, paused: int, live: int, dead: int) -> GroupFacts:

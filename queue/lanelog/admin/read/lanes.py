@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lanelog._log.lookup.known import known_group, known_lane, known_topic, repeated
+from lanelog._log.lookup.known import known_group, known_lane, known_topic, snapshot
 from lanelog._log.lookup.names import readers
 from lanelog._places import GroupTopic
 from lanelog._stores import leases
@@ -18,7 +18,7 @@ from lanelog._stores._points import placeholders
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.read import ages, lane_totals, message_state
 from lanelog.admin.read import owners as _owners
-from lanelog.admin.read.lane_totals import WATERMARK
+from lanelog.admin.read.lane_totals import LANES, WATERMARK
 from lanelog.admin.types.topology import LaneInfo, LeaseInfo, OffsetInfo
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
@@ -33,17 +33,9 @@ if TYPE_CHECKING:
 
 ORDERS = ("age", "lag", "key")
 
-_LANES = """
-FROM queue_partitions p FORCE INDEX (PRIMARY)
-LEFT JOIN queue_offsets o FORCE INDEX (PRIMARY)
-       ON o.consumer_group = %s AND o.topic = p.topic AND o.partition_key = p.partition_key
-LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
-       ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
-"""
-
 # Keys with the most unsettled messages; messages settled ahead are added up lane by lane (all PRIMARY).
 BY_LAG = f"""
-SELECT p.partition_key {_LANES}
+SELECT p.partition_key FROM {LANES}
 WHERE p.topic = %s AND p.partition_key <> ''
 ORDER BY {signed("p.head_offset")} - {signed(WATERMARK)} - COALESCE((
   SELECT CAST(SUM({signed("d.through_offset")} + 1 - GREATEST({signed("d.message_offset")}, {signed(WATERMARK)} + 1))
@@ -98,20 +90,19 @@ def lanes(
     if after and before:
         raise ConfigurationError("after and before exclude each other: read on in one direction")
 
-    def look() -> list[LaneInfo]:
-        with database.snapshot() as cx:
-            paused = known_group(cx, at).paused
-            if order_by == "age":
-                keys = ages.oldest(cx, at, limit, breadth)
-            elif order_by == "lag":
-                keys = [key for (key,) in cx.query(BY_LAG, (at.group, at.topic, at.group, limit))]
-            elif before:
-                keys = [key for (key,) in cx.query(BY_KEY_BACK, (at.topic, before, limit))][::-1]
-            else:
-                keys = [key for (key,) in cx.query(BY_KEY, (at.topic, after, limit))]
-            return _lanes(cx, at.topic, {at.group: keys}, [at.group] if paused else [])[at.group]
+    def look(cx: Executor) -> list[LaneInfo]:
+        paused = known_group(cx, at).paused
+        if order_by == "age":
+            keys = ages.oldest(cx, at, limit, breadth)
+        elif order_by == "lag":
+            keys = [key for (key,) in cx.query(BY_LAG, (at.group, at.topic, at.group, limit))]
+        elif before:
+            keys = [key for (key,) in cx.query(BY_KEY_BACK, (at.topic, before, limit))][::-1]
+        else:
+            keys = [key for (key,) in cx.query(BY_KEY, (at.topic, after, limit))]
+        return _lanes(cx, at.topic, {at.group: keys}, [at.group] if paused else [])[at.group]
 
-    return repeated(database, look, "listing lanes")
+    return snapshot(database, look, "listing lanes")
 
 
 def of_groups(
@@ -122,11 +113,10 @@ def of_groups(
     A lane that is gone is left out. `paused`: the groups that are. `most`: fill the lanes of each group up to so many.
     """
 
-    def look() -> dict[str, list[LaneInfo]]:
-        with database.snapshot() as cx:
-            return _lanes(cx, topic, ages.filled(cx, topic, chosen, most) if most else chosen, paused)
+    def look(cx: Executor) -> dict[str, list[LaneInfo]]:
+        return _lanes(cx, topic, ages.filled(cx, topic, chosen, most) if most else chosen, paused)
 
-    return repeated(database, look, "reading lanes")
+    return snapshot(database, look, "reading lanes")
 
 
 def lane(database: Database, at: LaneId) -> LaneInfo:
@@ -134,14 +124,13 @@ def lane(database: Database, at: LaneId) -> LaneInfo:
     check_names(at.of)
     check_name("key", at.key)
 
-    def look() -> LaneInfo:
-        with database.snapshot() as cx:
-            paused = known_group(cx, at.of).paused
-            known_lane(cx, at.topic, at.key)
-            (found,) = _lanes(cx, at.topic, {at.group: [at.key]}, [at.group] if paused else [])[at.group]
-            return found
+    def look(cx: Executor) -> LaneInfo:
+        paused = known_group(cx, at.of).paused
+        known_lane(cx, at.topic, at.key)
+        (found,) = _lanes(cx, at.topic, {at.group: [at.key]}, [at.group] if paused else [])[at.group]
+        return found
 
-    return repeated(database, look, "looking at a lane")
+    return snapshot(database, look, "looking at a lane")
 
 
 def _lanes(
@@ -204,22 +193,20 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
     optional("key", key)
     limit_of(limit)
 
-    def look() -> list[OffsetInfo]:
-        with database.snapshot() as cx:
-            groups = _groups_of(cx, topic, group)
-            if key is not None:
-                known_lane(cx, topic, key)
-                keys = [key]
-            else:
-                # Every lane has a watermark for every group: this number of lanes is enough.
-                lanes = -(-limit // max(1, len(groups)))
-                keys = [found for (found,) in cx.query(BY_KEY, (topic, "", lanes))]
-            facts = lane_totals.load(cx, topic, groups, keys)
-        return [
-            _offset(topic, name, lane, facts[(name, lane)]) for lane in keys for name in groups if (name, lane) in facts
-        ][:limit]
+    def look(cx: Executor) -> list[OffsetInfo]:
+        groups = _groups_of(cx, topic, group)
+        if key is not None:
+            known_lane(cx, topic, key)
+            keys = [key]
+        else:
+            # Every lane has a watermark for every group: this number of lanes is enough.
+            lanes = -(-limit // max(1, len(groups)))
+            keys = [found for (found,) in cx.query(BY_KEY, (topic, "", lanes))]
+        facts = lane_totals.load(cx, topic, groups, keys)
+        every = ((name, lane) for lane in keys for name in groups)
+        return [_offset(topic, *place, facts[place]) for place in every if place in facts][:limit]
 
-    return repeated(database, look, "listing offsets")
+    return snapshot(database, look, "listing offsets")
 
 
 def _offset(topic: str, group: str, key: str, facts: LaneFacts) -> OffsetInfo:
@@ -259,36 +246,31 @@ def list_leases(
     optional("group", group)
     limit_of(limit)
 
-    def registered() -> list[GroupTopic]:
-        with database.snapshot() as cx:
-            if topic is not None:
-                return [GroupTopic(topic=topic, group=name) for name in _groups_of(cx, topic, group)]
-            found = [GroupTopic(topic=each, group=name) for each, names in readers(cx).items() for name in names]
-            chosen = [at for at in found if group in (None, at.group)]
-            if group is not None and not chosen:
-                raise ConfigurationError(f"no topic has a group {group!r}: `lanelog groups` lists those there are")
-            return chosen
+    def registered(cx: Executor) -> list[GroupTopic]:
+        if topic is not None:
+            return [GroupTopic(topic=topic, group=name) for name in _groups_of(cx, topic, group)]
+        found = [GroupTopic(topic=each, group=name) for each, names in readers(cx).items() for name in names]
+        chosen = [at for at in found if group in (None, at.group)]
+        if group is not None and not chosen:
+            raise ConfigurationError(f"no topic has a group {group!r}: `lanelog groups` lists those there are")
+        return chosen
 
     found: list[LeaseInfo] = []
-    for at in repeated(database, registered, "listing groups"):
+    for at in snapshot(database, registered, "listing groups"):
         if len(found) >= limit:
             break
-        found += _leases(database, at, limit - len(found), stale=stale)
+        found += snapshot(database, _leases, "listing leases", at, limit - len(found), stale=stale)
     return found
 
 
-def _leases(database: Database, at: GroupTopic, limit: int, *, stale: bool) -> list[LeaseInfo]:
-    def look() -> list[LeaseInfo]:
-        with database.snapshot() as cx:
-            owners = _owners.load(cx, at)
-            if stale:
-                dead = [name for name in leases.counts(cx, at) if name and not owners.alive(name)]
-                rows = _of(cx, at, dead, limit)
-            else:
-                rows = cx.query(LEASES, (*at.columns, limit))
-        return [_lease(at, row, owners) for row in rows]
-
-    return repeated(database, look, "listing leases")
+def _leases(cx: Executor, at: GroupTopic, limit: int, *, stale: bool) -> list[LeaseInfo]:
+    owners = _owners.load(cx, at)
+    if stale:
+        dead = [name for name in leases.counts(cx, at) if name and not owners.alive(name)]
+        rows = _of(cx, at, dead, limit)
+    else:
+        rows = cx.query(LEASES, (*at.columns, limit))
+    return [_lease(at, row, owners) for row in rows]
 
 
 def _of(cx: Executor, at: GroupTopic, owners: Sequence[str], limit: int) -> list[tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._log.lookup.known import known_group, repeated
+from lanelog._log.lookup.known import known_group, snapshot
 from lanelog._places import GroupTopic
 from lanelog._stores import leases, member_rows
 from lanelog.admin.lookup.arguments import check_names, limit_of, when
@@ -39,17 +39,16 @@ def members(
     if after is not None:
         _check_after(after, at)
 
-    def look() -> list[MemberInfo]:
-        with database.snapshot() as cx:
-            rows = _rows(cx, at, _FIRST if after is None else after, limit, database.tables_version)
-            server = granting(cx, (row for _, row in rows))
-            lanes = leases.counts_of_owners(cx, [(place, row.owner) for place, row in rows])
+    def look(cx: Executor) -> list[MemberInfo]:
+        rows = _rows(cx, at, _FIRST if after is None else after, limit, database.tables_version)
+        server = granting(cx, (row for _, row in rows))
+        lanes = leases.counts_of_owners(cx, [(place, row.owner) for place, row in rows])
         return [
             _member(place, row, Owners({row.owner: row}, server), count)
             for (place, row), count in zip(rows, lanes, strict=True)
         ]
 
-    return repeated(database, look, "reading members")
+    return snapshot(database, look, "reading members")
 
 
 def _check_after(after: object, at: GroupTopic | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve, frozen
 
 from lanelog._places import LaneId
-from lanelog._stores._points import chunked, pairs
+from lanelog._stores._points import for_groups, points, united
 from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
     looking = set(at)
     for _ in range(STEPS):
         # A run right behind the watermark can be settled for a moment, until the next flush raises the watermark.
-        found = {(row.group, row.key): row for row in _rows_at(cx, topic, {place: at[place] for place in looking})}
+        rows_at = for_groups(cx, ROWS_AT, topic, sorted((*place, at[place]) for place in looking))
+        found = {(row.group, row.key): row for row in (Row(*each) for each in rows_at)}
         rows.update(found)
         looking = {place for place, row in found.items() if row.acked}
         for place in looking:
@@ -175,8 +176,8 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
         if not looking:
             break
     at = {place: offset for place, offset in at.items() if offset <= lanes[place].head}
-    points = {(key, offset) for (_, key), offset in at.items()}
-    bodies = {(body.key, body.offset): body for body in bodies_at(cx, topic, points)}
+    places = {(key, offset) for (_, key), offset in at.items()}
+    bodies = {(body.key, body.offset): body for body in bodies_at(cx, topic, places)}
     found_first = {}
     for (group, key), offset in at.items():
         body = bodies.get((key, offset)) or _next_body(cx, topic, key, offset)
@@ -187,34 +188,15 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
     return found_first
 
 
-def _rows_at(cx: Executor, topic: str, at: Mapping[GroupLane, int]) -> Iterable[Row]:
-    for chunk in chunked(sorted(at.items())):
-        by_group: dict[str, list[object]] = {}
-        for (group, key), offset in chunk:
-            by_group.setdefault(group, []).extend((key, offset))
-        sql = " UNION ALL ".join(f"({ROWS_AT.format(points=pairs(points[::2]))})" for points in by_group.values())
-        args = [value for group, points in by_group.items() for value in (group, topic, *points)]
-        for row in cx.query(sql, args):
-            yield Row(*row)
+def bodies_at(cx: Executor, topic: str, places: Collection[tuple[str, int]]) -> list[Body]:
+    """Return the messages at these keys and offsets. A hole is left out."""
+    return [Body(*row) for row in points(cx, MESSAGES_AT, sorted(places), before=[topic])]
 
 
-def bodies_at(cx: Executor, topic: str, points: Collection[tuple[str, int]]) -> Iterable[Body]:
-    """Yield the messages at these keys and offsets. A hole is left out."""
-    for chunk in chunked(sorted(points)):
-        args = [value for point in chunk for value in point]
-        for row in cx.query(MESSAGES_AT.format(points=pairs(chunk)), (topic, *args)):
-            yield Body(*row)
-
-
-def next_bodies(cx: Executor, topic: str, points: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Body]:
+def next_bodies(cx: Executor, topic: str, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Body]:
     """Return the messages behind (key, offset) whose own message is missing: it was collected, or is a hole."""
-    found = {}
-    for chunk in chunked(sorted(points), 100):
-        sql = " UNION ALL ".join([f"({NEXT_MESSAGES})"] * len(chunk))
-        args = [value for key, offset in chunk for value in (offset, topic, key, offset)]
-        for asked, *body in cx.query(sql, args):
-            found[body[0], int(asked)] = Body(*body)
-    return found
+    rows = [(offset, topic, key, offset) for key, offset in sorted(places)]
+    return {(body[0], int(asked)): Body(*body) for asked, *body in united(cx, f"({NEXT_MESSAGES})", rows)}
 
 
 def _next_body(cx: Executor, topic: str, key: str, offset: int) -> Body | None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
 
-from lanelog._log.lookup.known import known_lane, known_topic, pages, read, repeated
+from lanelog._log.lookup.known import given_topic, known_lane, pages, read, snapshot
 from lanelog._log.lookup.names import names, readers
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, offsets, partitions
-from lanelog._stores._points import chunked, pairs, placeholders
-from lanelog._stores.moves import derived_id
+from lanelog._stores._points import placeholders, points
+from lanelog._stores.dead_letters import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
 from lanelog.admin.read import lane_totals, message_state
 from lanelog.admin.read.topics import dead_letter_topics
@@ -41,6 +41,11 @@ _COLUMNS = """m.topic, m.partition_key, m.`offset`, m.id, m.payload, m.payload_b
 FROM queue_messages m
 """
 
+SETTLING = """LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
+       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
+          AND d.message_offset = m.`offset`"""
+"""The row that settles a dead letter `m`. None: it was neither redriven nor deleted."""
+
 # One message by its offset (PRIMARY).
 BY_OFFSET = f"SELECT {_COLUMNS} FORCE INDEX (PRIMARY) WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` = %s"
 
@@ -59,24 +64,11 @@ SELECT `offset`, payload_bytes FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key = %s AND `offset` >= %s ORDER BY `offset` LIMIT %s
 """
 
-# Messages at exact offsets of a lane (PRIMARY).
-AT = f"""SELECT {_COLUMNS} FORCE INDEX (PRIMARY)
-WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` IN ({{offsets}}) ORDER BY m.`offset`
-"""
-
-# Which of these offsets of a dead letter lane are settled (PRIMARY).
-SETTLED = """
-SELECT message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
-WHERE consumer_group = '' AND topic = %s AND partition_key = %s AND message_offset IN ({offsets})
-"""
-
 # Messages at exact offsets of some lanes (PRIMARY).
-AT_POINTS = (
-    f"SELECT {_COLUMNS} FORCE INDEX (PRIMARY) WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})"
-)
+AT = f"SELECT {_COLUMNS} FORCE INDEX (PRIMARY) WHERE m.topic = %s AND (m.partition_key, m.`offset`) IN ({{points}})"
 
 # Which of these dead letters are settled (PRIMARY).
-SETTLED_POINTS = """
+SETTLED = """
 SELECT partition_key, message_offset FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = '' AND topic = %s AND (partition_key, message_offset) IN ({points})
 """
@@ -89,12 +81,9 @@ WHERE topic = %s AND partition_key = %s AND id = %s
 
 # The last dead letters of a lane that are not settled, of one group and from an original offset on, with their first
 # ids (both PRIMARY, bounded range).
-LETTERS = """
+LETTERS = f"""
 SELECT m.`offset`, m.id, m.failure_count, m.failed_at, m.last_error, m.metadata
-FROM queue_messages m FORCE INDEX (PRIMARY)
-LEFT JOIN queue_delivery_state d FORCE INDEX (PRIMARY)
-       ON d.consumer_group = '' AND d.topic = m.topic AND d.partition_key = m.partition_key
-          AND d.message_offset = m.`offset`
+FROM queue_messages m FORCE INDEX (PRIMARY) {SETTLING}
 WHERE m.topic = %s AND m.partition_key = %s AND m.`offset` > %s AND m.failed_group = %s AND m.original_topic = %s
       AND m.original_offset >= %s AND d.message_offset IS NULL ORDER BY m.`offset` DESC
 """
@@ -148,28 +137,25 @@ def message(
     if offset is not None:
         offset_of(offset)
 
-    def look() -> MessageInfo | None:
-        with database.snapshot() as cx:
-            known_lane(cx, topic, key)
-            if message_id is None:
-                found = cx.one(BY_OFFSET, (topic, key, offset))
-            else:
-                found = cx.one(BY_ID, (topic, key, message_id))
-            if found is None:
-                return None
-            row = _MessageRow(*found)
-            settled = _settled(cx, topic, key, [row.offset])
-            return _info(row, settled, _states_of(cx, row))
+    def look(cx: Executor) -> MessageInfo | None:
+        known_lane(cx, topic, key)
+        if message_id is None:
+            found = cx.one(BY_OFFSET, (topic, key, offset))
+        else:
+            found = cx.one(BY_ID, (topic, key, message_id))
+        if found is None:
+            return None
+        row = _MessageRow(*found)
+        return _info(row, _settled(cx, topic, [(key, row.offset)]), _states_of(cx, row))
 
-    return repeated(database, look, "reading a message")
+    return snapshot(database, look, "reading a message")
 
 
 def keys_of(database: Database, topic: str, message_id: str, limit: int) -> list[str]:
     """See `Admin.keys_of`. Each page of lanes is one statement, with a look-up for each lane."""
-    check_name("topic", topic)
     check_name("id", message_id)
     limit_of(limit)
-    read(database, known_topic, "looking for the topic", topic)
+    given_topic(database, topic)
     found: list[str] = []
     left = limit
     for page in pages(database, topic):
@@ -195,53 +181,40 @@ def messages(
     limit_of(limit)
     start = 1 if from_offset is None else offset_of(from_offset, "from_offset")
 
-    def look() -> list[MessageInfo]:
-        with database.snapshot() as cx:
-            known_lane(cx, topic, key)
-            # Below that offset the server would walk rows that are deleted and still in the index.
-            floor = offsets.load_floors(cx, topic, [key]).get(key)
-            first = start if floor is None else max(start, floor.marked_through + 1)
-            sizes = cx.query(SIZES, (topic, key, first, limit))
-            wanted: list[int] = []
-            room = bytes_max
-            for offset, size in sizes:
-                room -= size
-                if room < 0 and wanted:
-                    break
-                wanted.append(offset)
-            found: list[MessageInfo] = []
-            for chunk in chunked(wanted):
-                settled = _settled(cx, topic, key, chunk)
-                rows = cx.query(AT.format(offsets=placeholders(chunk)), (topic, key, *chunk))
-                found.extend(_info(_MessageRow(*row), settled, ()) for row in rows)
-            return found
+    def look(cx: Executor) -> list[MessageInfo]:
+        known_lane(cx, topic, key)
+        # Below that offset the server would walk rows that are deleted and still in the index.
+        floor = offsets.floors(cx, topic, [key]).get(key)
+        first = start if floor is None else max(start, floor.deleted_through + 1)
+        wanted: list[tuple[str, int]] = []
+        room = bytes_max
+        for offset, size in cx.query(SIZES, (topic, key, first, limit)):
+            room -= size
+            if room < 0 and wanted:
+                break
+            wanted.append((key, offset))
+        return _at(cx, topic, wanted)
 
-    return repeated(database, look, "reading messages")
+    return snapshot(database, look, "reading messages")
 
 
-def at(database: Database, topic: str, points: Sequence[tuple[str, int]]) -> list[MessageInfo]:
+def at(database: Database, topic: str, places: Sequence[tuple[str, int]]) -> list[MessageInfo]:
     """Return messages by key and offset, in this order. One that is not there is left out."""
-
-    def look() -> list[MessageInfo]:
-        found: dict[tuple[str, int], MessageInfo] = {}
-        with database.snapshot() as cx:
-            for chunk in chunked(points):
-                args = (topic, *(value for point in chunk for value in point))
-                settled = set(cx.query(SETTLED_POINTS.format(points=pairs(chunk)), args))
-                for row in map(_MessageRow._make, cx.query(AT_POINTS.format(points=pairs(chunk)), args)):
-                    place = (row.key, row.offset)
-                    found[place] = _info(row, {row.offset} if place in settled else (), ())
-        return [found[point] for point in points if point in found]
-
-    return repeated(database, look, "reading messages")
+    return snapshot(database, _at, "reading messages", topic, places)
 
 
-def _settled(cx: Executor, topic: str, key: str, wanted: Collection[int]) -> set[int]:
-    sql = SETTLED.format(offsets=placeholders([*wanted]))
-    return {offset for (offset,) in cx.query(sql, (topic, key, *wanted))}
+def _at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> list[MessageInfo]:
+    settled = _settled(cx, topic, places)
+    rows = map(_MessageRow._make, points(cx, AT, places, before=[topic]))
+    found = {(row.key, row.offset): _info(row, settled, ()) for row in rows}
+    return [found[place] for place in places if place in found]
 
 
-def _info(row: _MessageRow, settled: Collection[int], states: tuple[GroupState, ...]) -> MessageInfo:
+def _settled(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    return {(key, offset) for key, offset in points(cx, SETTLED, places, before=[topic])}
+
+
+def _info(row: _MessageRow, settled: Collection[tuple[str, int]], states: tuple[GroupState, ...]) -> MessageInfo:
     return MessageInfo(
         topic=row.topic,
         key=row.key,
@@ -255,7 +228,7 @@ def _info(row: _MessageRow, settled: Collection[int], states: tuple[GroupState, 
         expires_at=when(row.expires_at),
         target_group=row.target_group or None,
         dead_letter=_dead_letter(row),
-        settled=row.offset in settled,
+        settled=(row.key, row.offset) in settled,
         states=states,
     )
 
@@ -307,11 +280,11 @@ def _letter(cx: Executor, dead_topics: Collection[str], group: str, row: _Messag
         found = cx.one(LETTER, (dead_topic, key, derived_id(group, row.id, row.offset)))
         if found is not None:
             letter_offset, *facts = found
-            if not _settled(cx, dead_topic, key, [letter_offset]):
+            if not _settled(cx, dead_topic, [(key, letter_offset)]):
                 return _Letter(dead_topic, *facts)
         head = partitions.heads(cx, dead_topic, [key]).get(key, 0)
-        floor = offsets.load_floors(cx, dead_topic, [key]).get(key)
-        least = max(head - LETTERS_BACK, 0 if floor is None else floor.offset_acked)
+        floor = offsets.floors(cx, dead_topic, [key]).get(key)
+        least = max(head - LETTERS_BACK, 0 if floor is None else floor.floor)
         for _, *facts, metadata in cx.query(LETTERS, (dead_topic, key, least, group, row.topic, row.offset)):
             if decode_metadata(metadata).get(ORIGINAL_ID) == first_id:
                 return _Letter(dead_topic, *facts)

@@ -16,7 +16,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from lanelog._log.lookup.known import read
-from lanelog._stores._points import chunked, fitting, pairs
+from lanelog._stores._points import chunked, fitting, points
 from lanelog.admin.read import messages
 
 if TYPE_CHECKING:
@@ -58,24 +58,24 @@ def chosen(stamps: Callable[[Points], Iterable[Stamp]], heads: Mapping[str, int]
     depth = dict.fromkeys(heads, 0)
     deeper = [key for key, head in heads.items() if head]
     while deeper:
-        points = []
+        places = []
         for key in deeper:
             end = heads[key] - depth[key]
             depth[key] = min(heads[key], max(1, 2 * depth[key]), most)
-            points += [(key, offset) for offset in range(end, heads[key] - depth[key], -1)]
-        found = nlargest(most, [*found, *stamps(points)])
+            places += [(key, offset) for offset in range(end, heads[key] - depth[key], -1)]
+        found = nlargest(most, [*found, *stamps(places)])
         taken = Counter(key for _, key, _, _ in found)
         deeper = [key for key in deeper if taken[key] == depth[key] < min(heads[key], most)]
     return found
 
 
-def _stamps(database: Database, topic: str, points: Points) -> list[Stamp]:
+def _stamps(database: Database, topic: str, places: Points) -> list[Stamp]:
     found: list[Stamp] = []
-    for chunk in chunked(points):
+    for chunk in chunked(places):
         found += read(database, _read, "reading messages", topic, chunk)
     return found
 
 
-def _read(cx: Executor, topic: str, points: Points) -> list[Stamp]:
-    rows = cx.query(STAMPS.format(points=pairs(points)), (topic, *(value for point in points for value in point)))
-    return [(created, key, offset, size) for created, key, offset, size in rows]
+def _read(cx: Executor, topic: str, places: Points) -> list[Stamp]:
+    found = points(cx, STAMPS, places, before=[topic])
+    return [(created, key, offset, size) for created, key, offset, size in found]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from lanelog._log.lookup.known import known_topic, read, repeated
+from lanelog._log.lookup.known import known_topic, read, snapshot
 from lanelog._log.lookup.names import names, readers
 from lanelog._places import GroupTopic
-from lanelog._stores._points import chunked, placeholders
+from lanelog._stores._points import points
 from lanelog.admin.lookup.arguments import limit_of, optional, when
 from lanelog.admin.lookup.together import together
 from lanelog.admin.read import ages, group_sums
@@ -62,7 +62,7 @@ SELECT d.topic, SUM(d.through_offset + 1 - d.message_offset)
 FROM queue_delivery_state d FORCE INDEX (PRIMARY)
 JOIN queue_offsets f FORCE INDEX (PRIMARY)
   ON f.consumer_group = '' AND f.topic = d.topic AND f.partition_key = d.partition_key
-WHERE d.consumer_group = '' AND d.topic IN ({topics}) AND d.message_offset > f.marked_through
+WHERE d.consumer_group = '' AND d.topic IN ({keys}) AND d.message_offset > f.marked_through
 GROUP BY d.topic
 """
 
@@ -98,20 +98,20 @@ def topics_and_rest(database: Database, limit: int) -> tuple[list[TopicInfo], in
     """Return the first topics, and how many others there are."""
     limit_of(limit)
 
-    def look() -> tuple[list[TopicInfo], int]:
-        with database.snapshot() as cx:
-            reading = readers(cx)
-            found = _first(cx, limit, reading)
-            flags = names(cx)
-            there = [each for each in found.values() if each.topic in reading or each.there]
-            shown = there[:limit]
-            letters = dead_letter_topics([each.topic for each in shown], flags)
-            for name in set(chain.from_iterable(letters.values())) - set(found):
-                found[name] = _one(cx, name)
-            rest = _behind(cx, shown[-1].topic, reading, flags) if len(there) > limit else 0
-            return _complete(cx, shown, reading, letters, found), rest
+    return snapshot(database, _topics_and_rest, "listing topics", limit)
 
-    return repeated(database, look, "listing topics")
+
+def _topics_and_rest(cx: Executor, limit: int) -> tuple[list[TopicInfo], int]:
+    reading = readers(cx)
+    found = _first(cx, limit, reading)
+    flags = names(cx)
+    there = [each for each in found.values() if each.topic in reading or each.there]
+    shown = there[:limit]
+    letters = dead_letter_topics([each.topic for each in shown], flags)
+    for name in set(chain.from_iterable(letters.values())) - set(found):
+        found[name] = _one(cx, name)
+    rest = _behind(cx, shown[-1].topic, reading, flags) if len(there) > limit else 0
+    return _complete(cx, shown, reading, letters, found), rest
 
 
 def _first(cx: Executor, limit: int, reading: Collection[str]) -> dict[str, _Sums]:
@@ -137,15 +137,13 @@ def _behind(cx: Executor, last: str, reading: Collection[str], flags: Sequence[t
 def topic(database: Database, name: str) -> TopicInfo:
     """See `Admin.topic`."""
     check_name("topic", name)
+    return snapshot(database, _topic, "reading a topic", name)
 
-    def look() -> TopicInfo:
-        with database.snapshot() as cx:
-            known_topic(cx, name)
-            letters = dead_letter_topics([name], names(cx, name))
-            found = {each: _one(cx, each) for each in (name, *letters[name])}
-            return _complete(cx, [found[name]], readers(cx, name), letters, found)[0]
 
-    return repeated(database, look, "reading a topic")
+def _topic(cx: Executor, name: str) -> TopicInfo:
+    letters = letters_of(cx, name)
+    found = {each: _one(cx, each) for each in (name, *letters)}
+    return _complete(cx, [found[name]], readers(cx, name), {name: letters}, found)[0]
 
 
 def groups(
@@ -179,14 +177,13 @@ def look_at_groups(
     optional("topic", topic)
     optional("group", group)
 
-    def look() -> tuple[list[Registration], float]:
-        with database.snapshot() as cx:
-            uptime = _owners.uptime(cx)
-            if topic is not None:
-                known_topic(cx, topic)
-            return registrations(cx, topic, group, limit), uptime
+    def look(cx: Executor) -> tuple[list[Registration], float]:
+        uptime = _owners.uptime(cx)
+        if topic is not None:
+            known_topic(cx, topic)
+        return registrations(cx, topic, group, limit), uptime
 
-    rows, uptime = repeated(database, look, "listing groups")
+    rows, uptime = snapshot(database, look, "listing groups")
     places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
     some = group_sums.parts(places)
     sums = group_sums.load(database, some, breadth.candidates)
@@ -240,6 +237,12 @@ def dead_letter_topics(topics: Sequence[str], names: Sequence[tuple[str, bool]])
     return {topic: tuple(sorted(letters)) for topic, letters in found.items()}
 
 
+def letters_of(cx: Executor, topic: str) -> tuple[str, ...]:
+    """Return the dead letter topics of one topic. Refuse one that does not exist."""
+    known_topic(cx, topic)
+    return dead_letter_topics([topic], names(cx, topic))[topic]
+
+
 def _one(cx: Executor, topic: str) -> _Sums:
     row = cx.one(TOPIC, (topic,))
     assert row is not None  # noqa: S101 - the snapshot has its topic row
@@ -261,10 +264,7 @@ def _complete(
 ) -> list[TopicInfo]:
     holding = {name for each in shown for name in (letters[each.topic] or ())}
     holding |= {each.topic for each in shown if each.holds_dead_letters}
-    settled: dict[str, int] = {}
-    for chunk in chunked(sorted(holding)):
-        rows = cx.query(SETTLED.format(topics=placeholders(chunk)), chunk)
-        settled.update({topic: int(count) for topic, count in rows})
+    settled = {topic: int(count) for topic, count in points(cx, SETTLED, sorted(holding))}
     left = {name: max(0, known[name].messages - settled.get(name, 0)) for name in holding}
     return [
         TopicInfo(

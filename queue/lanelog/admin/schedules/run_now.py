@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
+from lanelog._database import Lock
 from lanelog._log.fire.recurring import metadata_of
 from lanelog._log.lookup.known import read, repeated
 from lanelog._stores import messages, partitions, schedules
@@ -108,7 +109,7 @@ class _Run:
 
     def _publish(self, cx: Executor) -> ScheduleRun:
         row = locked(cx, self.database, self.name)
-        heads = partitions.lock_heads(cx, row.topic, [row.key], wait=True)
+        heads = partitions.heads(cx, row.topic, [row.key], Lock.UPDATE)
         if row.key not in heads:
             raise DatabaseError("the schedule moved to another lane, or its lane was purged", retriable=True)
         found = messages.find_ids(cx, row.topic, [(row.key, self.id)]).get((row.key, self.id))

@@ -16,7 +16,7 @@ from attrs import define
 
 from lanelog._checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
-from lanelog._log.lookup.known import known_topic, read, repeated
+from lanelog._log.lookup.known import given_topic, read, repeated
 from lanelog._stores import messages, scheduled
 from lanelog._stores._counted import signed
 from lanelog.admin.audit_entry import Act
@@ -51,10 +51,9 @@ BATCH = 1000
 
 def list_scheduled(database: Database, topic: str, key: str | None, limit: int) -> list[ScheduledInfo]:
     """See `Admin.scheduled`."""
-    check_name("topic", topic)
     optional("key", key)
     limit_of(limit)
-    read(database, known_topic, "looking for the topic", topic)
+    given_topic(database, topic)
     return [_info(row) for row in read(database, _rows, "listing what is scheduled", topic, key, limit)]
 
 

@@ -20,7 +20,6 @@ from attrs import evolve
 
 from lanelog import _cron
 from lanelog._checks import Duration, check_integer, check_name
-from lanelog._database import NOW_MS
 from lanelog._log.append.draft import make_draft
 from lanelog._log.append.middleware import publish_through
 from lanelog._log.append.timing import make_timing
@@ -29,7 +28,7 @@ from lanelog._log.fire.catch_up import CatchUp
 from lanelog._log.fire.occurrences import occurrence
 from lanelog._log.fire.planned import cron_of, plan
 from lanelog._log.fire.recurring import message_ids, metadata_of
-from lanelog._log.lookup.known import read, repeated
+from lanelog._log.lookup.known import clock, read, repeated
 from lanelog._log.lookup.names import hint
 from lanelog._stores import schedules
 from lanelog._stores.messages import largest_row, wire_bytes
@@ -52,8 +51,6 @@ NAME_MAX = 200
 """The most characters of a schedule's name: the name and a fire time must fit into a message's id."""
 COUNT_MAX = 1000
 FIRST_YEAR, LAST_YEAR = 1970, 9998
-
-NOW = f"SELECT {NOW_MS}"
 
 
 def declare(
@@ -114,7 +111,7 @@ def _declare(
     lane = draft.key if outgoing.key is not None else open_lanes.lane_of(database, topic, name)
 
     def once(cx: Executor) -> ScheduleRow:
-        now = _now(cx)
+        now = clock(cx)
         following = occurrence(cron, cron.after(now))
         row = ScheduleRow(
             name=name,
@@ -158,7 +155,7 @@ def preview(
     """See `Admin.preview_schedule`."""
     cron = _cron.parse(expression, timezone)
     check_integer("count", count, least=1, most=COUNT_MAX)
-    begin = utc_from_ms(read(database, _now, "reading the clock")) if after is None else _checked_after(after)
+    begin = utc_from_ms(read(database, clock, "reading the clock")) if after is None else _checked_after(after)
     found = list(islice(cron.times(begin), count))
     if not found:
         raise ConfigurationError(f"the cron expression {expression!r} never fires")
@@ -269,12 +266,6 @@ def no_schedule(cx: Executor, name: str) -> ConfigurationError:
     """Return the refusal of an unknown schedule."""
     meant = hint(name, schedules.names(cx))
     return ConfigurationError(f"no schedule {name!r}: {meant}; `lanelog schedule list` lists those there are")
-
-
-def _now(cx: Executor) -> int:
-    row = cx.one(NOW)
-    assert row is not None  # noqa: S101 - for the type checker: it has no FROM
-    return int(row[0])
 
 
 def _info(row: ScheduleRow) -> ScheduleInfo:

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, Lock
 from lanelog._facts import spark as facts
 from lanelog._log.lookup.known import pages, read, repeated
 from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
-from lanelog._stores._points import chunked
+from lanelog._stores._points import chunked, united
 from lanelog.admin.read import owners
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
@@ -102,10 +102,10 @@ class ArchiveGroup:
     def _take(self, topic: str) -> int:
         # topic row X -> groups X -> leases X. The topic row makes two jobs that start at once take turns.
         with self.database.transaction() as cx:
-            row = partitions.lock_topic(cx, topic)
+            row = partitions.topic_row(cx, topic, Lock.UPDATE)
             if row is None or groups.lock(cx, self._at(topic)) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the archive started")
-            held = leases.lock_one(cx, self._at(topic).lane(LEASE))
+            held = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
             if held is not None and held.owner not in ("", self.owner):
                 state = owners.load(cx, self._at(topic)).state(held.owner)
                 if state.lives:
@@ -114,7 +114,7 @@ class ArchiveGroup:
             _refuse_elsewhere(cx, self._at(topic), self.archive)
             groups.set_start(cx, self._at(topic), self.archive)
             leases.claim(cx, self._at(topic).lane(LEASE), self.owner, row.first_epoch)
-            taken = leases.lock_one(cx, self._at(topic).lane(LEASE))
+            taken = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
             assert taken is not None  # noqa: S101 - it was just written
             return taken.epoch
 
@@ -201,7 +201,7 @@ class ArchiveGroup:
     def _advance(self, topic: str, through: Mapping[str, int]) -> None:
         # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged, and gets no offsets row.
         with self.database.transaction() as cx:
-            floors = offsets.share_floors(cx, topic, list(through))
+            floors = offsets.floors(cx, topic, list(through), Lock.SHARE)
             held = leases.fence(cx, self._at(topic), self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
@@ -244,18 +244,15 @@ class ArchiveGroup:
     def _check(self, cx: Executor, topic: str, holes: Sequence[Hole]) -> None:
         keys = sorted({hole.key for hole in holes})
         places = offsets.load(cx, self._at(topic), keys)
-        for chunk in chunked(holes, _RANGES_A_STATEMENT):
-            args: list[object] = []
-            for hole in chunk:  # released messages stay in the log for a moment, and are not read any more
-                floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
-                args += (topic, hole.key, max(hole.first - 1, floor), hole.last)
-            found = cx.query(" UNION ALL ".join([BETWEEN] * len(chunk)), args)
-            if found:
-                key, offset = found[0]
-                raise PassedOver(
-                    f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
-                    "among what was read"
-                )
+        ranges = []
+        for hole in holes:  # released messages stay in the log for a moment, and are not read any more
+            floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
+            ranges.append((topic, hole.key, max(hole.first - 1, floor), hole.last))
+        for key, offset in united(cx, BETWEEN, ranges, _RANGES_A_STATEMENT):
+            raise PassedOver(
+                f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
+                "among what was read"
+            )
         rows = deliveries.load(cx, self._at(topic), keys)
         for hole in holes:
             marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
+from lanelog._database import Lock
 from lanelog._facts import spark as facts
 from lanelog._log.lookup.known import read, repeated
 from lanelog._log.lookup.names import readers
@@ -96,11 +97,11 @@ class Holder:
         # topic row X -> groups S -> leases X. Two runs that start at once take turns at the topic row: the first takes
         # the lease, and the second finds the lease's owner alive.
         with self.database.transaction() as cx:
-            row = partitions.lock_topic(cx, topic)
+            row = partitions.topic_row(cx, topic, Lock.UPDATE)
             if row is None or groups.lock_shared(cx, self._at(topic)) is None:
                 raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the replay started")
             leases.create(cx, self._at(topic), "", [LEASE], row.first_epoch)
-            held = leases.lock_one(cx, self._at(topic).lane(LEASE))
+            held = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
             assert held is not None  # noqa: S101 - it was just made, if it was not there
             if held.owner not in ("", self.owner):
                 state = owners.load(cx, self._at(topic)).state(held.owner)
@@ -108,7 +109,7 @@ class Holder:
                     raise self._at_work(topic, held.owner)
                 facts.replay_taken_over(topic=topic, group=self.group, owner=held.owner, state=state.value)
             leases.take(cx, self._at(topic), self.owner, [LEASE], [held.owner])
-            taken = leases.lock_one(cx, self._at(topic).lane(LEASE))
+            taken = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
             assert taken is not None  # noqa: S101 - it is locked
             return taken.epoch
 

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from lanelog._places import GroupTopic
 from lanelog._stores import history
-from lanelog._stores._points import chunked, pairs, placeholders
+from lanelog._stores._points import chunked, placeholders, points
 from lanelog.spark.source.offsets import LaneExtent, TopicState
 
 if TYPE_CHECKING:
@@ -201,12 +201,7 @@ def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> d
 
     A missing one is absent.
     """
-    found: dict[str, int] = {}
-    for chunk in chunked(places):
-        sql = WRITTEN_AT.format(points=pairs(chunk))
-        rows = cx.query(sql, (topic, *(value for place in chunk for value in place)))
-        found.update({key: int(created) for key, _, created in rows})
-    return found
+    return {key: int(created) for key, _, created in points(cx, WRITTEN_AT, places, before=[topic])}
 
 
 def messages(cx: Executor, page: Sequence[LaneRange], largest: int) -> list[bytes | None]:
@@ -218,10 +213,8 @@ def messages(cx: Executor, page: Sequence[LaneRange], largest: int) -> list[byte
 
 
 def payloads(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
-    """Return the payloads at these places, at most a thousand."""
-    sql = PAYLOADS.format(points=pairs(places))
-    rows = cx.query(sql, (topic, *(value for place in places for value in place)))
-    return {(key, int(offset)): payload for key, offset, payload in rows}
+    """Return the payloads at these places."""
+    return {(key, int(offset)): payload for key, offset, payload in points(cx, PAYLOADS, places, before=[topic])}
 
 
 def table_pages(
