@@ -185,7 +185,7 @@ def test_purge_that_falls_behind_is_told_once(
     monkeypatch.setattr("lanelog._engine.cleanup.janitor.PURGES_A_PASS", 2)
     client.subscribe("t", "g", accept, retention=0)
     assert client._engine is not None
-    janitor, begin = Janitor(client._engine.context, JanitorPace(behind=0.0)), time.monotonic()
+    janitor, begin = Janitor(client._engine.context, JanitorPace(behind_seconds=0.0)), time.monotonic()
 
     def drain(keys: str) -> None:
         client.publish_many("t", [(key, b"x") for key in keys])

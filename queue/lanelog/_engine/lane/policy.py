@@ -6,8 +6,9 @@ retry policy may be the user's code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from lanelog._backoff import Backoff
 from lanelog._engine.lane import error_text
 from lanelog._engine.lane.error_text import clip
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from lanelog._telemetry import ExcInfo
     from lanelog.config import SubscriptionConfig
 
-DEAD_LETTER_WAIT = 60.0
-"""The longest wait, in seconds, of a dead letter that is rejected, or fails when no attempt is left."""
+OF_DEAD_LETTERS: Final = Backoff(first=2.0, most=60.0)
+"""For a dead letter that is rejected, or fails when no attempt is left."""
 
-FALLBACK_WAIT = 1.0
-"""The wait, in seconds, when the user's own policy object fails."""
+FALLBACK_SECONDS: Final = 1.0
+"""The wait when the user's own policy object fails."""
 
 log = get_logger("worker")
 
@@ -62,7 +63,7 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
 def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
     """The outcome of a rejection: to the dead letters at once. A dead letter is tried again instead."""
     if attempt.row.original_topic:
-        return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
+        return Outcome(Verb.RETRY, OF_DEAD_LETTERS.longest(attempt.number), clip(reason))
     return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
 
 
@@ -76,7 +77,7 @@ def faulted(config: SubscriptionConfig, attempt: Attempt, fault: BaseException, 
     try:
         return failed(config, attempt, fault, describe(fault), now)
     except Exception:  # noqa: BLE001 - the fault may lie here
-        return Outcome(Verb.RETRY, FALLBACK_WAIT, clip(describe(fault)))
+        return Outcome(Verb.RETRY, FALLBACK_SECONDS, clip(describe(fault)))
 
 
 def failed(
@@ -96,11 +97,11 @@ def failed(
         wait = config.retry.decide(attempt=attempt.number, since_first=since_first, error=error)
     except ConfigurationError as fault:
         log.error("retry_policy.failed", error=fault, attempt=attempt.number)
-        wait = FALLBACK_WAIT
+        wait = FALLBACK_SECONDS
     own = own_cap(attempt.row)
     capped = _reached(config.max_deliveries, attempt.number) or _reached(own, attempt.number)
     if attempt.row.original_topic:
-        wait = _endless_wait(attempt) if wait is None else wait
+        wait = OF_DEAD_LETTERS.longest(attempt.number) if wait is None else wait
     elif wait is None or capped:
         return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
     wait = wait if delay is None else delay
@@ -117,10 +118,6 @@ def report(context: Mapping[str, object], error: BaseException, outcome: Outcome
     verb = "none" if outcome is None else outcome.verb.value
     told = {"error": describe(error), "outcome": verb, "exc_info": error_text.raised(error)}
     log.warning("handler.failed", **context, **told)
-
-
-def _endless_wait(attempt: Attempt) -> float:
-    return float(min(DEAD_LETTER_WAIT, 2.0 ** min(attempt.number, 10)))
 
 
 def exhausted(config: SubscriptionConfig, attempts: int, since_first: float) -> bool:
