@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import asdict, define, field
 
-from lanelog._engine.cleanup.deletion_events import who
+from lanelog._identity import ProcessIdentity
 from lanelog._telemetry import describe, get_logger
 from lanelog.errors import DatabaseError
 
@@ -74,7 +74,7 @@ def passing(database: Database, act: Act) -> Iterator[Tally]:
 
 def _values(database: Database, act: Act, tally: Tally) -> dict[str, object]:
     counts = {"messages": tally.messages, "unsettled": tally.unsettled, "scheduled": tally.scheduled}
-    return {**act.values(), **counts, **who(database.config.user)}
+    return {**act.values(), **counts, **asdict(ProcessIdentity(database.config.user))}
 
 
 @define(eq=False)
