@@ -23,7 +23,7 @@ from lanelog import Client, Message, Retry, instruments, metrics
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.fetching.pace import FetcherPace, MemberLooks
 from lanelog._engine.leasing.pace import KeeperPace
-from lanelog._engine.member.fetching import BUSY_LAST
+from lanelog._engine.member.fetching import BUSY_LANES
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
@@ -201,7 +201,7 @@ def test_a_look_that_is_told_reads_where_heads_rose(
     publish("key-7")  # by the look for it, the parts are known
     publish("key-7")  # and by this one, that a lane is busy again
     busy = set(member.fetching.busy_last)
-    assert len(busy) == BUSY_LAST
+    assert len(busy) == BUSY_LANES
     monkeypatch.setattr(fetches, "following", noted)
     monkeypatch.setattr(partitions, "heads", noted_heads)
     monkeypatch.setattr(partitions, "look", whole)

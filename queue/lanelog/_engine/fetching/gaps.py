@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # A user's long transaction may hold the head: wait a second for it, not five.
 PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
 
-HOLES_AT_ONCE = 10_000
+STEP_OFFSETS = 10_000
 """How many offsets are skipped in one step. The member is locked meanwhile, for some milliseconds."""
 
 log = get_logger("fetcher")
@@ -124,4 +124,4 @@ class Gaps:
             # The load mends it. The head is read again: a purge of messages may have raised both since the first read.
             member.disown_lane(lane.term, "its floor is above its head")
         else:  # messages up to the floor are released for all groups
-            member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + HOLES_AT_ONCE - 1))
+            member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + STEP_OFFSETS - 1))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 GENERATIONS = itertools.count(1)
 """Numbers the loads of this process. So a lane that is loaded again under the same epoch has another term."""
 
-MENDING_A_LOAD = 1.0
-"""Seconds after which a load mends no further lane, because the heartbeat must be written. The next turn goes on."""
+MENDING_SECONDS = 1.0
+"""After so long, a load mends no further lane, because the heartbeat must be written. The next turn goes on."""
 
 
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
@@ -73,7 +73,7 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
 
 def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
     """Check these lanes under locks and mend them, as long as there is time. A locked one waits for a later turn."""
-    until = time.monotonic() + MENDING_A_LOAD
+    until = time.monotonic() + MENDING_SECONDS
     for key in sorted(keys, key=str.encode):
         if time.monotonic() > until:
             return
