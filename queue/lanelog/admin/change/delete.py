@@ -38,8 +38,8 @@ from lanelog._stores import (
 )
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.change import living
+from lanelog.admin.change.deletion_facts import Tally, deleting, passing
 from lanelog.admin.change.purge_messages import delete_released, may_delete
-from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.lookup.known import known_topic, no_group, no_topic, pages, read, repeated

@@ -22,7 +22,7 @@ from lanelog._database import NOW_MS
 from lanelog._stores import deliveries, groups, heartbeats, history, leases, moves, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.change import interrupt, lease_takeover
-from lanelog.admin.change.told import Unanswered, passing
+from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_names, check_text, offset_of
 from lanelog.admin.lookup.known import PAGE, known_group, known_lane, no_group, no_lane, read, repeated

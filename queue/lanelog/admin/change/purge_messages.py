@@ -30,8 +30,8 @@ from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, moves, offsets, partitions
 from lanelog._stores._offset_rows import FloorRow
 from lanelog.admin.change import interrupt, lease_takeover
+from lanelog.admin.change.deletion_facts import Unanswered, deleting
 from lanelog.admin.change.seek import instants
-from lanelog.admin.change.told import Unanswered, deleting
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
 from lanelog.admin.lookup.known import known_topic, no_topic, pages, read, repeated

@@ -23,7 +23,7 @@ from lanelog._checks import check_name
 from lanelog._engine.leasing.registration import last_before
 from lanelog._stores import deliveries, offsets, partitions
 from lanelog.admin.change import lease_takeover
-from lanelog.admin.change.told import Unanswered, passing
+from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.act import Act, Actor
 from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
 from lanelog.admin.lookup.known import known_group, known_lane, pages, read, repeated

@@ -26,7 +26,7 @@ from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
 from lanelog._telemetry import get_logger
 from lanelog.admin.change.delete import remove_group
-from lanelog.admin.change.told import Tally
+from lanelog.admin.change.deletion_facts import Tally
 from lanelog.admin.lookup.known import read, repeated
 from lanelog.admin.lookup.names import readers
 from lanelog.admin.read import owners
