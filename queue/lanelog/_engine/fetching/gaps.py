@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 # A user's long transaction may hold the head: wait a second for it, not five.
-PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
+SET_LOCK_WAIT = "SET SESSION innodb_lock_wait_timeout = %s"
+_SHORT_SECONDS, _USUAL_SECONDS = 1, 5
 
 STEP_OFFSETS = 10_000
 """How many offsets are skipped in one step. The member is locked meanwhile, for some milliseconds."""
@@ -80,7 +81,7 @@ class Gaps:
         if not any(lease.epoch == lane.epoch for lease in owned):
             member.lose_lane(lane.term, "its lease has another owner or epoch")
             return
-        self.session.execute(PATIENCE, (1,))
+        self.session.execute(SET_LOCK_WAIT, (_SHORT_SECONDS,))
         try:
             with self.session.transaction() as cx:
                 head = fetches.share_head(cx, at.topic, key)
@@ -92,7 +93,7 @@ class Gaps:
             return
         finally:
             if self.session.connected:
-                self.session.execute(PATIENCE, (5,))
+                self.session.execute(SET_LOCK_WAIT, (_USUAL_SECONDS,))
         self.still_ours()
         if found:
             member.fetching.still_needs_fetch(lane)
