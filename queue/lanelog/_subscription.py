@@ -205,7 +205,7 @@ class SubscriptionCore:
     def _wait_for(self, member: Member, until: float | None) -> bool:
         began = told = time.monotonic()
         while not member.ended.is_set():
-            if time.monotonic() - told >= self._engine.pace.tells:
+            if time.monotonic() - told >= self._engine.pace.tell_seconds:
                 told = time.monotonic()
                 away = self._engine.context.ground.incarnation is None
                 life.waited(member, told - began, away=away)

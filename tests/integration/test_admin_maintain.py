@@ -7,8 +7,9 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT, STEP
+from lanelog._engine.cleanup.collection import STEP_OFFSETS
 from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.cleanup.old_heartbeats import KEPT_SECONDS
 from lanelog.admin.operate.maintain import LANES_A_TRANSACTION
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, refuse
@@ -33,7 +34,7 @@ def client(lanelog_url: str) -> Iterator[Client]:
 @pytest.mark.thorough
 def test_topics_without_a_subscriber_are_collected_and_purged(client: Client, raw: Any) -> None:
     """What every group is past leaves, in bounded steps; drained lanes go; what somebody needs stays."""
-    lanes, long = LANES_A_TRANSACTION + 5, 2 * STEP + 5
+    lanes, long = LANES_A_TRANSACTION + 5, 2 * STEP_OFFSETS + 5
     count = lanes + long
     for topic in ("done", "behind", "unread"):
         client.publish_many(topic, [*((f"k{n}", b"x") for n in range(lanes)), *[("long", b"x")] * long])
@@ -94,7 +95,7 @@ def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) ->
 def test_heartbeats_of_members_long_gone_leave(lanelog_client: Client, raw: Any) -> None:
     """Those that left and those that fell silent, unless a lease still names them."""
     lanelog_client.publish("t", "k", b"x")
-    made, long = Situations(raw), HEARTBEATS_KEPT + 60
+    made, long = Situations(raw), KEPT_SECONDS + 60
     made.register()
     made.owner("silent", expires=-long)
     made.owner("left", stopped=True)  # in 1970

@@ -12,8 +12,9 @@ import pytest
 import lanelog
 from lanelog import Client, DatabaseError, Message, Reject
 from lanelog._database import NOW_MS, Database
-from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT, STEP
+from lanelog._engine.cleanup.collection import STEP_OFFSETS
 from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
+from lanelog._engine.cleanup.old_heartbeats import KEPT_SECONDS
 from lanelog._stores import offsets
 from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, stored, watermark
@@ -145,18 +146,18 @@ def test_dead_letters_stay_when_they_are_acked(
 def test_collection_goes_in_bounded_steps(
     janitors: Janitors, collected: Callable[..., None], lanelog_client: Client, raw: Any
 ) -> None:
-    """However much can leave at once, a lane's floor rises by at most STEP in one transaction."""
+    """However much can leave at once, a lane's floor rises by at most STEP_OFFSETS in one transaction."""
     floors = "NEW.partition_key, OLD.offset_acked, NEW.offset_acked"
     risen = "NEW.consumer_group = '' AND NEW.offset_acked <> OLD.offset_acked"
     audit(raw, "floors", "UPDATE", "queue_offsets", "lane, a, b", floors, risen)
-    each = STEP + 500
+    each = STEP_OFFSETS + 500
     for key in ("a", "b"):
         lanelog_client.publish_many("t", [(key, b"x")] * each)
     subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
     eventually(lambda: passed(subscription) == 2 * each)
     collected(lanelog_client, stored)
     steps = rows(raw, "SELECT lane, b - a FROM floors ORDER BY lane, n")
-    assert steps == [(key, step) for key in ("a", "b") for step in (STEP, 500)]
+    assert steps == [(key, step) for key in ("a", "b") for step in (STEP_OFFSETS, 500)]
 
 
 def test_a_drained_lane_is_purged_and_comes_back_above(
@@ -179,28 +180,28 @@ def test_a_drained_lane_is_purged_and_comes_back_above(
 
 @pytest.mark.thorough
 def test_purge_that_falls_behind_is_told_once(
-    janitors: Janitors, client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    janitors: Janitors, client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pass over the drained lanes that lasts too long is an event, and the next one only after one in time."""
-    monkeypatch.setattr("lanelog._engine.cleanup.janitor.PURGES_A_PASS", 2)
     client.subscribe("t", "g", accept, retention=0)
     assert client._engine is not None
-    janitor, begin = Janitor(client._engine.context, JanitorPace(behind=0.0)), time.monotonic()
+    pace = JanitorPace(turn_seconds=0.0, behind_seconds=0.0, purge_lanes=2)
+    janitor, begin = Janitor(client._engine.context, pace), time.monotonic()
 
-    def drain(keys: str) -> None:
+    def drain(keys: str, now: float) -> None:
         client.publish_many("t", [(key, b"x") for key in keys])
-        eventually(lambda: (janitors.take(janitor, begin), one(raw, "SELECT COUNT(*) FROM queue_messages") == 0)[1])
+        eventually(lambda: (janitors.take(janitor, now), one(raw, "SELECT COUNT(*) FROM queue_messages") == 0)[1])
         rows(raw, "UPDATE queue_offsets SET updated_at = 0")  # all are idle for long
 
     try:
-        drain("abcdef")
+        drain("abcdef", begin)
         for seconds in (100, 110, 120, 130):
             janitors.take(janitor, begin + seconds)
         assert lanes(raw, "t") == {}
         (told,) = events(caplog, "purge.behind", logging.WARNING)
         assert told == "purge.behind topic=t seconds=10 purged=4"
         janitors.take(janitor, begin + 200)  # finds none
-        drain("uvw")
+        drain("uvw", begin + 200)
         for seconds in (300, 310):
             janitors.take(janitor, begin + seconds)
         assert len(events(caplog, "purge.behind")) == 2
@@ -276,7 +277,7 @@ def test_a_group_registered_after_a_lane_was_purged_starts_where_it_said(
 
 def test_old_heartbeats_are_forgotten(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """Owners that left or ran out long ago go, in every group of the client; the living and the recent stay."""
-    age = int(HEARTBEATS_KEPT * 1000) + 60_000
+    age = int(KEPT_SECONDS * 1000) + 60_000
     for group, name, ago, left in (
         *(("g", "left", age, 1), ("g", "died", age, 0), ("g", "just left", 1000, 1)),
         *(("h", "left", age, 1), ("other", "left", age, 1)),
@@ -371,7 +372,7 @@ def test_lanes_that_another_client_purged_are_forgotten(
         remembering = janitors.own(other)
         # A watermark is in the database a moment before its owner knows it.
         janitors.work(remembering)
-        topic = remembering._topics["t"]
+        topic = janitors.lanes(remembering, "t")
         eventually(lambda: (janitors.work(remembering), topic.collected)[1])
         collected(client, lanes)
         eventually(

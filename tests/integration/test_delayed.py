@@ -16,7 +16,7 @@ from lanelog._database import NOW_MS, Database, Session
 from lanelog._engine.context import EngineContext
 from lanelog._engine.scheduling import scheduler
 from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
-from lanelog._log.due import MOST_WAIT, STUCK_WAIT, DelayedMessages
+from lanelog._log.due import DelayedMessages
 from lanelog._stores._due_soon import HORIZON_MS
 from lanelog.publisher import Publisher
 from support.clocks import clock, libfaketime
@@ -146,7 +146,7 @@ def test_an_idle_client_looks_at_the_moment_at_which_a_message_is_due(
         if number == 0:  # the next look would be too late for the others, which are seen from here on
             assert all(wait < HORIZON_MS / 1000 for due_in_ms, wait in turns.items if due_in_ms is None)
             assert lanelog_client._engine is not None
-            lanelog_client._engine._scheduler.pace = SchedulerPace(turn=100.0)
+            lanelog_client._engine._scheduler.pace = SchedulerPace(turn_seconds=100.0)
     assert min(late) >= 0
     assert [due_in_ms for due_in_ms, _ in turns.items if due_in_ms is not None and due_in_ms > 0]
     assert all(wait * 1000 <= max(due_in_ms, 0) for due_in_ms, wait in turns.items if due_in_ms is not None)
@@ -166,9 +166,9 @@ def test_what_has_been_due_for_long_is_appended_by_whoever_comes(
     by_hand.turn(2.0)  # nothing is left of any age
     publisher.publish("t", "k", b"x", id="late", delay=3600)
     make_due(raw, ago=3_600_000)
-    by_hand.turn(2.0 + scheduler.ALL_EVERY / 2)
+    by_hand.turn(2.0 + by_hand.pace.full_look_seconds / 2)
     assert log(raw) == ["old", "new"]
-    by_hand.turn(2.0 + scheduler.ALL_EVERY)
+    by_hand.turn(2.0 + by_hand.pace.full_look_seconds)
     assert log(raw) == ["old", "new", "late"]
 
 
@@ -177,7 +177,7 @@ def test_a_subscriber_sees_what_a_process_that_is_gone_has_scheduled(
     lanelog_client: Client, publisher: Publisher, raw: Any
 ) -> None:
     """By its keeper's turns, of which there are four a second, although it looks for itself less often."""
-    paced(lanelog_client, scheduler=SchedulerPace(turn=100.0))
+    paced(lanelog_client, scheduler=SchedulerPace(turn_seconds=100.0))
     lanelog_client.subscribe("other", "g", accept)
     late = []
     for number in range(3):
@@ -235,7 +235,7 @@ def test_a_delay_costs_an_idle_client_one_statement_a_second_at_most(by_hand: Sc
     publisher.publish_many("t", [Outgoing(f"k{n}", b"x", delay=3600) for n in range(1000)])
     by_hand.turn(0.0)  # the greeting of a new connection is over
     with commands_sent() as sent:
-        waits = [by_hand.turn(2.0 * scheduler.ALL_EVERY * number) for number in range(10)]
+        waits = [by_hand.turn(2.0 * by_hand.pace.full_look_seconds * number) for number in range(10)]
     assert len(sent) == 10
     assert min(waits) >= 1.0
 
@@ -348,7 +348,7 @@ def test_our_own_transactions_wake_the_scheduler_when_they_commit(
     lanelog_client: Client, raw: Any, turns: Record
 ) -> None:
     """`client.transaction()` and `message.transaction()`: it looks at once, whenever its next look would have been."""
-    paced(lanelog_client, scheduler=SchedulerPace(turn=100.0))
+    paced(lanelog_client, scheduler=SchedulerPace(turn_seconds=100.0))
     lanelog_client.publish("t", "k", b"x", delay=3600)
     turns.wait(1)
     with lanelog_client.transaction() as connection:
@@ -389,7 +389,7 @@ def test_what_a_transaction_of_the_callers_own_has_scheduled_is_seen_when_it_com
     lanelog_client: Client, by_hand: Scheduler, open_raw: Any, raw: Any, turns: Record
 ) -> None:
     """Nobody tells the client that only publishes; it looks more often for a while, and then no more."""
-    paced(lanelog_client, scheduler=SchedulerPace(attention=100.0))
+    paced(lanelog_client, scheduler=SchedulerPace(attention_seconds=100.0))
     mine = open_raw()
     lanelog_client.publish("t", "k", b"x", id="a", delay=0.1, connection=mine)
     turns.wait(4)
@@ -421,7 +421,7 @@ def test_one_lane_that_cannot_be_written_to_does_not_hold_up_the_others(
     assert "b" in {key for (key,) in rows(raw, "SELECT partition_key FROM queue_scheduled")}
     assert appending.append() == 0  # at once: what could not be written to is left alone for longer
     mine.rollback()
-    waits_of_appending.now += STUCK_WAIT
+    waits_of_appending.now += appending.stuck_seconds
     appending.append()
     assert waiting(raw) == []
     assert [log(raw, key)[1:] for key in "abc"] == [["m"]] * 3
@@ -475,7 +475,7 @@ def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
     publisher: Publisher, appending: DelayedMessages, raw: Any
 ) -> None:
     """Each transaction takes what comes first of every lane."""
-    small = evolve(appending, page=7, bytes_a_transaction=1000)
+    small = evolve(appending, page_messages=7, transaction_bytes=1000)
     ids = [f"{n:02}" for n in range(20)]
     publisher.publish_many(
         "t", [Outgoing(f"k{n % 2}", b"x" * (400 if n % 3 else 1), ids[n], delay=3600) for n in range(20)]
@@ -505,13 +505,13 @@ def test_a_lane_that_somebody_holds_does_not_delay_the_others(
     assert appending.append() == 20
     waits = []
     for _ in range(8):
-        waits_of_appending.now += MOST_WAIT
+        waits_of_appending.now += appending.locked.most
         assert appending.wait() is None
         assert appending.append() == 0
         waits.append(appending.wait() or 0)
     assert 0.125 <= waits[-1] <= 0.25
     mine.commit()
-    waits_of_appending.now += MOST_WAIT
+    waits_of_appending.now += appending.locked.most
     assert [appending.append() for _ in range(4)] == [1000, 1000, 1000, 0]
     assert log(raw, "held") == ["mine", *(f"{n}" for n in range(3000))]
 
@@ -591,7 +591,7 @@ def test_an_account_that_may_not_delete_leaves_it_to_others(
     lanelog_client: Client, publisher: Publisher, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """One WARNING; its subscriptions go on."""
-    paced(lanelog_client, scheduler=SchedulerPace(denied=0.1))
+    paced(lanelog_client, scheduler=SchedulerPace(denied_seconds=0.1))
     subscription = lanelog_client.subscribe("t", "g", accept)
     denied = lanelog.DatabaseError("DELETE command denied", code=1142)
 

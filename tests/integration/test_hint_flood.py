@@ -15,13 +15,13 @@ import lanelog
 from lanelog import Client
 from lanelog._database.wire import Wire
 from lanelog._engine.fetching import fetcher
-from lanelog._engine.fetching.fetcher import LANES_A_FETCH, Fetcher
+from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.fetching.pace import FetcherPace
 from lanelog._engine.leasing import keeper as keeper_module
-from lanelog._engine.leasing.keeper import HURRY_SHARE, Keeper
+from lanelog._engine.leasing.keeper import Keeper
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.member import Member
-from lanelog._hints.allowance import MOST, SHARE
+from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import Hint, number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.receiver import Receiver
@@ -80,7 +80,7 @@ def send(line: socket.socket, heard: Receiver, *, token: int) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("right", "interval", "lanes"),
-    [(True, NEVER, 1), (False, NEVER, 1), (True, FetcherPace().soon, 1), (True, NEVER, 100)],
+    [(True, NEVER, 1), (False, NEVER, 1), (True, FetcherPace().soon_seconds, 1), (True, NEVER, 100)],
     ids=["right", "wrong", "and by the clock", "many lanes"],
 )
 def test_the_looks_of_a_flood_take_their_share_of_the_time(
@@ -114,9 +114,9 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
     monkeypatch.setattr(fetcher, "time", clock)
     monkeypatch.setattr(Wire, "_run", noted)
     heard = receiver(lanelog_client)
-    eventually(lambda: own.turn(clock.now) and own._paces)  # a fetcher's first look needs no hint
-    (pace,) = own._paces.values()
-    pace.interval, pace.next_look = interval, clock.now + interval
+    eventually(lambda: own.turn(clock.now) and own._looks)  # a fetcher's first look needs no hint
+    (looks,) = own._looks.values()
+    looks.interval, looks.next_look = interval, clock.now + interval
     asked.clear()
     began = clock.now
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
@@ -125,7 +125,7 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
             for hint in heard.receive():
                 engine._heard(hint)
             clock.now += TURN
-            pace.busy_first = True  # as after a message in a lane that was busy
+            looks.busy_first = True  # as after a message in a lane that was busy
             own.turn(clock.now)
     seconds = clock.now - began
     own.close()
@@ -133,9 +133,10 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
         assert (asked, subscription.stats().hints, heard.ignored) == ([], 0, 2000)
         return
     assert subscription.stats().hints == 2000
-    most = (seconds + MOST) * SHARE / STATEMENT + 2
+    paid = Allowance()
+    most = (seconds + paid.span_seconds) * paid.cycle.share / STATEMENT + 2
     assert most / 2 < len(asked) <= (most if interval == NEVER else 2 * most) < 2000
-    if lanes > LANES_A_FETCH:
+    if lanes > own.pace.fetch_lanes:
         assert 0 < sum("payload" in sql for sql in asked) <= len(asked) / 2
 
 
@@ -154,9 +155,9 @@ def test_the_look_behind_a_glance_is_not_slept_over(
     loop.stop()
     own, clock = Fetcher(engine.context), Clock(time.monotonic())
     monkeypatch.setattr(fetcher, "time", clock)
-    eventually(lambda: own.turn(clock.now) and own._paces)
-    ((member, pace),) = own._paces.items()
-    pace.interval, pace.next_look = NEVER, clock.now + NEVER
+    eventually(lambda: own.turn(clock.now) and own._looks)
+    ((member, looks),) = own._looks.items()
+    looks.interval, looks.next_look = NEVER, clock.now + NEVER
     busy = next(reversed(member.fetching.busy_last))
     with lanelog.connect(lanelog_url, wake=False) as other:
         other.publish("t", busy, b"y")
@@ -169,9 +170,9 @@ def test_the_look_behind_a_glance_is_not_slept_over(
     monkeypatch.setattr(Fetcher, "_fetch", slow)
     member.fetching.hinted()
     assert own.turn(clock.now) == 0.0
-    assert pace.early == {busy: 1}
+    assert looks.early == {busy: 1}
     own.turn(clock.now)
-    assert (pace.early, pace.told) == ({}, False)
+    assert (looks.early, looks.told) == ({}, False)
     own.close()
 
 
@@ -238,4 +239,5 @@ def test_the_keepers_turns_of_a_flood_take_their_share_of_the_time(
             hurried += clock.now - before
         else:
             clock.now += TURN
-    assert 0.5 * HURRY_SHARE < hurried / (clock.now - began) <= 1.1 * HURRY_SHARE
+    share = keeper.pace.hurried_cycle.share
+    assert 0.5 * share < hurried / (clock.now - began) <= 1.1 * share

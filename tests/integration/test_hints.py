@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry
 
 import lanelog
 from lanelog import Client, Message, Retry, instruments, metrics
-from lanelog._engine.fetching.fetcher import GLANCES, Fetcher
-from lanelog._engine.fetching.pace import FetcherPace, Pace
+from lanelog._engine.fetching.fetcher import Fetcher
+from lanelog._engine.fetching.pace import FetcherPace, MemberLooks
 from lanelog._engine.leasing.pace import KeeperPace
-from lanelog._engine.member.fetching import BUSY_LAST
+from lanelog._engine.member.fetching import BUSY_LANES
 from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
@@ -122,18 +122,18 @@ def counted(client: Client) -> dict[str, float]:
 
 def calm_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what waits until the fetcher has looked for all that it was told of."""
-    paces, look = set[Pace](), Fetcher._look
-    monkeypatch.setattr(Fetcher, "_look", lambda self, member, pace: (look(self, member, pace), paces.add(pace)))
+    seen, look = set[MemberLooks](), Fetcher._look
+    monkeypatch.setattr(Fetcher, "_look", lambda self, member, looks: (look(self, member, looks), seen.add(looks)))
 
     def calm() -> None:
         assert client._engine is not None
         (member,) = client._engine.context.members()
-        eventually(lambda: paces and not (member.fetching._hinted or any(pace.told for pace in paces)))
+        eventually(lambda: seen and not (member.fetching._hinted or any(looks.told for looks in seen)))
 
     return calm
 
 
-UNHURRIED = FetcherPace(soon=NEVER, digests=ALWAYS)
+UNHURRIED = FetcherPace(soon_seconds=NEVER, digests=ALWAYS)
 """After a look that found something, the next one would come in ten minutes."""
 
 
@@ -201,7 +201,7 @@ def test_a_look_that_is_told_reads_where_heads_rose(
     publish("key-7")  # by the look for it, the parts are known
     publish("key-7")  # and by this one, that a lane is busy again
     busy = set(member.fetching.busy_last)
-    assert len(busy) == BUSY_LAST
+    assert len(busy) == BUSY_LANES
     monkeypatch.setattr(fetches, "following", noted)
     monkeypatch.setattr(partitions, "heads", noted_heads)
     monkeypatch.setattr(partitions, "look", whole)
@@ -240,7 +240,7 @@ def test_few_lanes_are_read_without_a_look(
     looks: list[str] = []
     parts = partitions.parts
     monkeypatch.setattr(partitions, "parts", lambda cx, topic: looks.append(topic) or parts(cx, topic))
-    for count in range(1, 2 * GLANCES + 3):
+    for count in range(1, 2 * UNHURRIED.glances + 3):
         other.publish("t", "k", b"x")
         handled.wait(known + count)
     assert 1 <= len(looks) <= 3
@@ -429,7 +429,7 @@ def keep_no_more(client: Client) -> None:
     """The keeper's next turn is ten minutes away."""
     engine = client._engine
     assert engine is not None
-    engine._keeper.pace = evolve(engine._keeper.pace, turn=NEVER)
+    engine._keeper.pace = evolve(engine._keeper.pace, turn_seconds=NEVER)
     turned = threading.Event()
     supervise = engine._keeper.supervise
     engine._keeper.supervise = lambda now: (supervise(now), turned.set())
@@ -479,7 +479,7 @@ def test_new_lanes_cost_no_look_at_the_others(
 ) -> None:
     """Of a topic with a hundred lanes they are taken by name, and their messages are found without the other heads."""
     other.publish_many("t", [(f"key-{number}", b"x") for number in range(99)])
-    paced(lanelog_client, fetcher=UNHURRIED, keeper=KeeperPace(claim=NEVER, content=NEVER))
+    paced(lanelog_client, fetcher=UNHURRIED, keeper=KeeperPace(claim_seconds=NEVER, content_seconds=NEVER))
     handled, calm = Record(), calm_of(lanelog_client, monkeypatch)
     subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
     known = acquaint(other, raw)
@@ -539,7 +539,7 @@ def test_what_two_members_reach_for_at_once_is_shared_out(
         for each in (lanelog_client, second):
             assert each._engine is not None
             (coordinator,) = each._engine._keeper._coordinators.values()
-            coordinator.pace = KeeperPace(claim=NEVER, content=NEVER)
+            coordinator.pace = KeeperPace(claim_seconds=NEVER, content_seconds=NEVER)
             coordinator._claim_at = time.monotonic() + NEVER
         monkeypatch.setattr(leases, "unclaimed", at_once)
         other.publish_many("t", [(f"new-{number}", b"x") for number in range(20)])

@@ -12,7 +12,7 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from lanelog._database.wire import Wire
-from lanelog._engine.cleanup.retention import LANES_A_PASS
+from lanelog._engine.cleanup.history_and_letters import LetterRetention
 from lanelog._places import GroupTopic
 from lanelog._stores import history as store
 from lanelog.admin import HistoryInfo
@@ -508,7 +508,7 @@ def test_old_dead_letters_wait_for_whoever_reads_them(
 @pytest.mark.thorough
 def test_settled_dead_letters_leave_by_themselves(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """Redriven or deleted, they and their rows go while somebody consumes the topic; there is no retention needed."""
-    lanes = LANES_A_PASS + 5
+    lanes = LetterRetention("").page_lanes + 5
     lanelog_client.publish_many("t", [*((f"k{n}", b"x") for n in range(lanes)), ("k0", b"x"), ("k1", b"x")])
     with lanelog_client.subscribe("t", "g", rejects, retention=0):
         eventually(lambda: len(letters(raw)) == lanes + 2)

@@ -32,7 +32,7 @@ def _two_groups(stage: Stage) -> Iterator[None]:
 
     Every rise is noted by the server, with the lowest watermark of that moment.
     """
-    paced(stage.client, janitor=JanitorPace(turn=0.1))
+    paced(stage.client, janitor=JanitorPace(turn_seconds=0.1))
     stage.client.publish_many("t", [("k", b"{}")] * LAST)
     for group, acked in (("fast", LAST), ("slow", ACKED_BY_SLOW)):
         stage.register(group)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lanelog import Receipt
-from lanelog._log.due import MOST_WAIT, DelayedMessages
+from lanelog._log.due import DelayedMessages
 from lanelog.publisher import Publisher
 from support.memberships import Clock
 from support.situations import Situations
@@ -238,7 +238,7 @@ def test_who_appends_leaves_a_message_that_is_being_cancelled(
     assert appending.wait() is not None
 
     def append_after_the_wait() -> int:
-        clock.now += MOST_WAIT
+        clock.now += appending.locked.most
         assert appending.wait() is None
         return appending.append()
 

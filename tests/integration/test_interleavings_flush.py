@@ -34,7 +34,7 @@ VISIBLE = 60.0
 
 @pytest.fixture(autouse=True)
 def _soon(stage: Stage) -> None:
-    paced(stage.client, keeper=KeeperPace(claim=0.2))
+    paced(stage.client, keeper=KeeperPace(claim_seconds=0.2))
 
 
 def next_member(client: Client) -> Record:

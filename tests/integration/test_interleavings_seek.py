@@ -27,7 +27,7 @@ SEEKING = "before COMMIT following offsets.MOVE"
 
 @pytest.fixture(autouse=True)
 def _soon(stage: Stage) -> None:
-    paced(stage.client, keeper=KeeperPace(claim=0.2), janitor=JanitorPace(turn=0.1))
+    paced(stage.client, keeper=KeeperPace(claim_seconds=0.2), janitor=JanitorPace(turn_seconds=0.1))
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ DECIDED = ["after heartbeats.STILL_SILENT", TAKING, "after COMMIT following leas
 @pytest.fixture
 def turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Those of the heir's keeper: each tries to get what is its share, and trusts its eyes."""
-    paced(stage.client, keeper=KeeperPace(claim=0.0))
+    paced(stage.client, keeper=KeeperPace(claim_seconds=0.0))
     trust_heartbeats_at_once(monkeypatch.setattr)
     return Turns(monkeypatch)
 

@@ -6,7 +6,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.cleanup.collection import HEARTBEATS_KEPT
+from lanelog._engine.cleanup.old_heartbeats import KEPT_SECONDS
 from support.sql import owners, rows, take_lanes
 from support.waiting import Record, eventually
 
@@ -18,7 +18,7 @@ DIED = (
     " (SELECT MAX(server_started_at) AS started_at FROM queue_subscriber_heartbeats) AS server"
 )
 """On the server that the living are on: a row of them must be there."""
-LONG_AGO = int(HEARTBEATS_KEPT * 1000) + 60_000
+LONG_AGO = int(KEPT_SECONDS * 1000) + 60_000
 NAMES = "SELECT subscriber_name FROM queue_subscriber_heartbeats WHERE consumer_group = 'g'"
 
 

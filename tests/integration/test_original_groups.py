@@ -250,7 +250,7 @@ def test_collection_under_continuous_traffic(
 
     with lanelog.connect(lanelog_url) as other:
         for client, group in ((lanelog_client, "early"), (other, "late")):
-            paced(client, janitor=JanitorPace(turn=0.05)).subscribe("t", group, handle, retention=0)
+            paced(client, janitor=JanitorPace(turn_seconds=0.05)).subscribe("t", group, handle, retention=0)
         try:
             with steady_load(lanelog_client, "t", keys, pause=0.01, burst=5) as traffic:
                 seen["early"].wait(100 * len(keys), within=30)

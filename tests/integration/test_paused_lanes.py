@@ -23,7 +23,7 @@ KEYS = [f"k{n}" for n in range(12)]
 PAUSED = KEYS[:6]
 SEVERAL = 10
 """Turns after which whoever wanted a lane would have it: the other periods are shorter than as many turns."""
-PACE = KeeperPace(turn=0.04, members=0.1, claim=0.1)
+PACE = KeeperPace(turn_seconds=0.04, members_seconds=0.1, claim_seconds=0.1)
 
 Join = Callable[[str], Subscription]
 

@@ -12,6 +12,7 @@ from lanelog import Client
 from lanelog._database import Database
 from lanelog._engine.cleanup.janitor import Janitor
 from lanelog._engine.cleanup.lane_purge import Purge
+from lanelog._engine.cleanup.message_retention import MessageRetention
 from support.sql import audit, one, rows
 from support.stage import Stage
 from support.waiting import Record, eventually
@@ -54,8 +55,10 @@ def collect(client: Client, over: threading.Event) -> None:
     assert client._engine is not None
     janitor = Janitor(client._engine.context)
     while not over.is_set():
-        for state in janitor._topics.values():
-            state.not_before.clear()
+        for duties in janitor._topics.values():
+            for duty in duties:
+                if isinstance(duty, MessageRetention):
+                    duty.not_before.clear()
         janitor.turn(0.0)
     janitor.close()
 

@@ -60,7 +60,7 @@ def test_the_proof_is_put_off_while_no_connection_is_free(imitation: Proxy, lane
     """A pool whose connections are all in use: nothing is waited for or refused, and the proof is made later."""
     _, (group, topic, owner) = proving(lanelog_client, raw, "heartbeat")
     database = Database(ConnectConfig.from_url(imitation.url, pool_size=2))
-    session, proof = database.session("keeper"), RowLocks(database, again=0.0)
+    session, proof = database.session("keeper"), RowLocks(database, again_seconds=0.0)
     session.ensure()
     try:
         with database.transaction(), database.transaction():

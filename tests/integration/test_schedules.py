@@ -241,7 +241,7 @@ def test_what_is_missed_is_published_in_bounded_transactions(
 ) -> None:
     """More at once than one may have: in order, each once."""
     declared(admin_only, catch_up="all")
-    most = recurring.MESSAGES_A_TRANSACTION
+    most = recurring.TRANSACTION_MESSAGES
     first = late_by(raw, 2 * most * MINUTE)
     assert fired() > 2 * most
     assert ids(raw) == named("s", first, len(ids(raw)))

@@ -14,7 +14,6 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._hints import sender
 from lanelog.admin.operate import status as looking
 from lanelog.admin.operate.status import Status
 from lanelog.devserver import DevServer, start
@@ -68,13 +67,15 @@ def url(private_server: DevServer, request: pytest.FixtureRequest) -> Iterator[s
 
 
 @pytest.fixture
-def client(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def client(url: str) -> Iterator[Client]:
     """A client whose connections for publishing are open, and whose lane k exists.
 
     Its first message has read who is to be told. A publisher reads that once a second, whatever a message costs.
     """
-    monkeypatch.setattr(sender, "REFRESH", 3600.0)
     with lanelog.connect(url) as client:
+        hints = client._announcements.hints
+        assert hints is not None
+        hints.refresh_seconds = 3600.0
         client.publish("t", "k", b"x")
         yield client
 

@@ -71,7 +71,7 @@ def test_the_command_line_says_what_became_of_it(lanelog_client: Client, command
 
 def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any) -> None:
     """As long as somebody reads the topic, the groups that nobody runs are looked after."""
-    paced(lanelog_client, janitor=JanitorPace(turn=0.1, expired=0.1))
+    paced(lanelog_client, janitor=JanitorPace(turn_seconds=0.1, expired_seconds=0.1))
     lanelog_client.subscribe("t", "gone", accept).stop()
     expired(lanelog_client, raw, 2, of=3)
     with lanelog_client.subscribe("t", "here", accept):

@@ -6,6 +6,7 @@ import pytest
 
 from lanelog import Client, Subscription
 from lanelog._engine.cleanup.janitor import Janitor
+from lanelog._engine.cleanup.message_retention import MessageRetention
 
 
 class Janitors:
@@ -21,6 +22,11 @@ class Janitors:
         turns = [loop._turn.__self__ for loop in client._engine._loops]  # type: ignore[attr-defined]
         [janitor] = [each for each in turns if isinstance(each, Janitor)]
         return janitor
+
+    def lanes(self, janitor: Janitor, topic: str) -> MessageRetention:
+        """What a janitor remembers of a topic's lanes."""
+        (found,) = (each for each in janitor._topics[topic] if isinstance(each, MessageRetention))
+        return found
 
     def work(self, janitor: Janitor, *, later: float = 0.0) -> None:
         """Turns of it until nothing more is ready at once."""

@@ -7,7 +7,7 @@ from lanelog import Client
 from lanelog._engine.engine import Engine, EnginePace
 from lanelog._engine.fetching.heads import DigestPace
 
-ALWAYS = DigestPace(pays=math.inf, again=math.inf)
+ALWAYS = DigestPace(most_share=math.inf, again_times=math.inf)
 """Looks ask for digests though lanes are few, where a digest costs as much as the look."""
 
 

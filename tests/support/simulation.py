@@ -30,6 +30,7 @@ from lanelog._engine.leasing.keeper import SET_PATIENCE
 from lanelog._engine.member import isolation
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.working.workers import Worker, Workers
+from lanelog._hints import sender
 from lanelog._loop import Loop
 from lanelog._subscription_facts import SubscriptionState
 from lanelog.errors import ClosedError, LeaseLost
@@ -81,7 +82,7 @@ class Clock:
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the engine read this clock."""
         names = [found.name for found in pkgutil.walk_packages(_engine.__path__, f"{_engine.__name__}.")]
-        for module in (*map(importlib.import_module, names), _subscription, wire):
+        for module in (*map(importlib.import_module, names), _subscription, sender, wire):
             if hasattr(module, "time"):
                 monkeypatch.setattr(module, "time", self)
 

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
 
 CLOCK = "SET timestamp = "
 """How the simulation sets the clock of a session: no statement of the library's."""
-IDENTITY = re.compile(r"\b[0-9a-f]{64}\b")
-"""Who the server is: another one in each run."""
+DIFFERENT = (
+    (re.compile(r"\b[0-9a-f]{64}\b|(?<=@@datadir\)\) = )\d+"), "<server>"),
+    (re.compile(r"'lanelog-[0-9a-f]{32}', \d+"), "<wake place>"),
+    (re.compile(rf"\b{os.getpid()}\b"), "<pid>"),
+    (re.compile(re.escape(str(Path(__file__).parents[2]))), "<checkout>"),
+)
+"""What is another one in each run."""
 COMMITS = re.compile(r"(^|lanelog_start;\s)COMMIT(; END)?$")
 """The end of a transaction, with the proof that it stands or without. Not that of a packet with writes."""
 TRACEBACK = re.compile(r"Traceback \(most recent call last\):(?:\\.|[^'\\])*")
@@ -57,7 +63,9 @@ class Recorder:
             self._names[raw] = f"{self._opening!r}#{count + 1}"
         if raw not in self._names or text.startswith(CLOCK):
             return
-        text = TRACEBACK.sub("<traceback>", IDENTITY.sub("<server>", text))
+        text = TRACEBACK.sub("<traceback>", text)
+        for pattern, name in DIFFERENT:
+            text = pattern.sub(name, text)
         self.lines.append(f"{self._names[raw]} {' '.join(text.split())}")
 
     @contextmanager

@@ -350,7 +350,7 @@ def test_no_handler_starts_when_authority_ends_between_two(
     monkeypatch.setattr(policy, "judge", decide)
     engine.member._state.authority_until = clock.now + 15.0
     mine = workers.Workers("builders", engine.member.config, handle, engine.runs, cast("EngineContext", None))
-    monkeypatch.setattr(workers, "RUN_LIMIT", 1000.0)  # so that nothing but the authority ends the run
+    monkeypatch.setattr(workers, "RUN_LIMIT_SECONDS", 1000.0)  # so that nothing but the authority ends the run
     mine._work(workers.Worker(0), engine.member, run)
     assert handled == [1]
 

@@ -6,7 +6,7 @@ import pytest
 from attrs import frozen
 
 from lanelog._database import Incarnation
-from lanelog._engine.ground import BY_TURNS, Ground
+from lanelog._engine.ground import Ground
 from support.waiting import events
 
 
@@ -54,4 +54,4 @@ def test_servers_that_answer_by_turns_are_both_named_once(caplog: pytest.LogCapt
 
 def test_a_failover_back_after_a_while_is_a_failover() -> None:
     """Each server had its time."""
-    assert not ground(ONE, OTHER, ONE, apart=BY_TURNS).by_turns
+    assert not ground(ONE, OTHER, ONE, apart=Ground().by_turns_seconds).by_turns

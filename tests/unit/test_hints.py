@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from lanelog._hints.allowance import MOST, Allowance
+from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import SIZE, Hint, number_of, unpack
 from lanelog._hints.doorbell import Doorbell
 from lanelog._hints.host import own_host
-from lanelog._hints.receiver import BATCH, DEAF, Receiver
+from lanelog._hints.receiver import Receiver
 from lanelog._hints.route import Target, deliver, target_of
 from lanelog._wake_address import UdpAddress
 from support.waiting import Record, events
@@ -89,9 +89,9 @@ def test_one_reading_is_bounded_and_followed_by_deafness(receiver: Receiver) -> 
     finally:
         stop.set()
         flooding.join()
-    assert receiver.ignored <= BATCH
+    assert receiver.ignored <= receiver.batch_datagrams
     receiver.rest(before)
-    assert receiver.deaf_until >= before + DEAF
+    assert receiver.deaf_until >= before + receiver.least_deaf_seconds
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "::1"])
@@ -106,11 +106,11 @@ def test_both_sockets_are_heard_each_within_its_bound(ip: str) -> None:
     assert far is not None
     assert near is not None
     assert (far.address[0], near.address) == (ip, f"\0{place.address}")
-    for _ in range(BATCH + 1):
+    for _ in range(receiver.batch_datagrams + 1):
         deliver([evolve(far, token=place.token + 1)], HINT)
     deliver([near], HINT)
-    assert (receiver.receive(), receiver.ignored) == ({HINT}, BATCH)
-    assert (receiver.receive(), receiver.ignored) == (set(), BATCH + 1)
+    assert (receiver.receive(), receiver.ignored) == ({HINT}, receiver.batch_datagrams)
+    assert (receiver.receive(), receiver.ignored) == (set(), receiver.batch_datagrams + 1)
     doorbell = Doorbell(receiver, lambda _hint: doorbell.set())
     for target in (far, near):
         deliver([target], HINT)
@@ -223,11 +223,11 @@ def test_an_allowance_pays_for_its_share_of_the_time() -> None:
         now = max(now, allowance.free_at(now)) + 0.001
         allowance.spend(now, 0.001)
         spent += 0.001
-    assert 100 / 40 - 0.01 <= spent <= (100 + MOST) / 40 + 0.01
+    assert 100 / 40 - 0.01 <= spent <= (100 + allowance.span_seconds) / 40 + 0.01
 
 
 def test_an_allowance_forgives_what_is_more_than_it_may_owe() -> None:
-    """A look that took long by chance does not stop those that hints ask for, for longer than `MOST`."""
+    """A look that took long by chance does not stop those that hints ask for, for longer than `span_seconds`."""
     allowance = Allowance()
     allowance.spend(1000.0, 60.0)
-    assert allowance.free_at(1000.0) == pytest.approx(1000.0 + MOST)
+    assert allowance.free_at(1000.0) == pytest.approx(1000.0 + allowance.span_seconds)

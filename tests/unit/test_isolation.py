@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lanelog._backoff import Backoff
 from lanelog._engine.member import isolation as module
-from lanelog._engine.member.isolation import Isolation
+from lanelog._engine.member.isolation import HOLD, Isolation
 from support.memberships import Clock
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def waiting(isolation: Isolation, wanted: Callable[[], bool] | None = None) -> V
 @pytest.fixture
 def isolation(request: pytest.FixtureRequest) -> Iterator[Isolation]:
     """Of this test alone; nobody is left inside at the end. Suspects look often, and hold others back for long."""
-    made = Isolation(**{"check": 0.001, "patience": 1000.0, **getattr(request, "param", {})})
+    made = Isolation(
+        **{"check_seconds": 0.001, "hold": Backoff(first=1000.0, most=8000.0), **getattr(request, "param", {})}
+    )
     yield made
     assert repr(made) == "Isolation(inside=0, alone=False, held_back=False)"
 
@@ -145,7 +148,7 @@ def test_a_waiting_suspect_holds_back_who_comes_later(isolation: Isolation) -> N
     late.passes()
 
 
-@pytest.mark.parametrize("isolation", [{"patience": 0.002}], indirect=True)
+@pytest.mark.parametrize("isolation", [{"hold": Backoff(first=0.002, most=0.016)}], indirect=True)
 def test_an_impatient_suspect_lets_others_pass(isolation: Isolation) -> None:
     """A suspect that waited long for a long handler lets others in meanwhile, and still gets its turn."""
     inside = entered(isolation)
@@ -158,7 +161,7 @@ def test_an_impatient_suspect_lets_others_pass(isolation: Isolation) -> None:
     suspect.passes()
 
 
-@pytest.mark.parametrize("isolation", [{"patience": 10.0}], indirect=True)
+@pytest.mark.parametrize("isolation", [{"hold": HOLD}], indirect=True)
 def test_suspects_together_are_as_patient_as_one(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one suspect lets others pass, no other suspect holds them back: turn by turn they would stop everything."""
     clock = Clock()
@@ -184,7 +187,7 @@ def test_suspects_together_are_as_patient_as_one(isolation: Isolation, monkeypat
     assert all(suspect.admitted for suspect in suspects)
 
 
-@pytest.mark.parametrize("isolation", [{"patience": 10.0, "most": 4}], indirect=True)
+@pytest.mark.parametrize("isolation", [{"hold": Backoff(first=10.0, most=40.0)}], indirect=True)
 def test_a_hold_in_vain_makes_the_next_one_twice_as_long(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Handlers that always outlast a hold do not starve a suspect: it holds twice as long each time, up to a bound."""
     clock = Clock()

@@ -9,7 +9,7 @@ from tenacity import retry_if_exception_type, stop_after_attempt, stop_after_del
 
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
-from lanelog._engine.lane.policy import FALLBACK_WAIT
+from lanelog._engine.lane.policy import FALLBACK_SECONDS
 from lanelog._engine.lane.run import Attempt
 from lanelog._stores.history import Ended
 from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig
@@ -141,7 +141,7 @@ def silly(_: object) -> str:
 @pytest.mark.parametrize("options", [{"wait": broken}, {"wait": silly}, {"stop": broken}])
 def test_a_broken_policy_falls_back(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     """A policy object that fails costs one error event and a fixed wait, neither the message nor the thread."""
-    assert judged(BOOM, **options) == retried(FALLBACK_WAIT, "ValueError: boom")
+    assert judged(BOOM, **options) == retried(FALLBACK_SECONDS, "ValueError: boom")
     assert [record.message.split()[0] for record in caplog.records] == ["retry_policy.failed"]
     assert judged(BOOM, 2, max_deliveries=2, **options) == buried("ValueError: boom")  # the cap holds all the same
 
@@ -153,7 +153,7 @@ def test_a_dead_letter_is_never_buried(number: int, raised: Exception, ack_polic
     """A dead letter itself is retried without limit, with a bounded wait unless its handler names one."""
     outcome = judged(raised, number, original="merge", ack_policy=ack_policy, max_deliveries=1)
     assert outcome.verb is Verb.RETRY
-    assert 0 < outcome.wait <= policy.DEAD_LETTER_WAIT
+    assert 0 < outcome.wait <= policy.OF_DEAD_LETTERS.most
     assert judged(Retry(900), number, original="merge") == retried(900.0, f"{ASKED} in 900 s")
 
 

@@ -5,7 +5,7 @@ import pytest
 from lanelog._log.append.draft import Draft
 from lanelog._open_lanes import lane_keys
 from lanelog._stores.messages import wire_bytes
-from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Duty, Line, Waiter
+from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Line, Waiter, WaiterRole
 from lanelog.publisher.lock_waiters import LockWaiters
 
 
@@ -27,7 +27,7 @@ def test_the_first_leads_and_takes_all_that_are_ready() -> None:
     """One leader at a time; later members wait, and are part of the batch if they came before it was taken."""
     line = Line()
     first, second, third = admitted(line, "a", "b", "a")
-    assert [line.role(member) for member in (first, second, third)] == [Duty.LEAD, None, None]
+    assert [line.role(member) for member in (first, second, third)] == [WaiterRole.LEAD, None, None]
     assert line.take() == [first, second, third]
     assert first.claimed
     assert line.take() == []
@@ -40,10 +40,10 @@ def test_the_leader_hands_over_to_who_came_next() -> None:
     line.take()
     (late,) = admitted(line, "b")
     assert line.hand_over(first) == [late]
-    assert line.role(late) is Duty.LEAD
+    assert line.role(late) is WaiterRole.LEAD
     line.take()
     assert line.hand_over(first) == []
-    assert line.role(late) is Duty.LEAD
+    assert line.role(late) is WaiterRole.LEAD
     assert line.hand_over(late) == []
     assert line.empty
 
@@ -66,12 +66,12 @@ def test_members_of_a_busy_lane_queue_behind_its_holder() -> None:
     batch = line.take()
     ready, other = admitted(line, "busy", "free")
     assert line.park([batch[1]]) == [first]
-    assert line.role(first) is Duty.HOLD
+    assert line.role(first) is WaiterRole.HOLD
     assert list(line.ready) == [other]
     (late,) = admitted(line, "busy")
     assert line.role(late) is None
     assert line.claim("busy") == [first, ready, late]
-    assert line.role(leader) is Duty.LEAD
+    assert line.role(leader) is WaiterRole.LEAD
 
 
 def test_a_leader_whose_own_lane_is_busy_leads_no_more() -> None:
@@ -81,7 +81,7 @@ def test_a_leader_whose_own_lane_is_busy_leads_no_more() -> None:
     batch = line.take()
     (second,) = admitted(line, "free")
     assert line.park(batch) == [first, second]
-    assert [line.role(first), line.role(second)] == [Duty.HOLD, Duty.LEAD]
+    assert [line.role(first), line.role(second)] == [WaiterRole.HOLD, WaiterRole.LEAD]
     assert line.claim("busy") == [first]
 
 
@@ -100,7 +100,7 @@ def test_a_holder_stays_with_its_lane_though_it_may_go_to_any(way: str) -> None:
     else:
         line.put_back([holder])
         line.park([member(other)])
-    assert line.role(holder) is Duty.HOLD
+    assert line.role(holder) is WaiterRole.HOLD
     assert line.claim(held) == [holder]
 
 
@@ -113,7 +113,7 @@ def test_a_lane_that_is_free_again_makes_its_members_ready() -> None:
     (late,) = admitted(line, "busy")
     first.error = ValueError()
     assert line.withdraw(first) == [late]
-    assert (line.role(late), list(line.ready), line.busy) == (Duty.LEAD, [late], {})
+    assert (line.role(late), list(line.ready), line.busy) == (WaiterRole.LEAD, [late], {})
 
 
 def test_a_holder_that_failed_is_not_tried_again() -> None:
@@ -126,16 +126,16 @@ def test_a_holder_that_failed_is_not_tried_again() -> None:
     assert line.empty
 
 
-@pytest.mark.parametrize("role", [Duty.LEAD, Duty.HOLD])
-def test_who_leaves_passes_its_role_on(role: Duty) -> None:
+@pytest.mark.parametrize("role", [WaiterRole.LEAD, WaiterRole.HOLD])
+def test_who_leaves_passes_its_role_on(role: WaiterRole) -> None:
     """A thread whose time is up leaves nobody behind who waits for it."""
     line = Line()
     first, second = admitted(line, "k", "k")
-    if role is Duty.HOLD:
+    if role is WaiterRole.HOLD:
         line.park(line.take())
     assert line.role(first) is role
     assert line.withdraw(first) == [second]
-    assert line.role(second) is Duty.LEAD
+    assert line.role(second) is WaiterRole.LEAD
     assert line.take() == [second]
     line.hand_over(second)
     assert line.empty
@@ -168,7 +168,7 @@ def test_who_has_left_does_not_come_back_with_its_batch(way: str) -> None:
     assert gone.claimed  # nobody knows what became of it
     assert line.empty
     (late,) = admitted(line, "k")
-    assert line.role(late) is Duty.LEAD
+    assert line.role(late) is WaiterRole.LEAD
 
 
 def test_a_batch_that_lost_its_lane_again_waits_on() -> None:
@@ -180,7 +180,7 @@ def test_a_batch_that_lost_its_lane_again_waits_on() -> None:
     (late,) = admitted(line, "k")
     line.unclaim("k", batch)
     assert [first.claimed, second.claimed] == [False, False]
-    assert line.role(first) is Duty.HOLD
+    assert line.role(first) is WaiterRole.HOLD
     assert line.claim("k") == [first, second, late]
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lanelog._log.append.draft import Draft
 from lanelog._open_lanes import lane_keys
 from lanelog.message import Receipt
-from lanelog.publisher.line import Duty, Line, Waiter
+from lanelog.publisher.line import Line, Waiter, WaiterRole
 
 KEYS = lane_keys(2)
 PICK = st.integers(0, 20)
@@ -60,7 +60,7 @@ class LineMachine(RuleBasedStateMachine):
         """A thread that leads takes what is ready; one that holds has got the head."""
         able = self.able()
         runner = able[pick % len(able)]
-        leads = self.line.role(runner) is Duty.LEAD
+        leads = self.line.role(runner) is WaiterRole.LEAD
         batch = self.line.take() if leads else self.line.claim(runner.draft.key)
         assert batch
         self.out[runner] = batch
@@ -74,7 +74,7 @@ class LineMachine(RuleBasedStateMachine):
 
     def finish(self, runner: Waiter, end: str, key: str, late: list[int]) -> None:
         batch = self.out.pop(runner)
-        holds = self.line.role(runner) is Duty.HOLD
+        holds = self.line.role(runner) is WaiterRole.HOLD
         if end == "interrupted":
             self.wake(self.line.put_back(batch))
             self.leave(runner)
@@ -96,7 +96,7 @@ class LineMachine(RuleBasedStateMachine):
             failed = [member for n, member in enumerate(batch) if n in late or member is runner]
             self.wake(self.line.put_back([member for member in batch if member not in failed]))
             self.fail(failed)
-        if not holds and (runner.done or self.line.role(runner) is not Duty.LEAD):
+        if not holds and (runner.done or self.line.role(runner) is not WaiterRole.LEAD):
             self.wake(self.line.hand_over(runner))
 
     @precondition(lambda self: self.able())
@@ -105,7 +105,7 @@ class LineMachine(RuleBasedStateMachine):
         """A holder fails before it has claimed anything."""
         able = self.able()
         runner = able[pick % len(able)]
-        if self.line.role(runner) is Duty.HOLD:
+        if self.line.role(runner) is WaiterRole.HOLD:
             self.fail([runner])
 
     @precondition(lambda self: self.idle())
@@ -177,7 +177,7 @@ class LineMachine(RuleBasedStateMachine):
         while self.threads:
             runner = next(iter(self.able()), None)
             if runner is not None:
-                leads = self.line.role(runner) is Duty.LEAD
+                leads = self.line.role(runner) is WaiterRole.LEAD
                 self.commit(self.line.take() if leads else self.line.claim(runner.draft.key))
             done = [member for member in self.threads if member.done]
             assert done, "nobody will ever commit what waits"

@@ -1,4 +1,4 @@
-"""Repeating a transaction: what is repeated, for how long, and what is said at the end."""
+"""Repeating a transaction: what is repeated, for how long, and what is said at the end. How long things wait."""
 
 import gc
 import threading
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lanelog._backoff import OF_TRANSACTIONS, Backoff
 from lanelog._database.retries import with_retries
+from lanelog._duty_cycle import DutyCycle
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 
@@ -33,6 +34,21 @@ def test_waits_double_up_to_a_bound(least: float, first: float, most: float, fai
     """The longest wait after n failures is the first one, doubled n - 1 times, and never above the most."""
     wait = Backoff(least=least, first=first, most=most).after(failures)
     assert least <= wait <= min(most, first * 2.0 ** min(failures - 1, 60))
+
+
+@given(first=st.floats(0.001, 10), most=st.floats(10, 100), failures=st.integers(1, 40))
+def test_each_wait_follows_from_the_one_before(first: float, most: float, failures: int) -> None:
+    """A memory of the last wait and a count of the failures lead to the same wait."""
+    backoff, wait = Backoff(first=first, most=most), 0.0
+    for _ in range(failures):
+        wait = backoff.following(wait)
+    assert wait == pytest.approx(backoff.longest(failures))
+
+
+@given(share=st.floats(0.001, 0.999), work=st.floats(0, 1000))
+def test_work_and_its_rest_keep_to_their_share(share: float, work: float) -> None:
+    """A duty cycle: of work and rest together, the work takes its share."""
+    assert work == pytest.approx(share * (work + DutyCycle(share).rest(work)))
 
 
 def passing() -> DatabaseError:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.leasing.fair_share import fair_share, fair_shares, to_shed
-from lanelog._engine.leasing.sharing import PATIENCE, RECONSIDER, Kind, Sharing
+from lanelog._engine.leasing.sharing import Kind, Sharing
 from lanelog._open_lanes import is_open, lane_keys
 
 OWNERS = st.sets(st.sampled_from("abcdefg"), min_size=1)
@@ -151,7 +151,7 @@ def test_when_the_older_ones_are_gone_it_shares_by_kind_again() -> None:
     fleet.holder = {key: "a" if is_open(key) else "b" for key in fleet.holder}
     fleet.sharing.clear()
     fleet.rest(["a", "b"], {"a"}, turns=60)
-    fleet.now += RECONSIDER
+    fleet.now += Sharing().alike_seconds
     fleet.rest(["a", "b"])
     assert set(fleet.counts(opened=True).values()) == {4}
 
@@ -161,7 +161,7 @@ def test_lanes_of_another_kind_are_left_to_others_for_a_moment() -> None:
     sharing, share = Sharing(), fair_shares(4, 4, "ab", "a")
     mine = lanes(["k1", "k2"])
     assert sharing.plan([], mine, share, ("a", "b"), 0.0).claim == {Kind.OPEN: 2}
-    assert sharing.plan([], mine, share, ("a", "b"), PATIENCE).claim == {Kind.OPEN: 2, Kind.ANY: 2}
+    assert sharing.plan([], mine, share, ("a", "b"), sharing.yield_seconds).claim == {Kind.OPEN: 2, Kind.ANY: 2}
 
 
 def test_without_open_lanes_all_are_alike() -> None:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 # A handler may take long between its statements. A stopped process must not hold locks for long after its claim.
 SET_PATIENCE = "SET SESSION wait_timeout = %s"
-SESSION_PATIENCE = 15
-UNDECIDED_PAUSE = 0.5
+SESSION_SECONDS = 15
+UNDECIDED_SECONDS = 0.5
 
 
 @define(eq=False)
@@ -99,7 +99,7 @@ class Delivery:
                 own_transaction(database, transaction.raw) as entry,
             ):
                 self._stand_on_same_server(transaction)
-                transaction.execute(SET_PATIENCE, (int(member.config.max_handler_time) + SESSION_PATIENCE,))
+                transaction.execute(SET_PATIENCE, (int(member.config.max_handler_time) + SESSION_SECONDS,))
                 yield transaction.raw
                 # This ends the patience, too, before the lease row is locked.
                 transaction.reclaim()
@@ -214,7 +214,7 @@ class Delivery:
                         "tell whether this transaction, whose COMMIT was not answered, or the next owner has done that"
                     )
             except DatabaseError as error:
-                if not error.retriable or self.context.closing.wait(UNDECIDED_PAUSE):
+                if not error.retriable or self.context.closing.wait(UNDECIDED_SECONDS):
                     raise
 
 

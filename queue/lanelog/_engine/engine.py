@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from lanelog.health import ConnectionHealth, DatabaseHealth, HeartbeatHealth, LoopHealth
     from lanelog.measures import LoopMeasures
 
-LOOP_TIMEOUT = 10.0
-
 
 class Supervised(Protocol):
     """A subscription, as the engine sees it: its handlers are watched by the clock."""
@@ -65,9 +63,10 @@ class EnginePace:
     keeper: KeeperPace = field(factory=KeeperPace)
     janitor: JanitorPace = field(factory=JanitorPace)
     scheduler: SchedulerPace = field(factory=SchedulerPace)
-    tells: float = 5.0
-    """Seconds after which a thread that waits for the end of a subscription is told, again and again, what it waits
-    for."""
+    tell_seconds: float = 5.0
+    """After so long, a thread that waits for the end of a subscription is told, again and again, what it waits for."""
+    stop_seconds: float = 10.0
+    """So long the client waits for the end of each loop."""
     health: vitals.Bounds | None = None
     """None: as the time-outs of the client allow."""
 
@@ -234,7 +233,7 @@ class Engine:
         """Stop the loops. Every member has ended before, or is abandoned."""
         with self._lock:
             self.context.closing.set()
-        ended = [loop.stop(LOOP_TIMEOUT) for loop in self._loops]
+        ended = [loop.stop(self.pace.stop_seconds) for loop in self._loops]
         for loop, stopped in zip(self._loops, ended, strict=True):
             if not stopped:
                 facts.loop_still_running(loop=loop.name)

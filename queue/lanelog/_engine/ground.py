@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lanelog._database import Incarnation
-
-
-BY_TURNS: Final = 60.0
-"""Seconds for which new connections count as leading to two servers by turns, after one led back to a server."""
 
 
 class Connected(Protocol):
@@ -55,6 +51,8 @@ class Ground:
     """Counts the loads of memory from a server."""
     incarnation: Incarnation | None = None
     """The server of the keeper's session, after memory was loaded from it. None: memory stands on no server now."""
+    by_turns_seconds: float = 60.0
+    """So long new connections count as leading to two servers by turns, after one led back to a server."""
     doubted: bool = False
     """A connection has met another server than the keeper's."""
     _asked_at: float = 0.0
@@ -113,11 +111,11 @@ class Ground:
             if before is None or before.identity == self._met.identity:
                 return
             back = self._left is not None and self._left.identity == self._met.identity
-            recent = self._met_at - self._left_at < BY_TURNS
+            recent = self._met_at - self._left_at < self.by_turns_seconds
             self._left, self._left_at = before, self._met_at
             if not (back and recent):
                 return
-            known, self._by_turns_until = self.by_turns, time.monotonic() + BY_TURNS
+            known, self._by_turns_until = self.by_turns, time.monotonic() + self.by_turns_seconds
         if not known:
             facts.servers_alternate(one=before.name, other=self._met.name)
 

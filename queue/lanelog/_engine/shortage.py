@@ -1,6 +1,6 @@
 """Whether a client can handle messages: the connections it needs for that, and for how long it has lacked one.
 
-Owns this judgement. Opens no connection. A client that has lacked one for `LASTS` seconds stands aside. It takes no
+Owns this judgement. Opens no connection. A client that has lacked one for `lasts_seconds` stands aside. It takes no
 lanes, gives idle ones back, and writes heartbeats by which other members do not count it. It comes back when it has all
 connections at once. Until then only the fetcher asks for one, and the settler when the fetcher has it: processes that
 each held a part of what they need would keep each other from work.
@@ -9,7 +9,7 @@ each held a part of what they need would keep each other from work.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
@@ -18,15 +18,13 @@ from lanelog.health import ConnectionHealth
 if TYPE_CHECKING:
     from lanelog._database import Session
 
-LASTS: Final = 5.0
-"""Seconds without a connection after which a client stands aside. A server that restarts is back sooner, or away."""
-
 
 @define(eq=False)
 class Shortage:
     """What one client lacks. Any thread may ask; only the keeper judges."""
 
-    lasts: float = LASTS
+    lasts_seconds: float = 5.0
+    """After so long without a connection, a client stands aside. A server that restarts is back sooner, or away."""
     aside: bool = False
     """Whether the client stands aside."""
     _needed: list[Session] = field(factory=list)
@@ -46,7 +44,7 @@ class Shortage:
         else:
             refused = [since for session in self._needed if (since := session.refused_since) is not None]
             self._since = max(min(refused, default=now), keeper.connected_at)
-            lacks = keeper.connected and bool(refused) and now - self._since >= self.lasts
+            lacks = keeper.connected and bool(refused) and now - self._since >= self.lasts_seconds
         changed, self.aside = lacks is not self.aside, lacks
         return changed
 

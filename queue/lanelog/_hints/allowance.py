@@ -5,31 +5,38 @@ Pure. It lets single hints be answered at once, and a flood of them no more than
 
 from __future__ import annotations
 
+from typing import Final
+
 from attrs import define
 
-SHARE = 1 / 40
-"""The share of the time that looks and the reading and sending of hints may take."""
+from lanelog._duty_cycle import DutyCycle
 
-MOST = 2.0
-"""The pay of this many seconds can be saved, or owed: it is spent on work in a row."""
+OF_HINTS: Final = DutyCycle(1 / 40)
+"""For the reading and sending of hints, and for the polls that they cause."""
 
 
 @define(eq=False)
 class Allowance:
-    """The share of the time that may be spent. Times are monotonic, in seconds."""
+    """What may be spent of a duty cycle. Times are monotonic, in seconds."""
 
-    share: float = SHARE
+    cycle: DutyCycle = OF_HINTS
+    span_seconds: float = 2.0
+    """The pay of so many seconds can be saved, or owed: it is spent on work in a row."""
     _saved: float = 0.0
     _at: float = 0.0
 
     def free_at(self, now: float) -> float:
         """When work may begin: `now`, or when the debt is paid."""
         saved = self._saved_at(now)
-        return now if saved >= 0 else now - saved / self.share
+        return now if saved >= 0 else now - saved / self.cycle.share
 
     def spend(self, now: float, seconds: float) -> None:
         """Pay for work that took `seconds`."""
-        self._saved, self._at = max(-MOST * self.share, self._saved_at(now) - seconds), now
+        self._saved, self._at = max(-self._most, self._saved_at(now) - seconds), now
+
+    @property
+    def _most(self) -> float:
+        return self.span_seconds * self.cycle.share
 
     def _saved_at(self, now: float) -> float:
-        return min(MOST * self.share, self._saved + max(0.0, now - self._at) * self.share)
+        return min(self._most, self._saved + max(0.0, now - self._at) * self.cycle.share)

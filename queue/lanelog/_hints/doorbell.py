@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from lanelog._hints.datagram import Hint
     from lanelog._hints.receiver import Receiver
 
-_LONGEST = 3600.0
-_DRAINED = 4096
+_LONGEST_SECONDS = 3600.0
+_DRAINED_BYTES = 4096
 
 
 @define(eq=False)
@@ -80,11 +80,11 @@ class Doorbell:
         try:
             if self._rung:
                 return
-            ready = {fd for fd, _ in poll.poll(math.ceil(min(until - now, _LONGEST) * 1000))}
+            ready = {fd for fd, _ in poll.poll(math.ceil(min(until - now, _LONGEST_SECONDS) * 1000))}
         finally:
             self._waiting = False
         if self._pipe[0] in ready:
-            os.read(self._pipe[0], _DRAINED)
+            os.read(self._pipe[0], _DRAINED_BYTES)
         if not ready.isdisjoint(sockets):
             began = time.monotonic()
             for hint in self._receiver.receive():

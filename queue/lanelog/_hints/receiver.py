@@ -18,18 +18,12 @@ from attrs import define, evolve, field
 from lanelog._database.fork import register_shared
 from lanelog._ending import quiet_at_the_end
 from lanelog._facts.engine import hints as facts
-from lanelog._hints.allowance import SHARE
+from lanelog._hints.allowance import OF_HINTS
 from lanelog._hints.datagram import SIZE, Hint, unpack
 from lanelog._hints.host import own_host
 from lanelog._hints.route import ACROSS, PREFIX, family_of
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
 from lanelog._wake_address import UdpAddress
-
-BATCH = 64
-"""Datagrams of one socket that are read at once."""
-
-DEAF = 0.005
-"""Seconds until the sockets are read again, at least."""
 
 
 @define(eq=False)
@@ -44,6 +38,9 @@ class Receiver:
     """Datagrams that were not believed: they had another token, or were no hints."""
     deaf_until: float = field(default=0.0, init=False)
     """When (monotonic) the sockets may be read again."""
+    batch_datagrams: int = field(default=64, kw_only=True)
+    """Datagrams of one socket that are read at once."""
+    least_deaf_seconds: float = field(default=0.005, kw_only=True)
     _sockets: tuple[socket.socket, ...] = field(default=(), init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
@@ -74,7 +71,7 @@ class Receiver:
         return tuple(each.fileno() for each in self._sockets)
 
     def receive(self) -> set[Hint]:
-        """Read what has come in, at most `BATCH` datagrams of each socket. Call `rest` when they are passed on."""
+        """Read what has come in, at most `batch_datagrams` of each socket. Call `rest` when they are passed on."""
         hints: set[Hint] = set()
         for each in self._sockets:
             self._read(each, hints)
@@ -83,10 +80,10 @@ class Receiver:
     def rest(self, began: float) -> None:
         """Be deaf for a while. `began`: when (monotonic) the last reading began."""
         ended = time.monotonic()
-        self.deaf_until = ended + max(DEAF, (ended - began) / SHARE)
+        self.deaf_until = ended + max(self.least_deaf_seconds, OF_HINTS.rest(ended - began))
 
     def _read(self, line: socket.socket, hints: set[Hint]) -> None:
-        for _ in range(BATCH):
+        for _ in range(self.batch_datagrams):
             try:
                 datagram = line.recv(SIZE + 1)
             except OSError:  # nothing is left, or it was closed

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
@@ -32,21 +32,6 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog._stores.heartbeats import WakePlace
-
-REFRESH: Final = 1.0
-"""Seconds between two readings of the places."""
-
-READ_WITHIN: Final = 0.1
-"""Seconds after which the server ends the reading in a publishing thread: the most that it waits for a busy server."""
-
-FORGET: Final = 10.0
-"""Seconds after its last publish from which a topic is not read again, unless a hint is still owed there."""
-
-TOPICS: Final = 100
-"""The most topics that are remembered, those published to last."""
-
-PRICE: Final = 0.001
-"""Seconds that a publisher pays for each hint: about what waking a subscriber and its look cost the machine."""
 
 
 @define(eq=False)
@@ -75,6 +60,16 @@ class Sender:
     sent: int = field(default=0, init=False)
     lost: int = field(default=0, init=False)
     """Hints that could not be sent: the subscriber is gone, or has not read the earlier ones."""
+    refresh_seconds: float = field(default=1.0, init=False)
+    """Between two readings of the places."""
+    read_seconds: float = field(default=0.1, init=False)
+    """After so long, the server ends the reading in a publishing thread: the most that it waits for a busy server."""
+    forget_seconds: float = field(default=10.0, init=False)
+    """So long after its last publish, a topic is not read again, unless a hint is still owed there."""
+    most_topics: int = field(default=100, init=False)
+    """The most topics that are remembered, those published to last."""
+    hint_seconds: float = field(default=0.001, init=False)
+    """A publisher pays so much for each hint: about what waking a subscriber and its look cost the machine."""
     _audiences: dict[str, _Audience] = field(factory=dict, init=False)
     _grown: set[str] = field(factory=set, init=False)  # topics with lanes of which no hint has told yet
     _allowance: Allowance = field(
@@ -124,7 +119,7 @@ class Sender:
         audience.remember(hint)
         if now < self._refresh_at:
             return
-        self._refresh_at = now + REFRESH
+        self._refresh_at = now + self.refresh_seconds
         self._wanted = True  # before the wake-up: the thread may run at once
         self._by_publisher = not self._wake_reader()
 
@@ -138,7 +133,7 @@ class Sender:
         self._by_publisher = False
         try:
             with self._database.autocommit(wait=0.0) as cx:
-                self.read_places(cx, bounded=partial(self._database.facts().bounded, seconds=READ_WITHIN))
+                self.read_places(cx, bounded=partial(self._database.facts().bounded, seconds=self.read_seconds))
         except LanelogError as error:
             self._unread(error)
 
@@ -166,10 +161,11 @@ class Sender:
     def _refresh(self, cx: Executor, now: float, bounded: Callable[[str], str] | None) -> None:
         # A copy: other threads may tell of a new topic. If that comes between these lines, its next hint adds it again.
         known = sorted(self._audiences.copy().items(), key=lambda each: each[1].told_at, reverse=True)
-        for topic, _ in known[TOPICS:]:
+        for topic, _ in known[self.most_topics :]:
             self._audiences.pop(topic, None)
         # A topic that is published to rarely, and soon after another one, would never be read by its own commits.
-        recent = [each for each in known[:TOPICS] if each[1].told_at > now - FORGET or each[1].last is not None]
+        since = now - self.forget_seconds
+        recent = [each for each in known[: self.most_topics] if each[1].told_at > since or each[1].last is not None]
         if not recent:
             return
         hints = []
@@ -198,4 +194,4 @@ class Sender:
         sent = deliver(targets, hint)
         self.sent += sent
         self.lost += len(targets) - sent
-        allowance.spend(time.monotonic(), PRICE * len(targets))
+        allowance.spend(time.monotonic(), self.hint_seconds * len(targets))

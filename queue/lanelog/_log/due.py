@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict, deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._backoff import RANDOM
+from lanelog._backoff import RANDOM, Backoff
 from lanelog._database import Lock, codes
 from lanelog._log import repair
 from lanelog._stores import messages, partitions, scheduled
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     from lanelog._database import Executor, Session
     from lanelog._log.append.appender import Appender
     from lanelog._stores.scheduled import DueRow
-
-LEAST_WAIT: Final = 0.025
-MOST_WAIT: Final = 0.25
-"""Seconds until a locked lane is tried again: the first time, and at most."""
-
-STUCK_WAIT: Final = 5.0
-"""Seconds until a lane is tried again that could not be written to, although its head was free."""
 
 
 @frozen
@@ -62,10 +55,14 @@ class DelayedMessages:
 
     session: Session
     appender: Appender
-    page: int = 1000
+    page_messages: int = 1000
     """How many messages one look finds at most."""
-    bytes_a_transaction: int = 16 * 1024 * 1024
+    transaction_bytes: int = 16 * 1024 * 1024
     """Payload bytes after which a transaction takes no further message."""
+    locked: Backoff = Backoff(first=0.025, most=0.25)
+    """Until a locked lane is tried again."""
+    stuck_seconds: float = 5.0
+    """Until a lane is tried again that could not be written to, although its head was free."""
     _waits: dict[tuple[str, str], _Wait] = field(factory=dict)
 
     def append(self, topics: Sequence[str] = (), *, everything: bool = True) -> int:
@@ -79,7 +76,7 @@ class DelayedMessages:
         busy = [lane for lane, wait in self._waits.items() if wait.until > now][: MAX_POINTS - 1]
         by_topic: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for topic, key, message_id in scheduled.due(
-            self.session, busy, self.page, everything=everything, topics=topics
+            self.session, busy, self.page_messages, everything=everything, topics=topics
         ):
             by_topic[topic].append((key, message_id))
         if not by_topic and not busy:
@@ -105,7 +102,7 @@ class DelayedMessages:
                     mended.add((topic, points[0][0]))
                     todo.append((topic, points))
                 else:
-                    self._waits[topic, points[0][0]] = _Wait(time.monotonic() + STUCK_WAIT, MOST_WAIT)
+                    self._waits[topic, points[0][0]] = _Wait(time.monotonic() + self.stuck_seconds, self.locked.most)
                     failure = failure or error
         if failure is not None:
             raise failure
@@ -120,7 +117,7 @@ class DelayedMessages:
         """Seconds until the next look for busy lanes. None: no lane is busy. Any thread may call it."""
         now = time.monotonic()
         waits = [wait.until - now for wait in list(self._waits.values()) if wait.until > now]
-        return max(LEAST_WAIT / 2, min([*waits, MOST_WAIT])) if waits else None
+        return max(self.locked.first / 2, min([*waits, self.locked.most])) if waits else None
 
     def _mended(self, topic: str, key: str) -> bool:
         """Whether a lane was checked, and mended if necessary. False: another transaction holds the lane."""
@@ -154,7 +151,7 @@ class DelayedMessages:
             self._waits.pop(lane, None)
             return
         before = self._waits.get(lane)
-        seconds = LEAST_WAIT if before is None else min(MOST_WAIT, 2 * before.seconds)
+        seconds = self.locked.following(0.0 if before is None else before.seconds)
         self._waits[lane] = _Wait(now + seconds * jitter, seconds)
 
     def _move(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> Moved:
@@ -164,7 +161,7 @@ class DelayedMessages:
         absent = keys - heads.keys()
         existing = set(partitions.heads(cx, topic, absent)) if absent else set()
         found = scheduled.lock(cx, topic, [point for point in points if point[0] in heads]) if heads else []
-        rows = _bounded(found, self.bytes_a_transaction)
+        rows = _bounded(found, self.transaction_bytes)
         # A lane without a locked row is busy, too: its messages are being cancelled, or another process moves them.
         busy = existing | (heads.keys() - {row.key for row in rows})
         if rows:

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor
     from lanelog.config import SubscriptionConfig
 
-PAGE = 1000
+PAGE_LANES = 1000
 
 
 class EvictedError(ConfigurationError):
     """The group was deleted while members lived. Nothing was changed."""
 
 
-JUST_NOW: Final = 60.0
-"""Seconds for which a topic is new: who tries lanelog publishes, and then registers the first group."""
+NEW_TOPIC_SECONDS: Final = 60.0
+"""So long a topic is new: who tries lanelog publishes, and then registers the first group."""
 
 
 def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, order: str | None = None) -> int:
@@ -97,7 +97,7 @@ def _tell(database: Database, at: GroupTopic, config: SubscriptionConfig, *, evi
     """
     try:
         with database.autocommit() as cx:
-            if not (evicted or partitions.is_older(cx, at.topic, JUST_NOW)):
+            if not (evicted or partitions.is_older(cx, at.topic, NEW_TOPIC_SECONDS)):
                 return
             again, passed = offsets.beginning(cx, at)
     except DatabaseError:
@@ -139,14 +139,14 @@ def _start_at(cx: Executor, at: GroupTopic, start: datetime) -> None:
     start_ms = int(start.timestamp() * 1000)
     after = ""
     while True:
-        page = partitions.page(cx, topic, after, PAGE)
+        page = partitions.page(cx, topic, after, PAGE_LANES)
         keys = [key for key, _ in page if key]
         floors = offsets.floors(cx, topic, keys)
         for key, head in page:
             if key:
                 floor = floors[key].floor if key in floors else 0
                 offsets.start_at(cx, at.lane(key), last_before(cx, topic, key, floor, head, start_ms))
-        if len(page) < PAGE:
+        if len(page) < PAGE_LANES:
             return
         after = page[-1][0]
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from lanelog._database import Executor, Session
 
 # A user's transaction may hold the head for long. The loop that mends has other duties, and tries again (no table).
-PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
-_PATIENT, _USUAL = 1, 5
+SET_LOCK_WAIT = "SET SESSION innodb_lock_wait_timeout = %s"
+_SHORT_SECONDS, _USUAL_SECONDS = 1, 5
 _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 
 # Whether the server refuses the writes of ordinary accounts. Some accounts may write all the same (no table).
@@ -179,7 +179,7 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
     if "" not in partitions.heads(session, topic, [""]):
         partitions.ensure_topic(session, topic)  # the topic's row was lost together with the heads
     found: list[Contradiction] = []
-    session.execute(PATIENCE, (_PATIENT,))
+    session.execute(SET_LOCK_WAIT, (_SHORT_SECONDS,))
     try:
         with session.transaction() as cx:
             found = _mend(cx, topic, key)
@@ -191,7 +191,7 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
         return None
     finally:
         if session.connected:
-            session.execute(PATIENCE, (_USUAL,))
+            session.execute(SET_LOCK_WAIT, (_USUAL_SECONDS,))
     _tell(found)
     return found
 

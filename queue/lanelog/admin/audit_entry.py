@@ -10,9 +10,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+from attrs import asdict, define, field, frozen
 
-from lanelog._engine.cleanup.deletion_events import who
+from lanelog._identity import ProcessIdentity
 from lanelog._stores import audit
 from lanelog._stores.audit import AuditRow
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
@@ -71,7 +71,6 @@ class Act:
         """
         if database.tables_version < audit.SINCE:
             return
-        process = who(database.config.user)
         fields = {"topic": self.topic, "group": self.group, "key": self.key, **known}
         row = AuditRow(
             id=self.id,
@@ -81,9 +80,7 @@ class Act:
             messages=messages,
             by=self.actor.by,
             reason=self.actor.reason,
-            account=process["account"],
-            host=process["host"],
-            pid=process["pid"],
+            **asdict(ProcessIdentity(database.config.user)),
             **fields,
         )
         audit.record(cx, row)

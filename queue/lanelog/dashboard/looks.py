@@ -14,13 +14,14 @@ from typing import Final, Generic, TypeVar
 from attrs import define, field
 
 from lanelog._database.fork import register_shared
+from lanelog._duty_cycle import DutyCycle
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-PATIENCE: Final = 20
-"""An answer is kept for the time that its look took, multiplied by this: looks take a twentieth of the time."""
+CYCLE: Final = DutyCycle(1 / 21)
+"""For the looks: an answer is kept while its look rests."""
 OLDEST: Final = 60.0
 """The most seconds for which an answer is kept."""
 PLACES: Final = 50
@@ -71,7 +72,7 @@ class SharedLook(Generic[T]):
             self._until = time.monotonic() + self._fresh
         else:
             now = time.monotonic()
-            self._until = now + min(OLDEST, max(self._fresh, PATIENCE * (now - began)))
+            self._until = now + min(OLDEST, max(self._fresh, CYCLE.rest(now - began)))
 
     def forget(self) -> None:
         """Ask again at the next call: something was changed."""

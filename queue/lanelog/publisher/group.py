@@ -35,7 +35,7 @@ from lanelog._log.append.draft import Draft
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import Receipt
 from lanelog.publisher.batch import BatchWriter
-from lanelog.publisher.line import Duty, Line, Waiter
+from lanelog.publisher.line import Line, Waiter, WaiterRole
 from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
 
@@ -75,9 +75,9 @@ class GroupCommit:
                 line.admit(member)
             while not member.done:
                 role = line.role(member)
-                if role is Duty.LEAD:
+                if role is WaiterRole.LEAD:
                     self._lead(line, member)
-                elif role is Duty.HOLD:
+                elif role is WaiterRole.HOLD:
                     self._hold(line, member)
                     break
                 elif not self._wait(line, member):
@@ -115,7 +115,7 @@ class GroupCommit:
 
     def _lead(self, line: Line, leader: Waiter) -> None:
         topic = leader.draft.topic
-        while not leader.done and line.role(leader) is Duty.LEAD:
+        while not leader.done and line.role(leader) is WaiterRole.LEAD:
             with self._lock:
                 batch = line.take()
             if not batch:

@@ -26,8 +26,8 @@ MAX_BATCH = 1000
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 
 
-class Duty(Enum):
-    """The work of a waiting thread after it was woken."""
+class WaiterRole(Enum):
+    """What a waiting thread does after it was woken."""
 
     LEAD = auto()
     """Commit the messages that are ready, its own among them."""
@@ -86,11 +86,11 @@ class Line:
         """Whether it has no members."""
         return not (self.ready or self.leader or self.busy)
 
-    def role(self, member: Waiter) -> Duty | None:
+    def role(self, member: Waiter) -> WaiterRole | None:
         """Return the duty of a member. None: it waits. A member may read its own duty without the lock."""
         if self._holds(member):
-            return Duty.HOLD
-        return Duty.LEAD if self.leader is member else None
+            return WaiterRole.HOLD
+        return WaiterRole.LEAD if self.leader is member else None
 
     def admit(self, member: Waiter) -> None:
         """Let a member in. It leads if there is no leader, and queues in memory if its lane is known to be busy."""

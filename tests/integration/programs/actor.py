@@ -39,8 +39,8 @@ if CONFIG.get("trusting"):
     elapsed.trust_heartbeats_at_once(setattr)
 client = paced(
     lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {})),
-    keeper=KeeperPace(claim=0.2),
-    janitor=JanitorPace(turn=CONFIG.get("janitor_turn", 0.1)),
+    keeper=KeeperPace(claim_seconds=0.2),
+    janitor=JanitorPace(turn_seconds=CONFIG.get("janitor_turn", 0.1)),
     health=Bounds(stuck=CONFIG["stuck"], unanswered=35.0) if "stuck" in CONFIG else None,
 )
 pauses = Pauses(say)

@@ -1,17 +1,18 @@
 """Auditing: the full pass through a topic's lanes, in search of tables that contradict each other.
 
-Owns the times of these passes. `contradictions` judges and mends. A pass looks at the lanes of all groups, also of
+Owns the times of these passes. `_log/repair` judges and mends. A pass looks at the lanes of all groups, also of
 groups without a living member. Otherwise later messages would reach a wrong watermark, and hide that it was wrong.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from attrs import define, field, frozen
 
 from lanelog._backoff import RANDOM
+from lanelog._duty_cycle import DutyCycle
 from lanelog._log import repair
 from lanelog._stores import groups, lane_rows
 
@@ -22,21 +23,8 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
     from lanelog._log.repair import Contradiction
 
-DOUBTFUL: Final = 1000
+DOUBTFUL_LANES: Final = 1000
 """How many doubtful lanes one pass looks into. After a restore, all lanes may be doubtful."""
-
-SHARE: Final = 99.0
-"""A pass may take a hundredth of the time: after one of d seconds, the next is 99 d later at the earliest."""
-
-AGAIN: Final = 5.0
-"""Seconds until a pass looks again at lanes that other transactions held."""
-
-
-@define(eq=False)
-class Passes:
-    """When the next pass is due (monotonic), by topic."""
-
-    due_at: dict[str, float] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -50,28 +38,9 @@ class Audited:
     """Whether there may be more doubtful lanes than this pass looked into."""
 
 
-def audit(session: Session, member: Member, passes: Passes, now: float) -> bool:
-    """Look through the topic and its dead letters when that is due. True when more can be mended at once."""
-    duration, dead_topic = member.config.lease_duration, member.config.dead_letter_topic(member.topic)
-    more = False
-    for topic in sorted({member.topic, dead_topic or member.topic}):
-        if now < passes.due_at.get(topic, 0.0):
-            continue
-        passes.due_at[topic] = now + duration  # this holds if the pass raises
-        began = time.monotonic()
-        done = audit_topic(session, topic)
-        pause = max(duration * RANDOM.uniform(0.8, 1.0), SHARE * (time.monotonic() - began))
-        if done.mended and done.more:
-            pause, more = 0.0, True
-        elif done.busy:
-            pause = min(pause, AGAIN)
-        passes.due_at[topic] = now + pause
-    return more
-
-
 def audit_topic(session: Session, topic: str) -> Audited:
     """Find doubtful lanes, and mend those that are wrong. The search needs few statements, even for many lanes."""
-    doubtful = lane_rows.doubtful(session, topic, list(groups.readers(session, topic)), DOUBTFUL)
+    doubtful = lane_rows.doubtful(session, topic, list(groups.readers(session, topic)), DOUBTFUL_LANES)
     mended: list[Contradiction] = []
     busy = 0
     for key in doubtful:
@@ -80,4 +49,40 @@ def audit_topic(session: Session, topic: str) -> Audited:
             busy += 1
         else:
             mended += found
-    return Audited(mended=mended, busy=busy, more=len(doubtful) == DOUBTFUL)
+    return Audited(mended=mended, busy=busy, more=len(doubtful) == DOUBTFUL_LANES)
+
+
+@define(eq=False)
+class Audit:
+    """The passes over one topic and its dead letters."""
+
+    name: ClassVar[str] = "mending"
+    cycle: DutyCycle = DutyCycle(1 / 100)
+    busy_seconds: float = 5.0
+    """Until a pass looks again at lanes that other transactions held."""
+    _due_at: dict[str, float] = field(factory=dict)  # by topic (monotonic)
+
+    def due(self, member: Member, now: float) -> bool:
+        """Whether a topic is due."""
+        return any(now >= self._due_at.get(topic, 0.0) for topic in _topics(member))
+
+    def run(self, session: Session, member: Member, now: float) -> bool:
+        """Look through the topics that are due. True when more can be mended at once."""
+        duration, more = member.config.lease_duration, False
+        for topic in _topics(member):
+            if now < self._due_at.get(topic, 0.0):
+                continue
+            self._due_at[topic] = now + duration  # this holds if the pass raises
+            began = time.monotonic()
+            done = audit_topic(session, topic)
+            pause = max(duration * RANDOM.uniform(0.8, 1.0), self.cycle.rest(time.monotonic() - began))
+            if done.mended and done.more:
+                pause, more = 0.0, True
+            elif done.busy:
+                pause = min(pause, self.busy_seconds)
+            self._due_at[topic] = now + pause
+        return more
+
+
+def _topics(member: Member) -> list[str]:
+    return sorted({member.topic, member.config.dead_letter_topic(member.topic) or member.topic})

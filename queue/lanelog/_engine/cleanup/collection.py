@@ -11,13 +11,13 @@ them, because the floor row says how far the deletion got.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
 from lanelog._database import Lock
 from lanelog._places import GroupTopic
-from lanelog._stores import deliveries, groups, heartbeats, lane_rows, leases, leaving, offsets, partitions
+from lanelog._stores import deliveries, groups, lane_rows, leaving, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
 
 if TYPE_CHECKING:
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.leaving import LetterAge
 
-STEP = 1000
+STEP_OFFSETS: Final = 1000
 """How many offsets of one lane one pass may release."""
 
-FAR = 10 * STEP
+FAR_OFFSETS: Final = 10 * STEP_OFFSETS
 """A lane with more offsets to delete begins at its first message. Usually it has no more than a few steps."""
-
-HEARTBEATS_KEPT = 600.0
 
 
 @frozen(kw_only=True)
@@ -48,7 +46,7 @@ class Span:
     @property
     def full(self) -> bool:
         """Whether this pass took as much as it may, so that more may be ready at once."""
-        return self.floor - self.deleted >= STEP
+        return self.floor - self.deleted >= STEP_OFFSETS
 
 
 @frozen(kw_only=True)
@@ -85,7 +83,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     marks = offsets.watermarks(cx, topic, readers, list(floors))
     floors = _below_heads(cx, topic, floors, marks)
     acked = {key: min(marks.get((group, key), row.floor) for group in readers) for key, row in floors.items()}
-    targets = {key: min(acked[key], row.floor + STEP) for key, row in floors.items()}
+    targets = {key: min(acked[key], row.floor + STEP_OFFSETS) for key, row in floors.items()}
     if retention_ms:
         ranges = [(key, row.floor, targets[key]) for key, row in floors.items() if targets[key] > row.floor]
         targets.update(leaving.old_enough(cx, topic, ranges, retention_ms))
@@ -111,7 +109,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
         return Collected(no_readers=True)
     floors = _below_heads(cx, topic, offsets.floors(cx, topic, keys, Lock.FREE), {})
     settled = deliveries.load(cx, GroupTopic.reserved(topic), list(floors))
-    ranges = [(key, row.floor, row.floor + STEP) for key, row in floors.items()]
+    ranges = [(key, row.floor, row.floor + STEP_OFFSETS) for key, row in floors.items()]
     letters = leaving.letters(cx, topic, ranges) if kept else {}
     read = _read_by_all(cx, topic, floors) if letters else {}
     targets, aged = {}, {}
@@ -144,7 +142,7 @@ def _below_heads(
 
 
 def _spans(cx: Executor, topic: str, floors: Mapping[str, FloorRow], raised: Mapping[str, int]) -> dict[str, Span]:
-    """What step 2 is to delete of each lane, at most `FAR` offsets of it.
+    """What step 2 is to delete of each lane, at most `FAR_OFFSETS` offsets of it.
 
     A head that was mended may be far above the last message, and the floor with it. What the log does not have needs no
     deletion: that of a million million offsets one by one would never end.
@@ -152,10 +150,10 @@ def _spans(cx: Executor, topic: str, floors: Mapping[str, FloorRow], raised: Map
     spans = {}
     for key, row in floors.items():
         deleted, floor = row.deleted_through, raised.get(key, row.floor)
-        if floor - deleted > FAR:
+        if floor - deleted > FAR_OFFSETS:
             first = lane_rows.first(cx, topic, key)
             deleted = floor if first is None else max(deleted, min(first - 1, floor))
-            floor = min(floor, deleted + FAR)
+            floor = min(floor, deleted + FAR_OFFSETS)
             offsets.raise_deleted(cx, topic, {key: deleted})
         spans[key] = Span(deleted=deleted, floor=floor, risen=key in raised)
     return spans
@@ -236,13 +234,3 @@ def _batches(lanes: Mapping[str, Span]) -> Iterator[list[tuple[str, int]]]:
                 batch = []
     if batch:
         yield batch
-
-
-def forget_members(cx: Executor, at: GroupTopic, own: str = "") -> int:
-    """Delete the heartbeats of members that left or fell silent long ago, except `own`. Returns how many."""
-    gone = heartbeats.purge_left(cx, at, own, HEARTBEATS_KEPT)
-    for owner in heartbeats.silent(cx, at, own, HEARTBEATS_KEPT):
-        # The row names the lock, which is the quick proof of death. Without it, a take-over lasts a lease duration.
-        if not leases.holds(cx, at, owner):
-            gone += heartbeats.purge_silent(cx, at, owner, HEARTBEATS_KEPT)
-    return gone

@@ -1,7 +1,7 @@
 """Expired messages of unattended groups, which have no living member, go to the dead letters, too.
 
-Owns that move, one lane at a time, and the search for such lanes. Never touches a group that has a living member or is
-paused, nor a message that a handler may have seen.
+Owns that move, one lane at a time, the search for such lanes, and the janitor's passes. Never touches a group that has
+a living member or is paused, nor a message that a handler may have seen.
 
 Only expired messages right behind the watermark are taken. The first message that has not expired ends the search: it
 and all behind it wait for a consumer.
@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from lanelog._database import Lock, codes
 from lanelog._engine.lane.values import EXPIRED
@@ -29,6 +30,7 @@ from lanelog._facts.fact import AttemptFields
 from lanelog._places import GroupTopic
 from lanelog._stores import dead_letters, deliveries, expiry, groups, history, leases, offsets, partitions
 from lanelog._stores.dead_letters import derived_id
+from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._stores.history import Ended, HistoryWrite
 from lanelog.errors import DatabaseError
 from lanelog.notices import Notices
@@ -37,14 +39,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from lanelog._database import Executor
+    from lanelog._database import Executor, Session
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.member.member import Member
     from lanelog._log.append.appender import Appender
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.expiry import Expired
     from lanelog._stores.groups import Unattended
 
-BATCH = 100
-"""How many messages one transaction moves at most."""
+TRANSACTION_MESSAGES: Final = 100
+"""So many one transaction moves at most."""
 
 
 @frozen
@@ -57,7 +61,7 @@ class Buried:
 
 
 @frozen
-class Undertaker:
+class ExpiredMessages:
     """Moves expired messages of one topic's unattended groups to the dead letters."""
 
     topic: str
@@ -73,8 +77,8 @@ class Undertaker:
             ripe = expiry.expired_lanes(cx, self._at(group), keys)
         buried, until = 0, time.monotonic() + seconds  # counted from here: after a slow search, a lane gets its turn
         for key in ripe:
-            done = BATCH
-            while done == BATCH:
+            done = TRANSACTION_MESSAGES
+            while done == TRANSACTION_MESSAGES:
                 if time.monotonic() > until:
                     return Buried(buried, complete=False)
                 done = self._lane(group, key)
@@ -138,7 +142,7 @@ class Undertaker:
         watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
         rows = deliveries.load(cx, at, [key]).get(key, [])
         marked = 0 if place is None else place.marked_through
-        gone = _unseen(expiry.expired(cx, lane, watermark, BATCH), watermark, marked, rows)
+        gone = _unseen(expiry.expired(cx, lane, watermark, TRANSACTION_MESSAGES), watermark, marked, rows)
         if not gone:
             return []
         leases.take_away(cx, [lane], row.first_epoch)
@@ -178,6 +182,48 @@ class Undertaker:
             failures=0,
             error=EXPIRED,
         )
+
+
+@define(eq=False, kw_only=True)
+class Expiry:
+    """Dead-letters expired messages of one topic's unattended groups."""
+
+    name: ClassVar[str] = "expired"
+    context: EngineContext
+    every_seconds: float
+    """From the end of a pass through all lanes to the next one."""
+    group_seconds: float = 0.2
+    """So long a turn may take for one such group. The other duties, and the end of the process, wait for it."""
+    page_lanes: int = 200
+    _due_at: float = 0.0  # (monotonic)
+    _after: str = ""  # how far a pass has come
+
+    def due(self, member: Member, now: float) -> bool:  # noqa: ARG002 - see `Duty`
+        """Whether a pass goes on, or the next one may begin."""
+        return now >= self._due_at and self.context.database.tables_version >= VERSION_WITH_DEAD_LETTER_TOPIC
+
+    def run(self, session: Session, member: Member, now: float) -> bool:
+        """Move those of one page of lanes. True when time was too short for this page."""
+        topic, context = member.topic, self.context
+        # A group that was registered just now by this process may have no heartbeat yet.
+        ours = {each.group for each in context.members() if each.topic == topic}
+        unattended = [each for each in groups.unattended(session, topic) if each.group not in ours]
+        page = partitions.page(session, topic, self._after, self.page_lanes) if unattended else []
+        expired = ExpiredMessages(
+            topic,
+            lambda: nullcontext(session),
+            session.transaction,
+            context.appender,
+            member.signals.notices,
+        )
+        keys = [key for key, _ in page if key]
+        if not all(expired.bury(group, keys, seconds=self.group_seconds).complete for group in unattended):
+            return True
+        full = len(page) == self.page_lanes
+        self._after = page[-1][0] if full else ""
+        if not full:
+            self._due_at = now + self.every_seconds
+        return False
 
 
 def _unseen(messages: Iterable[Expired], watermark: int, marked: int, rows: Sequence[DeliveryRow]) -> list[Expired]:

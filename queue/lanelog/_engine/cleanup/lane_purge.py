@@ -1,6 +1,7 @@
 """The purge of one lane that every group has drained.
 
-Owns that transaction. Never waits for a lock, and gives up when a row of the lane is locked.
+Owns that transaction, and the janitor's passes over drained lanes. Never waits for a lock, and gives up when a row of
+the lane is locked.
 
 Lock order: topic row X → floor → head → leases → offsets, all SKIP LOCKED. The topic row keeps the highest offset and
 epoch. A lane that comes back continues above them, so no offset and no epoch is used twice. A scheduled message waits
@@ -9,11 +10,12 @@ outside of the log and does not keep its lane. The lane comes back when the mess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import define
 
 from lanelog._database import Lock
+from lanelog._facts.engine import janitor as facts
 from lanelog._open_lanes import is_open, lane_keys
 from lanelog._stores import deliveries, groups, lease_removal, offsets, partitions
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor, Session
+    from lanelog._engine.cleanup.message_retention import MessageRetention
+    from lanelog._engine.context import EngineContext
+    from lanelog._engine.member.member import Member
 
 
 def removable(cx: Executor, topic: str, keys: Sequence[str], *, tables: int) -> list[str]:
@@ -71,3 +76,57 @@ class Purge:
         lease_removal.purge(cx, topic, key, readers)
         offsets.purge(cx, topic, key, ["", *readers])
         return True
+
+
+@define(eq=False, kw_only=True)
+class LanePurge:
+    """Purges lanes of one topic that are drained and have been idle for long."""
+
+    name: ClassVar[str] = "purge"
+    context: EngineContext
+    messages: MessageRetention
+    """It forgets the lanes that are gone."""
+    least_seconds: float
+    """From the end of a pass to the next one, at least."""
+    most_seconds: float = 60.0
+    behind_seconds: float
+    """The longest pass that is in time. With a longer `lane_idle_purge`, that is."""
+    page_lanes: int
+    _due_at: float = 0.0  # (monotonic)
+    _after: str = ""  # how far a pass has come
+    _began: float = 0.0  # when the pass began (monotonic)
+    _purged: int = 0  # lanes purged in this pass
+    _behind: bool = False  # it was logged that passes take too long
+
+    def due(self, member: Member, now: float) -> bool:  # noqa: ARG002 - see `Duty`
+        """Whether a pass goes on, or the next one may begin."""
+        return now >= self._due_at
+
+    def run(self, session: Session, member: Member, now: float) -> bool:
+        """Purge one page of lanes. True when more pages follow."""
+        topic, database = member.topic, self.context.database
+        idle = database.config.lane_idle_purge
+        if not self._after:
+            self._began, self._purged = now, 0
+        keys = offsets.idle_floors(session, topic, self._after, idle, self.page_lanes)
+        purge = Purge(session)
+        for key in removable(session, topic, keys, tables=database.tables_version):
+            if purge.drained(topic, key):
+                self._purged += 1
+                self.messages.forget(key)
+        self._after = keys[-1] if len(keys) == self.page_lanes else ""
+        self._judge(topic, now - self._began, max(idle, self.behind_seconds))
+        if not self._after:
+            self._due_at = now + min(self.most_seconds, max(self.least_seconds, idle / 2))
+            # Another client may have purged lanes that this client does not own any more.
+            members = [each for each in self.context.members() if each.topic == topic]
+            self.messages.forget_all_but({key for each in members for key, _ in each.writing.flushed_watermarks()})
+        return bool(self._after)
+
+    def _judge(self, topic: str, seconds: float, longest: float) -> None:
+        """Log once that passes take so long that drained lanes pile up, until one is in time again."""
+        if seconds <= longest:
+            self._behind = self._behind and bool(self._after)
+        elif not self._behind:
+            self._behind = True
+            facts.purge_behind(topic=topic, seconds=round(seconds, 1), purged=self._purged)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._backoff import Backoff
 from lanelog._engine.fetching.gaps import Gaps
 from lanelog._engine.fetching.heads import KnownHeads
-from lanelog._engine.fetching.pace import FetcherPace, Glance, Pace
+from lanelog._engine.fetching.pace import FetcherPace, Glance, MemberLooks
 from lanelog._facts.engine import fetcher as facts
 from lanelog._stores import fetches, offsets
 from lanelog._stores.fetches import Behind, Fetched
@@ -28,25 +29,6 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
 
-LOOK_SHARE = 39.0
-"""A look may take a fortieth of the time: after one of d seconds, the next is 39 d later at the earliest."""
-
-QUIET_SHARE = 79.0
-"""The same for a look that ended with the digest: an eightieth. An idle worker asks for little else."""
-
-LANES_A_FETCH = 40
-"""Who holds no more lanes reads behind all of them at once when something was published, and asks for no digest."""
-
-AFTER_BUSY = 0.005
-"""Seconds from rows of the lanes that were busy last to the look for the others: those messages can start meanwhile."""
-
-GLANCES = 10
-"""So many glances in a row at most, or one that found nothing. Then comes a look: only a look finds a lane set back."""
-
-IDLE = 2.0
-AGAIN = 0.1
-"""Seconds until a session that the ground does not vouch for yet is tried again."""
-
 
 @define(eq=False)
 class Fetcher:
@@ -57,7 +39,7 @@ class Fetcher:
     session: Session = field(init=False)
     _gaps: Gaps = field(init=False)
     _generation: int = field(default=0, init=False)  # of memory, when the ground vouched for the session
-    _paces: dict[Member, Pace] = field(factory=dict)
+    _looks: dict[Member, MemberLooks] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("fetcher")
@@ -66,10 +48,10 @@ class Fetcher:
 
     def turn(self, now: float) -> float:
         """Look and fetch once for each member. Returns the seconds until the next turn."""
-        delay = IDLE
+        delay = self.pace.idle_seconds
         members = self.context.members()
-        for gone in self._paces.keys() - set(members):
-            del self._paces[gone]
+        for gone in self._looks.keys() - set(members):
+            del self._looks[gone]
         if self.context.shortage.aside and members and self.session.ensure():
             members[0].signals.wake_settler()  # which has waited for this
         for member in members:
@@ -78,7 +60,7 @@ class Fetcher:
             with self.context.watch(member, "fetcher", self.session):
                 self._generation = self.context.vouched(self.session)
                 if not self._generation:
-                    delay = min(delay, AGAIN)  # the keeper wakes this loop
+                    delay = min(delay, self.pace.unvouched_seconds)  # the keeper wakes this loop
                     continue
                 with self.session.pinned():
                     delay = min(delay, self._serve(member, now))
@@ -99,118 +81,120 @@ class Fetcher:
         self.context.check_generation(self.session, self._generation)
 
     def _serve(self, member: Member, now: float) -> float:
-        pace = self._paces.get(member)
-        if pace is None:
-            pace = self._paces[member] = Pace(self.pace.soon, KnownHeads(self.pace.digests))
+        looks = self._looks.get(member)
+        if looks is None:
+            backoff = Backoff(first=self.pace.soon_seconds, most=member.config.poll_interval)
+            looks = self._looks[member] = MemberLooks(backoff, KnownHeads(self.pace.digests))
         if member.fetching.take_look_request():
-            pace.next_look, pace.told = min(pace.next_look, now), True
-        if member.fetching.take_hint() and (allowed := pace.allowance.free_at(now)) < pace.next_look:
-            pace.next_look, pace.hinted, pace.told = allowed, True, True
+            looks.next_look, looks.told = min(looks.next_look, now), True
+        if member.fetching.take_hint() and (allowed := looks.allowance.free_at(now)) < looks.next_look:
+            looks.next_look, looks.hinted, looks.told = allowed, True, True
         self._revive(member, now)
-        fed = now >= pace.next_look and self._fed(member, pace)
-        if now >= pace.next_look and not fed and not self._glanced(member, pace):
-            self._look(member, pace)
+        fed = now >= looks.next_look and self._fed(member, looks)
+        if now >= looks.next_look and not fed and not self._glanced(member, looks):
+            self._look(member, looks)
         progress = self._fetch(member)
         if progress:
-            pace.interval = self.pace.soon
+            looks.found(news=True)
             return 0.0
         if fed:  # a look would find nothing of use, and a change of any lane wakes the fetcher
-            pace.interval = min(member.config.poll_interval, pace.interval * 2)
+            looks.found(news=False)
         due = member.fetching.next_due()
         now = time.monotonic()
         # The look behind a glance is due soon after it. When it is overdue by now, it must not wait as others may.
-        until_look = max(0.0, pace.next_look - now) or (0.0 if pace.told else pace.interval)
+        until_look = max(0.0, looks.next_look - now) or (0.0 if looks.told else looks.interval)
         return until_look if due is None else max(0.0, min(until_look, due - now))
 
-    def _fed(self, member: Member, pace: Pace) -> bool:
+    def _fed(self, member: Member, looks: MemberLooks) -> bool:
         """Whether a look would find nothing of use. This question costs time, too, so it also delays the next look."""
         began = time.monotonic()
         fed = member.fetching.all_fed()
         ended = time.monotonic()
-        pace.pay(began, ended)
+        looks.pay(began, ended)
         if fed:
-            pace.hinted = pace.told = False
-            pace.next_look = ended + max(self.pace.soon, LOOK_SHARE * (ended - began))
+            looks.hinted = looks.told = False
+            looks.next_look = ended + max(self.pace.soon_seconds, self.pace.look_cycle.rest(ended - began))
         return fed
 
-    def _look(self, member: Member, pace: Pace) -> None:
+    def _look(self, member: Member, looks: MemberLooks) -> None:
         began = time.monotonic()
-        read, pace.early = Glance(pace.early), {}  # after an error, nobody knows whether the digests count them
-        risen = pace.known.changed(self.session, member, self._generation, told=pace.told)
+        read, looks.early = Glance(looks.early), {}  # after an error, nobody knows whether the digests count them
+        risen = looks.known.changed(self.session, member, self._generation, told=looks.told)
         published = risen is None or bool(risen.named or risen.among)
         if risen and risen.named:
-            self._glance_at(member, pace, risen, read)
+            self._glance_at(member, looks, risen, read)
         keys = None if risen is None else _heads_to_read(risen, read)
         news = bool(read.rows)
         if keys is None or keys:
-            news |= pace.known.read(self.session, member, keys, self._check_ground)
-        pace.glances = 0
+            news |= looks.known.read(self.session, member, keys, self._check_ground)
+        looks.glances = 0
         if ahead := member.fetching.take_ahead():
             self._gaps.check_heads(member, ahead)
         ended = time.monotonic()
-        pace.interval = self.pace.soon if news else min(member.config.poll_interval, pace.interval * 2)
-        pace.costs.append(ended - began)
-        pace.pay(began, ended, read=bool(read.rows))
-        pace.hinted = pace.told = False
-        pace.next_look = ended + max(pace.interval, (LOOK_SHARE if published else QUIET_SHARE) * min(pace.costs))
+        looks.found(news=news)
+        looks.costs.append(ended - began)
+        looks.pay(began, ended, read=bool(read.rows))
+        looks.hinted = looks.told = False
+        cycle = self.pace.look_cycle if published else self.pace.quiet_cycle
+        looks.next_look = ended + max(looks.interval, cycle.rest(min(looks.costs)))
 
-    def _glance_at(self, member: Member, pace: Pace, risen: Risen, read: Glance) -> None:
+    def _glance_at(self, member: Member, looks: MemberLooks, risen: Risen, read: Glance) -> None:
         """Read behind the lanes that the digests name. `read`: what was read before them; more is added to it.
 
         What was read before a digest is among what has risen by then. So a lane with as many new rows has no more.
         """
         busy = member.fetching.busy_last
-        pace.busy_first = pace.busy_first or any(each.key in busy for each in risen.named)
+        looks.busy_first = looks.busy_first or any(each.key in busy for each in risen.named)
         named = [each.key for each in risen.named if read.rows.get(each.key, 0) < each.risen]
-        lanes = member.fetching.at_head(named, LANES_A_FETCH)
+        lanes = member.fetching.at_head(named, self.pace.fetch_lanes)
         try:
             found = self._glance(member, lanes) if lanes else Glance()
         except BaseException:
-            pace.known.forget()  # what the digests tell was not read
+            looks.known.forget()  # what the digests tell was not read
             raise
         for key, rows in found.rows.items():
             read.rows[key] = read.rows.get(key, 0) + rows
 
-    def _glanced(self, member: Member, pace: Pace) -> bool:
+    def _glanced(self, member: Member, looks: MemberLooks) -> bool:
         """Read behind lanes without a look, if that may do for a member that was told. False: it takes a look."""
-        if not pace.told:
+        if not looks.told:
             return False
-        if lanes := member.fetching.all_at_head(LANES_A_FETCH):
-            return self._glance_at_all(member, pace, lanes)
-        return pace.busy_first and not pace.early and self._glance_at_busy(member, pace)
+        if lanes := member.fetching.all_at_head(self.pace.fetch_lanes):
+            return self._glance_at_all(member, looks, lanes)
+        return looks.busy_first and not looks.early and self._glance_at_busy(member, looks)
 
-    def _glance_at_all(self, member: Member, pace: Pace, lanes: Sequence[Lane]) -> bool:
+    def _glance_at_all(self, member: Member, looks: MemberLooks, lanes: Sequence[Lane]) -> bool:
         """Read behind all lanes, which are few."""
-        if pace.glances >= GLANCES:
+        if looks.glances >= self.pace.glances:
             return False
         began = time.monotonic()
         read = self._glance(member, lanes)
         ended = time.monotonic()
-        cost = pace.pay(began, ended, read=bool(read.rows))
+        cost = looks.pay(began, ended, read=bool(read.rows))
         if read.unsure:
             return False
-        pace.glances = pace.glances + 1 if read.rows else GLANCES
-        pace.interval = self.pace.soon if read.rows else min(member.config.poll_interval, pace.interval * 2)
-        pace.hinted = pace.told = False
-        pace.next_look = ended + max(pace.interval, LOOK_SHARE * cost)
+        looks.glances = looks.glances + 1 if read.rows else self.pace.glances
+        looks.found(news=bool(read.rows))
+        looks.hinted = looks.told = False
+        looks.next_look = ended + max(looks.interval, self.pace.look_cycle.rest(cost))
         return True
 
-    def _glance_at_busy(self, member: Member, pace: Pace) -> bool:
+    def _glance_at_busy(self, member: Member, looks: MemberLooks) -> bool:
         """Read behind the lanes that were busy last. If one is busy again, its message need not wait for the digests.
 
         Others may have risen, too. So the look comes all the same, but not beside the write that such a message awaits.
         """
-        lanes = member.fetching.at_head(member.fetching.busy_last, LANES_A_FETCH)
+        lanes = member.fetching.at_head(member.fetching.busy_last, self.pace.fetch_lanes)
         if not lanes:
             return False
         began = time.monotonic()
-        pace.early = self._glance(member, lanes).rows
+        looks.early = self._glance(member, lanes).rows
         ended = time.monotonic()
-        pace.busy_first = bool(pace.early)
-        pace.pay(began, ended, read=pace.busy_first)
-        if pace.busy_first:
-            pace.next_look = ended + AFTER_BUSY
-        return pace.busy_first
+        looks.busy_first = bool(looks.early)
+        looks.pay(began, ended, read=looks.busy_first)
+        if looks.busy_first:
+            looks.next_look = ended + self.pace.after_busy_seconds
+        return looks.busy_first
 
     def _glance(self, member: Member, lanes: Sequence[Lane]) -> Glance:
         """Read what is behind lanes that have handed out all they know of.
@@ -243,7 +227,7 @@ class Fetcher:
         if room <= 0 or space <= 0:
             self._make_room(member)
             return False
-        lanes = member.fetching.take_needing_fetch(LANES_A_FETCH, room)
+        lanes = member.fetching.take_needing_fetch(self.pace.fetch_lanes, room)
         if not lanes:
             return False
         wanted = self._wanted(lanes, limit, room)
@@ -319,7 +303,7 @@ class Fetcher:
         room = member.config.prefetch - member.budget.messages
         if member.config.prefetch_bytes <= member.budget.payload_bytes:
             room = 0
-        wanted = member.fetching.take_needing_payload(now, LANES_A_FETCH, room)
+        wanted = member.fetching.take_needing_payload(now, self.pace.fetch_lanes, room)
         if not wanted:
             return
         try:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 # A user's long transaction may hold the head: wait a second for it, not five.
-PATIENCE = "SET SESSION innodb_lock_wait_timeout = %s"
+SET_LOCK_WAIT = "SET SESSION innodb_lock_wait_timeout = %s"
+_SHORT_SECONDS, _USUAL_SECONDS = 1, 5
 
-HOLES_AT_ONCE = 10_000
+STEP_OFFSETS = 10_000
 """How many offsets are skipped in one step. The member is locked meanwhile, for some milliseconds."""
 
 
@@ -71,7 +72,7 @@ class Gaps:
         if not any(lease.epoch == lane.epoch for lease in owned):
             member.lose_lane(lane.term, "its lease has another owner or epoch")
             return
-        self.session.execute(PATIENCE, (1,))
+        self.session.execute(SET_LOCK_WAIT, (_SHORT_SECONDS,))
         try:
             with self.session.transaction() as cx:
                 head = partitions.head(cx, at.topic, key, Lock.SHARE)
@@ -83,7 +84,7 @@ class Gaps:
             return
         finally:
             if self.session.connected:
-                self.session.execute(PATIENCE, (5,))
+                self.session.execute(SET_LOCK_WAIT, (_USUAL_SECONDS,))
         self.still_ours()
         if found:
             member.fetching.still_needs_fetch(lane)
@@ -115,4 +116,4 @@ class Gaps:
             # The load mends it. The head is read again: a purge of messages may have raised both since the first read.
             member.disown_lane(lane.term, "its floor is above its head")
         else:  # messages up to the floor are released for all groups
-            member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + HOLES_AT_ONCE - 1))
+            member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + STEP_OFFSETS - 1))

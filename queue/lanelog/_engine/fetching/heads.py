@@ -31,21 +31,20 @@ if TYPE_CHECKING:
     from lanelog._database import Session
     from lanelog._engine.member.member import Member
 
-LEAST = 1e-6
-"""Seconds that a whole look takes at least: a coarse clock must not say that it costs nothing."""
-
-BY_KEY = 0.5
-"""A share of the lanes. Heads of more of them are found by the whole look, because each key in a statement costs."""
+LEAST_SECONDS = 1e-6
+"""A whole look takes at least so long: a coarse clock must not say that it costs nothing."""
 
 
 @frozen(kw_only=True)
 class DigestPace:
-    """How much digests may cost, as shares of the time that the last whole look took."""
+    """How much digests may cost, beside the last whole look."""
 
-    pays: float = 0.5
-    """When a digest takes more, the look is made without it."""
-    again: float = 20.0
+    most_share: float = 0.5
+    """Of the time of a whole look: when a digest takes more, the look is made without it."""
+    again_times: float = 20.0
     """When the digests since the last whole look have taken so many times as long as it did, it is made once more."""
+    by_key_share: float = 0.5
+    """Of the lanes: heads of more of them are found by the whole look, because each key in a statement costs."""
 
 
 @frozen
@@ -92,10 +91,10 @@ class KnownHeads:
         if generation != self._generation:
             self.forget()
             self._generation = generation
-        if self.digest_cost > self.pace.pays * self.saved:
+        if self.digest_cost > self.pace.most_share * self.saved:
             self.digest_cost /= 2
             return None
-        if self._spent > self.pace.again * self.saved:
+        if self._spent > self.pace.again_times * self.saved:
             return None
         began = time.monotonic()
         try:
@@ -122,7 +121,7 @@ class KnownHeads:
             if keys is None:
                 heads = partitions.look(session, member.at, member.owner)
                 # A look that was slow by chance would make every digest pay: it counts twice the one before at most.
-                self.saved = max(LEAST, min(2 * self.saved, time.monotonic() - began))
+                self.saved = max(LEAST_SECONDS, min(2 * self.saved, time.monotonic() - began))
                 self._spent = 0.0
             else:
                 heads = list(partitions.heads(session, member.topic, list(keys)).items())
@@ -161,9 +160,8 @@ class KnownHeads:
                 among += held
         return self._if_few(Risen(named, among), member)
 
-    @staticmethod
-    def _if_few(risen: Risen, member: Member) -> Risen | None:
-        return None if len(risen.among) > BY_KEY * len(member.leasing.lanes) else risen
+    def _if_few(self, risen: Risen, member: Member) -> Risen | None:
+        return None if len(risen.among) > self.pace.by_key_share * len(member.leasing.lanes) else risen
 
 
 def _by_part(keys: Collection[str]) -> Mapping[int, Sequence[str]]:

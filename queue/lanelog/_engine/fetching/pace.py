@@ -1,4 +1,4 @@
-"""How often the fetcher asks: its times, and one member's account of looks and glances.
+"""How often the fetcher asks: its times, and the account of one member's looks and glances.
 
 Owns these values. Never asks anything.
 """
@@ -9,6 +9,8 @@ from collections import deque
 
 from attrs import define, field, frozen
 
+from lanelog._backoff import Backoff
+from lanelog._duty_cycle import DutyCycle
 from lanelog._engine.fetching.heads import DigestPace, KnownHeads
 from lanelog._hints.allowance import Allowance
 
@@ -18,19 +20,35 @@ LOOKS_REMEMBERED = 5
 
 @frozen(kw_only=True)
 class FetcherPace:
-    """How often the fetcher asks."""
+    """How often the fetcher asks, and how much at once."""
 
-    soon: float = 0.005
-    """Seconds from a look that found something to the next one, and the shortest time between two looks."""
+    idle_seconds: float = 2.0
+    """Between two turns, when no member waits for its next look."""
+    unvouched_seconds: float = 0.1
+    """Until a session is tried again that the ground does not vouch for yet."""
+    soon_seconds: float = 0.005
+    """From a look that found something to the next one, and the shortest time between two looks."""
+    after_busy_seconds: float = 0.005
+    """From rows of the lanes that were busy last to the look for the others: those messages can start meanwhile."""
+    look_cycle: DutyCycle = DutyCycle(1 / 40)
+    quiet_cycle: DutyCycle = DutyCycle(1 / 80)
+    """For a look that ended with the digest. An idle worker asks for little else."""
+    fetch_lanes: int = 40
+    """Who holds no more lanes reads behind all of them at once when something was published, and asks for no digest."""
+    glances: int = 10
+    """So many in a row at most, or one that found nothing. Then comes a look: only a look finds a lane set back."""
     digests: DigestPace = field(factory=DigestPace)
 
 
 @define(eq=False)
-class Pace:
-    """The pace of the looks for one member."""
+class MemberLooks:
+    """The looks for one member: when the next one comes, and what they have cost."""
 
-    interval: float
+    backoff: Backoff
+    """Of looks that find nothing."""
     known: KnownHeads
+    interval: float = field(init=False)
+    """The seconds between the looks, but for what they cost."""
     next_look: float = 0.0
     costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
     # For looks that hints ask for, on top of the usual ones. If both had one account, a flood of hints could spend it,
@@ -41,6 +59,13 @@ class Pace:
     glances: int = 0  # since the last look
     busy_first: bool = True  # a lane that was busy before was busy again, when it was last asked for or looked at
     early: dict[str, int] = field(factory=dict)  # rows that were read since the last look, before its digests
+
+    def __attrs_post_init__(self) -> None:
+        self.interval = self.backoff.first
+
+    def found(self, *, news: bool) -> None:
+        """Look soon again after news, else later than the last time."""
+        self.interval = self.backoff.first if news else self.backoff.following(self.interval)
 
     def pay(self, began: float, ended: float, *, read: bool = False) -> float:
         """Pay for what a hint asked for. The other looks have a pace of their own. Returns the seconds that count.

@@ -6,9 +6,10 @@ retry policy may be the user's code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lanelog import _error_text
+from lanelog._backoff import Backoff
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._error_text import clip
 from lanelog._facts.engine import worker as facts
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from lanelog._stores.fetches import Fetched
     from lanelog.config import SubscriptionConfig
 
-DEAD_LETTER_WAIT = 60.0
-"""The longest wait, in seconds, of a dead letter that is rejected, or fails when no attempt is left."""
+OF_DEAD_LETTERS: Final = Backoff(first=2.0, most=60.0)
+"""For a dead letter that is rejected, or fails when no attempt is left."""
 
-FALLBACK_WAIT = 1.0
-"""The wait, in seconds, when the user's own policy object fails."""
+FALLBACK_SECONDS: Final = 1.0
+"""The wait when the user's own policy object fails."""
 
 
 def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | None, now: float) -> Outcome | None:
@@ -60,7 +61,7 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
 def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
     """The outcome of a rejection: to the dead letters at once. A dead letter is tried again instead."""
     if attempt.row.original_topic:
-        return Outcome(Verb.RETRY, _endless_wait(attempt), clip(reason))
+        return Outcome(Verb.RETRY, OF_DEAD_LETTERS.longest(attempt.number), clip(reason))
     return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
 
 
@@ -74,7 +75,7 @@ def faulted(config: SubscriptionConfig, attempt: Attempt, fault: BaseException, 
     try:
         return failed(config, attempt, fault, describe(fault), now)
     except Exception:  # noqa: BLE001 - the fault may lie here
-        return Outcome(Verb.RETRY, FALLBACK_WAIT, clip(describe(fault)))
+        return Outcome(Verb.RETRY, FALLBACK_SECONDS, clip(describe(fault)))
 
 
 def failed(
@@ -94,11 +95,11 @@ def failed(
         wait = config.retry.decide(attempt=attempt.number, since_first=since_first, error=error)
     except ConfigurationError as fault:
         facts.retry_policy_failed(error=fault, attempt=attempt.number)
-        wait = FALLBACK_WAIT
+        wait = FALLBACK_SECONDS
     own = own_cap(attempt.row)
     capped = _reached(config.max_deliveries, attempt.number) or _reached(own, attempt.number)
     if attempt.row.original_topic:
-        wait = _endless_wait(attempt) if wait is None else wait
+        wait = OF_DEAD_LETTERS.longest(attempt.number) if wait is None else wait
     elif wait is None or capped:
         return Outcome(Verb.BURY, 0.0, clip(reason), ended=ended, raised=raised)
     wait = wait if delay is None else delay
@@ -114,10 +115,6 @@ def report(context: AttemptFields, error: BaseException, outcome: Outcome | None
         return
     verb = "none" if outcome is None else outcome.verb.value
     facts.handler_failed(**context, error=describe(error), outcome=verb, exc_info=_error_text.raised(error))
-
-
-def _endless_wait(attempt: Attempt) -> float:
-    return float(min(DEAD_LETTER_WAIT, 2.0 ** min(attempt.number, 10)))
 
 
 def exhausted(config: SubscriptionConfig, attempts: int, since_first: float) -> bool:

@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from lanelog._engine.leasing.liveness import DeadOwner, LivenessView
     from lanelog._engine.member.member import Member
 
-PAGE = 5000
-"""How many lanes are taken at once."""
-
-FIRST_PAGE = 250
-"""How many lanes are taken at first, so that the first messages do not wait for the last lanes. Later a member takes as
-many as it holds."""
-
 LIKE = {Kind.ANY: ("LIKE", "%"), Kind.OPEN: ("LIKE", f"{PREFIX}%"), Kind.KEYED: ("NOT LIKE", f"{PREFIX}%")}
 
 

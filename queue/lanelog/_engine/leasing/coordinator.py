@@ -16,7 +16,7 @@ from lanelog._backoff import RANDOM
 from lanelog._database import Incarnation, outage
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
-from lanelog._engine.leasing.acquisition import FIRST_PAGE, PAGE, Taken
+from lanelog._engine.leasing.acquisition import Taken
 from lanelog._engine.leasing.fair_share import fair_share, fair_shares
 from lanelog._engine.leasing.known_lanes import KnownLanes
 from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView
@@ -35,14 +35,9 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
 
-BEAT_AGAIN = 1.0
-"""The longest time, in seconds, until a heartbeat that could not be written is tried again."""
-
 ALL = 1_000_000
 NOT_READ = -1
 NEVER = float("-inf")
-FEW_NEW = 100
-"""So many new lanes at most are taken by name. Who takes more asks for all that are free: it is no more work."""
 
 
 @define(eq=False)
@@ -112,7 +107,7 @@ class Coordinator:
         self.beat_if_due()
         if not member.leasing.stopping:
             steered = self._check_group()  # before the read-back, which passes a pause on to the lanes
-        patience = self.pace.turn if hurried else 0.0
+        patience = self.pace.turn_seconds if hurried else 0.0
         self._read_back.turn(self.session, self._beaten, patience)
         if member.leasing.stopping:
             self._release()
@@ -144,7 +139,9 @@ class Coordinator:
 
     def _beat(self, now: float) -> None:
         member, config, slept, aside = self.member, self.member.config, suspended(), self.context.shortage.aside
-        self._beat_at = now + min(BEAT_AGAIN, config.lease_renewal)  # this holds if the heartbeat fails
+        self._beat_at = now + min(
+            self.pace.beat_again_seconds, config.lease_renewal
+        )  # this holds if the heartbeat fails
         try:
             heartbeats.beat(
                 self.session,
@@ -191,7 +188,7 @@ class Coordinator:
         """Judge which owners are alive. True when the view has changed."""
         if now < self._members_at and not self.watch.second_look_due:
             return False
-        self._members_at = now + self.pace.members
+        self._members_at = now + self.pace.members_seconds
         member = self.member
         before = self.view
         try:
@@ -252,7 +249,7 @@ class Coordinator:
             self._claim_at = 0.0  # when it is back, it looks through all lanes
             return
         due = now >= min(self._claim_at, self._sweep_at) or self._planned != member.leasing.changes
-        if changed or due or new is None or len(new) > FEW_NEW:
+        if changed or due or new is None or len(new) > self.pace.few_lanes:
             self._reach_share(now)
         elif new:
             self._take_new(sorted(new), now)
@@ -270,11 +267,12 @@ class Coordinator:
             if not claim and self._everybody_has_enough():
                 claim = {Kind.ANY: ALL}
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn; five in a row fail the member
-        page = min(PAGE, max(FIRST_PAGE, len(member.leasing.lanes)))
+        page = min(self.pace.page_lanes, max(self.pace.first_page_lanes, len(member.leasing.lanes)))
         if self._take(claim, page, now):
             member.signals.wake_keeper()
         else:
-            self._claim_at = now + (self.pace.content if content else self.pace.claim) * RANDOM.uniform(0.8, 1.0)
+            seconds = self.pace.content_seconds if content else self.pace.claim_seconds
+            self._claim_at = now + seconds * RANDOM.uniform(0.8, 1.0)
 
     def _take_new(self, new: Sequence[str], now: float) -> None:
         """Take lanes that were created just now: their first messages need not wait for a search through all lanes."""
@@ -288,7 +286,7 @@ class Coordinator:
             if self._take(claim or plan.claim, ALL, now, new):
                 self.member.signals.wake_keeper()
             else:
-                self._claim_at = min(claim_at, now + self.pace.claim * RANDOM.uniform(0.8, 1.0))
+                self._claim_at = min(claim_at, now + self.pace.claim_seconds * RANDOM.uniform(0.8, 1.0))
 
     def _take(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str] = ()) -> bool:
         """Take up to `page` of these lanes, and load them in this turn, so that the next plan counts them.

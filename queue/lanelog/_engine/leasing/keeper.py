@@ -38,12 +38,6 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
 
-HURRY_SHARE = 1 / 10
-"""Hints of new lanes wake the keeper as long as those turns take no more of the time."""
-
-UNASKED = 5.0
-"""Seconds between two checks of the server's identity, while no member has a heartbeat to write."""
-
 # The liveness lock. Each session takes a new name: a half-open session of ours may still hold the last one.
 GET_LOCK = "SELECT GET_LOCK(%s, 0)"
 
@@ -53,9 +47,6 @@ HELD = "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"
 # The server drops a silent session when its leases have run out, and not before. A handler may block the interpreter
 # for almost a lease, and the process is still alive.
 SET_PATIENCE = "SET SESSION wait_timeout = %s, net_read_timeout = %s, net_write_timeout = %s"
-LEAST_PATIENCE = 5.0
-"""The least patience in seconds. With less, a busy machine could lose its session. A shorter lease still expires on
-time, and its lanes move then."""
 
 
 @define(eq=False)
@@ -73,12 +64,13 @@ class Keeper:
     _check_at: float = 0.0  # when the server's identity is checked again (monotonic)
     _loaded_from: Incarnation | None = None  # the server that memory was last loaded from
     _coordinators: dict[Member, Coordinator] = field(factory=dict)
-    _allowance: Allowance = field(factory=lambda: Allowance(HURRY_SHARE))  # for turns that hints ask for
+    _allowance: Allowance = field(init=False)  # for turns that hints ask for
     _hurried: bool = False  # a hint asked for the next turn
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("keeper")
         self._row_locks = RowLocks(self.context.database)
+        self._allowance = Allowance(self.pace.hurried_cycle)
 
     def turn(self, now: float) -> float:
         """Supervise, then look after each member once."""
@@ -91,7 +83,7 @@ class Keeper:
             if hurried:
                 ended = time.monotonic()
                 self._allowance.spend(ended, ended - now)
-        return self.pace.turn * RANDOM.uniform(0.8, 1.0)
+        return self.pace.turn_seconds * RANDOM.uniform(0.8, 1.0)
 
     def may_hurry(self) -> bool:
         """Whether a hint of new lanes may wake the keeper now. The turn is paid for. Else the next turn finds them."""
@@ -184,7 +176,8 @@ class Keeper:
             self._wake_loops()
 
     def _check_every(self) -> float:
-        return min((each.config.lease_renewal for each in self.context.members()), default=UNASKED)
+        beats = (each.config.lease_renewal for each in self.context.members())
+        return min(beats, default=self.pace.memberless_check_seconds)
 
     def _load_from_server(self) -> None:
         """Take the lock on a new session, name it in every heartbeat, and reload all lanes."""
@@ -237,7 +230,7 @@ class Keeper:
     def _be_patient(self) -> None:
         """Let the server wait for this session as long as the longest lease lasts."""
         leases = (each.config.lease_duration for each in self.context.members())
-        patience = max(LEAST_PATIENCE, *leases, self._patience)
+        patience = max(self.pace.least_session_seconds, *leases, self._patience)
         if patience != self._patience:
             self.session.execute(SET_PATIENCE, (math.ceil(patience),) * 3)
             self._patience = patience

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
     from lanelog._database import Session
 
-NEW_LANES_AGE = 5.0
-"""Seconds that each look for new lanes goes back: more than any lane's creation takes to commit."""
-
-PAGE = 5000
-"""How many keys are read at once."""
-
 
 @define(eq=False)
 class KnownLanes:
@@ -32,6 +26,10 @@ class KnownLanes:
     keys: set[str] = field(factory=set)
     open: set[str] = field(factory=set)
     """The keys of the open lanes among them."""
+    new_seconds: float = 5.0
+    """So far each look for new lanes goes back: more than any lane's creation takes to commit."""
+    page_lanes: int = 5000
+    """So many keys are read at once."""
     _passed: partitions.HeadsDigest | None = None  # the digest before the last full pass
     _recent: set[str] = field(factory=set)  # the lanes that the last look for new lanes found
     _full_pass_at: float = 0.0
@@ -51,7 +49,7 @@ class KnownLanes:
             self._full_pass_at = now + lasting * RANDOM.uniform(0.8, 1.0)
             return None if changed else ()
         # This is not compared with `keys`: a lane that was purged and born again is known, and has no lease row.
-        recent = set(partitions.new_lanes(session, topic, NEW_LANES_AGE))
+        recent = set(partitions.new_lanes(session, topic, self.new_seconds))
         new, self._recent = recent - self._recent, recent
         self._add(new)
         return new
@@ -64,9 +62,9 @@ class KnownLanes:
         before, self.keys, self.open = self.keys, set(), set()
         after = ""
         while True:
-            page = partitions.page(session, topic, after, PAGE)
+            page = partitions.page(session, topic, after, self.page_lanes)
             self._add(key for key, _ in page if key)
-            if len(page) < PAGE:
+            if len(page) < self.page_lanes:
                 break
             after = page[-1][0]
         self._passed = digest  # older than the pages: the next full pass meets lanes that came in between

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from lanelog._database import Incarnation
     from lanelog._stores._heartbeat_rows import HeartbeatRow
 
-SECOND_LOOK = 1.0
-"""The least time, in seconds, between the two looks that must find a lock free."""
+SECOND_LOOK_SECONDS = 1.0
+"""The least time between the two looks that must find a lock free."""
 
-EVERYBODY_BACK = OF_LOOPS.most + 1.0
-"""Seconds for which our own session must be steady before a free lock proves a death. The event that ended our session,
+EVERYBODY_BACK_SECONDS = OF_LOOPS.most + 1.0
+"""So long our own session must be steady before a free lock proves a death. The event that ended our session,
 or made it wait, may have ended all sessions. The last of them is back after the longest back-off."""
 
 VETO_DURATIONS = 2
@@ -67,7 +67,7 @@ class LivenessView:
     live: tuple[str, ...]
     dead: tuple[DeadOwner, ...] = ()
     registered: frozenset[str] = field(default=frozenset(), eq=False)  # every owner with a row, living or not
-    newcomers: frozenset[str] = field(default=frozenset(), eq=False)  # living owners first seen under SECOND_LOOK ago
+    newcomers: frozenset[str] = field(default=frozenset(), eq=False)  # living owners first seen just now
     trusted: bool = field(
         default=False, eq=False
     )  # our session has been steady long enough for an expired heartbeat to count
@@ -141,7 +141,7 @@ class LivenessMonitor:
                 dead.append(DeadOwner(owner=row.owner, heartbeat_at=row.heartbeat_at, proof=proof))
             elif not row.aside:
                 live.append(row.owner)
-                if now - sight.first < SECOND_LOOK:
+                if now - sight.first < SECOND_LOOK_SECONDS:
                     newcomers.add(row.owner)
         for gone in self._sights.keys() - seen:
             del self._sights[gone]
@@ -173,7 +173,7 @@ class LivenessMonitor:
         lock_free = row.lock_free_on(incarnation)
         if lock_free:
             sight.free_since = now if sight.free_since is None else sight.free_since
-            if now - sight.free_since >= SECOND_LOOK and now - steady_since >= EVERYBODY_BACK:
+            if now - sight.free_since >= SECOND_LOOK_SECONDS and now - steady_since >= EVERYBODY_BACK_SECONDS:
                 return Proof.LOCK
         else:
             sight.free_since = None

@@ -4,7 +4,7 @@ Owns these reads, in bulk and outside of any transaction. That is safe: a previo
 its lease changed hands, and since then only the new owner writes. A message that a transaction of its own has settled
 is the exception: a locking read decides it. Never acquires a lane.
 
-A lane whose rows contradict each other is mended instead of loaded (`contradictions`). It comes back with the next
+A lane whose rows contradict each other is mended instead of loaded (`_log/repair`). It comes back with the next
 read-back, or is acquired again under its new epoch.
 """
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 GENERATIONS = itertools.count(1)
 """Numbers the loads of this process. So a lane that is loaded again under the same epoch has another term."""
 
-MENDING_A_LOAD = 1.0
-"""Seconds after which a load mends no further lane, because the heartbeat must be written. The next turn goes on."""
+MENDING_SECONDS = 1.0
+"""After so long, a load mends no further lane, because the heartbeat must be written. The next turn goes on."""
 
 
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
@@ -73,7 +73,7 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
 
 def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
     """Check these lanes under locks and mend them, as long as there is time. A locked one waits for a later turn."""
-    until = time.monotonic() + MENDING_A_LOAD
+    until = time.monotonic() + MENDING_SECONDS
     for key in sorted(keys, key=str.encode):
         if time.monotonic() > until:
             return

@@ -1,22 +1,40 @@
-"""How often the keeper does each of its steps.
+"""How often the keeper does each of its steps, and for how many lanes at once.
 
-Owns these times, in seconds. They are no options of a user: each default suits every subscription.
+Owns these bounds. They are no options of a user: each default suits every subscription.
 """
 
 from __future__ import annotations
 
 from attrs import frozen
 
+from lanelog._duty_cycle import DutyCycle
+
 
 @frozen(kw_only=True)
 class KeeperPace:
-    """The times of the keeper, in seconds."""
+    """The times and the pages of the keeper."""
 
-    turn: float = 0.25
+    turn_seconds: float = 0.25
     """Between two turns. The first message of a new key waits so long for an owner if nobody tells the keeper."""
-    members: float = 0.4
+    members_seconds: float = 0.4
     """Between two looks at the members. While an owner's lock is free, every turn looks."""
-    claim: float = 1.0
+    claim_seconds: float = 1.0
     """Between two tries to reach the fair share, when nothing has changed."""
-    content: float = 10.0
+    content_seconds: float = 10.0
     """The same for a member that has its share, while no owner is dead."""
+    beat_again_seconds: float = 1.0
+    """The longest time until a heartbeat that could not be written is tried again."""
+    page_lanes: int = 5000
+    """So many lanes are taken at once."""
+    first_page_lanes: int = 250
+    """So many are taken at first, so that the first messages do not wait for the last lanes. Later a member takes as
+    many as it holds."""
+    few_lanes: int = 100
+    """So many new lanes at most are taken by name. Who takes more asks for all that are free: it is no more work."""
+    hurried_cycle: DutyCycle = DutyCycle(1 / 10)
+    """For turns that hints of new lanes ask for."""
+    memberless_check_seconds: float = 5.0
+    """Between two checks of the server's identity, while no member has a heartbeat to write."""
+    least_session_seconds: float = 5.0
+    """The server waits for a silent session at least so long. With less, a busy machine could lose its session. A
+    shorter lease still expires on time, and its lanes move then."""

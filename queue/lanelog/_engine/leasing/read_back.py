@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from attrs import define, frozen
 
 from lanelog._asleep import suspended
+from lanelog._duty_cycle import DutyCycle
 from lanelog._engine import life
 from lanelog._engine.leasing import loading
 from lanelog._stores import leases
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import OwnedLane
-
-SHARE = 159.0
-"""A read-back may take a 160th of the time: after one of d seconds, the next is 159 d later at the earliest."""
-
-TIMES_A_LEASE = 4
-"""How often a lease the read-back is made at least, however long it takes. Authority must not run out between two."""
-
-
-MOST_PATIENCE = 1 / 16
-"""By this part of a lease, other work may put a read-back off."""
 
 
 @frozen
@@ -70,6 +61,11 @@ class ReadBack:
 
     context: EngineContext
     member: Member
+    cycle: DutyCycle = DutyCycle(1 / 160)
+    least_times_a_lease: int = 4
+    """So often it is made, however long it takes. Authority must not run out between two."""
+    put_off_share: float = 1 / 16
+    """Of a lease: by so much of it, other work may put a read-back off at most."""
     _agreement: _Agreement | None = None
     _again_at: float = 0.0
 
@@ -105,7 +101,7 @@ class ReadBack:
         if agreed is None or side.stopping or agreed.changes != side.changes or asked >= agreed.until:
             self._read_rows(session, beaten, asked, slept)
         elif asked < self._again_at + min(
-            patience, MOST_PATIENCE * self.member.config.lease_duration
+            patience, self.put_off_share * self.member.config.lease_duration
         ) and side.has_authority(asked):
             return
         elif leases.digest(session, self.member.at, self.member.owner) == agreed.digest:
@@ -113,7 +109,8 @@ class ReadBack:
         else:
             self._read_rows(session, beaten, asked, slept)
         ended = time.monotonic()
-        self._again_at = ended + min(self.member.config.lease_duration / TIMES_A_LEASE, SHARE * (ended - asked))
+        most = self.member.config.lease_duration / self.least_times_a_lease
+        self._again_at = ended + min(most, self.cycle.rest(ended - asked))
 
     def _read_rows(self, session: Session, beaten: Beaten, asked: float, slept: float) -> None:
         member = self.member

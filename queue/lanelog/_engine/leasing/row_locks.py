@@ -18,16 +18,14 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Session
     from lanelog._places import GroupTopic
 
-AGAIN = 5.0
-"""Seconds until a proof that was put off is tried again: the pool or the server had no connection to spare."""
-
 
 @define(eq=False)
 class RowLocks:
     """The proof of one client. Until it can be made, members work: only a server that fails it is refused."""
 
     _database: Database
-    again: float = AGAIN
+    again_seconds: float = 5.0
+    """Until a proof that was put off is tried again: the pool or the server had no connection to spare."""
     _proven: bool = field(default=False, init=False)
     _next_at: float = field(default=float("-inf"), init=False)  # (monotonic)
 
@@ -44,4 +42,4 @@ class RowLocks:
         except DatabaseError:
             if not session.connected:
                 raise
-        self._next_at = now + self.again
+        self._next_at = now + self.again_seconds

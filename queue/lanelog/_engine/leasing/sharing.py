@@ -6,7 +6,7 @@ monotonic seconds, given by the caller.
 Each kind is shared out by itself: a member with too many lanes of a kind gives some back, and a member with too few
 takes some. Members of an older version count all lanes together. When they have enough, they leave a free lane alone.
 So a lane can stay free although a member has fewer lanes than its share. That member then takes the lane, whatever its
-kind. From then on it counts all lanes together, too, until the members change or `RECONSIDER` is over.
+kind. From then on it counts all lanes together, too, until the members change or `alike_seconds` are over.
 """
 
 from __future__ import annotations
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.leasing.fair_share import Share
-
-PATIENCE = 5.0
-"""Seconds for which a member leaves lanes of the other kind to others. They must see first that the lanes are free."""
-
-RECONSIDER = 300.0
-"""Seconds after which a member tries again to share by kind with the same members."""
 
 
 class Kind(Enum):
@@ -51,6 +45,10 @@ class Plan:
 class Sharing:
     """One member's memory of how it shares."""
 
+    yield_seconds: float = 5.0
+    """So long it leaves lanes of the other kind to others. They must see first that the lanes are free."""
+    alike_seconds: float = 300.0
+    """After so long it tries again to share by kind with the same members."""
     _short_since: float | None = None
     """Since when (monotonic) it has had fewer lanes than its share."""
     _alike_until: float = 0.0
@@ -75,7 +73,7 @@ class Sharing:
         shed = to_shed(opened, len(opened) - share.open) + to_shed(keyed, len(keyed) - share.keyed)
         wanted = {Kind.OPEN: share.open - len(opened), Kind.KEYED: share.keyed - len(keyed)}
         claim = {kind: count for kind, count in wanted.items() if count > 0}
-        if self._short_since is not None and now - self._short_since >= PATIENCE:
+        if self._short_since is not None and now - self._short_since >= self.yield_seconds:
             claim[Kind.ANY] = short
         return Plan(shed=shed, claim=claim)
 
@@ -83,4 +81,4 @@ class Sharing:
         """Note that lanes were taken. With `Kind.ANY`, no other member had wanted them."""
         self._short_since = None
         if kind is Kind.ANY and self._by_kind:
-            self._alike_until, self._alike_among = now + RECONSIDER, live
+            self._alike_until, self._alike_among = now + self.alike_seconds, live

@@ -17,7 +17,7 @@ from lanelog import _error_text
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import Attempt, Run, State
-from lanelog._engine.member.isolation import PATIENCE
+from lanelog._engine.member.isolation import HOLD
 from lanelog._facts.engine import worker as facts
 from lanelog.config import AckPolicy
 from lanelog.errors import AlreadySettled, LanelogError, LeaseLost
@@ -38,7 +38,7 @@ class Attempts:
     """What workers and users may do with a member. A method whose name ends in `_locked` is called under its lock."""
 
     state: MemberState
-    patience: float = PATIENCE
+    hold_seconds: float = HOLD.first
     """The longest wait, in seconds, for the commit of a mark or of an outcome."""
 
     def may_start(self, term: Term, now: float) -> bool:
@@ -59,11 +59,11 @@ class Attempts:
         False: the run must not start. It was taken back meanwhile, or its lane is lost. The refused flush marks
         nothing. A flush of unknown outcome is no commit: it is written again.
 
-        None: the mark was not committed by `until` (monotonic), or within `patience`: a quarantined message of another
-        client must not wait for a database that is away. The mark stays due, and a second call waits for it again. Only
-        a quarantined message waits without limit: its row may say that it runs alone.
+        None: the mark was not committed by `until` (monotonic), or within `hold_seconds`: a quarantined message of
+        another client must not wait for a database that is away. The mark stays due, and a second call waits for it
+        again. Only a quarantined message waits without limit: its row may say that it runs alone.
         """
-        longest = self.patience if until is None else min(self.patience, max(0.0, until - time.monotonic()))
+        longest = self.hold_seconds if until is None else min(self.hold_seconds, max(0.0, until - time.monotonic()))
         patience = None if run.alone else longest
         with self.state.lock:
             if run.waiter is None:
@@ -81,7 +81,7 @@ class Attempts:
             return False
 
     def wait_written(self, run: Run) -> None:
-        """Wait until the outcome of a quarantined message is committed, but not longer than `patience`.
+        """Wait until the outcome of a quarantined message is committed, but not longer than `hold_seconds`.
 
         Until then its row says that it runs alone: if another one killed the process now, it would be dead-lettered.
         """
@@ -96,7 +96,7 @@ class Attempts:
             self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
         with suppress(LanelogError):
-            waiter.wait(self.patience)
+            waiter.wait(self.hold_seconds)
 
     def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
         """Apply the outcomes of a run to its lane. `complete`: the worker is done with the run, the rest goes back."""

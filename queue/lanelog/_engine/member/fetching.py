@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lanelog._stores.fetches import Fetched
 
 
-BUSY_LAST = 16
+BUSY_LANES = 16
 """So many lanes at most are remembered as busy last. Reading behind them costs hardly more than behind one."""
 
 
@@ -201,7 +201,7 @@ class FetchingSide:
                 lane.state.raise_head(rows[-1].offset)
                 self.busy_last.pop(lane.key, None)
                 self.busy_last[lane.key] = None
-                if len(self.busy_last) > BUSY_LAST:
+                if len(self.busy_last) > BUSY_LANES:
                     del self.busy_last[next(iter(self.busy_last))]
             if not lane.state.lost and lane.state.cursor == cursor:
                 lane.fetched(rows, now)

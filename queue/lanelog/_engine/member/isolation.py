@@ -10,28 +10,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from lanelog._backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE = 10.0
-"""Seconds for which a quarantined message holds others back. Then it lets them pass for the same time: one handler that
-runs for an hour must not stop all. After a hold in which the process did not drain, the next hold is twice as long.
-Otherwise long handlers could starve a quarantined message for ever."""
-
-MOST = 8
-"""The longest hold, as a multiple of the first. Handlers that run longer than it starve the quarantined message."""
-
-CHECK = 0.25
-"""Seconds between two checks whether the message that waits is still wanted."""
+HOLD: Final = Backoff(first=10.0, most=80.0)
+"""So long a quarantined message holds others back. Then it lets them pass for the same time: one handler that runs for
+an hour must not stop all. After a hold in which the process did not drain, the next hold is twice as long. Otherwise
+long handlers could starve a quarantined message for ever. Those that run for longer than the longest hold still do."""
 
 
 class Isolation:
     """Many at once, or one alone. Every method may be called from any thread."""
 
-    def __init__(self, *, patience: float = PATIENCE, most: int = MOST, check: float = CHECK) -> None:
-        self._patience, self._most, self._check = patience, most, check
+    def __init__(self, *, hold: Backoff = HOLD, check_seconds: float = 0.25) -> None:
+        """`check_seconds`: between two checks whether the message that waits is still wanted."""
+        self._hold, self._check_seconds = hold, check_seconds
         self._changed = threading.Condition(threading.Lock())
         self._inside = 0
         self._alone = False
@@ -48,7 +45,7 @@ class Isolation:
             while self._alone or self._held_back:
                 if wanted is not None and not wanted():
                     return False
-                self._changed.wait(None if wanted is None else self._check)
+                self._changed.wait(None if wanted is None else self._check_seconds)
             self._inside += 1
             return True
 
@@ -68,7 +65,7 @@ class Isolation:
                     now = time.monotonic()
                     if not (holding or self._alone or self._held_back) and now >= self._pass_until:
                         holding = self._held_back = True
-                        turn_ends = now + self._patience * min(2**self._vain, self._most)
+                        turn_ends = now + self._hold.longest(self._vain + 1)
                     if self._inside == 0 and (holding or not self._held_back):
                         self._inside, self._alone = 1, True
                         self._vain = 0
@@ -76,10 +73,10 @@ class Isolation:
                     if holding and now >= turn_ends:
                         # Until `_pass_until`, no quarantined message may hold the others back, be it this or another.
                         holding = self._held_back = False
-                        self._pass_until = now + self._patience * min(2**self._vain, self._most)
+                        self._pass_until = now + self._hold.longest(self._vain + 1)
                         self._vain += 1
                         self._changed.notify_all()
-                    self._changed.wait(self._check)
+                    self._changed.wait(self._check_seconds)
                 self._vain = 0  # this message waits no more: the next one begins with the shortest hold
                 return False
             finally:

@@ -34,22 +34,6 @@ if TYPE_CHECKING:
     from lanelog._database import Session
     from lanelog._engine.context import EngineContext
 
-ATTENTIVE_TURN = 0.2
-"""Seconds between two looks after a message was scheduled in a user's own transaction."""
-
-ALL_EVERY = 30.0
-"""Seconds between full looks. The usual look sees the last minute. Older messages exist only after downtime, after a
-lock on their lane, or after a long transaction that scheduled them."""
-
-HELD = 0.25
-"""Seconds until a locked schedule is tried again."""
-
-SOON = 0.01
-"""Seconds. A look that is so near need not come earlier."""
-
-CLOCK_BACK_MS = 1000
-"""The server's clock went back if it lost so much against our monotonic clock. A slow answer may look the same."""
-
 # Milliseconds until the next delayed message is due (of all or of the recent ones), and until the next schedule is due
 # (by_due, by_next). NULL: none is due soon. The third column is the server's clock.
 NEXT = f"SELECT ({scheduled.NEXT_DUE}), ({schedules.NEXT_DUE}), {NOW_MS}"
@@ -57,15 +41,26 @@ NEXT = f"SELECT ({scheduled.NEXT_DUE}), ({schedules.NEXT_DUE}), {NOW_MS}"
 
 @frozen(kw_only=True)
 class SchedulerPace:
-    """The times of the scheduler, in seconds."""
+    """The times of the scheduler."""
 
-    turn: float = 1.0
+    turn_seconds: float = 1.0
     """Between two looks while nothing is due."""
-    attention: float = 10.0
+    attention_seconds: float = 10.0
     """The time with more looks, after a message was scheduled in a user's own transaction. The library does not learn
     when that commits."""
-    denied: float = 600.0
+    attentive_turn_seconds: float = 0.2
+    """Between two looks in that time."""
+    full_look_seconds: float = 30.0
+    """Between full looks. The usual look sees the last minute. Older messages exist only after downtime, after a lock
+    on their lane, or after a long transaction that scheduled them."""
+    held_seconds: float = 0.25
+    """Until a locked schedule is tried again."""
+    near_seconds: float = 0.01
+    """A look that is so near need not come earlier."""
+    denied_seconds: float = 600.0
     """Until a duty is tried again for which the account lacked a privilege."""
+    clock_back_ms: int = 1000
+    """The server's clock went back if it lost so much against our monotonic clock. A slow answer may look the same."""
 
 
 @define(eq=False)
@@ -98,11 +93,15 @@ class Scheduler:
         row = self.session.one(NEXT, (everything,))
         message_ms, schedule_ms, clock_ms = (None, None, 0) if row is None else row
         if everything and (message_ms is None or message_ms > 0):
-            self._all_at = now + ALL_EVERY
-        waits = [ATTENTIVE_TURN if now < self._attentive_until else self.pace.turn * RANDOM.uniform(1.0, 1.2)]
+            self._all_at = now + self.pace.full_look_seconds
+        waits = [
+            self.pace.attentive_turn_seconds
+            if now < self._attentive_until
+            else self.pace.turn_seconds * RANDOM.uniform(1.0, 1.2)
+        ]
         failures: list[LanelogError] = []
         lead = int(clock_ms) - int(asked * 1000)
-        if self._lead is None or lead < self._lead - CLOCK_BACK_MS:
+        if self._lead is None or lead < self._lead - self.pace.clock_back_ms:
             waits.append(self._if_allowed("firing", partial(self._set_back, lead), failures))
         else:
             self._lead = max(self._lead, lead)
@@ -122,13 +121,14 @@ class Scheduler:
 
     def attend(self) -> None:
         """Look more often for a while: a user's transaction will commit a scheduled message."""
-        self._attentive_until = time.monotonic() + self.pace.attention
+        self._attentive_until = time.monotonic() + self.pace.attention_seconds
 
     def is_late_for(self, seconds: float) -> bool:
         """Whether its next turn would come too late for a message that is due in so many seconds."""
         if self._look_at == 0.0:
             return True  # it may have looked before the message was visible
-        return self._appending.wait() is None and time.monotonic() + max(seconds, 0.0) < self._look_at - SOON
+        near = self._look_at - self.pace.near_seconds
+        return self._appending.wait() is None and time.monotonic() + max(seconds, 0.0) < near
 
     def close(self) -> None:
         """Give the connection back."""
@@ -145,18 +145,19 @@ class Scheduler:
         more = self._firing.fire_due(self.session)
         if more or self._firing.fired > before:
             return 0.0
-        return HELD if self._firing.held else self.pace.turn  # a faulty schedule waits for an ordinary turn
+        # A faulty schedule waits for an ordinary turn.
+        return self.pace.held_seconds if self._firing.held else self.pace.turn_seconds
 
     def _set_back(self, lead: int) -> float:
         self._firing.set_back(self.session)
         self._lead = lead
-        return self.pace.turn
+        return self.pace.turn_seconds
 
     def _if_allowed(self, duty: str, work: Callable[[], float], failures: list[LanelogError]) -> float:
         """Do a duty, unless the account lacks the privilege. That is no fault: other accounts may have this role."""
         now = time.monotonic()
         if now < self._denied_until.get(duty, 0.0):
-            return self.pace.turn
+            return self.pace.turn_seconds
         try:
             wait = work()
         except LanelogError as error:
@@ -164,10 +165,10 @@ class Scheduler:
                 if not self.session.connected:
                     raise
                 failures.append(error)
-                return self.pace.turn
+                return self.pace.turn_seconds
             if duty not in self._denied_until:
                 facts.scheduling_denied(duty=duty, error=error)
-            self._denied_until[duty] = now + self.pace.denied
-            return self.pace.turn
+            self._denied_until[duty] = now + self.pace.denied_seconds
+            return self.pace.turn_seconds
         self._denied_until.pop(duty, None)
         return wait

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.writes import Burial
     from lanelog._engine.member.member import Member
 
-BETWEEN_FLUSHES = 0.05
-"""Seconds that dead letters may take between two flushes. A flood of them must not stall the other outcomes."""
-
 
 @define(eq=False)
 class DeadLetters:
@@ -42,12 +39,14 @@ class DeadLetters:
 
     context: EngineContext
     session: Session
+    turn_seconds: float = 0.05
+    """So long they may take between two flushes. A flood of them must not stall the other outcomes."""
     _prepared: set[str] = field(factory=set)  # topics that are marked as holding dead letters
     _generation: int = 0  # the generation of memory for which `_prepared` holds
 
     def turn(self, member: Member) -> bool:
         """Move the waiting messages, for a bounded time. True when something was done."""
-        until = time.monotonic() + BETWEEN_FLUSHES
+        until = time.monotonic() + self.turn_seconds
         done = False
         if not member.writing.burials:
             return False

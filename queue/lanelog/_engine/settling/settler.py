@@ -35,15 +35,6 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.writes import LaneWrite
     from lanelog._engine.member.member import Member
 
-FLUSH_LANES = 1000
-IDLE = 2.0
-"""Seconds between two turns when nothing is to be written. They only keep the connection alive."""
-
-AGAIN = 0.1
-"""Seconds until lanes and dead letter heads that other transactions have locked are tried again."""
-
-QUICK_REPEATS = 5
-
 
 @define(eq=False)
 class Settler:
@@ -52,6 +43,13 @@ class Settler:
     context: EngineContext
     session: Session = field(init=False)
     flushes: int = 0
+    flush_lanes: int = 1000
+    idle_seconds: float = 2.0
+    """Between two turns when nothing is to be written. They only keep the connection alive."""
+    locked_seconds: float = 0.1
+    """Until lanes and dead letter heads that other transactions have locked are tried again."""
+    quick_repeats: int = 5
+    """So many deadlocks in a row are tried again at once."""
     _dead_letters: DeadLetters = field(init=False)
     _cautious: set[Member] = field(factory=set)  # members that met a lock time-out: their flushes skip locked rows
     _deadlocks: int = 0
@@ -62,7 +60,7 @@ class Settler:
         self.context.shortage.need(self.session)
         self._dead_letters = DeadLetters(self.context, self.session)
 
-    def turn(self, now: float) -> float:
+    def turn(self, _now: float) -> float:
         """Flush once for each member that has something to write."""
         busy = self._waits = False
         members = self.context.members()
@@ -80,10 +78,9 @@ class Settler:
             # most others.
             self.session.ensure()
             self.session.ping_if_idle()
-        del now
         if busy:
             return 0.0
-        return AGAIN if self._cautious or self._waits or self._dead_letters.left() else IDLE
+        return self.locked_seconds if self._cautious or self._waits or self._dead_letters.left() else self.idle_seconds
 
     def close(self) -> None:
         """Give the connection back."""
@@ -96,7 +93,7 @@ class Settler:
         if not generation:
             self._waits = True  # the keeper wakes this loop when memory is loaded
             return False
-        writes = member.writing.collect(FLUSH_LANES)
+        writes = member.writing.collect(self.flush_lanes)
         if not writes:
             return False
         try:
@@ -153,7 +150,7 @@ class Settler:
     def _again(self, member: Member, error: BaseException) -> bool:
         """Decide after a failed flush. True: repeat it at once. Otherwise raise the error, and the loop waits."""
         code = error.code if isinstance(error, DatabaseError) else None
-        if code == codes.DEADLOCK and self._deadlocks < QUICK_REPEATS:
+        if code == codes.DEADLOCK and self._deadlocks < self.quick_repeats:
             self._deadlocks += 1
             return True
         if code == codes.LOCK_WAIT_TIMEOUT:

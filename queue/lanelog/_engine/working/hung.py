@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from lanelog._engine.working.workload import Busy
     from lanelog.config import SubscriptionConfig
 
-AGAIN = 0.05
-"""Seconds until the next look after one at which a handler had just ended."""
-
 
 @frozen(eq=False)
 class HungHandler:
@@ -51,6 +48,8 @@ class HungHandlers:
     workers: Workers | None
     """None: its messages are pulled. It gives them back when others hang."""
     ask_to_stop: Callable[[], None]
+    again_seconds: float = 0.05
+    """Until the next look after one at which a handler had just ended."""
     _found: tuple[HungHandler, ...] = ()
     _returned: list[tuple[Member, Attempt, float]] = field(factory=list)
     _closed: threading.Event = field(factory=threading.Event)
@@ -73,7 +72,7 @@ class HungHandlers:
             left = limit - max((now - each.attempt.started for each in self._running()), default=0.0)
             if left <= 0:
                 _process_end.end_if_hung()
-                left = AGAIN
+                left = self.again_seconds
             if self._closed.wait(min(left, threading.TIMEOUT_MAX)):
                 return
 

@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 
-LOOKS_UP = 0.05
-"""Seconds of one wait for a message. After each wait, it checks whether its subscription has ended."""
-
-GIVES_WAY = 1.0
-"""Seconds for which a quarantined message waits to go out alone while messages are in the user's hands. The caller may
-have these messages, and could not settle them while it waits."""
-
 
 @define(eq=False, repr=False)
 class Puller:
@@ -42,15 +35,20 @@ class Puller:
     runs: queue.SimpleQueue[Any]
     members: tuple[Member, ...]
     context: EngineContext
+    wait_seconds: float = 0.05
+    """Of one wait for a message. After each wait, it checks whether its subscription has ended."""
+    give_way_seconds: float = 1.0
+    """So long a quarantined message waits to go out alone while messages are in the user's hands. The caller may have
+    these messages, and could not settle them while it waits."""
 
     def next(self, until: float | None, goes_on: Callable[[], bool]) -> Message | None:
         """The next message. None at `until` (monotonic), or when `goes_on` says that the subscription ends."""
         while goes_on():
-            left = LOOKS_UP if until is None else until - time.monotonic()
+            left = self.wait_seconds if until is None else until - time.monotonic()
             if left <= 0:
                 return None
             try:
-                item = self.runs.get(timeout=min(left, LOOKS_UP))
+                item = self.runs.get(timeout=min(left, self.wait_seconds))
             except queue.Empty:
                 continue
             if callable(item):
@@ -73,7 +71,7 @@ class Puller:
                 member.attempts.finish(run)
 
     def _hand_over(self, member: Member, run: Run, until: float | None) -> Message | None:
-        isolation, gives_way = process_isolation(), time.monotonic() + GIVES_WAY
+        isolation, gives_way = process_isolation(), time.monotonic() + self.give_way_seconds
 
         def in_time() -> bool:
             return until is None or time.monotonic() < until

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 
-RUN_LIMIT = 3 * RUN_SECONDS
-"""Seconds after which a run is cut. Its outcomes are flushed, and its other messages go out in a new run."""
+RUN_LIMIT_SECONDS = 3 * RUN_SECONDS
+"""After so long, a run is cut. Its outcomes are flushed, and its other messages go out in a new run."""
 
-RELIEF = 0.25
-"""Seconds in one handler after which the earlier outcomes of its run are settled without it."""
+RELIEF_SECONDS = 0.25
+"""After so long in one handler, the earlier outcomes of its run are settled without it."""
 
 
 _Timed = tuple["Attempt", float, BaseException | None]
@@ -181,7 +181,7 @@ class Workers:
             attempt, run, member = worker.attempt, worker.run, worker.member
             if attempt is None or run is None or member is None or worker.abandoned:
                 continue
-            if now - attempt.started > RELIEF:
+            if now - attempt.started > RELIEF_SECONDS:
                 member.attempts.relieve(run)
             if now < attempt.deadline or attempt.state is not State.RUNNING:
                 continue
@@ -297,7 +297,7 @@ class Workers:
         attempts, rules, context, handler = member.attempts, member.rules, self.context, self.handler
         timeout, acks = self.config.visibility_timeout, self.config.ack_policy is not AckPolicy.MANUAL
         now = time.monotonic()
-        until = now + RUN_LIMIT
+        until = now + RUN_LIMIT_SECONDS
         # Messages that are acked already must run, or they are lost.
         while rules.ack_first or (now < until and attempts.may_start(run.term, now)):
             attempt = run.start_next(now, timeout)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LONG_SECONDS: Final = 10.0
 """Seconds after which a handler is described with its stack."""
-DESCRIBED: Final = 8
-"""Handlers that are described: those that have run longest."""
+DESCRIBED_HANDLERS: Final = 8
+"""Those that are described: those that have run longest."""
 
 
 @frozen
@@ -64,7 +64,7 @@ def measure(
         longest=round(longest, 1),
         patience=round(patience(visibility_timeout, longest), 1),
         pool_waits=pool_waits,
-        handlers=_described(long[:DESCRIBED], outermost, now) if long else (),
+        handlers=_described(long[:DESCRIBED_HANDLERS], outermost, now) if long else (),
     )
 
 

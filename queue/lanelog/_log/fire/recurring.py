@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session
     from lanelog._log.append.appender import Appender
 
-SCHEDULES_A_TURN: Final = 1000
-SCHEDULES_A_TRANSACTION: Final = 100
-MESSAGES_A_TRANSACTION: Final = 500
-BYTES_A_TRANSACTION: Final = 8 * 1024 * 1024
+TURN_SCHEDULES: Final = 1000
+TRANSACTION_SCHEDULES: Final = 100
+TRANSACTION_MESSAGES: Final = 500
+TRANSACTION_BYTES: Final = 8 * 1024 * 1024
 
-FAULTY_WAIT: Final = 60.0
-"""Seconds until this process tries a schedule again that failed for a reason of its own."""
+FAULTY_SECONDS: Final = 60.0
+"""Until this process tries a schedule again that failed for a reason of its own."""
 
 SCHEDULE: Final = "lanelog.schedule"
 FIRE_TIME: Final = "lanelog.fire_time"
@@ -128,7 +128,7 @@ class RecurringSchedules:
         had their turn.
         """
         now = time.monotonic()
-        found = schedules.due(session, SCHEDULES_A_TURN)
+        found = schedules.due(session, TURN_SCHEDULES)
         ready = [
             due for due in found if now >= self._faulty.get(due.name, 0.0) and (topics is None or due.topic in topics)
         ]
@@ -148,7 +148,7 @@ class RecurringSchedules:
         self.held = any(due.name not in self._faulty for due in ready)
         if turn.failure is not None:
             raise turn.failure
-        return turn.behind or (turn.advanced and len(found) == SCHEDULES_A_TURN)
+        return turn.behind or (turn.advanced and len(found) == TURN_SCHEDULES)
 
     def set_back(self, session: Session, topics: Sequence[str] | None = None) -> None:
         """Correct schedules whose next time is too far ahead: the clock was ahead, and was set back.
@@ -243,7 +243,7 @@ class RecurringSchedules:
 
     def _note_faulty(self, name: str, error: LanelogError) -> None:
         facts.schedule_faulty(schedule=name, error=error)
-        self._faulty[name] = time.monotonic() + FAULTY_WAIT
+        self._faulty[name] = time.monotonic() + FAULTY_SECONDS
 
     def _transact(self, session: Session, names: Sequence[str]) -> _Outcome:
         outcome = _Outcome()
@@ -274,7 +274,7 @@ class RecurringSchedules:
     def _planned(self, cx: Executor, names: Sequence[str], outcome: _Outcome) -> list[_Fire]:
         """Lock the schedules, and plan those that are still due."""
         planned: list[_Fire] = []
-        left, size = MESSAGES_A_TRANSACTION, BYTES_A_TRANSACTION
+        left, size = TRANSACTION_MESSAGES, TRANSACTION_BYTES
         for row in schedules.try_lock(cx, names, tables=self.database.tables_version):
             if row.paused_at or row.next_fire_at > row.now:
                 continue  # another process was faster
@@ -354,7 +354,7 @@ def _chunks(found: Sequence[Due]) -> Iterator[list[str]]:
     names: list[str] = []
     size = 0
     for due in found:
-        if names and (len(names) == SCHEDULES_A_TRANSACTION or size + due.payload_bytes > BYTES_A_TRANSACTION):
+        if names and (len(names) == TRANSACTION_SCHEDULES or size + due.payload_bytes > TRANSACTION_BYTES):
             yield names
             names, size = [], 0
         names.append(due.name)

@@ -41,8 +41,8 @@ from lanelog._stores import (
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change import living
+from lanelog.admin.change.deletion_facts import Tally, deleting, passing
 from lanelog.admin.change.purge_messages import delete_released, may_delete
-from lanelog.admin.change.told import Tally, deleting, passing
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.read import lane_totals, topics
 from lanelog.admin.read import owners as _owners

@@ -23,7 +23,7 @@ from lanelog._log.lookup.known import PAGE, clock, given_group, given_offset, no
 from lanelog._stores import dead_letters, deliveries, groups, heartbeats, history, leases, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change.told import Unanswered, passing
+from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
 from lanelog.admin.read import lane_totals, message_state, owners
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped

@@ -26,7 +26,7 @@ from lanelog._log.lookup.known import known_group, known_lane, pages, read, repe
 from lanelog._log.register import last_before
 from lanelog._stores import deliveries, offsets, partitions
 from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change.told import Unanswered, passing
+from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
 from lanelog.admin.types.results import Sought, SoughtLane
 from lanelog.errors import ConfigurationError

@@ -20,7 +20,7 @@ from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
 from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change.told import deleting
+from lanelog.admin.change.deletion_facts import deleting
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.types.results import Deleted

@@ -14,9 +14,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lanelog._engine.cleanup import auditing, collection, deletion_events
-from lanelog._engine.cleanup.expired import Undertaker
+from lanelog._engine.cleanup import auditing, collection
+from lanelog._engine.cleanup.expired import ExpiredMessages
+from lanelog._engine.cleanup.history_and_letters import log_aged
 from lanelog._engine.cleanup.lane_purge import Purge, removable
+from lanelog._engine.cleanup.old_heartbeats import forget_members
 from lanelog._log.due import DelayedMessages
 from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._log.lookup.known import known_topic, pages, read, repeated
@@ -77,7 +79,7 @@ def maintain(
                 lanes += _purge(database, topic)
             for group in read(database, groups.readers, "reading groups", topic):
                 at = GroupTopic(topic=topic, group=group)
-                heartbeats += read(database, collection.forget_members, "deleting heartbeats", at)
+                heartbeats += read(database, forget_members, "deleting heartbeats", at)
         except DatabaseError as error:
             failed[topic] = str(error)
             refusal = None if error.retriable else error
@@ -185,12 +187,12 @@ def _bury_expired(
     """Make dead letters of what has expired for groups that no process consumes. Return the number of messages."""
     if database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
         return 0
-    undertaker = Undertaker(topic, database.autocommit, database.transaction, appender)
+    expiring = ExpiredMessages(topic, database.autocommit, database.transaction, appender)
     buried = 0
     for group in read(database, groups.unattended, "looking for groups that nobody consumes", topic):
         for page in pages(database, topic, LANES_A_TRANSACTION):
             keys = [key for key, _ in page]
-            buried += repeated(database, undertaker.bury, "settling what has expired", group, keys).messages
+            buried += repeated(database, expiring.bury, "settling what has expired", group, keys).messages
     return buried
 
 
@@ -212,7 +214,7 @@ def _release_letters(
 ) -> Collected:
     with database.transaction(hasty=True) as cx:
         released = collection.release_letters(cx, topic, keys, kept)
-    deletion_events.tell_aged(database.config.user, topic, released)
+    log_aged(database.config.user, topic, released)
     return released
 
 

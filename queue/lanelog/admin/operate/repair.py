@@ -1,6 +1,6 @@
 """Lanes whose tables contradict each other, in all topics: found, and mended on request.
 
-Owns the way through topics and keys. The engine's `contradictions` judges, mends and takes the locks. A doubtful lane
+Owns the way through topics and keys. `_log/repair` judges, mends and takes the locks. A doubtful lane
 is judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is not taken for a
 contradiction.
 

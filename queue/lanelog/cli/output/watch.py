@@ -24,14 +24,15 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from lanelog._duty_cycle import DutyCycle
 from lanelog._text import shown
 from lanelog._views.column import Tone
 from lanelog.cli.output.answer import Answer, on_screen, print_answer, to_json
 from lanelog.cli.output.crop import crop
 from lanelog.errors import LanelogError
 
-PATIENCE = 10
-"""A pause is at least so many times as long as the look before it: who watches must not keep a server busy."""
+CYCLE: Final = DutyCycle(1 / 11)
+"""For the looks: who watches must not keep a server busy."""
 
 
 class Key(Enum):
@@ -97,7 +98,7 @@ class Watched:
 
     def pause(self, interval: float) -> float:
         """Return the seconds until the next look: `interval`, or more where a look takes long."""
-        return max(interval, PATIENCE * self.took)
+        return max(interval, CYCLE.rest(self.took))
 
     @property
     def complaint(self) -> str:

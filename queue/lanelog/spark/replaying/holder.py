@@ -29,7 +29,7 @@ from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
 from lanelog.admin.change.delete import remove_group
-from lanelog.admin.change.told import Tally
+from lanelog.admin.change.deletion_facts import Tally
 from lanelog.admin.read import owners
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from lanelog._duty_cycle import DutyCycle
 from lanelog.spark.errors import clear
 from lanelog.spark.source.offsets import (
     NOTHING,
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 REST: Final = 0.1
 """The least seconds between two looks that find nothing; Spark itself asks a hundred times a second."""
-SHARE: Final = 20
-"""Looks that find nothing take at most one part in this many of the time."""
+CYCLE: Final = DutyCycle(1 / 20)
+"""For looks that find nothing."""
 REST_MOST: Final = 5.0
 """The most seconds between two looks: the longest that Spark waits for a new message."""
 
@@ -136,7 +137,7 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = advance(start, lanes, limit=limit, watermarks=seen.watermarks)
         if end is start:
             now = time.monotonic()
-            self._rest_until = now + min(REST_MOST, max(REST, (SHARE - 1) * (now - began)))
+            self._rest_until = now + min(REST_MOST, max(REST, CYCLE.rest(now - began)))
         return end
 
     def _followed(self, start: Positions, seen: Seen) -> dict[str, TopicState]:

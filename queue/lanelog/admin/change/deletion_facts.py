@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import asdict, define, field
 
-from lanelog._engine.cleanup.deletion_events import who
 from lanelog._facts import admin as facts
 from lanelog._facts.log import describe
+from lanelog._identity import ProcessIdentity
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def passing(database: Database, act: Act) -> Iterator[Tally]:
 
 def _values(database: Database, act: Act, tally: Tally) -> dict[str, Any]:
     counts = {"messages": tally.messages, "unsettled": tally.unsettled, "scheduled": tally.scheduled}
-    return {**act.values(), **counts, **who(database.config.user)}
+    return {**act.values(), **counts, **asdict(ProcessIdentity(database.config.user))}
 
 
 @define(eq=False)
