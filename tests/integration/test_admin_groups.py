@@ -8,12 +8,12 @@ import pytest
 from attrs import evolve
 
 from lanelog import Client, DatabaseError
+from lanelog._log.lookup.owners import UNKNOWN
 from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats, lane_columns
 from lanelog.admin import Admin, OwnerState
 from lanelog.admin.read import group_lanes, group_sums, topics
 from lanelog.admin.read.ages import Breadth
-from lanelog.admin.read.owners import UNKNOWN
 from support.refusing import refused
 from support.situations import HOUR, Situations, around, fill
 from support.sql import one, rows

@@ -10,7 +10,7 @@ import pytest
 import tenacity
 
 from lanelog import Client, LeaseLost, Message, RetryPolicy
-from lanelog.admin.types.topology import INTERRUPTED
+from lanelog._log.interrupt import INTERRUPTED
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import letters
 from support.processes import Fleet

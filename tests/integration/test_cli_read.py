@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import lanelog
+from lanelog._log.lookup import owners
 from lanelog.admin.operate import status
-from lanelog.admin.read import lanes, owners, tail, topics
+from lanelog.admin.read import lanes, tail, topics
 from lanelog.admin.read.ages import Breadth
 from lanelog.cli.command import verbs
 from lanelog.cli.look import messages

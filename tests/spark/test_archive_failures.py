@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql import SparkSession
 
-from lanelog.admin.types.topology import OwnerState
+from lanelog.admin import OwnerState
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 from lanelog.spark import archive as archive_program
@@ -180,8 +180,8 @@ def test_a_job_that_wakes_when_others_have_gone_on(
         if manifest.files and not done:
             monkeypatch.setattr(ManifestStore, "commit", commit)
             with monkeypatch.context() as patch:  # as if the server had freed its lock
-                patch.setattr("lanelog.admin.read.owners.Owners.alive", lambda *_: False)
-                patch.setattr("lanelog.admin.read.owners.Owners.state", lambda *_: OwnerState.DEAD)
+                patch.setattr("lanelog._log.lookup.owners.Owners.alive", lambda *_: False)
+                patch.setattr("lanelog._log.lookup.owners.Owners.state", lambda *_: OwnerState.DEAD)
                 done.append(archive(max_messages=1))
             assert watermark(raw, GROUP, "t", "k0") == 10
         commit(store, manifest)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog._database import Database
-from lanelog.admin.types.topology import OwnerState
+from lanelog.admin import OwnerState
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer

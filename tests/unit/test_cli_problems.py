@@ -13,6 +13,7 @@ import attrs
 import pytest
 from rich.text import Text
 
+from lanelog._log.interrupt import INTERRUPTED
 from lanelog._log.repair import Contradiction
 from lanelog._reasons import names_of
 from lanelog._views.columns import LANES
@@ -42,7 +43,6 @@ from lanelog.admin.operate.problems import (
     worst_first,
 )
 from lanelog.admin.operate.writes import Unwritten
-from lanelog.admin.types.topology import INTERRUPTED
 from lanelog.cli.look.problem_lines import told
 from lanelog.cli.output.answer import Line
 from lanelog.cli.output.totals import lanes

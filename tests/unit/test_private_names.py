@@ -47,8 +47,8 @@ PYMYSQLS: list[tuple[type, str]] = [
         )
     ),
 ]
-STRUCTLOGS = [(structlog.BoundLoggerBase, name) for name in ("_logger", "_process_event", "_proxy_to_logger")]
-"""These three are for classes like ours, its documentation says. So structlog needs no bound."""
+STRUCTLOGS = [(structlog.BoundLoggerBase, name) for name in ("_logger", "_process_event")]
+"""These two are for classes like ours, its documentation says. So structlog needs no bound."""
 OWN = {"_closed", "_config"}
 """PyMySQL has these names, too, and lanelog's are others."""
 

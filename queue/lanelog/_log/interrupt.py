@@ -20,12 +20,11 @@ have in flight.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from lanelog._log.lookup import owners as _owners
 from lanelog._stores import deliveries, offsets, partitions
 from lanelog._stores.deliveries import DeliveryWrite
-from lanelog.admin.read import owners as _owners
-from lanelog.admin.types.topology import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
     from lanelog._places import GroupTopic
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.leases import Held
+
+INTERRUPTED: Final = "an operator took the lane away while it was handed out"
+"""`last_error` of an attempt that an operator ended. It is no failure."""
 
 
 def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[str]:

@@ -11,6 +11,7 @@ for `dry_run`: the caller decides.
 
 # fmt: off
 # isort: off
+from lanelog._log.lookup.owners import LastMember, OwnerState
 from lanelog._log.repair import Contradiction
 from lanelog._workload import RunningHandler, Workload
 from lanelog.admin.admin import Admin
@@ -25,8 +26,7 @@ from lanelog.admin.types.results import (
     AuditInfo, Deleted, Finding, GroupDeleted, Maintained, OpenLanes, Paused, Purged, Redriven, Released, Resumed,
     Retried, SchedulePaused, ScheduleRemoved, ScheduleResumed, ScheduleRun, Skipped, Sought, SoughtLane, TopicDeleted)
 from lanelog.admin.types.topology import (
-    GroupInfo, LaneInfo, LastMember, LeaseInfo, MemberInfo, MessageState, OffsetInfo, OwnerState, ScheduleInfo,
-    TopicInfo)
+    GroupInfo, LaneInfo, LeaseInfo, MemberInfo, MessageState, OffsetInfo, ScheduleInfo, TopicInfo)
 
 __all__ = [
     "Admin", "AuditInfo", "Contradiction", "DeadLetterCounts", "DeadLetterInfo", "DeadLetterPage", "DeadLetterReason",

@@ -1,6 +1,6 @@
-"""Whether the names that a verb was given exist, and how a verb's steps are repeated.
+"""Whether topics, groups and lanes exist, and how a verb's steps are repeated.
 
-Owns the refusals of unknown topics, groups and keys. Never changes or locks anything. A verb looks before its
+Owns the refusals of unknown ones. Never changes or locks anything. A verb looks before its
 transaction, and inside it for names that may have gone meanwhile.
 """
 
@@ -14,15 +14,12 @@ from lanelog._database import NOW_MS, codes
 from lanelog._log.lookup.names import hint, names, readers
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, partitions
-from lanelog.admin.lookup.arguments import check_names, offset_of, optional
-from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._places import LaneId
     from lanelog._stores.groups import GroupRow
 
 P = ParamSpec("P")
@@ -123,30 +120,6 @@ def known_lane(cx: Executor, topic: str, key: str) -> int:
         known_topic(cx, topic)
         raise no_lane(topic, key, [name for name, _ in partitions.page(cx, topic, "", PAGE) if name])
     return head
-
-
-def given_topic(database: Database, topic: str) -> None:
-    """Check the name of a topic that a verb was given, and refuse one that does not exist."""
-    check_name("topic", topic)
-    read(database, known_topic, "looking for the topic", topic)
-
-
-def given_group(database: Database, at: GroupTopic, key: str | None = None) -> int:
-    """Check the names of a group and perhaps of a lane, and refuse those that do not exist. Return the lane's head."""
-    check_names(at)
-    optional("key", key)
-    read(database, known_group, "looking for the group", at)
-    return 0 if key is None else read(database, known_lane, "looking for the lane", at.topic, key)
-
-
-def given_offset(database: Database, lane: LaneId, offset: int) -> None:
-    """Do the same for a message of a lane: refuse an offset that was never given out."""
-    offset_of(offset)
-    head = given_group(database, lane.of, lane.key)
-    if offset > head:
-        raise ConfigurationError(
-            f"lane {lane.key!r} of topic {lane.topic!r} ends at offset {head}: there is no message {offset}"
-        )
 
 
 def no_lane(topic: str, key: str, there: Sequence[str] | None = None) -> ConfigurationError:

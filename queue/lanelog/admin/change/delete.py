@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
 from lanelog._database import Lock
+from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_topic, no_group, no_topic, pages, read, repeated, snapshot
 from lanelog._places import GroupTopic
 from lanelog._stores import (
@@ -45,7 +46,6 @@ from lanelog.admin.change.deletion_facts import Tally, deleting, passing
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.read import lane_totals, topics
-from lanelog.admin.read import owners as _owners
 from lanelog.admin.schedules.scheduled import delete_all
 from lanelog.admin.types.results import GroupDeleted, TopicDeleted
 from lanelog.errors import ConfigurationError

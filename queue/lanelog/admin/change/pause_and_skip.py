@@ -19,13 +19,15 @@ from attrs import evolve
 
 from lanelog._database import Lock
 from lanelog._log import interrupt, take_away
-from lanelog._log.lookup.known import PAGE, clock, given_group, given_offset, no_group, no_lane, repeated, snapshot
+from lanelog._log.lookup import owners
+from lanelog._log.lookup.known import PAGE, clock, no_group, no_lane, repeated, snapshot
 from lanelog._stores import dead_letters, deliveries, groups, heartbeats, history, leases, offsets
 from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
-from lanelog.admin.read import lane_totals, message_state, owners
+from lanelog.admin.lookup.given import given_group, given_offset
+from lanelog.admin.read import lane_totals, message_state
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
 from lanelog.admin.types.topology import MessageState
 from lanelog.message import utc_from_ms

@@ -27,13 +27,14 @@ from lanelog._database import Lock
 from lanelog._engine.cleanup import collection
 from lanelog._engine.cleanup.collection import Span
 from lanelog._log import interrupt, take_away
-from lanelog._log.lookup.known import given_topic, no_topic, pages, read, repeated
+from lanelog._log.lookup.known import no_topic, pages, read, repeated
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, leaving, offsets, partitions
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import Unanswered, deleting
 from lanelog.admin.change.seek import instants
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
+from lanelog.admin.lookup.given import given_topic
 from lanelog.admin.types.results import Purged
 from lanelog.errors import ConfigurationError
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._log import take_away
-from lanelog._log.lookup.known import given_group, given_offset, repeated
+from lanelog._log.lookup.known import repeated
 from lanelog._stores import deliveries, offsets
 from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.lookup.given import given_group, given_offset
 from lanelog.admin.types.results import Retried
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Checks of the verbs' arguments, before any SQL.
 
-Owns the bounds of `limit` and of offsets. Never asks the database anything (`known` does).
+Owns the bounds of `limit` and of offsets. Never asks the database anything (`given` does).
 """
 
 from __future__ import annotations

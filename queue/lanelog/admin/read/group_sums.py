@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import repeated
 from lanelog._stores import leases
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.lookup.together import AT_ONCE, together
 from lanelog.admin.read import lane_totals
-from lanelog.admin.read import owners as _owners
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Database
+    from lanelog._log.lookup.owners import Owners
     from lanelog._places import GroupTopic
     from lanelog.admin.read.lane_totals import GroupFacts
-    from lanelog.admin.read.owners import Owners
 
 SHARING: Final = 10
 """Parts, at most, that share a snapshot: to begin and end one costs half as much as to read a topic with few lanes."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._log.lookup.known import given_topic, pages
+from lanelog._log.lookup.known import pages
 from lanelog.admin.lookup.arguments import limit_of
+from lanelog.admin.lookup.given import given_topic
 
 if TYPE_CHECKING:
     from lanelog._database import Database

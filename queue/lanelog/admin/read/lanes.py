@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_group, known_lane, known_topic, snapshot
 from lanelog._log.lookup.names import readers
 from lanelog._places import GroupTopic
@@ -17,7 +18,6 @@ from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.read import ages, lane_totals, message_state
-from lanelog.admin.read import owners as _owners
 from lanelog.admin.read.lane_totals import LANES, WATERMARK
 from lanelog.admin.types.topology import LaneInfo, LeaseInfo, OffsetInfo
 from lanelog.config import check_name
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._log.lookup.owners import Owners
     from lanelog._places import LaneId
     from lanelog.admin.read.lane_totals import LaneFacts
-    from lanelog.admin.read.owners import Owners
 
 ORDERS = ("age", "lag", "key")
 

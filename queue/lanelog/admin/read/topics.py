@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_topic, read, snapshot
 from lanelog._log.lookup.names import names, readers
 from lanelog._places import GroupTopic
@@ -20,7 +21,6 @@ from lanelog._stores._points import points
 from lanelog.admin.lookup.arguments import limit_of, optional, when
 from lanelog.admin.lookup.together import together
 from lanelog.admin.read import ages, group_sums
-from lanelog.admin.read import owners as _owners
 from lanelog.admin.read.registrations import GROUPS_MAX, Registration, registrations
 from lanelog.admin.types.topology import GroupInfo, TopicInfo
 from lanelog.config import check_name

@@ -16,12 +16,13 @@ from attrs import define
 
 from lanelog._checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
-from lanelog._log.lookup.known import given_topic, read, repeated
+from lanelog._log.lookup.known import read, repeated
 from lanelog._stores import messages, scheduled
 from lanelog._stores._counted import signed
 from lanelog.admin.audit_entry import Act
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import limit_of, optional
+from lanelog.admin.lookup.given import given_topic
 from lanelog.admin.types.messages import ScheduledInfo
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import decode_metadata, utc_from_ms

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from lanelog.admin.types.topology import MessageState, OwnerState
+    from lanelog._log.lookup.owners import OwnerState
+    from lanelog.admin.types.topology import MessageState
 
 
 @frozen(kw_only=True)

@@ -9,19 +9,19 @@ None means "there is none", never "not looked at".
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
+
+from lanelog._log.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from lanelog._log.lookup.owners import LastMember, OwnerState
     from lanelog._workload import Workload
 
-
-INTERRUPTED: Final = "an operator took the lane away while it was handed out"
-"""`last_error` of an attempt that an operator ended. It is no failure."""
 
 # -- states ------------------------------------------------------------------------------------------------------------
 
@@ -45,28 +45,6 @@ class MessageState(StrEnum):
     """Given up: a dead letter of this group exists."""
     EXPIRED = "expired"
     """Its `expires_at` passed before a handler of the group had started: it is not delivered any more."""
-
-
-class OwnerState(StrEnum):
-    """What is known of a lane's owner or a group's member."""
-
-    ALIVE = "alive"
-    """Its heartbeat is valid."""
-    ASIDE = "aside"
-    """The same, but the server has too few connections for it: it gives its lanes to others until it has enough."""
-    DEAD = "dead"
-    """Its process is gone: its liveness lock is free, or others have found it dead and taken its lanes."""
-    EXPIRED = "expired"
-    """Its heartbeat ran out: others may take its lanes."""
-    STOPPED = "stopped"
-    """It ended in order, and its row says so."""
-    MISSING = "missing"
-    """It holds a lease and has no heartbeat row: it counts as expired."""
-
-    @property
-    def lives(self) -> bool:
-        """Whether its process is there."""
-        return self in (OwnerState.ALIVE, OwnerState.ASIDE)
 
 
 # -- looking: topics, groups, members ----------------------------------------------------------------------------------
@@ -95,17 +73,6 @@ class TopicInfo:
     """Whether this is a dead letter topic."""
     newest_lane_at: datetime | None
     """When its newest lane was created; None without lanes."""
-
-
-@frozen(kw_only=True)
-class LastMember:
-    """A member of a group that is not alive."""
-
-    name: str
-    """As leases name it. Unless `subscriber_name` says otherwise, it begins with the host and the process."""
-    state: OwnerState
-    silent: float
-    """Seconds since it stopped, or since its last sign of life."""
 
 
 @frozen(kw_only=True)

@@ -26,12 +26,12 @@ from attrs import define, field, frozen
 
 from lanelog._database import NOW_MS, Lock
 from lanelog._facts import spark as facts
+from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import pages, read, repeated
 from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
 from lanelog._stores._points import chunked, united
-from lanelog.admin.read import owners
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 

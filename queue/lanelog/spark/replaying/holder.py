@@ -23,6 +23,7 @@ from attrs import define, field, frozen
 
 from lanelog._database import Lock
 from lanelog._facts import spark as facts
+from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import read, repeated
 from lanelog._log.lookup.names import readers
 from lanelog._log.register import register
@@ -30,7 +31,6 @@ from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
 from lanelog.admin.change.delete import remove_group
 from lanelog.admin.change.deletion_facts import Tally
-from lanelog.admin.read import owners
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
 from lanelog.spark.archiving.group import LEASE

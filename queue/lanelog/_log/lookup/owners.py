@@ -1,10 +1,11 @@
 """Which owners of a group are alive, judged from their heartbeats and the server's locks.
 
-Owns this judgement for administration. Never takes a lane: that is the keeper's own, slower decision.
+Owns this judgement for all who look from outside. Never takes a lane: that is the keeper's own, slower decision.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,6 @@ from lanelog._database import Incarnation, server_start, signed
 from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats, member_rows
 from lanelog._workload import parsed
-from lanelog.admin.types.topology import LastMember, OwnerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +32,39 @@ LAST: Final = 3
 
 # Whole seconds since the server started (no table, no privilege needed).
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
+
+
+class OwnerState(StrEnum):
+    """What is known of a lane's owner or a group's member."""
+
+    ALIVE = "alive"
+    """Its heartbeat is valid."""
+    ASIDE = "aside"
+    """The same, but the server has too few connections for it: it gives its lanes to others until it has enough."""
+    DEAD = "dead"
+    """Its process is gone: its liveness lock is free, or others have found it dead and taken its lanes."""
+    EXPIRED = "expired"
+    """Its heartbeat ran out: others may take its lanes."""
+    STOPPED = "stopped"
+    """It ended in order, and its row says so."""
+    MISSING = "missing"
+    """It holds a lease and has no heartbeat row: it counts as expired."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process is there."""
+        return self in (OwnerState.ALIVE, OwnerState.ASIDE)
+
+
+@frozen(kw_only=True)
+class LastMember:
+    """A member of a group that is not alive."""
+
+    name: str
+    """As leases name it. Unless `subscriber_name` says otherwise, it begins with the host and the process."""
+    state: OwnerState
+    silent: float
+    """Seconds since it stopped, or since its last sign of life."""
 
 
 @frozen
