@@ -285,7 +285,7 @@ def test_no_other_docstring_tells_a_default_unchecked() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         for default in re.findall(r"[Dd]efault: ([^\s.]*\d[^\s.]*)", node.value)
     ]
-    assert told == [("_messages.py", f"{tail.LINES},"), ("client.py", str(_open_lanes.DEFAULT))]
+    assert told == [("messages.py", f"{tail.LINES},"), ("client.py", str(_open_lanes.DEFAULT))]
     (column,) = re.findall(r"open_lanes .* DEFAULT (\d+)", (ROOT / "schema/queue_partitions.sql").read_text())
     assert int(column) == _open_lanes.DEFAULT
 
@@ -296,7 +296,7 @@ def test_commands_have_the_defaults_of_what_they_call() -> None:
     from lanelog.spark.archiving.options import ArchiveOptions
 
     for name, options in (("archive", ArchiveOptions), ("analyze", AnalyzeOptions)):
-        real = {"form" if option == "format" else option: default for option, default in defaults(options).items()}
+        real = defaults(options)
         verb = cli.get_command(click.Context(cli), name)
         assert verb is not None
         shown_there = {each.name: each.default for each in verb.params if getattr(each, "show_default", None)}
