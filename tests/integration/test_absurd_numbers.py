@@ -8,7 +8,7 @@ import pytest
 import lanelog
 from lanelog import Client
 from lanelog._database import NOW_MS, Database
-from lanelog._engine.cleanup import collection
+from lanelog._log import collect
 from lanelog._stores import groups
 from lanelog.admin import Admin
 from lanelog.admin.operate import status
@@ -290,7 +290,7 @@ def test_a_floor_above_the_head_releases_no_dead_letters(
     topic = one(raw, "SELECT topic FROM queue_messages WHERE topic <> 't'")
     rows(raw, SET_FLOOR + " AND topic = %s", floor, topic)
     with database.transaction() as cx:
-        assert collection.release_letters(cx, topic, ["bad"], {}).lanes == {}
+        assert collect.release_letters(cx, topic, ["bad"], {}).lanes == {}
 
 
 @pytest.mark.thorough

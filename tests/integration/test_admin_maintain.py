@@ -7,9 +7,9 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.cleanup.collection import STEP_OFFSETS
 from lanelog._engine.cleanup.janitor import Janitor
-from lanelog._engine.cleanup.old_heartbeats import KEPT_SECONDS
+from lanelog._log.collect import STEP_OFFSETS
+from lanelog._log.members import KEPT_SECONDS
 from lanelog.admin.operate.maintain import LANES_A_TRANSACTION
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, refuse

@@ -12,9 +12,9 @@ import pytest
 import lanelog
 from lanelog import Client, DatabaseError, Message, Reject
 from lanelog._database import NOW_MS, Database
-from lanelog._engine.cleanup.collection import STEP_OFFSETS
 from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
-from lanelog._engine.cleanup.old_heartbeats import KEPT_SECONDS
+from lanelog._log.collect import STEP_OFFSETS
+from lanelog._log.members import KEPT_SECONDS
 from lanelog._stores import offsets
 from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, stored, watermark

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lanelog import Client, DatabaseError, Message, Reject, Subscription
-from lanelog._engine.cleanup import auditing
 from lanelog._engine.leasing.coordinator import Coordinator
+from lanelog._log import repair
 from lanelog._log.due import DelayedMessages
 from lanelog.admin import Finding
 from lanelog.admin.operate import status
@@ -321,7 +321,7 @@ def test_a_lane_that_is_right_costs_a_pass_no_statement_and_one_look_at_its_log(
         raw.begin()
         rows(raw, "SELECT * FROM queue_partitions FOR UPDATE")
         sent, read = counted("Questions"), counted("Handler_read%")
-        done = auditing.audit_topic(session, "t")
+        done = repair.audit(session, "t")
         read, sent = counted("Handler_read%") - read, counted("Questions") - sent - 3  # what counts
     finally:
         raw.rollback()
@@ -471,7 +471,7 @@ def test_a_read_only_server_is_left_as_it_is(
     try:
         session = lanelog_client._database.session("janitor")
         with pytest.raises(DatabaseError, match="the server is read-only"):
-            auditing.audit_topic(session, "t")
+            repair.audit(session, "t")
         session.close()
         found = finding(lanelog_client, repair=True)
         assert (found.status, "on the primary" in found.remedy) == ("error", True)

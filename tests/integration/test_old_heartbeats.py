@@ -6,7 +6,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.cleanup.old_heartbeats import KEPT_SECONDS
+from lanelog._log.members import KEPT_SECONDS
 from support.sql import owners, rows, take_lanes
 from support.waiting import Record, eventually
 

@@ -11,8 +11,8 @@ import lanelog
 from lanelog import Client
 from lanelog._database import Database
 from lanelog._engine.cleanup.janitor import Janitor
-from lanelog._engine.cleanup.lane_purge import Purge
 from lanelog._engine.cleanup.message_retention import MessageRetention
+from lanelog._log import purge_lane
 from support.sql import audit, one, rows
 from support.stage import Stage
 from support.waiting import Record, eventually
@@ -46,7 +46,7 @@ def purge(database: Database, over: threading.Event) -> None:
     session = database.session("purging")
     while not over.is_set():
         for key in KEYS:
-            Purge(session).drained("t", key)
+            purge_lane.drained(session, "t", key)
     session.close()
 
 

@@ -16,7 +16,7 @@ import pytest
 from attrs import define, field
 
 from lanelog import Client
-from lanelog._engine.cleanup.lane_purge import Purge
+from lanelog._log import purge_lane
 from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
@@ -219,7 +219,7 @@ class Stage:
         """Purge a lane, if it is drained; whether it was."""
         session = self.client._database.session("purge")
         try:
-            return Purge(session).drained("t", key)
+            return purge_lane.drained(session, "t", key)
         finally:
             session.close()
 

@@ -4,9 +4,9 @@ They come from tables that were restored one by one, and from replicas that appl
 floor or settled row above the head would swallow the messages that are published up to it. A head below the log refuses
 every publish, and so does one that is too great to count on, as another program or a damaged disk may leave it.
 
-Owns the judgement (`judge`) and the repair (`mend`). Never looks for such lanes by itself. Its callers look without
-locks, so they only have a suspicion: a lane that is purged and born again between two reads looks the same. So `mend`
-reads again under locks before it decides.
+Owns the judgement (`judge`), the repair (`mend`) and one search through a topic (`audit`). A search takes no locks, so
+it finds a suspicion only: a lane that is purged and born again between two reads looks the same. So `mend` reads again
+under locks before it decides.
 
 Lock order: topic row S → floor X → head X → leases X → delivery → offsets. The topic row keeps out the purge and any
 change of the groups. The floor keeps out collection and seek, the head publishers, and the leases every settlement. The
@@ -31,7 +31,7 @@ from lanelog._stores.lane_rows import LaneRows
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lanelog._database import Executor, Session
 
@@ -42,6 +42,9 @@ _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 
 # Whether the server refuses the writes of ordinary accounts. Some accounts may write all the same (no table).
 READ_ONLY = "SELECT @@GLOBAL.read_only"
+
+DOUBTFUL_LANES: Final = 1000
+"""How many doubtful lanes one search looks into. After a restore, all lanes may be doubtful."""
 
 
 @frozen(kw_only=True)
@@ -244,3 +247,28 @@ def _tell(found: Iterable[Contradiction]) -> None:
         facts.lane_mended(
             topic=each.topic, key=each.key, group=each.group, problem=each.problem, offset=each.offset, head=each.head
         )
+
+
+@frozen(kw_only=True)
+class Audited:
+    """The result of one search."""
+
+    mended: Sequence[Contradiction]
+    busy: int
+    """How many doubtful lanes other transactions held for too long."""
+    more: bool
+    """Whether there may be more doubtful lanes than this search looked into."""
+
+
+def audit(session: Session, topic: str) -> Audited:
+    """Find doubtful lanes, and mend those that are wrong. The search needs few statements, even for many lanes."""
+    doubtful = lane_rows.doubtful(session, topic, list(groups.readers(session, topic)), DOUBTFUL_LANES)
+    mended: list[Contradiction] = []
+    busy = 0
+    for key in doubtful:
+        found = mend(session, topic, key)
+        if found is None:
+            busy += 1
+        else:
+            mended += found
+    return Audited(mended=mended, busy=busy, more=len(doubtful) == DOUBTFUL_LANES)

@@ -19,12 +19,11 @@ import attrs
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._engine.cleanup import auditing
 from lanelog._engine.cleanup.janitor import JanitorPace
-from lanelog._engine.cleanup.lane_purge import Purge
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.shortage import Shortage
 from lanelog._engine.vitals import Bounds
+from lanelog._log import purge_lane, repair
 from lanelog._log.due import DelayedMessages
 from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._log.register import register
@@ -103,7 +102,7 @@ def cancel(topic: str, key: str, message_id: str) -> bool:
 def purge(topic: str, key: str) -> bool:
     session = client._database.session("purge")
     try:
-        return Purge(session).drained(topic, key)
+        return purge_lane.drained(session, topic, key)
     finally:
         session.close()
 
@@ -112,7 +111,7 @@ def audit(topic: str) -> int:
     """Look through a topic for contradictions, as a full pass does; how many were mended."""
     session = client._database.session("audit")
     try:
-        return len(auditing.audit_topic(session, topic).mended)
+        return len(repair.audit(session, topic).mended)
     finally:
         session.close()
 

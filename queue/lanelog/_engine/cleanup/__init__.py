@@ -2,6 +2,6 @@
 
 It also moves expired messages of groups without a living member to the dead letters.
 
-Owns the janitor and its duties: each is a module here. Never delivers a message. It changes the rows of a group's lane
-only under locks. The engine starts the janitor. Administration uses its duties for one round of maintenance.
+Owns the janitor and its duties, one module each: when, and how much at once. `_log` has the transactions. Never
+delivers a message. The engine starts the janitor.
 """

@@ -7,49 +7,17 @@ groups without a living member. Otherwise later messages would reach a wrong wat
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from lanelog._backoff import RANDOM
 from lanelog._duty_cycle import DutyCycle
 from lanelog._log import repair
-from lanelog._stores import groups, lane_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lanelog._database import Session
     from lanelog._engine.member.member import Member
-    from lanelog._log.repair import Contradiction
-
-DOUBTFUL_LANES: Final = 1000
-"""How many doubtful lanes one pass looks into. After a restore, all lanes may be doubtful."""
-
-
-@frozen(kw_only=True)
-class Audited:
-    """The result of one pass."""
-
-    mended: Sequence[Contradiction]
-    busy: int
-    """How many doubtful lanes other transactions held for too long."""
-    more: bool
-    """Whether there may be more doubtful lanes than this pass looked into."""
-
-
-def audit_topic(session: Session, topic: str) -> Audited:
-    """Find doubtful lanes, and mend those that are wrong. The search needs few statements, even for many lanes."""
-    doubtful = lane_rows.doubtful(session, topic, list(groups.readers(session, topic)), DOUBTFUL_LANES)
-    mended: list[Contradiction] = []
-    busy = 0
-    for key in doubtful:
-        found = repair.mend(session, topic, key)
-        if found is None:
-            busy += 1
-        else:
-            mended += found
-    return Audited(mended=mended, busy=busy, more=len(doubtful) == DOUBTFUL_LANES)
 
 
 @define(eq=False)
@@ -74,7 +42,7 @@ class Audit:
                 continue
             self._due_at[topic] = now + duration  # this holds if the pass raises
             began = time.monotonic()
-            done = audit_topic(session, topic)
+            done = repair.audit(session, topic)
             pause = max(duration * RANDOM.uniform(0.8, 1.0), self.cycle.rest(time.monotonic() - began))
             if done.mended and done.more:
                 pause, more = 0.0, True

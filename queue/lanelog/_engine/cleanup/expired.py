@@ -1,187 +1,23 @@
-"""Expired messages of unattended groups, which have no living member, go to the dead letters, too.
+"""Expired messages of groups without a living member: when the janitor looks for them.
 
-Owns that move, one lane at a time, the search for such lanes, and the janitor's passes. Never touches a group that has
-a living member or is paused, nor a message that a handler may have seen.
-
-Only expired messages right behind the watermark are taken. The first message that has not expired ends the search: it
-and all behind it wait for a consumer.
-
-Lock order: dead letter head X (skipped when locked) → topic row S → group S → lease X → messages (the copy, which
-nobody else writes) → delivery → offsets → history. The lease's epoch is raised: it fences an owner that only slept, as
-a steal does. A consumer may register meanwhile. If it takes the lease before, its heartbeat is seen here. If it takes
-the lease after, it loads the committed rows. A crash right before the COMMIT: nothing has happened. A crash right after
-it, or an unanswered COMMIT: the watermark has passed the messages, and the next look finds nothing. Two at once: the
-second waits for the lease, and looks again.
+Owns its passes through a topic's lanes. `_log/expire` does the work.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
-from attrs import define, field, frozen
+from attrs import define
 
-from lanelog._database import Lock, codes
-from lanelog._engine.lane.values import EXPIRED
-from lanelog._facts.engine import janitor as facts
-from lanelog._facts.fact import AttemptFields
-from lanelog._places import GroupTopic
-from lanelog._stores import dead_letters, deliveries, expiry, groups, history, leases, offsets, partitions
-from lanelog._stores.dead_letters import derived_id
+from lanelog._log.expire import ExpiredMessages
+from lanelog._stores import groups, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
-from lanelog._stores.history import Ended, HistoryWrite
-from lanelog.errors import DatabaseError
-from lanelog.notices import Notices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from contextlib import AbstractContextManager
-
-    from lanelog._database import Executor, Session
+    from lanelog._database import Session
     from lanelog._engine.context import EngineContext
     from lanelog._engine.member.member import Member
-    from lanelog._log.append.appender import Appender
-    from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.expiry import Expired
-    from lanelog._stores.groups import Unattended
-
-TRANSACTION_MESSAGES: Final = 100
-"""So many one transaction moves at most."""
-
-
-@frozen
-class Buried:
-    """The result of one call."""
-
-    messages: int
-    complete: bool = True
-    """False: the time was over before all these lanes were done."""
-
-
-@frozen
-class ExpiredMessages:
-    """Moves expired messages of one topic's unattended groups to the dead letters."""
-
-    topic: str
-    autocommit: Callable[[], AbstractContextManager[Executor]]
-    transaction: Callable[[], AbstractContextManager[Executor]]
-    appender: Appender
-    notices: Notices = field(factory=Notices)
-    _prepared: set[tuple[str, str]] = field(factory=set, init=False)
-
-    def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
-        """Move the expired messages right behind the watermarks of these lanes, for `seconds` at most."""
-        with self.autocommit() as cx:
-            ripe = expiry.expired_lanes(cx, self._at(group), keys)
-        buried, until = 0, time.monotonic() + seconds  # counted from here: after a slow search, a lane gets its turn
-        for key in ripe:
-            done = TRANSACTION_MESSAGES
-            while done == TRANSACTION_MESSAGES:
-                if time.monotonic() > until:
-                    return Buried(buried, complete=False)
-                done = self._lane(group, key)
-                buried += done
-        return Buried(buried)
-
-    def _lane(self, group: Unattended, key: str) -> int:
-        dead_topic = group.dead_letter_topic
-        if dead_topic:
-            self._prepare(dead_topic, key)
-        try:
-            with self.transaction() as cx:
-                head = partitions.head(cx, dead_topic, key, Lock.FREE) if dead_topic else 0
-                gone = [] if head is None else self._move(cx, group, key, head)
-        except DatabaseError as error:
-            if error.code != codes.DUPLICATE:
-                raise
-            return 0  # the head of the dead letter lane contradicts the log: an audit mends it
-        if gone and dead_topic:
-            self.appender.committed(dead_topic)
-        for message in gone:
-            context: AttemptFields = {
-                "topic": self.topic,
-                "key": key,
-                "group": group.group,
-                "offset": message.offset,
-                "attempt": 0,
-            }
-            if dead_topic:
-                facts.message_expired(self.notices, **context, dead_letter_topic=dead_topic)
-            else:
-                facts.message_expired_dropped(self.notices, **context, dead_letter_topic=None)
-        return len(gone)
-
-    def _at(self, group: Unattended) -> GroupTopic:
-        return GroupTopic(topic=self.topic, group=group.group)
-
-    def _prepare(self, dead_topic: str, key: str) -> None:
-        with self.autocommit() as cx:
-            for step in (partitions.ensure_topic, partitions.mark_dead_letters):
-                if (dead_topic, step.__name__) not in self._prepared:
-                    step(cx, dead_topic)
-                    self._prepared.add((dead_topic, step.__name__))
-            there = key in partitions.heads(cx, dead_topic, [key])
-        if not there:
-            self.appender.ensure_lanes(dead_topic, [key])
-
-    def _move(self, cx: Executor, group: Unattended, key: str, head: int) -> list[Expired]:
-        at, topic = self._at(group), self.topic
-        lane = at.lane(key)
-        row = partitions.topic_row(cx, topic, Lock.SHARE)
-        if row is None or groups.lock_shared(cx, at) is None:
-            return []
-        leases.lock_owners(cx, at, [key])
-        if groups.unattended_now(cx, at) != group:  # a member came, or an operator paused the group
-            return []
-        places = offsets.load(cx, at, [key])
-        place, floor = places.get((at.group, key)), places.get(("", key))
-        if place is not None and place.paused:
-            return []
-        watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
-        rows = deliveries.load(cx, at, [key]).get(key, [])
-        marked = 0 if place is None else place.marked_through
-        gone = _unseen(expiry.expired(cx, lane, watermark, TRANSACTION_MESSAGES), watermark, marked, rows)
-        if not gone:
-            return []
-        leases.take_away(cx, [lane], row.first_epoch)
-        if group.dead_letter_topic:
-            for message in gone:
-                head += self._copy(cx, group, key, message, head)
-            partitions.set_head(cx, group.dead_letter_topic, key, head)
-        reached = deliveries.advanced(rows, gone[-1].offset)
-        deliveries.delete(cx, at, [(key, each.offset) for each in rows if each.through <= reached])
-        offsets.raise_watermarks(cx, at, {key: reached})
-        if group.history:
-            now = time.monotonic()
-            left = [
-                HistoryWrite(key, each.offset, each.id, Ended.EXPIRED, 0, each.published_at, None, now, EXPIRED)
-                for each in gone
-            ]
-            history.upsert(cx, at, "", left, now)
-        return gone
-
-    def _copy(self, cx: Executor, group: Unattended, key: str, message: Expired, head: int) -> int:
-        """Copy one message behind the locked head. 0: its letter exists already, although the watermark lags behind."""
-        dead_topic = group.dead_letter_topic
-        copy_id = derived_id(group.group, message.id, message.offset)
-        while (at := dead_letters.buried(cx, dead_topic, key, copy_id)) is not None:
-            floor = offsets.floors(cx, dead_topic, [key]).get(key)
-            released = floor is not None and at <= floor.floor
-            if not released and not deliveries.is_letter_settled(cx, dead_topic, key, at):
-                return 0
-            copy_id = derived_id(group.group, copy_id, at)
-        return dead_letters.bury(
-            cx,
-            self._at(group).lane(key),
-            offset=message.offset,
-            dead_topic=dead_topic,
-            dead_offset=head + 1,
-            derived_id=copy_id,
-            failures=0,
-            error=EXPIRED,
-        )
 
 
 @define(eq=False, kw_only=True)
@@ -224,22 +60,3 @@ class Expiry:
         if not full:
             self._due_at = now + self.every_seconds
         return False
-
-
-def _unseen(messages: Iterable[Expired], watermark: int, marked: int, rows: Sequence[DeliveryRow]) -> list[Expired]:
-    """The messages right behind the watermark, up to the first one that is missing, or that a handler may have seen."""
-    fresh = {row.offset for row in rows if _counts_nothing(row)}
-    known = {row.offset for row in rows}
-    found: list[Expired] = []
-    for message in messages:
-        seen = message.offset in known or message.offset <= marked
-        if message.offset != watermark + 1 + len(found) or (seen and message.offset not in fresh):
-            break
-        found.append(message)
-    return found
-
-
-def _counts_nothing(row: DeliveryRow) -> bool:
-    """Whether the row says only that a message was handed out and taken back, so that no handler has seen it."""
-    started = row.retry_count or row.crashed or row.postponed or row.lease_epoch
-    return not (row.acked or started or row.first_age is not None)

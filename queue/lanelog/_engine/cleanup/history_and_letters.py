@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from attrs import asdict, define, field
+from attrs import define, field
 
-from lanelog._engine.cleanup import collection
-from lanelog._facts.engine import janitor as facts
-from lanelog._identity import ProcessIdentity
+from lanelog._log import collect
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, partitions
 from lanelog._stores.history import BATCH
 
 if TYPE_CHECKING:
     from lanelog._database import Session
-    from lanelog._engine.cleanup.collection import Collected
     from lanelog._engine.member.member import Member
 
 
@@ -85,23 +82,15 @@ class LetterRetention:
             after = self._after.get(dead_topic, "")
             page = [key for key, _ in partitions.page(session, dead_topic, after, self.page_lanes)]
             with session.transaction() as cx:
-                released = collection.release_letters(cx, dead_topic, [key for key in page if key], retentions)
-            log_aged(self.account, dead_topic, released)
-            collection.delete(session, dead_topic, released.lanes, letters=True)
+                released = collect.release_letters(cx, dead_topic, [key for key in page if key], retentions)
+            collect.log_aged(self.account, dead_topic, released)
+            collect.delete(session, dead_topic, released.lanes, letters=True)
             more = released.more or len(page) == self.page_lanes
             if not released.more:  # with more in these lanes, the next call takes the same page
                 self._after[dead_topic] = page[-1] if more else ""
         if not more:
             self._due_at[dead_topic] = now + self.every_seconds
         return more
-
-
-def log_aged(account: str, topic: str, released: Collected) -> None:
-    """Log how many dead letters retention has released, if there were any. The event comes after the commit."""
-    if released.aged:
-        why = "dead_letter_retention"
-        actor = asdict(ProcessIdentity(account))
-        facts.dead_letters_deleted(topic=topic, messages=released.aged, why=why, **actor)
 
 
 def _asked(member: Member) -> tuple[str, float]:

@@ -1,6 +1,6 @@
 """Message retention: which lanes the janitor collects, and when.
 
-Owns the choice of lanes, and the memory of those that need no look. `collection` does the work.
+Owns the choice of lanes, and the memory of those that need no look. `_log/collect` does the work.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from attrs import define, field
 
 from lanelog._duty_cycle import DutyCycle
-from lanelog._engine.cleanup import collection
-from lanelog._engine.cleanup.collection import Collected
+from lanelog._log import collect
+from lanelog._log.collect import Collected
 from lanelog._stores import groups, leaving, offsets
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class MessageRetention:
             keys = self._old_enough(session, topic, keys, retention_ms, now)
         released = self._release(session, topic, keys, retention_ms, now) if keys else Collected()
         try:
-            collection.delete(session, topic, released.lanes)
+            collect.delete(session, topic, released.lanes)
         except BaseException:
             for key in released.lanes:
                 self.forget(key)  # the floors are raised, and the deletion must be repeated
@@ -103,7 +103,7 @@ class MessageRetention:
     def _release(self, session: Session, topic: str, keys: list[str], retention_ms: int, now: float) -> Collected:
         """Raise floors, and remember which lanes need no look before their watermark changes."""
         with session.transaction() as cx:
-            released = collection.release(cx, topic, keys, retention_ms)
+            released = collect.release(cx, topic, keys, retention_ms)
         if released.dead_letters:
             self.collected.update(dict.fromkeys(keys, 1 << 62))  # dead letters leave by their own retention
         if released.dead_letters or released.no_readers:

@@ -1,32 +1,19 @@
 """Old heartbeats: those of members that left, or fell silent long ago, are deleted.
 
-Owns their age. Every statement stands for itself, and can be repeated. Never deletes the row of an owner of a lane.
+Owns when that is. `_log/members` does it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import define, field
 
-from lanelog._stores import heartbeats, leases
+from lanelog._log import members
 
 if TYPE_CHECKING:
-    from lanelog._database import Executor, Session
+    from lanelog._database import Session
     from lanelog._engine.member.member import Member
-    from lanelog._places import GroupTopic
-
-KEPT_SECONDS: Final = 600.0
-
-
-def forget_members(cx: Executor, at: GroupTopic, own: str = "") -> int:
-    """Delete the heartbeats of members that left or fell silent long ago, except `own`. Returns how many."""
-    gone = heartbeats.purge_left(cx, at, own, KEPT_SECONDS)
-    for owner in heartbeats.silent(cx, at, own, KEPT_SECONDS):
-        # The row names the lock, which is the quick proof of death. Without it, a take-over lasts a lease duration.
-        if not leases.holds(cx, at, owner):
-            gone += heartbeats.purge_silent(cx, at, owner, KEPT_SECONDS)
-    return gone
 
 
 @define(eq=False)
@@ -44,5 +31,5 @@ class OldHeartbeats:
     def run(self, session: Session, member: Member, now: float) -> bool:
         """Delete the old ones of the member's group."""
         self._due_at[member.group] = now + self.every_seconds
-        forget_members(session, member.at, member.owner)
+        members.forget(session, member.at, member.owner)
         return False

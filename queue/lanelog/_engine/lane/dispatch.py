@@ -13,8 +13,9 @@ from attrs import define
 from lanelog._engine.lane import quarantine
 from lanelog._engine.lane.policy import own_cap
 from lanelog._engine.lane.run import Attempt, Run, State
-from lanelog._engine.lane.values import CRASHED, EXPIRED, Waiting
+from lanelog._engine.lane.values import CRASHED, Waiting
 from lanelog._engine.lane.writes import Burial
+from lanelog._log.bury import EXPIRED
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:

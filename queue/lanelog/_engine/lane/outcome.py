@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from lanelog._engine.lane import values
+from lanelog._log import bury
 from lanelog._stores.history import Ended
 
 if TYPE_CHECKING:
@@ -39,5 +39,5 @@ class Outcome:
 
 
 ACKED = Outcome(Verb.ACK)
-EXPIRED = Outcome(Verb.BURY, error=values.EXPIRED, ended=Ended.EXPIRED)
+EXPIRED = Outcome(Verb.BURY, error=bury.EXPIRED, ended=Ended.EXPIRED)
 """The outcome of a message whose time was over before its handler could start. It has had no attempt."""

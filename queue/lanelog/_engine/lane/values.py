@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 CRASHED = "the process that ran it died"
 """`last_error` of an attempt whose process died before it was settled."""
 
-EXPIRED = "expired"
-"""`last_error` of a message whose time was over before a handler had started."""
-
 
 @frozen
 class Term:

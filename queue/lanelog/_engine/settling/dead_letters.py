@@ -1,6 +1,7 @@
 """Dead letters: a copy into `topic + suffix` and the settlement for this group, in one transaction for each message.
 
-Owns that move. Never decides which message is given up. It runs in the settler's thread, between two flushes.
+Owns the transaction around the copy (`_log/bury`), and what is announced. Never decides which message is given up. It
+runs in the settler's thread, between two flushes.
 
 Lock order: dead letter head X (skipped when locked, tried again later) → lease S → delivery → messages → history. A
 crash before the COMMIT leaves the message in flight: it is counted and delivered again. After an unanswered COMMIT the
@@ -20,9 +21,9 @@ from lanelog._database import Lock, codes
 from lanelog._engine.delivery import message_of
 from lanelog._facts.engine import settler as facts
 from lanelog._facts.fact import AttemptFields
-from lanelog._log import repair
-from lanelog._stores import dead_letters, deliveries, history, leases, offsets, partitions
-from lanelog._stores.dead_letters import derived_id
+from lanelog._log import bury, repair
+from lanelog._log.bury import DeadLetterTopics
+from lanelog._stores import dead_letters, deliveries, history, leases, partitions
 from lanelog._stores.history import Ended
 from lanelog.errors import DatabaseError, LanelogError
 
@@ -41,8 +42,8 @@ class DeadLetters:
     session: Session
     turn_seconds: float = 0.05
     """So long they may take between two flushes. A flood of them must not stall the other outcomes."""
-    _prepared: set[str] = field(factory=set)  # topics that are marked as holding dead letters
-    _generation: int = 0  # the generation of memory for which `_prepared` holds
+    _topics: DeadLetterTopics = field(factory=DeadLetterTopics)
+    _generation: int = 0  # the generation of memory for which `_topics` holds
 
     def turn(self, member: Member) -> bool:
         """Move the waiting messages, for a bounded time. True when something was done."""
@@ -54,7 +55,7 @@ class DeadLetters:
         if not generation:
             return False
         if generation != self._generation:
-            self._prepared, self._generation = set(), generation
+            self._topics, self._generation = DeadLetterTopics(), generation
         for _ in range(len(member.writing.burials)):
             if time.monotonic() > until:
                 return True
@@ -86,10 +87,7 @@ class DeadLetters:
         assert dead_topic is not None  # noqa: S101 - for the type checker: without one nothing is buried
         term = burial.term
         key = term.key
-        if dead_topic not in self._prepared:
-            partitions.ensure_topic(self.session, dead_topic)
-            partitions.mark_dead_letters(self.session, dead_topic)
-            self._prepared.add(dead_topic)
+        self._topics.prepare(self.session, dead_topic)
         try:
             with self.session.transaction() as cx:
                 self.context.check_generation(self.session, self._generation)
@@ -117,7 +115,7 @@ class DeadLetters:
 
     def _copy(self, cx: Executor, member: Member, burial: Burial, dead_topic: str, head: int) -> str:
         """Settle and copy inside the transaction, under the dead letter head's lock: "buried", "vanished" or "lost"."""
-        group, topic, term = member.group, member.topic, burial.term
+        topic, term = member.topic, burial.term
         lane = member.at.lane(term.key)
         held = self.context.fenced(leases.fence(cx, member.at, member.owner, [term.key]))
         if held.get(term.key) != term.epoch:
@@ -126,27 +124,18 @@ class DeadLetters:
         source = dead_letters.source_id(cx, topic, term.key, burial.offset)
         if source is None or (burial.row is not None and source != burial.row.id):
             return "vanished"
-        copy_id = derived_id(group, source, burial.offset)
-        while (at := dead_letters.buried(cx, dead_topic, term.key, copy_id)) is not None:
-            # The floor is read without a lock: a purge from now on may delete the letter of this failure.
-            floor = offsets.floors(cx, dead_topic, [term.key]).get(term.key)
-            released = floor is not None and at <= floor.floor
-            if not released and not deliveries.is_letter_settled(cx, dead_topic, term.key, at):
-                self._remember(cx, member, burial)
-                return "buried"
-            # That copy was redriven, deleted or purged, and a seek brought the message back: this is another failure.
-            copy_id = derived_id(group, copy_id, at)
-        dead_letters.bury(
+        copied = bury.copy(
             cx,
             lane,
-            offset=burial.offset,
+            burial.offset,
+            source,
             dead_topic=dead_topic,
-            dead_offset=head + 1,
-            derived_id=copy_id,
+            head=head,
             failures=burial.failures,
             error=burial.error,
         )
-        partitions.set_head(cx, dead_topic, term.key, head + 1)
+        if copied:
+            partitions.set_head(cx, dead_topic, term.key, head + 1)
         self._remember(cx, member, burial)
         return "buried"
 

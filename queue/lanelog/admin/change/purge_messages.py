@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING
 from attrs import evolve, field, frozen
 
 from lanelog._database import Lock
-from lanelog._engine.cleanup import collection
-from lanelog._engine.cleanup.collection import Span
-from lanelog._log import interrupt, take_away
+from lanelog._log import collect, interrupt, take_away
+from lanelog._log.collect import Span
 from lanelog._log.lookup.known import no_topic, pages, read, repeated
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, leaving, offsets, partitions
@@ -237,4 +236,4 @@ def _forget_settled_letters(cx: Executor, topic: str, targets: Mapping[str, int]
 def delete_released(database: Database, topic: str, lanes: Mapping[str, tuple[int, int]]) -> int:
     """Delete released messages, (deleted through, floor) by key, in bounded batches. Return their number."""
     spans = {key: Span(deleted=deleted, floor=floor) for key, (deleted, floor) in lanes.items()}
-    return sum(read(database, step, "deleting messages") for step in collection.deletion(topic, spans))
+    return sum(read(database, step, "deleting messages") for step in collect.deletion(topic, spans))

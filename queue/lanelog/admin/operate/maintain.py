@@ -1,8 +1,8 @@
 """One round of maintenance: what running subscribers do all the time, for topics that no process consumes.
 
-Owns the order of the duties and their sum. The engine does each duty, here as in a subscriber. Safe as often as wanted,
-beside running subscribers, and in several processes at once: a lane that is locked is left to the process that locked
-it.
+Owns the order of the duties and their sum. `_log` has the transactions of each, here as in a subscriber. Safe as often
+as wanted, beside running subscribers, and in several processes at once: a lane that is locked is left to the process
+that locked it.
 
 Each duty works in bounded batches, one transaction or one statement each. Dies anywhere, or after an unanswered COMMIT:
 committed batches stay, and the next call goes on. An error that ends the work on one topic (a lock, a missing
@@ -14,12 +14,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lanelog._engine.cleanup import auditing, collection
-from lanelog._engine.cleanup.expired import ExpiredMessages
-from lanelog._engine.cleanup.history_and_letters import log_aged
-from lanelog._engine.cleanup.lane_purge import Purge, removable
-from lanelog._engine.cleanup.old_heartbeats import forget_members
+from lanelog._log import collect, members, purge_lane, repair
 from lanelog._log.due import DelayedMessages
+from lanelog._log.expire import ExpiredMessages
 from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._log.lookup.known import known_topic, pages, read, repeated
 from lanelog._log.lookup.names import names
@@ -37,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from lanelog._database import Database
-    from lanelog._engine.cleanup.collection import Collected
     from lanelog._log.append.appender import Appender
+    from lanelog._log.collect import Collected
 
 SCHEDULES = "(schedules)"
 """The key of `Maintained.failed` for an error of schedules, in place of a topic."""
@@ -79,7 +76,7 @@ def maintain(
                 lanes += _purge(database, topic)
             for group in read(database, groups.readers, "reading groups", topic):
                 at = GroupTopic(topic=topic, group=group)
-                heartbeats += read(database, forget_members, "deleting heartbeats", at)
+                heartbeats += read(database, members.forget, "deleting heartbeats", at)
         except DatabaseError as error:
             failed[topic] = str(error)
             refusal = None if error.retriable else error
@@ -131,7 +128,7 @@ def _mend(database: Database, topic: str) -> int:
     """Mend lanes whose tables contradict each other. Return the number of contradictions."""
     session = database.session("maintenance")
     try:
-        return len(repeated(database, auditing.audit_topic, "looking for contradictions", session, topic).mended)
+        return len(repeated(database, repair.audit, "looking for contradictions", session, topic).mended)
     finally:
         session.close()
 
@@ -203,7 +200,7 @@ def _collect(database: Database, topic: str, release: Callable[[list[str]], Coll
         keys = [key for key, _ in page]
         while keys:
             released = repeated(database, release, "releasing messages", keys)
-            for step in collection.deletion(topic, released.lanes, letters=letters):
+            for step in collect.deletion(topic, released.lanes, letters=letters):
                 deleted += read(database, step, "deleting messages")
             keys = [key for key, span in released.lanes.items() if span.full]
     return deleted
@@ -213,8 +210,8 @@ def _release_letters(
     database: Database, topic: str, keys: list[str], *, kept: Mapping[tuple[str, str], int]
 ) -> Collected:
     with database.transaction(hasty=True) as cx:
-        released = collection.release_letters(cx, topic, keys, kept)
-    log_aged(database.config.user, topic, released)
+        released = collect.release_letters(cx, topic, keys, kept)
+    collect.log_aged(database.config.user, topic, released)
     return released
 
 
@@ -233,20 +230,22 @@ def _purge_history(database: Database, at: GroupTopic) -> int:
 def _release(database: Database, topic: str, keys: list[str]) -> Collected:
     with database.transaction(hasty=True) as cx:
         retention_ms = max(groups.readers(cx, topic).values(), default=0)
-        return collection.release(cx, topic, keys, retention_ms)
+        return collect.release(cx, topic, keys, retention_ms)
 
 
 def _purge(database: Database, topic: str) -> int:
     """Remove lanes that are drained and have been idle for `lane_idle_purge` seconds. Return their number."""
     session = database.session("maintenance")
     try:
-        purge, gone, after = Purge(session), 0, ""
+        gone, after = 0, ""
         while True:
             idle = database.config.lane_idle_purge
             keys = read(database, offsets.idle_floors, "looking for idle lanes", topic, after, idle, PURGES_A_PAGE)
             tables = database.tables_version
-            chosen = read(database, removable, "reading the number of open lanes", topic, keys, tables=tables)
-            gone += sum(repeated(database, purge.drained, "purging a lane", topic, key) for key in chosen)
+            chosen = read(
+                database, purge_lane.removable, "reading the number of open lanes", topic, keys, tables=tables
+            )
+            gone += sum(repeated(database, purge_lane.drained, "purging a lane", session, topic, key) for key in chosen)
             if len(keys) < PURGES_A_PAGE:
                 return gone
             after = keys[-1]

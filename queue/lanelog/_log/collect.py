@@ -13,9 +13,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from lanelog._database import Lock
+from lanelog._facts.engine import janitor as facts
+from lanelog._identity import ProcessIdentity
 from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, lane_rows, leaving, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
@@ -124,6 +126,14 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
         lanes=_spans(cx, topic, floors, raised),
         aged=sum(aged.values()),
     )
+
+
+def log_aged(account: str, topic: str, released: Collected) -> None:
+    """Log how many dead letters retention has released, if there were any. The event comes after the commit."""
+    if released.aged:
+        why = "dead_letter_retention"
+        actor = asdict(ProcessIdentity(account))
+        facts.dead_letters_deleted(topic=topic, messages=released.aged, why=why, **actor)
 
 
 def _below_heads(
