@@ -20,8 +20,7 @@ from attrs import define, field
 
 from lanelog import _unstarted
 from lanelog._checks import check_timeout, refuse_bare
-from lanelog._database import Database
-from lanelog._database.fork import register_shared
+from lanelog._database import Database, register_shared
 from lanelog._ending import ending, quiet_at_the_end
 from lanelog._facts import client as facts
 from lanelog._hints.sender import Sender

@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
 
-from lanelog._database.fork import register_shared
+from lanelog._database import register_shared
 from lanelog._facts import measured
 from lanelog.measures import OTHER, Labels, place
 

@@ -11,9 +11,9 @@ import pytest
 import lanelog
 from lanelog import Client, ConfigurationError, DatabaseError
 from lanelog._database import Database
+from lanelog._log import living
 from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats, leases
-from lanelog.admin.change import living
 from lanelog.migrations import VERSION
 from support.cli import Command
 from support.situations import NOW, Situations

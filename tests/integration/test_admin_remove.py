@@ -8,8 +8,9 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, LeaseLost, Message, Reject
+from lanelog._log import end_groups
 from lanelog._places import GroupTopic
-from lanelog.admin.change import delete, purge_messages
+from lanelog.admin.change import purge_messages
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up
 from support.situations import settle
@@ -56,7 +57,7 @@ def test_a_deleted_group_holds_nothing_back_any_more(lanelog_client: Client, raw
     eventually(lambda: other.stats().acked == 80)
     eventually(lambda: sum(watermark(raw, "g", "t", f"k{n}") for n in range(10)) == 80)
     other.stop()
-    leave_rows(raw, "slow", "k1", 7, 2 * delete.BATCH)
+    leave_rows(raw, "slow", "k1", 7, 2 * end_groups.BATCH)
     dry = lanelog_client.admin.delete_group("t", "slow", dry_run=True)
     assert left_of(raw, "slow") > 20
     deleted = lanelog_client.admin.delete_group("t", "slow", dry_run=False)
@@ -117,7 +118,7 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
     """A deletion that was cut short goes on when it is repeated, and stops when the name is in use again."""
     lanelog_client.publish_many("t", [(f"k{n}", b"x") for n in range(10)])
     settle(lanelog_client, 10)
-    monkeypatch.setattr(delete, "_clear", lambda *_: None)  # it dies after its first transaction
+    monkeypatch.setattr(end_groups, "clear", lambda *_: None)  # it dies after its first transaction
     lanelog_client.admin.delete_group("t", "g", dry_run=False)
     monkeypatch.undo()
     assert left_of(raw, "g") > 0
@@ -126,7 +127,7 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
 
     settle(lanelog_client, 10)
     database = lanelog_client.admin._database
-    assert not delete._clear_some(database, GroupTopic(topic="t", group="g"))
+    assert not end_groups._clear_some(database, GroupTopic(topic="t", group="g"))
     assert one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g'") == 10
 
 
@@ -306,19 +307,19 @@ def test_a_group_that_comes_before_the_first_change_keeps_its_topic(
     lanelog_client.publish_many("t", [("k", b"x"), ("l", b"x")])
     lanelog_client.publish("t", "k", b"x", delay=3600)
     settle(lanelog_client, 2, "g")
-    end = delete._end
+    end = end_groups.end
 
     def late(*args: Any, **options: Any) -> None:
         lanelog_client.subscribe("t", "late", lambda _message: None).stop()
         end(*args, **options)
 
-    monkeypatch.setattr(delete, "_end", late)
+    monkeypatch.setattr(end_groups, "end", late)
     with pytest.raises(ConfigurationError, match=r"group 'late' was registered for topic 't'.*: nothing was changed"):
         lanelog_client.admin.delete_topic("t", dry_run=False)
     assert stored(raw) == 2
     assert one(raw, "SELECT COUNT(*) FROM queue_scheduled") == 1
     assert [each.group for each in lanelog_client.admin.groups("t")] == ["g", "late"]
-    monkeypatch.setattr(delete, "_end", end)
+    monkeypatch.setattr(end_groups, "end", end)
     assert lanelog_client.admin.delete_topic("t", dry_run=False).groups == ("g", "late")
     assert stored(raw) == 0
 
@@ -329,7 +330,7 @@ def test_unanswered_commits_remove_nothing_twice(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     """Every verb of this file ends where it would have ended, with more rows than one batch has."""
-    each = delete.BATCH
+    each = end_groups.BATCH
     lanelog_client.publish_many("t", [(key, b"x") for key in "abc" for _ in range(each)])
     for group in ("g", "h"):
         settle(lanelog_client, 3 * each, group)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lanelog import Client, DatabaseError
+from lanelog._log import end_groups
 from lanelog.admin import Admin
-from lanelog.admin.change import delete
 from lanelog.config import ConnectConfig
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up
@@ -141,7 +141,7 @@ def test_a_call_that_fails_in_its_middle_tells_what_it_had_done(
     def fails(*_args: object) -> None:
         raise DatabaseError("no privilege")
 
-    monkeypatch.setattr(delete, "_clear", fails)
+    monkeypatch.setattr(end_groups, "clear", fails)
     with pytest.raises(DatabaseError):
         admin.delete_topic("t", dry_run=False)
     (line,) = told(caplog)

@@ -18,23 +18,26 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 
 from __future__ import annotations
 
-from lanelog._database import codes, outage
+from lanelog._database import codes, outage, row_locks
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
-from lanelog._database.driver import LATEST
+from lanelog._database.driver import LATEST, fastest
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor, Lock
+from lanelog._database.fork import register_shared
 from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
+from lanelog._database.locking import taking
 from lanelog._database.naming import named
 from lanelog._database.packet import Statement
 from lanelog._database.pool import Database
 from lanelog._database.retries import with_retries
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
+from lanelog._database.time_left import GRACE
 from lanelog._database.transaction import Transaction
 from lanelog._database.translation import code_of, comes_from_driver, translate
 
 __all__ = [
-    "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation", "Lock",
-    "OpenTransaction", "ServerFacts", "Session", "Statement", "Transaction", "code_of", "codes", "comes_from_driver",
-    "find_open", "named", "open_in_this_thread", "outage", "own_transaction", "server_start", "signed", "translate",
-    "with_retries",
+    "GRACE", "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation",
+    "Lock", "OpenTransaction", "ServerFacts", "Session", "Statement", "Transaction", "code_of", "codes",
+    "comes_from_driver", "fastest", "find_open", "named", "open_in_this_thread", "outage", "own_transaction",
+    "register_shared", "row_locks", "server_start", "signed", "taking", "translate", "with_retries",
 ]  # fmt: skip

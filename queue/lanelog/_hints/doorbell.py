@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._database.fork import register_shared
+from lanelog._database import register_shared
 from lanelog._ending import quiet_at_the_end
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import time
 
 from attrs import define, evolve, field
 
-from lanelog._database.fork import register_shared
+from lanelog._database import register_shared
 from lanelog._ending import quiet_at_the_end
 from lanelog._facts.engine import hints as facts
 from lanelog._hints.allowance import OF_HINTS

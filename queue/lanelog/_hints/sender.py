@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._database.fork import register_shared
-from lanelog._database.locking import taking
+from lanelog._database import register_shared, taking
 from lanelog._facts.engine import hints as facts
 from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import Hint, number_of

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from lanelog._database.fork import register_shared
+from lanelog._database import register_shared
 from lanelog._facts import dashboard as facts
 from lanelog.errors import ConfigurationError, LanelogError
 

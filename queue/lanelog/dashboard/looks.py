@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from attrs import define, field
 
-from lanelog._database.fork import register_shared
+from lanelog._database import register_shared
 from lanelog._duty_cycle import DutyCycle
 from lanelog.errors import LanelogError
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from lanelog._database.fork import register_shared
+from lanelog._database import register_shared
 from lanelog._facts import dashboard as facts
 from lanelog._places import GroupTopic
 from lanelog.admin import Status

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from lanelog._database.fork import register_shared
+from lanelog._database import register_shared
 from lanelog._facts import measured
 from lanelog.measures import OTHER, Counters, Labels, place
 from lanelog.metrics.series import Gauge, families

@@ -13,8 +13,7 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog._database import Database, Lock, codes
-from lanelog._database.fork import register_shared
+from lanelog._database import Database, Lock, codes, register_shared
 from lanelog._stores import partitions
 from lanelog.errors import DatabaseError
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from attrs import define, field
 
-from lanelog._database.fork import register_shared
+from lanelog._database import register_shared
 
 Lane = tuple[str, str]
 """Topic and key."""

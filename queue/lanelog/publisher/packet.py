@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanelog._database import LATEST, Database, codes
-from lanelog._database.time_left import GRACE
+from lanelog._database import GRACE, LATEST, Database, codes
 from lanelog._log.append.draft import Draft
 from lanelog._stores import messages, partitions
 from lanelog.errors import DatabaseError

@@ -14,9 +14,7 @@ from typing import TypeVar
 from attrs import define, field
 
 from lanelog import _open_lanes
-from lanelog._database import Database, Session
-from lanelog._database.fork import register_shared
-from lanelog._database.locking import taking
+from lanelog._database import Database, Session, register_shared, taking
 from lanelog._stores import messages, offsets, partitions
 from lanelog.errors import DatabaseError
 

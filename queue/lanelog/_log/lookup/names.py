@@ -1,11 +1,12 @@
 """The names of topics and groups, and the hint that answers a wrong name.
 
-Owns two queries and the hint. Never refuses a name (`known` does).
+Owns two queries, the hint, and which dead letter topic belongs to which topic. Never refuses a name (`known` does).
 """
 
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,3 +54,25 @@ def hint(wrong: str, there: Sequence[str]) -> str:
         return "there is none"
     more = ", …" if len(there) > SHOWN else ""
     return f"there are {', '.join(map(repr, there[:SHOWN]))}{more}"
+
+
+def dead_letter_topics(topics: Sequence[str], names: Sequence[tuple[str, bool]]) -> dict[str, tuple[str, ...]]:
+    """Return the dead letter topics of each of `topics`, in order.
+
+    `names` are all topics, and whether they hold dead letters.
+
+    A dead letter topic's name is its topic's name and a suffix. It belongs to the longest name that it begins with:
+    those of `merge_fast` are not `merge`'s.
+    """
+    found: dict[str, list[str]] = {topic: [] for topic in topics}
+    plain = sorted(name for name, holds in names if not holds)
+    for name, holds in names:
+        if holds:
+            # In the sorted list, the names that this one begins with stand before it, the longest last. Other names
+            # may stand between them.
+            at = bisect_right(plain, name)
+            while at and not name.startswith(plain[at - 1]):
+                at -= 1
+            if at and plain[at - 1] in found:
+                found[plain[at - 1]].append(name)
+    return {topic: tuple(sorted(letters)) for topic, letters in found.items()}

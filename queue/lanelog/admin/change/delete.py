@@ -1,39 +1,31 @@
 """Deletion of groups and topics.
 
-Owns these transactions. Never touches a dead letter topic or a schedule that it was not asked to delete: the result
-names those that stay.
+Owns the order of these steps, their counts, and the transactions that delete lanes. Never touches a dead letter topic
+or a schedule that it was not asked to delete: the result names those that stay.
 
-The first transaction ends the groups: topic row X → groups X → leases. It raises the topic row's epoch above every
-lease that it deletes, so that a later group of that name begins above them. It refuses if a member lives, as `living`
-judges that, unless the caller evicts: then it leaves a mark, without which members that are restarted would register
-the group again. A member that cannot be judged leaves none. The end of a whole topic takes all its marks away. From its
-commit on nothing can be settled for the deleted groups, because a settlement needs its lease. The remaining rows are
-deleted by exact keys in bounded batches. Each batch is one transaction: it locks the topic row, and checks that the
-group was not registered again.
+The groups end first (`_log/end_groups`), before anything else is changed.
 
 For a topic, the scheduled messages follow, then the messages (see `purge_messages`), then lane after lane: topic row X
 → floors X → heads X → delivery → offsets. The topic row stays; it keeps the highest offset and epoch.
 
-Dies before the first COMMIT: nothing has happened. After it, in the middle, or with an unanswered COMMIT: the groups
-are gone, and rows without a group are left. They do no harm. The same call again deletes them, and so does a
-registration of that name. Two at once: the second waits for the topic row, and finds less or nothing.
+Dies in the middle, or with an unanswered COMMIT: the same call again deletes what is left. Two at once: the second
+waits for the topic row, and finds less or nothing.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lanelog._checks import check_name
 from lanelog._database import Lock
+from lanelog._log import end_groups
 from lanelog._log.lookup import owners as _owners
-from lanelog._log.lookup.known import known_topic, no_group, no_topic, pages, read, repeated, snapshot
+from lanelog._log.lookup.known import known_topic, no_group, pages, read, repeated, snapshot
 from lanelog._places import GroupTopic
 from lanelog._stores import (
     deliveries,
     groups,
-    heartbeats,
-    lease_removal,
-    leases,
     offsets,
     partitions,
     scheduled,
@@ -41,8 +33,7 @@ from lanelog._stores import (
 )
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change import living
-from lanelog.admin.change.deletion_facts import Tally, deleting, passing
+from lanelog.admin.change.deletion_facts import deleting, passing
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.read import lane_totals, topics
@@ -51,12 +42,10 @@ from lanelog.admin.types.results import GroupDeleted, TopicDeleted
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.admin.change.living import Silence
 
-BATCH = 1000
 LANES_A_TRANSACTION = 100
 ROUNDS = 3
 """How often a lane is emptied that is still published to. Then it is left."""
@@ -68,17 +57,6 @@ ROUNDS = 3
 def delete_group(database: Database, at: GroupTopic, *, actor: Actor, evict: bool, dry_run: bool) -> GroupDeleted:
     """See `Admin.delete_group`."""
     act = Act(verb="delete_group", topic=at.topic, group=at.group, choice="evict" if evict else "", actor=actor)
-    with passing(database, act) as tally:
-        return remove_group(database, at, tally, act, evict=evict, dry_run=dry_run)
-
-
-def remove_group(
-    database: Database, at: GroupTopic, tally: Tally, act: Act | None = None, *, evict: bool = False, dry_run: bool
-) -> GroupDeleted:
-    """Delete a group and count what that did. Write no event.
-
-    `act`: None for a job that deletes a group that it made itself. Then nobody asks whether its members live.
-    """
     check_names(at)
     topic, group = at.topic, at.group
     readers = read(database, _readers, "looking for the group", at)
@@ -91,13 +69,15 @@ def remove_group(
     members = read(database, _owners.load, "reading members", at)
     if dry_run:
         if group in readers and not evict:
-            read(database, _refuse_living, "reading members", [at])
+            read(database, end_groups.refuse_living, "reading members", [at])
     else:
-        repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_groups)
-        repeated(database, _end, "deleting a group", database, topic, {group: lag}, act, evict=evict)
-        tally.done |= group in readers
-        tally.add(messages=lag, unsettled=lag)
-        _clear(database, at, list(members.rows))
+        repeated(database, end_groups.try_to_delete, "looking for the privilege to delete", database)
+        with passing(database, act) as tally:
+            record = partial(act.record, database=database, messages=lag)
+            repeated(database, end_groups.end, "deleting a group", database, topic, [group], record, evict=evict)
+            tally.done |= group in readers
+            tally.add(messages=lag, unsettled=lag)
+            end_groups.clear(database, at, list(members.rows))
     return GroupDeleted(
         topic=topic,
         group=group,
@@ -108,20 +88,6 @@ def remove_group(
         groups_left=tuple(others),
         dry_run=dry_run,
     )
-
-
-def _try_to_delete(database: Database, nothing: Callable[[Executor], None]) -> None:
-    """Refuse an account that may not do the last step, before the first step is done."""
-    with database.transaction(hasty=True) as cx:
-        nothing(cx)
-
-
-def _may_delete_groups(cx: Executor) -> None:
-    """Delete rows with empty names. There are none, so this only asks for the privilege."""
-    nothing = GroupTopic(topic="", group="")
-    deliveries.delete(cx, nothing, [("", 0)])
-    offsets.delete(cx, nothing, [""])
-    heartbeats.delete(cx, nothing, "")
 
 
 def _readers(cx: Executor, at: GroupTopic) -> set[str]:
@@ -157,106 +123,6 @@ def _held_back(cx: Executor, at: GroupTopic, others: Sequence[str], page: Sequen
     return sum((at.group, key) in marks for key in keys), held
 
 
-def _end(
-    database: Database,
-    topic: str,
-    lags: Mapping[str, int],
-    act: Act | None = None,
-    *,
-    others: bool = True,
-    evict: bool = False,
-) -> None:
-    """Delete the registrations and leases of these groups in one transaction.
-
-    `lags`: the messages that each of them has not settled, as counted before.
-
-    `others`: whether the topic may have other groups. If not, one that was registered meanwhile is refused.
-
-    `evict`: whether members may live. If not, a group with a living member is refused.
-    """
-    ordered = [GroupTopic(topic=topic, group=group) for group in sorted(lags, key=str.encode)]
-    silence = None if evict or act is None else living.listen(database, ordered, whole_topic=not others)
-    with database.transaction(hasty=True) as cx:
-        if partitions.topic_row(cx, topic, Lock.UPDATE) is None:
-            raise no_topic(topic)
-        # A registration needs the topic row: those that are there now are all.
-        late = set() if others else set(groups.readers(cx, topic)).difference(lags)
-        if late:
-            raise ConfigurationError(
-                f"group {min(late)!r} was registered for topic {topic!r} just now: nothing was changed"
-            )
-        there = [at for at in ordered if groups.lock(cx, at) is not None]
-        epoch, held = 0, {}
-        for at in ordered:
-            # No lease row can be born while the topic row is locked, so these are all.
-            held[at] = _lock_leases(cx, at, silence)
-            epoch = max([epoch, *(lease.epoch for lease in held[at].values())])
-        if silence is not None:
-            _refuse_living(cx, there, silence, whole_topic=not others)  # after the last lock: each may have waited
-        for at in ordered:
-            lease_removal.delete(cx, at, [*held[at]])
-            groups.delete(cx, at)
-        _mark(cx, there if others else heartbeats.marked(cx, topic), evict=evict)
-        partitions.raise_topic(cx, topic, 0, epoch)
-        if act is not None and (there or not lags):
-            act.record(cx, database, messages=sum(lags.values()))
-
-
-def _lock_leases(cx: Executor, at: GroupTopic, silence: Silence | None) -> dict[str, leases.Held]:
-    """Lock the leases of a group, and return them by key.
-
-    That takes long for many lanes. Each page shows that members could write meanwhile: their heartbeats need no lease.
-    """
-    after = ""  # the key of no lane, but of the lease that a job of Spark has for a topic
-    held = dict(leases.lock_owners(cx, at, [after]))
-    while keys := lease_removal.keys_of_group(cx, at, after):
-        held |= leases.lock_owners(cx, at, keys)
-        after = keys[-1]
-        if silence is not None:
-            silence.went_on()
-    return held
-
-
-def _mark(cx: Executor, places: Iterable[GroupTopic], *, evict: bool) -> None:
-    """Take the marks of these groups away, and mark those anew that are evicted while members live."""
-    for at in places:
-        heartbeats.unmark(cx, at)
-        if evict and living.living(cx, at, None):
-            heartbeats.mark_evicted(cx, at)
-
-
-def _refuse_living(
-    cx: Executor, places: Sequence[GroupTopic], silence: Silence | None = None, *, whole_topic: bool = False
-) -> None:
-    """Refuse to delete a group with a living member. `silence`: None in a preview, as for `living.living`."""
-    for at in places:
-        alive = living.living(cx, at, silence)
-        if alive:
-            raise living.refusal(at, alive, whole_topic=whole_topic)
-
-
-def _clear(database: Database, at: GroupTopic, owners: Sequence[str]) -> None:
-    """Delete the rows that a group left, until there are none, or until the group is registered again."""
-    while repeated(database, _clear_some, "deleting what a group left", database, at):
-        pass
-    for owner in owners:
-        read(database, heartbeats.delete, "deleting heartbeats", at, owner)
-
-
-def _clear_some(database: Database, at: GroupTopic) -> bool:
-    """Delete one batch. True: there may be more."""
-    with database.transaction(hasty=True) as cx:
-        # topic row S → delivery → offsets. A registration, which would make these rows its own, needs the topic row.
-        partitions.topic_row(cx, at.topic, Lock.SHARE)
-        if groups.get(cx, at) is not None:
-            return False
-        points = deliveries.some_of_group(cx, at, BATCH)
-        deliveries.delete(cx, at, points)
-        keys = offsets.some_of_group(cx, at, BATCH)
-        offsets.delete(cx, at, keys)
-        return len(points) == BATCH or len(keys) == BATCH
-
-
 # -- a topic -----------------------------------------------------------------------------------------------------------
 
 
@@ -271,18 +137,21 @@ def delete_topic(database: Database, topic: str, *, actor: Actor, dry_run: bool)
         group: read(database, _owners.load, "reading members", GroupTopic(topic=topic, group=group)) for group in names
     }
     places = [GroupTopic(topic=topic, group=group) for group in names]
-    read(database, _refuse_living, "reading members", places, whole_topic=True)
+    read(database, end_groups.refuse_living, "reading members", places, whole_topic=True)
     lags = _lags(database, topic, names)
     unsettled = {group: lag for group, lag in lags.items() if lag}
     act = Act(verb="delete_topic", topic=topic, actor=actor)
     with deleting(database, act) as tally:
         if not dry_run:
-            repeated(database, _try_to_delete, "looking for the privilege to delete", database, _may_delete_topics)
-            repeated(database, _end, "deleting groups", database, topic, lags, act, others=False)
+            repeated(
+                database, end_groups.try_to_delete, "looking for the privilege to delete", database, _may_delete_topics
+            )
+            record = partial(act.record, database=database, messages=sum(lags.values()))
+            repeated(database, end_groups.end, "deleting groups", database, topic, names, record, others=False)
             tally.done = True
             tally.add(unsettled=sum(unsettled.values()))
             for group in names:
-                _clear(database, GroupTopic(topic=topic, group=group), list(owners[group].rows))
+                end_groups.clear(database, GroupTopic(topic=topic, group=group), list(owners[group].rows))
         # Before the lanes: a message that is moved into the log meanwhile is deleted with its lane.
         waiting = read(database, scheduled.count, "counting", topic) if dry_run else delete_all(database, topic)
         tally.add(scheduled=0 if dry_run else waiting)
@@ -306,8 +175,8 @@ def delete_topic(database: Database, topic: str, *, actor: Actor, dry_run: bool)
 
 
 def _may_delete_topics(cx: Executor) -> None:
-    """Do what `_may_delete_groups` does, for all tables of a topic."""
-    _may_delete_groups(cx)
+    """Do what `end_groups.may_delete` does, for all tables of a topic."""
+    end_groups.may_delete(cx)
     may_delete(cx)
     scheduled.delete(cx, "", [("", "")])
     offsets.raise_floors(cx, "", {"": 0})

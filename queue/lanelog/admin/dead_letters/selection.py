@@ -14,13 +14,12 @@ from attrs import evolve, frozen
 from lanelog._checks import check_integer
 from lanelog._database import codes
 from lanelog._log.lookup.known import PAGE, known_topic, pages, read
-from lanelog._log.lookup.names import names
+from lanelog._log.lookup.names import dead_letter_topics, names
 from lanelog._reasons import is_name, is_named, names_of, reason_of
 from lanelog._stores import offsets
 from lanelog._stores._points import chunked, placeholders, points, united
 from lanelog._text import moment, shown
 from lanelog.admin.lookup.arguments import aware, check_list, milliseconds, optional
-from lanelog.admin.read import topics
 from lanelog.admin.read.messages import SETTLING
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import utc_from_ms
@@ -196,10 +195,10 @@ def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
         known_topic(cx, topic)
         behind = names(cx, topic)
         if not dict(behind)[topic]:
-            return topic, topics.dead_letter_topics([topic], behind)[topic]
+            return topic, dead_letter_topics([topic], behind)[topic]
         every = names(cx)
         plain = [name for name, holds in every if not holds]
-        for original, dead in topics.dead_letter_topics(plain, every).items():
+        for original, dead in dead_letter_topics(plain, every).items():
             if topic in dead:
                 return original, (topic,)
         raise ConfigurationError(f"{topic!r} holds dead letters, but the topic that they came from is not there")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from attrs import frozen
 
 from lanelog._log.lookup.known import known_lane, pages, read, snapshot
-from lanelog._log.lookup.names import names, readers
+from lanelog._log.lookup.names import dead_letter_topics, names, readers
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, offsets, partitions
 from lanelog._stores._points import placeholders, points
@@ -19,7 +19,6 @@ from lanelog._stores.dead_letters import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
 from lanelog.admin.lookup.given import given_topic
 from lanelog.admin.read import lane_totals, message_state
-from lanelog.admin.read.topics import dead_letter_topics
 from lanelog.admin.types.messages import GroupState, MessageInfo
 from lanelog.admin.types.topology import MessageState
 from lanelog.config import check_name

@@ -6,7 +6,6 @@ for milliseconds, or for tenths of a second with 10,000 lanes. The age of the ol
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,7 @@ from attrs import frozen
 
 from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_topic, read, snapshot
-from lanelog._log.lookup.names import names, readers
+from lanelog._log.lookup.names import dead_letter_topics, names, readers
 from lanelog._places import GroupTopic
 from lanelog._stores._points import points
 from lanelog.admin.lookup.arguments import limit_of, optional, when
@@ -213,28 +212,6 @@ def lag(database: Database, topic: str | None, group: str | None, *, limit: int 
         listing = "`lanelog groups`" if topic is None else f"`lanelog groups {topic}`"
         raise ConfigurationError(f"no group {group!r} is registered for {where}: {listing} lists those that are")
     return found
-
-
-def dead_letter_topics(topics: Sequence[str], names: Sequence[tuple[str, bool]]) -> dict[str, tuple[str, ...]]:
-    """Return the dead letter topics of each of `topics`, in order.
-
-    `names` are all topics, and whether they hold dead letters.
-
-    A dead letter topic's name is its topic's name and a suffix. It belongs to the longest name that it begins with:
-    those of `merge_fast` are not `merge`'s.
-    """
-    found: dict[str, list[str]] = {topic: [] for topic in topics}
-    plain = sorted(name for name, holds in names if not holds)
-    for name, holds in names:
-        if holds:
-            # In the sorted list, the names that this one begins with stand before it, the longest last. Other names
-            # may stand between them.
-            at = bisect_right(plain, name)
-            while at and not name.startswith(plain[at - 1]):
-                at -= 1
-            if at and plain[at - 1] in found:
-                found[plain[at - 1]].append(name)
-    return {topic: tuple(sorted(letters)) for topic, letters in found.items()}
 
 
 def letters_of(cx: Executor, topic: str) -> tuple[str, ...]:

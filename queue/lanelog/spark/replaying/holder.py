@@ -23,14 +23,13 @@ from attrs import define, field, frozen
 
 from lanelog._database import Lock
 from lanelog._facts import spark as facts
+from lanelog._log import end_groups
 from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import read, repeated
 from lanelog._log.lookup.names import readers
 from lanelog._log.register import register
 from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
-from lanelog.admin.change.delete import remove_group
-from lanelog.admin.change.deletion_facts import Tally
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
 from lanelog.spark.archiving.group import LEASE
@@ -155,4 +154,6 @@ def let_go(database: Database, group: str, but: str = "") -> None:
         if others:
             facts.replay_still_held(topic=topic, group=group, owner=others[0])
         else:
-            remove_group(database, at, Tally(), dry_run=False)
+            repeated(database, end_groups.try_to_delete, "looking for the privilege to delete", database)
+            repeated(database, end_groups.end, "deleting the group", database, topic, [group])
+            end_groups.clear(database, at, list(members.rows))

@@ -16,7 +16,7 @@ import attrs
 from attrs import field, frozen
 
 from lanelog._connect import PAYLOAD_MAX, URL_VARIABLE
-from lanelog._database.driver import fastest
+from lanelog._database import fastest
 from lanelog.config import ConnectConfig, check_name
 from lanelog.errors import ConfigurationError
 
