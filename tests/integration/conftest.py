@@ -19,11 +19,14 @@ from lanelog.publisher import Publisher
 from support.cli import Command
 from support.janitors import Janitors
 from support.processes import Fleet
+from support.promotion import Pair, pair_of
+from support.proxy import Proxy, proxy_to
 from support.publishing import appender_of
 from support.secrecy import secret_account
+from support.shop import open_shop
 from support.situations import Situations
 from support.sql import connect as raw_connection
-from support.sql import one
+from support.sql import one, rows
 from support.stage import Stage
 
 OpenRaw = Callable[..., "pymysql.Connection[Any]"]
@@ -64,6 +67,50 @@ def other_database(lanelog_server: DevServer, raw: "pymysql.Connection[Any]") ->
         client.migrate()
     yield name
     lanelog_server.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def shop(lanelog_server: DevServer) -> Iterator[str]:
+    """The URL of a shop's database that nobody changes."""
+    with open_shop(lanelog_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def root(shop: str) -> Iterator[Any]:
+    """A connection to the shop past the library."""
+    with raw_connection(shop) as connection:
+        yield connection
+
+
+@pytest.fixture
+def proxy(lanelog_url: str) -> Iterator[Proxy]:
+    """Stands between the clients of the test and the server."""
+    with proxy_to(lanelog_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Two servers of the family the run is on."""
+    from conftest import start_or_fail
+
+    with pair_of(lambda: start_or_fail(request.config)) as made:
+        yield made
+
+
+@pytest.fixture
+def setting(raw: "pymysql.Connection[Any]") -> Iterator[Callable[[str, object], None]]:
+    """Changes a setting of the server until the end of the test."""
+    before: dict[str, Any] = {}
+
+    def change(name: str, value: object) -> None:
+        before.setdefault(name, one(raw, f"SELECT @@GLOBAL.{name}"))
+        rows(raw, f"SET GLOBAL {name} = %s", value)
+
+    yield change
+    for name, value in before.items():
+        rows(raw, f"SET GLOBAL {name} = %s", value)
 
 
 @pytest.fixture

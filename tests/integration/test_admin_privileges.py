@@ -14,11 +14,10 @@ import pytest
 import lanelog
 from lanelog import DatabaseError
 from lanelog.admin import Admin
-from lanelog.devserver import DevServer
 from support.accounts import PASSWORD, account
 from support.cli import Command, everything
-from support.shop import CHANGES, LOOKS, Verb, open_shop
-from support.sql import connect, rows
+from support.shop import CHANGES, LOOKS, Verb
+from support.sql import rows
 
 WRITES = "INSERT, UPDATE, DELETE"
 NO_DATABASE = {"preview_schedule", "acting"}
@@ -32,20 +31,6 @@ def test_every_verb_is_here() -> None:
     """A method of administration that is in neither list would be untested."""
     public = {name for name in dir(Admin) if not name.startswith("_")}
     assert {verb.method for verb in (*LOOKS, *CHANGES)} - {""} == public - NO_DATABASE - FINDINGS
-
-
-@pytest.fixture(scope="module")
-def shop(lanelog_server: DevServer) -> Iterator[str]:
-    """A database that nobody changes."""
-    with open_shop(lanelog_server) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def root(shop: str) -> Iterator[Any]:
-    """A connection past the library."""
-    with connect(shop) as connection:
-        yield connection
 
 
 @pytest.fixture(scope="module")

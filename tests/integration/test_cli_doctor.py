@@ -1,7 +1,6 @@
 """`lanelog doctor` on a real server: what it finds, and that it changes nothing."""
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -14,7 +13,7 @@ from lanelog.migrations import VERSION
 from support.accounts import PASSWORD, account
 from support.cli import Command, everything
 from support.old_tables import set_back
-from support.sql import one, rows
+from support.sql import rows
 
 CHECKS = [
     "reachable",
@@ -41,20 +40,6 @@ def finding(client: lanelog.Client, check: str) -> Finding:
     """What it finds of one check."""
     (found,) = (each for each in client.admin.doctor() if each.check == check)
     return found
-
-
-@pytest.fixture
-def setting(raw: Any) -> Iterator[Any]:
-    """Changes a setting of the server for the length of the test."""
-    before: dict[str, Any] = {}
-
-    def change(name: str, value: object) -> None:
-        before.setdefault(name, one(raw, f"SELECT @@GLOBAL.{name}"))
-        rows(raw, f"SET GLOBAL {name} = %s", value)
-
-    yield change
-    for name, value in before.items():
-        rows(raw, f"SET GLOBAL {name} = %s", value)
 
 
 def test_a_healthy_server(command: Command, lanelog_client: lanelog.Client, raw: Any) -> None:

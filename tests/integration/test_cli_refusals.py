@@ -12,11 +12,9 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError
-from lanelog.devserver import DevServer
 from support.accounts import PASSWORD
 from support.cli import Command, everything
-from support.shop import DECIDED, LINES, open_shop
-from support.sql import connect
+from support.shop import DECIDED, LINES
 
 WHERE, LANE = ("merge", "builders"), ("merge", "good")
 SCHEDULE = {"name": "s", "expression": "* * * * *", "topic": "merge", "key": "good", "payload": b"x"}
@@ -261,20 +259,6 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("schedule", (), SCHEDULE | {"metadata": {"a": 1}}, "metadata"),
     ("schedule", (), SCHEDULE | {"ttl": 4e8}, "ttl must be"),
 ]
-
-
-@pytest.fixture(scope="module")
-def shop(lanelog_server: DevServer) -> Iterator[str]:
-    """A database that nobody changes."""
-    with open_shop(lanelog_server) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def root(shop: str) -> Iterator[Any]:
-    """A connection past the library."""
-    with connect(shop) as connection:
-        yield connection
 
 
 @pytest.fixture(scope="module")

@@ -10,25 +10,18 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
 from lanelog import Client, Message, Postpone, Reject, Retry, instruments, metrics
 from lanelog._facts import measured
 from lanelog._places import GroupTopic
 from lanelog.measures import Counters, Handlings
+from support.prometheus import Series, series_of
 from support.waiting import Record, eventually
-
-Series = dict[tuple[str, ...], float]
 
 
 def scraped(registry: CollectorRegistry) -> Series:
-    """By name and labels; the labels in the order topic, outcome, loop, le, group."""
-    return {
-        (sample.name, *(sample.labels[label] for label in sorted(sample.labels, reverse=True))): sample.value
-        for family in text_string_to_metric_families(generate_latest(registry).decode())
-        for sample in family.samples
-    }
+    return series_of(generate_latest(registry).decode())
 
 
 def handle(message: Message) -> None:

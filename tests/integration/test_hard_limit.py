@@ -6,7 +6,6 @@ Real processes: each one really ends, and another one has its messages.
 import json
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,13 +21,6 @@ LIMIT = 2.0
 HANG = json.dumps({"hang": "wait"})
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def fleet(lanelog_url: str) -> Iterator[Fleet]:
-    fleet = Fleet(lanelog_url)
-    yield fleet
-    fleet.close()
 
 
 def hanging(fleet: Fleet, *, hangs: int = 1, **config: Any) -> Program:

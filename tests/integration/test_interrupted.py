@@ -24,7 +24,7 @@ from lanelog import Client
 from lanelog.errors import DatabaseError
 from support.commands import commands_sent
 from support.processes import Fleet
-from support.sql import connect, one, rows
+from support.sql import connect, one, rows, run
 
 DRIVERS = ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])]
 
@@ -59,13 +59,6 @@ def client(request: pytest.FixtureRequest, lanelog_url: str) -> Iterator[Client]
 def table(raw: Any) -> None:
     rows(raw, "CREATE TABLE own (id INT PRIMARY KEY, n INT NOT NULL DEFAULT 0) ENGINE=InnoDB")
     rows(raw, "INSERT INTO own (id) VALUES (1)")
-
-
-def run(connection: Any, sql: str) -> list[tuple[Any, ...]]:
-    """One statement by a plain cursor of whichever driver."""
-    cursor = connection.cursor()
-    cursor.execute(sql)
-    return list(cursor.fetchall())
 
 
 @contextmanager

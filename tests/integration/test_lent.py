@@ -10,7 +10,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from support.sql import connect, one, rows
+from support.sql import connect, one, rows, run
 from support.waiting import eventually
 
 DRIVERS = ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])]
@@ -28,13 +28,6 @@ def client(request: pytest.FixtureRequest, lanelog_url: str) -> Iterator[Client]
     """A client with two connections, made by each of the drivers."""
     with lanelog.connect(lanelog_url, driver=request.param, pool_size=2) as client:
         yield client
-
-
-def run(connection: Any, sql: str) -> list[tuple[Any, ...]]:
-    """One statement by a plain cursor of whichever driver."""
-    cursor = connection.cursor()
-    cursor.execute(sql)
-    return list(cursor.fetchall())
 
 
 def seen(connection: Any) -> tuple[Any, ...]:

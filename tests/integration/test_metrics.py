@@ -11,7 +11,6 @@ from urllib.request import urlopen
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
-from prometheus_client.parser import text_string_to_metric_families
 
 import lanelog
 from lanelog import Reject, Retry
@@ -20,14 +19,13 @@ from lanelog.metrics import LogCollector, alert_rules, board, observe
 from support.accounts import account
 from support.cli import Command
 from support.oncall import Alert, OnCall
-from support.prometheus import serving
+from support.prometheus import Series, series_of, serving
 from support.situations import Situations
 from support.sql import connect as sql_connection
 from support.sql import rows
 from support.waiting import eventually
 
 KEY = "a-customer's-name"
-Series = dict[tuple[str, ...], float]
 
 
 def handle(message: lanelog.Message) -> None:
@@ -41,11 +39,7 @@ def scraped(address: str) -> Series:
     with urlopen(address, timeout=20) as answer:  # noqa: S310 - the address that our own process printed
         text = answer.read().decode()
     assert KEY not in text
-    return {
-        (sample.name, *(sample.labels[label] for label in sorted(sample.labels, reverse=True))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    return series_of(text)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A server that takes no writes, or is not the one that members write to: that is said, and nothing about members."""
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,20 +26,6 @@ EXPIRED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group without a member is told at once, also on a server that has just started."""
     monkeypatch.setattr("lanelog.admin.operate.problems.GRACE", -1.0)
-
-
-@pytest.fixture
-def setting(raw: Any) -> Iterator[Callable[[str, Any], None]]:
-    """Changes a setting of the server until the end of the test."""
-    before: dict[str, Any] = {}
-
-    def change(name: str, value: Any) -> None:
-        before.setdefault(name, one(raw, f"SELECT @@GLOBAL.{name}"))
-        rows(raw, f"SET GLOBAL {name} = %s", value)
-
-    yield change
-    for name, value in before.items():
-        rows(raw, f"SET GLOBAL {name} = %s", value)
 
 
 def only_server(status: Status, what: str) -> str:

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -13,7 +12,7 @@ import lanelog
 from lanelog import Message
 from lanelog._engine.delivery import Delivery
 from lanelog._engine.leasing import loading
-from support.promotion import Pair, pair_of
+from support.promotion import Pair
 from support.settling import create_effects, effects
 from support.sql import rows, watermark
 from support.switching import Switch
@@ -22,15 +21,6 @@ from support.waiting import Record, events, eventually
 KEYS = ("a", "b", "c")
 WITHIN = 5.0
 """Seconds after a promotion within which everything is delivered."""
-
-
-@pytest.fixture
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Of the family the run is on."""
-    from conftest import start_or_fail
-
-    with pair_of(lambda: start_or_fail(request.config)) as made:
-        yield made
 
 
 def publish(client: lanelog.Client, what: str, number: int) -> dict[str, list[bytes]]:

@@ -18,16 +18,10 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Outgoing, Receipt
 from lanelog.migrations import migrate
 from lanelog.publisher import Publisher
-from support.proxy import SET_OPTION, Proxy, proxy_to
+from support.proxy import SET_OPTION, Proxy
 from support.publishing import ensure_lanes, hold, publisher_at
 from support.sql import rows, stored, watermark
 from support.waiting import Record, accept, eventually
-
-
-@pytest.fixture
-def proxy(lanelog_url: str) -> Iterator[Proxy]:
-    with proxy_to(lanelog_url) as proxy:
-        yield proxy
 
 
 @pytest.fixture(params=[True, False], ids=["packets", "single statements"])

@@ -18,7 +18,7 @@ from lanelog.config import ConnectConfig
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.message import Receipt, decode_metadata
 from lanelog.publisher import Publisher, packet
-from support.proxy import SET_OPTION, Proxy, proxy_to
+from support.proxy import SET_OPTION, Proxy
 from support.publishing import ensure_lanes, hold, publisher_at
 from support.sql import one, rows, stored
 from support.stage import wait_until_blocked
@@ -29,12 +29,6 @@ DRIVERS: list[Driver] = ["pymysql", "mysqlclient"] if find_spec("MySQLdb") else 
 HOSTILE = ["'); DROP TABLE queue_messages; -- ", "%s;%%", "a\\", '"`/*', "ä€𝄞;COMMIT;", "@lanelog_offset"]
 BOTH_WAYS = pytest.mark.parametrize("way", ["alone", "many"])
 STALL = "DO GET_LOCK('stalled', 20), RELEASE_LOCK('stalled')"
-
-
-@pytest.fixture
-def proxy(lanelog_url: str) -> Iterator[Proxy]:
-    with proxy_to(lanelog_url) as proxy:
-        yield proxy
 
 
 @pytest.fixture(params=DRIVERS)

@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from rich.pretty import pretty_repr
@@ -22,7 +22,7 @@ import lanelog
 from lanelog import Client, LanelogError, Outgoing
 from lanelog._database.driver import _Secret, _SecretText
 from lanelog.config import ConnectConfig
-from support.proxy import proxy_to
+from support.proxy import listening, proxy_to
 from support.secrecy import (
     CONTENTS,
     METADATA,
@@ -88,7 +88,7 @@ def test_no_error_of_connecting_shows_a_password(lanelog_url: str, account: str,
     """Refused, unreachable, cut off: neither text nor chain nor the locals of any frame, the driver's included."""
     config = ConnectConfig.from_url(lanelog_url)
     user = account.removeprefix("mysql://").partition(":")[0]
-    with proxy_to(lanelog_url) as proxy, Garbage() as garbage:
+    with proxy_to(lanelog_url) as proxy, listening(garbage) as port:
         wheres = {
             "password": url_of(config, "nobody_of_this_name"),
             "database": account.replace(f"/{config.database}", "/nowhere_of_this_name"),
@@ -96,7 +96,7 @@ def test_no_error_of_connecting_shows_a_password(lanelog_url: str, account: str,
             "tls": url_of(config, user, ssl="true"),
             "files": url_of(config, user, ssl_ca="/nowhere/ca.pem"),
             "cut": url_of(config, user, port=proxy.port),
-            "packet": url_of(config, user, port=garbage.port),
+            "packet": url_of(config, user, port=port),
         }
         with lanelog.connect(wheres[how], publish_timeout=0.5, connect_timeout=2.0) as client:
             if how == "cut":
@@ -115,29 +115,9 @@ def test_no_error_of_connecting_shows_a_password(lanelog_url: str, account: str,
                 assert found_in(rendered(error, by_rich=how == "password" and name == "ping"), *PARTS) == []
 
 
-class Garbage:
-    """Accepts connections and answers with a greeting that is none."""
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept, name="garbage")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                with connection:
-                    connection.sendall(b"\x0a\x00\x00\x00HTTP/1.1 400")
+def garbage(connection: socket.socket) -> None:
+    """Answer with a greeting that is none."""
+    connection.sendall(b"\x0a\x00\x00\x00HTTP/1.1 400")
 
 
 def test_a_password_on_its_way_stays_hidden() -> None:

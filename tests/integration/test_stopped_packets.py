@@ -31,12 +31,6 @@ AT_MOST = 6.0
 
 
 @pytest.fixture
-def proxy(lanelog_url: str) -> Iterator[Proxy]:
-    with proxy_to(lanelog_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def database(proxy: Proxy, driver: Driver) -> Iterator[Database]:
     """By way of the proxy. No time-out of the client's ends a packet soon enough."""
     database = Database(evolve(ConnectConfig.from_url(proxy.url), driver=driver, read_timeout=30.0))

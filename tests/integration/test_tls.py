@@ -12,7 +12,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 from urllib.parse import quote
 
 import pytest
@@ -22,6 +21,7 @@ import lanelog
 from lanelog import Client, DatabaseError
 from support import tls
 from support.clocks import clock, libfaketime
+from support.proxy import listening
 from support.tls import Authority, TlsServer
 from support.waiting import Record, accept
 
@@ -232,46 +232,23 @@ def test_a_password_that_is_sent_encrypted_is_in_no_local(server: TlsServer, ca:
 @pytest.mark.parametrize("verify", ["true", "false"])
 def test_who_strips_tls_from_the_greeting_gets_nothing(server: TlsServer, ca: Path, verify: str) -> None:
     """Somebody on the way says that the server offers no TLS: refused before anything is sent, a password above all."""
-    with Stripping(server.port) as middle:
-        where = url(server, port=middle.port, ssl_ca=ca, ssl_verify=verify)
+    greeted, heard = threading.Event(), Record()
+
+    def strip(client: socket.socket) -> None:
+        """Forward the greeting without the flag that offers TLS, and keep what the client answers."""
+        with socket.create_connection(("127.0.0.1", server.port)) as behind:
+            client.sendall(without_tls(behind.recv(4096)))
+            greeted.set()
+            client.settimeout(30)
+            while data := client.recv(4096):
+                heard(data)
+
+    with listening(strip) as port:
+        where = url(server, port=port, ssl_ca=ca, ssl_verify=verify)
         error = refusal(where, server.password)
         assert "check ssl" in str(error)
-        assert middle.greeted.is_set()
-        assert not middle.heard
-
-
-class Stripping:
-    """Forwards the server's greeting without the flag that offers TLS, and keeps what the client answers."""
-
-    def __init__(self, server: int) -> None:
-        self._server = server
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._accept, name="stripping")
-        self.port: int = self._listener.getsockname()[1]
-        self.greeted = threading.Event()
-        self.heard = b""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with client, socket.create_connection(("127.0.0.1", self._server)) as server:
-                client.sendall(without_tls(server.recv(4096)))
-                self.greeted.set()
-                client.settimeout(30)
-                while data := client.recv(4096):
-                    self.heard += data
+        assert greeted.is_set()
+        assert not heard.items
 
 
 def without_tls(greeting: bytes) -> bytes:

@@ -1,14 +1,13 @@
 """Two servers behind one address, by turns: a proxy that balances a primary and its replica."""
 
 import logging
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 import lanelog
 from lanelog._engine.fetching.fetcher import Fetcher
-from support.promotion import PASSWORD, USER, Pair, pair_of
+from support.promotion import PASSWORD, USER, Pair
 from support.sql import rows
 from support.waiting import Record, events, eventually, never
 
@@ -16,15 +15,6 @@ QUIET = 3.0
 """Seconds in which next to no connection is made."""
 FEW = 20
 """Connections that a client may make in that time. A storm has some hundred."""
-
-
-@pytest.fixture
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Of the family the run is on."""
-    from conftest import start_or_fail
-
-    with pair_of(lambda: start_or_fail(request.config)) as made:
-        yield made
 
 
 def fetchers_connection(client: lanelog.Client) -> int:

@@ -10,8 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lanelog.metrics import alert_rules
+
+Series = dict[tuple[str, ...], float]
+
+
+def series_of(text: str) -> Series:
+    """By name and labels; the labels in the order topic, outcome, loop, le, group."""
+    return {
+        (sample.name, *(sample.labels[label] for label in sorted(sample.labels, reverse=True))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def check_rules(place: Path, verb: str, text: str) -> None:

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
@@ -27,6 +27,28 @@ _BLOCK_ENDS = b"; END"
 """What may stand behind a COMMIT: it is the last in a block, which MariaDB runs as one statement."""
 _MORE = 0x0008
 """The flag of an answer that another one follows."""
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port at which each connection is served in turn, until the block ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    serve(connection)
+
+    thread = threading.Thread(target=accept, name="listening")
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listener.close()
 
 
 @define(eq=False)

@@ -22,6 +22,13 @@ def rows(raw: Any, sql: str, *args: object) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
+def run(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+    """One statement by a plain cursor of whichever driver."""
+    cursor = connection.cursor()
+    cursor.execute(sql)
+    return list(cursor.fetchall())
+
+
 def one(raw: Any, sql: str, *args: object) -> Any:
     """The first column of the only row; None when there is none."""
     found = rows(raw, sql, *args)

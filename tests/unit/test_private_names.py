@@ -19,34 +19,20 @@ from lanelog._database import answers, rows
 PACKAGE = Path(lanelog.__file__).parent
 PYMYSQLS: list[tuple[type, str]] = [
     *(
-        (Connection, name)
+        (Connection, f"_{name}")
         for name in (
-            "_execute_command",
-            "_force_close",
-            "_next_seq_id",
-            "_read_ok_packet",
-            "_read_packet",
-            "_read_query_result",
-            "_read_timeout",
-            "_request_authentication",
-            "_result",
-            "_rfile",
-            "_sock",
-            "_write_bytes",
-            "_write_timeout",
+            "execute_command", "force_close", "next_seq_id", "read_ok_packet", "read_packet", "read_query_result",
+            "read_timeout", "request_authentication", "result", "rfile", "sock", "write_bytes", "write_timeout",
         )
     ),
     *(
-        (MySQLResult, name)
+        (MySQLResult, f"_{name}")
         for name in (
-            "_check_packet_is_eof",
-            "_finish_unbuffered_query",
-            "_read_row_from_packet",
-            "_read_rowdata_packet",
-            "_read_rowdata_packet_unbuffered",
+            "check_packet_is_eof", "finish_unbuffered_query", "read_row_from_packet", "read_rowdata_packet",
+            "read_rowdata_packet_unbuffered",
         )
     ),
-]
+]  # fmt: skip
 STRUCTLOGS = [(structlog.BoundLoggerBase, name) for name in ("_logger", "_process_event")]
 """These two are for classes like ours, its documentation says. So structlog needs no bound."""
 OWN = {"_closed", "_config"}
