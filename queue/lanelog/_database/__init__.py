@@ -16,8 +16,6 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
   `savepoint` proves it. `fork` makes a child forget inherited connections. `ambient` knows which a thread has open.
 """
 
-from __future__ import annotations
-
 from lanelog._database import codes, outage, row_locks
 from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
 from lanelog._database.driver import LATEST, fastest
@@ -28,16 +26,15 @@ from lanelog._database.locking import taking
 from lanelog._database.naming import named
 from lanelog._database.packet import Statement
 from lanelog._database.pool import Database
-from lanelog._database.retries import with_retries
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
 from lanelog._database.time_left import GRACE
 from lanelog._database.transaction import Transaction
-from lanelog._database.translation import code_of, comes_from_driver, translate
+from lanelog._database.translation import comes_from_driver, translate
 
 __all__ = [
     "GRACE", "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation",
-    "Lock", "OpenTransaction", "ServerFacts", "Session", "Statement", "Transaction", "code_of", "codes",
+    "Lock", "OpenTransaction", "ServerFacts", "Session", "Statement", "Transaction", "codes",
     "comes_from_driver", "fastest", "find_open", "named", "open_in_this_thread", "outage", "own_transaction",
-    "register_shared", "row_locks", "server_start", "signed", "taking", "translate", "with_retries",
+    "register_shared", "row_locks", "server_start", "signed", "taking", "translate",
 ]  # fmt: skip
