@@ -308,3 +308,20 @@ def test_structlog_is_left_to_the_application() -> None:
         "logging.basicConfig(level='INFO', stream=sys.stdout); log('INFO', 'lane.acquired', topic='t')"
     )
     assert (stdout, stderr) == ("INFO:lanelog.worker:lane.acquired key=k topic=t\n", "")
+
+
+def test_disabled_loggers_are_reported_after_a_check_that_found_none() -> None:
+    """An application may configure logging between two subscriptions. The event's own logger is disabled then, too."""
+    program = (
+        "import logging.config\n"
+        "from lanelog._facts.logging import report_disabled\n"
+        "from lanelog._facts.engine import worker\n"
+        "report_disabled()\n"
+        "logging.config.dictConfig({'version': 1, 'handlers': {'h': {'class': 'logging.StreamHandler'}},\n"
+        "                           'root': {'handlers': ['h'], 'level': 'INFO'}})\n"
+        "report_disabled()\n"
+        "report_disabled()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.count("loggers.disabled") == 1
+    assert "lanelog.worker" in done.stderr

@@ -1,7 +1,7 @@
 """The event that the application has disabled loggers of the library, and the check for it.
 
-Import it late: `logging.config` disables every logger that was made before, unless it is told not to, and the logger of
-this event is made by the import.
+`logging.config` disables every logger that was made before, unless it is told not to. The logger of this event may be
+among them, and is enabled for it.
 """
 
 from __future__ import annotations
@@ -34,4 +34,5 @@ def report_disabled() -> None:
     )
     if disabled and not _reported:
         _reported = True
+        logging.getLogger(f"{LOGGER_NAME}.{room.name}").disabled = False
         loggers_disabled(loggers=disabled, remedy="disable_existing_loggers=False")
