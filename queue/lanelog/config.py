@@ -257,42 +257,19 @@ _IDLE: Final[tuple[tuple[str, Callable[[SubscriptionConfig], bool], str], ...]] 
     ("retry", lambda config: config.ack_policy is AckPolicy.ACK_FIRST, _ONCE),
     ("max_deliveries", lambda config: config.ack_policy is AckPolicy.ACK_FIRST, _ONCE),
     (
-        "retry",
-        lambda config: config.ack_policy in (AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK),
-        (
-            "{option} says when another attempt follows an exception, and {0.ack_policy.name} allows none: leave "
-            "{option} out, or set ack_policy to NACK_ON_ERROR. max_deliveries limits the attempts after crashes"
-        ),
-    ),
-    (
-        "max_handler_time",
-        lambda config: not config.auto_extend,
-        "{option} is only for auto_extend=True: without it, visibility_timeout ends an attempt",
-    ),
-    (
         "history_retention",
         lambda config: not config.history,
         "{option} is only for history=True: add it, or leave {option} out",
     ),
-    *(
-        (
-            option,
-            lambda config: config.dead_letter_suffix is None,
-            "{option} has no effect with dead_letter_suffix=None, which keeps no dead letters: leave one of them out",
-        )
-        for option in ("on_dead_letter", "dead_letter_retention")
+    (
+        "on_dead_letter",
+        lambda config: config.dead_letter_suffix is None,
+        "{option} has no effect with dead_letter_suffix=None, which keeps no dead letters: leave one of them out",
     ),
 )
 """Options that another one leaves without effect: when that is so, and what the user can do."""
 
-_OF_HANDLERS: Final = (
-    "workers",
-    "auto_extend",
-    "max_handler_time",
-    "hard_time_limit",
-    "unhealthy_after",
-    "middleware",
-)
+_OF_HANDLERS: Final = ("auto_extend", "hard_time_limit", "unhealthy_after", "middleware")
 
 
 def check_pulled(config: SubscriptionConfig) -> None:

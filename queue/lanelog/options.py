@@ -110,7 +110,7 @@ class SubscriptionOptions(TypedDict, total=False):
     auto_extend: bool
     """Extend a delivery while its handler's thread lives. Default: True."""
     max_handler_time: Duration
-    """The longest time for which a delivery is extended automatically, with `auto_extend` only. Default: 3,600 s."""
+    """The longest time for which a delivery is extended automatically. Default: 3,600 s."""
     hard_time_limit: Duration | None
     """End this process, with exit status 3, when a handler has run for so long. Its attempt counts, as after a crash.
     What other handlers of the process have goes back uncounted. Less than `max_handler_time`, and without
@@ -127,7 +127,7 @@ class SubscriptionOptions(TypedDict, total=False):
     """The time between two heartbeats, less than `lease_duration`. Default: 5 s."""
     retry: RetryPolicy | int
     """When a failed message is tried again, and when it is given up. A number is the most attempts, the first one
-    included. Only with the ack policies NACK_ON_ERROR and MANUAL. Default: 5 attempts, with waits of 1, 2, 4 and 8 s
+    included. Not with ACK_FIRST. Default: 5 attempts, with waits of 1, 2, 4 and 8 s
     plus up to a second of jitter."""
     max_deliveries: int | None
     """The most attempts under any retry policy, not with ACK_FIRST. None: no limit. Default: 20."""
@@ -166,7 +166,7 @@ class SubscriptionOptions(TypedDict, total=False):
     history_retention: Duration
     """How long such rows stay. Only with `history`. Default: 7 days."""
     dead_letter_retention: Duration | None
-    """How long the dead letters of the group stay at least. None: until they are redriven or deleted. Not with
-    `dead_letter_suffix=None`. Default: None."""
+    """How long the dead letters of the group stay at least. None: until they are redriven or deleted.
+    Default: None."""
     middleware: Sequence[Middleware]
     """Callables `(message, call_next)` around the handler, the first one outermost. A tuple or a list. Default: ()."""

@@ -117,6 +117,16 @@ def test_dry_run_only_tells(lanelog_client: Client, raw: Any) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("verb", ["skip", "retry", "release"])
+def test_what_is_about_one_lane_needs_its_key(lanelog_client: Client, verb: str) -> None:
+    """A key that is none is refused before anything is locked."""
+    lanelog_client.publish("t", "k", b"x")
+    settle(lanelog_client, 1)
+    options = {"dry_run": True, **({"offset": 1, "reason": "why"} if verb == "skip" else {})}
+    with pytest.raises(lanelog.ConfigurationError, match="key must be"):
+        getattr(lanelog_client.admin, verb)("t", "g", key=None, **options)
+
+
 def test_skip_settles_one_message_for_one_group(lanelog_client: Client, raw: Any) -> None:
     """Its group passes it, without an attempt of the others lost; the log and the other group keep it."""
     lanelog_client.publish_many("t", [lanelog.Outgoing("k", str(n), id=f"m{n}") for n in range(1, 7)])

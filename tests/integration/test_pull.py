@@ -143,9 +143,7 @@ def test_a_deliveries_iterator_that_is_never_used_starts_nothing(lanelog_client:
         *(
             ({option: value}, f"{option} is about handlers, and deliveries() has none: leave it out")
             for option, value in (
-                ("workers", 2),
                 ("auto_extend", False),
-                ("max_handler_time", 60),
                 ("hard_time_limit", 60),
                 ("unhealthy_after", 60),
                 ("middleware", (lambda message, call_next: call_next(message),)),
@@ -163,4 +161,4 @@ def test_an_option_about_handlers_is_refused_where_there_is_none(
 ) -> None:
     """Nothing would read it. The defaults, and policies that are the caller's, are taken."""
     assert says in refused(lanelog_client.deliveries, "t", "g", **options)
-    lanelog_client.deliveries("t", "g", workers=8, auto_extend=True, ack_policy="manual")
+    lanelog_client.deliveries("t", "g", workers=2, max_handler_time=60, auto_extend=True, ack_policy="manual")

@@ -26,7 +26,7 @@ from lanelog._stores._pause import RUNS, Pause
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
-from lanelog.admin.lookup.given import given_group, given_offset
+from lanelog.admin.lookup.given import given_group, given_lane, given_offset
 from lanelog.admin.read import lane_totals, message_state
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
 from lanelog.admin.types.topology import MessageState
@@ -226,7 +226,7 @@ def _standing(cx: Executor, lane: LaneId, offset: int) -> message_state.Standing
 
 def release(database: Database, lane: LaneId, *, actor: Actor, dry_run: bool) -> Released:
     """See `Admin.release`."""
-    given_group(database, lane.of, lane.key)
+    given_lane(database, lane)
     act = Act(verb="release", topic=lane.topic, group=lane.group, key=lane.key, actor=actor)
     others = snapshot(database, _others, "looking for the owner's lanes", lane)
     for start in range(0, 0 if dry_run else len(others), PAGE):

@@ -20,7 +20,7 @@ from lanelog._log import take_away
 from lanelog._log.lookup.known import repeated
 from lanelog._stores import deliveries, offsets
 from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.lookup.given import given_group, given_offset
+from lanelog.admin.lookup.given import given_lane, given_offset
 from lanelog.admin.types.results import Retried
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def retry(database: Database, lane: LaneId, offset: int | None, *, actor: Actor,
     """See `Admin.retry`."""
     group, topic, key = lane.columns
     if offset is None:
-        given_group(database, lane.of, key)
+        given_lane(database, lane)
     else:
         given_offset(database, lane, offset)
     choice = "" if offset is None else f"offset {offset}"

@@ -31,10 +31,16 @@ def given_group(database: Database, at: GroupTopic, key: str | None = None) -> i
     return 0 if key is None else read(database, known_lane, "looking for the lane", at.topic, key)
 
 
+def given_lane(database: Database, lane: LaneId) -> int:
+    """Check the names of a lane that a verb was given, and refuse one that does not exist. Return its head."""
+    check_name("key", lane.key)
+    return given_group(database, lane.of, lane.key)
+
+
 def given_offset(database: Database, lane: LaneId, offset: int) -> None:
     """Do the same for a message of a lane: refuse an offset that was never given out."""
     offset_of(offset)
-    head = given_group(database, lane.of, lane.key)
+    head = given_lane(database, lane)
     if offset > head:
         raise ConfigurationError(
             f"lane {lane.key!r} of topic {lane.topic!r} ends at offset {head}: there is no message {offset}"
