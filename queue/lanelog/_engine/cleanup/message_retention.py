@@ -56,8 +56,8 @@ class MessageRetention:
         readers = groups.readers(session, topic)
         retention_ms = max(readers.values(), default=0)
         if retention_ms:
-            keys = self._old_enough(session, topic, keys, retention_ms, now)
-        released = self._release(session, topic, keys, retention_ms, now) if keys else Collected()
+            keys = self._old_enough(session, topic, keys, retention_ms)
+        released = self._release(session, topic, keys, retention_ms) if keys else Collected()
         try:
             collect.delete(session, topic, released.lanes)
         except BaseException:
@@ -84,9 +84,9 @@ class MessageRetention:
             if acked > self.collected.get(key, -1) and now >= self.not_before.get(key, 0.0)
         ]
         used = time.thread_time() - used
-        self._list_at = now + self.list_cycle.rest(used) if used > self.short_list_seconds else now
+        self._list_at = time.monotonic() + self.list_cycle.rest(used) if used > self.short_list_seconds else now
 
-    def _old_enough(self, session: Session, topic: str, keys: list[str], retention_ms: int, now: float) -> list[str]:
+    def _old_enough(self, session: Session, topic: str, keys: list[str], retention_ms: int) -> list[str]:
         """The lanes whose oldest message is beyond the retention. For the others it notes when that will be."""
         floors = offsets.floors(session, topic, keys)
         lanes = [(key, floors[key].floor) for key in keys if key in floors]
@@ -97,10 +97,10 @@ class MessageRetention:
             if age is None or age * 1000 >= retention_ms:
                 ripe.append(key)  # age None: there is no message above the floor to wait for
             else:
-                self.not_before[key] = now + retention_ms / 1000 - age
+                self.not_before[key] = time.monotonic() + retention_ms / 1000 - age
         return ripe
 
-    def _release(self, session: Session, topic: str, keys: list[str], retention_ms: int, now: float) -> Collected:
+    def _release(self, session: Session, topic: str, keys: list[str], retention_ms: int) -> Collected:
         """Raise floors, and remember which lanes need no look before their watermark changes."""
         with session.transaction() as cx:
             released = collect.release(cx, topic, keys, retention_ms)
@@ -111,15 +111,15 @@ class MessageRetention:
         for key in keys:
             span = released.lanes.get(key)
             if span is None:
-                self._put_off(key, now)  # another collector has it
+                self._put_off(key)  # another collector has it
                 continue
             self.collected[key] = span.floor
             if span.risen:
                 self.waits.pop(key, None)
             else:
-                self._put_off(key, now)  # another group is behind
+                self._put_off(key)  # another group is behind
         return released
 
-    def _put_off(self, key: str, now: float) -> None:
+    def _put_off(self, key: str) -> None:
         wait = self.waits[key] = self.held_back.following(self.waits.get(key, 0.0))
-        self.not_before[key] = now + wait
+        self.not_before[key] = time.monotonic() + wait
