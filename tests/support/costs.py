@@ -54,8 +54,11 @@ class Costs:
 
     @property
     def crowding(self) -> float:
-        """How many times as long it takes by the clock: other processes have the processors meanwhile."""
-        return statistics.median([wall for _, wall in self.speeds] or [1.0]) / REFERENCE_SECONDS
+        """How many times as long it takes by the clock: other processes have the processors meanwhile.
+
+        The mean, because they come in bursts, of which a median would show none.
+        """
+        return statistics.mean([wall for _, wall in self.speeds] or [1.0]) / REFERENCE_SECONDS
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Add what `as_values` of another process returned."""
