@@ -27,7 +27,7 @@ from support.shop import open_shop
 from support.situations import Situations
 from support.sql import connect as raw_connection
 from support.sql import one, rows
-from support.stage import Stage
+from support.stage import EPOCH, HEAD, Stage
 
 OpenRaw = Callable[..., "pymysql.Connection[Any]"]
 
@@ -149,6 +149,12 @@ def stage(fleet: Fleet, lanelog_client: Client, raw: "pymysql.Connection[Any]") 
     stage = Stage(fleet, lanelog_client, raw)
     yield stage
     stage.close()
+
+
+@pytest.fixture
+def drained(stage: Stage) -> None:
+    """Lane k of topic t: three messages, all of them acked by group g and collected, its lease in nobody's name."""
+    stage.drain(HEAD, EPOCH)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from lanelog.devserver import DevServer
 from lanelog.devserver._local import LocalServer
 from lanelog.errors import ClosedError, ConfigurationError, DatabaseError
 from support.sql import rows
+from support.unseen import DRIVERS
 
 
 def connection_id(cx: Any) -> int:
@@ -247,7 +247,7 @@ def test_a_missing_database_says_so(lanelog_server: DevServer) -> None:
 
 
 @pytest.mark.local_server
-@pytest.mark.parametrize("driver", ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])])
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_localhost_with_a_port_is_the_server_at_that_port(
     lanelog_server: DevServer, private_server: DevServer, monkeypatch: pytest.MonkeyPatch, driver: Any
 ) -> None:

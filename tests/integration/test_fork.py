@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,10 +15,11 @@ import pytest
 
 from support.processes import PROGRAMS, Fleet
 from support.sql import rows, watermark
+from support.unseen import DRIVERS
 from support.waiting import eventually
 
 CHILDREN = 10
-DRIVER = pytest.mark.parametrize("driver", ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])])
+DRIVER = pytest.mark.parametrize("driver", DRIVERS)
 
 
 @DRIVER

@@ -7,15 +7,7 @@ import pytest
 from support.settling import BEFORE_THE_FENCE, settling
 from support.situations import Situations
 from support.sql import one, rows
-from support.stage import DIES, Stage, wait_until_blocked
-
-HEAD, EPOCH = 3, 7
-
-
-@pytest.fixture
-def drained(stage: Stage) -> None:
-    """Lane k of topic t: three messages, all of them acked by group g and collected, its lease in nobody's name."""
-    stage.drain(HEAD, EPOCH)
+from support.stage import DIES, EPOCH, HEAD, Stage, wait_until_blocked
 
 
 def tables(raw: Any) -> list[Any]:

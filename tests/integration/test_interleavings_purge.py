@@ -9,20 +9,15 @@ import pytest
 from lanelog import Client
 from lanelog.errors import DatabaseError
 from support.sql import one, owners, rows
-from support.stage import Actor, Call, Stage, thorough, wait_until_blocked
+from support.stage import EPOCH, HEAD, Actor, Call, Stage, thorough, wait_until_blocked
 from support.waiting import Record
 
-HEAD, EPOCH = 3, 7
 FIRST_LOCK, FLOORS = "after partitions.TRY_LOCK_TOPIC", "after offsets.TRY_LOCK_FLOORS"
 HEAD_LOCK, LEASE_LOCK = "after partitions.TRY_LOCK_HEAD", "after lease_removal.LOCK_LANE"
 LAST = "before COMMIT following offsets.PURGE"
 BIRTH = "before COMMIT following partitions.CREATE_HEADS"
 
-
-@pytest.fixture(autouse=True)
-def _drained(stage: Stage) -> None:
-    """Lane k of topic t: three messages, all of them acked by group g and collected, its lease in nobody's name."""
-    stage.drain(HEAD, EPOCH)
+pytestmark = pytest.mark.usefixtures("drained")
 
 
 def purging(stage: Stage, point: str) -> Call:

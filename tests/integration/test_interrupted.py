@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import pymysql
@@ -25,8 +24,7 @@ from lanelog.errors import DatabaseError
 from support.commands import commands_sent
 from support.processes import Fleet
 from support.sql import connect, one, rows, run
-
-DRIVERS = ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])]
+from support.unseen import DRIVERS
 
 BY_CALLERS = {
     "insert": "INSERT INTO own (id) VALUES (2)",

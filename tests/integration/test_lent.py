@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import Any
 
 import pymysql.cursors
@@ -11,9 +10,8 @@ import pytest
 import lanelog
 from lanelog import Client
 from support.sql import connect, one, rows, run
+from support.unseen import DRIVERS
 from support.waiting import eventually
-
-DRIVERS = ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])]
 
 # What a session is: the variables that our greeting sets, others, and what only a reset of the session takes away.
 SEEN = """SELECT CONNECTION_ID(), DATABASE(), @@character_set_client, @@character_set_results, @@collation_connection,

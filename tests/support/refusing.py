@@ -1,4 +1,4 @@
-"""What is refused with one clear line."""
+"""What is refused with one clear line, and what refuses to be shown."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ def refused(function: Callable[..., object], *args: object, **options: object) -
     text = str(caught.value)
     assert "\n" not in text
     return text
+
+
+class Mute(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")

@@ -28,6 +28,9 @@ from support.waiting import eventually
 
 REFRESHED = 0.15  # seconds: InnoDB renews its list of transactions only if nobody has read it for a tenth of a second
 
+HEAD, EPOCH = 3, 7
+"""Of a drained lane."""
+
 
 def thorough(*cases: Any) -> list[Any]:
     """Cases of a parametrised test for the thorough run alone; the others are its most dangerous ones."""

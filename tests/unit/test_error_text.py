@@ -11,6 +11,7 @@ from lanelog import _error_text
 from lanelog._engine.working.workers import compose
 from lanelog._error_text import MAX_BYTES, clip, raised, render, summary
 from lanelog.message import Postpone, Reject, Retry
+from support.refusing import Mute
 
 
 def caught(work: Callable[[], object]) -> BaseException:
@@ -107,13 +108,6 @@ def test_a_text_can_always_be_stored() -> None:
     render(caught(namespace["work"])).encode()
 
 
-class Mute(Exception):
-    """An exception that cannot even say what it is, nor where it comes from."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
 def test_an_exception_that_cannot_be_rendered_raises_nothing() -> None:
     """Whatever the application's own class does."""
 
@@ -149,21 +143,16 @@ def test_lanelogs_own_frames_before_the_handler_are_left_out() -> None:
 
 @pytest.mark.parametrize("error", [Reject("bad"), Retry(1), Postpone(1)])
 def test_what_a_handler_raises_to_say_what_it_wants_has_no_traceback(error: BaseException) -> None:
-    """It is no fault; unless it was raised from one."""
+    """It is no fault, unless it was raised from one; nor has an attempt that ended well a traceback."""
 
     def say() -> None:
         raise error
 
-    assert raised(caught(say)) is None
+    assert raised(caught(say)) is raised(None) is None
     assert "Traceback" not in render(error)
     error.__cause__ = caught(charge)
     assert raised(error) is not None
     assert "Caused by ValueError: no money" in render(error)
-
-
-def test_nothing_was_raised() -> None:
-    """An attempt that ended well has no traceback."""
-    assert raised(None) is None
 
 
 def test_the_summary_is_the_message_alone() -> None:

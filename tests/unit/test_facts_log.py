@@ -16,6 +16,7 @@ import structlog
 import lanelog
 from lanelog._facts.fact import Fact, Room
 from lanelog._facts.log import LOGGER_NAME, Level
+from support.refusing import Mute
 
 
 def fact(name: str, level: Level = "INFO", room: str = "worker") -> Fact[...]:
@@ -98,13 +99,6 @@ class Connection:
     __str__ = __repr__
 
 
-class Unprintable(Exception):
-    """An exception whose text cannot be rendered."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
@@ -129,7 +123,7 @@ class Unprintable(Exception):
         ([Connection()], "[<Connection>]"),
         (KeyError("k"), "\"KeyError: 'k'\""),
         (TimeoutError(), "TimeoutError"),
-        (Unprintable(), "'Unprintable: (its text could not be rendered)'"),
+        (Mute(), "'Mute: (its text could not be rendered)'"),
     ],
 )
 def test_values_are_plain_text_on_one_line(caplog: pytest.LogCaptureFixture, value: object, shown: str) -> None:

@@ -46,13 +46,9 @@ def imported(path: Path, modules: Container[str]) -> Iterator[str]:
             yield from (name if name in modules else node.module for name in named)
 
 
-def test_the_directory_queue_is_no_package() -> None:
-    """A `queue/__init__.py` would shadow the standard library's `queue` for everything that is run from the root."""
-    assert not (ROOT / "queue/__init__.py").exists()
-
-
 def test_queue_is_the_standard_library_from_the_root() -> None:
-    """With the root first in the path, `import queue` still finds the standard library's module."""
+    """`queue/__init__.py` would shadow it for everything that is run there."""
+    assert not (ROOT / "queue/__init__.py").exists()
     code = "import queue, sys; print(sys.path[0] or '.', queue.SimpleQueue, queue.__file__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(". ")
@@ -95,13 +91,6 @@ def test_the_plugin_is_light() -> None:
     assert brought == {"lanelog.testing", "lanelog.testing.plugin"}
 
 
-def test_nothing_in_the_library_imports_the_plugin() -> None:
-    """Pytest is not needed to use the library."""
-    for path in PACKAGE.rglob("*.py"):
-        if path.parent.name != "testing":
-            assert not re.search(r"^\s*(from|import) (lanelog\.testing|pytest)\b", path.read_text(), re.MULTILINE), path
-
-
 @pytest.mark.thorough
 def test_one_name_for_one_class() -> None:
     """Who reads a class's name finds one class of that name in the whole package."""
@@ -121,29 +110,22 @@ def test_a_module_has_four_hundred_lines_at_most() -> None:
 @pytest.mark.thorough
 def test_a_class_has_twenty_five_methods_at_most() -> None:
     """Past that, it is two things. The two facades have one method for each thing that users may call."""
-    methods = {
-        node.name: sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
-        for node, _ in nodes(ast.ClassDef)
-        if node.name not in {"Client", "Admin"}
-    }
-    assert {name: count for name, count in methods.items() if count > 25} == {}
+    for node, path in nodes(ast.ClassDef):
+        methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        assert methods <= 25 or node.name in {"Client", "Admin"}, f"{path}: {node.name}"
 
 
 @pytest.mark.thorough
 def test_a_function_has_sixty_lines_at_most() -> None:
     """Its docstring aside, it is read without scrolling."""
-    long = {}
     for node, path in (*nodes(ast.FunctionDef), *nodes(ast.AsyncFunctionDef)):
         lines = lines_of(node) - (lines_of(node.body[0]) if ast.get_docstring(node) else 0)
-        if lines > 60:
-            long[f"{path}: {node.name}"] = lines
-    assert long == {}
+        assert lines <= 60, f"{path}: {node.name}"
 
 
 def test_a_face_has_forty_lines_at_most() -> None:
     """What a wing owns is said in a few lines. Only the package's own face lists names: those that users import."""
-    faces = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("__init__.py")}
-    del faces[PACKAGE / "__init__.py"]
+    faces = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*/__init__.py")}
     assert {path: lines for path, lines in faces.items() if lines > 40} == {}
 
 

@@ -4,14 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import define, field
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lanelog._database import Lock
 from lanelog._stores import _points
 from lanelog._stores._points import chunked, for_groups, points, united, write
-
-NAMES = st.text(st.characters(codec="utf-8"), max_size=4)
 
 
 @define
@@ -80,9 +76,3 @@ def test_a_query_for_several_groups_names_each_with_its_own_keys() -> None:
         ("(g = %s AND t = %s AND p IN ((%s, %s)))", ("g", "t", "a", 1)),
         ("(k = %s) UNION ALL (k = %s)", ("a", "b")),
     ]
-
-
-@given(st.lists(st.tuples(NAMES, st.integers())))
-def test_texts_sort_as_their_bytes_do(places: list[tuple[str, int]]) -> None:
-    """Rows are locked in the order of the primary key, which compares bytes: code points have the same order."""
-    assert sorted(places) == sorted(places, key=lambda place: (place[0].encode(), place[1]))

@@ -15,16 +15,10 @@ from lanelog._stores.history import Ended
 from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig
 from lanelog.message import Postpone, Reject, Retry
 from support.lanes import row
+from support.refusing import Mute
 
 WAIT = 7.0
 BOOM = ValueError("boom")
-
-
-class Mute(Exception):
-    """An exception that cannot even say what it is."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
 
 
 def config(**options: Any) -> SubscriptionConfig:

@@ -17,22 +17,17 @@ import lanelog
 from lanelog._database import answers, rows
 
 PACKAGE = Path(lanelog.__file__).parent
+CONNECTION = (
+    "execute_command force_close next_seq_id read_ok_packet read_packet read_query_result read_timeout "
+    "request_authentication result rfile sock write_bytes write_timeout"
+)
+RESULT = (
+    "check_packet_is_eof finish_unbuffered_query read_row_from_packet read_rowdata_packet "
+    "read_rowdata_packet_unbuffered"
+)
 PYMYSQLS: list[tuple[type, str]] = [
-    *(
-        (Connection, f"_{name}")
-        for name in (
-            "execute_command", "force_close", "next_seq_id", "read_ok_packet", "read_packet", "read_query_result",
-            "read_timeout", "request_authentication", "result", "rfile", "sock", "write_bytes", "write_timeout",
-        )
-    ),
-    *(
-        (MySQLResult, f"_{name}")
-        for name in (
-            "check_packet_is_eof", "finish_unbuffered_query", "read_row_from_packet", "read_rowdata_packet",
-            "read_rowdata_packet_unbuffered",
-        )
-    ),
-]  # fmt: skip
+    (kind, f"_{name}") for kind, names in ((Connection, CONNECTION), (MySQLResult, RESULT)) for name in names.split()
+]
 STRUCTLOGS = [(structlog.BoundLoggerBase, name) for name in ("_logger", "_process_event")]
 """These two are for classes like ours, its documentation says. So structlog needs no bound."""
 OWN = {"_closed", "_config"}

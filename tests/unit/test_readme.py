@@ -16,10 +16,8 @@ import click
 import pytest
 
 import lanelog
-from lanelog import _open_lanes
 from lanelog._database import server_facts
 from lanelog.admin.operate import hung, problem, problems, writes
-from lanelog.admin.read import tail
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig
 from support.cli import all_verbs
@@ -273,21 +271,6 @@ def test_the_waits_of_the_default_policy_are_told_as_they_are() -> None:
     told = f"{lanelog.RetryPolicy().max_attempts} attempts, with waits of 1, 2, 4 and 8 s"
     editors = " ".join((PACKAGE / "options.py").read_text().split())
     assert [text.count(told) for text in (editors, TEXT)] == [1, 2]
-
-
-def test_no_other_docstring_tells_a_default_unchecked() -> None:
-    """Those with a number: the lines of `lanelog tail`, and the open lanes of a topic, which a column has, too."""
-    told = [
-        (path.name, default)
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.name not in {"options.py", "_retry.py"}  # the tests above
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for default in re.findall(r"[Dd]efault: ([^\s.]*\d[^\s.]*)", node.value)
-    ]
-    assert told == [("messages.py", f"{tail.LINES},"), ("client.py", str(_open_lanes.DEFAULT))]
-    (column,) = re.findall(r"open_lanes .* DEFAULT (\d+)", (ROOT / "schema/queue_partitions.sql").read_text())
-    assert int(column) == _open_lanes.DEFAULT
 
 
 def test_commands_have_the_defaults_of_what_they_call() -> None:
