@@ -24,6 +24,9 @@ COMMIT: Final = "COMMIT"
 
 # PyMySQL has no name for this command. Its argument is the option.
 _COM_SET_OPTION: Final = 0x1B
+_TELLS: Final = hasattr(select, "poll") and hasattr(select, "POLLRDHUP")
+"""Whether the system tells that a connection was closed."""
+
 _PERMITTED: Final = 0
 _REFUSED: Final = 1
 
@@ -141,7 +144,7 @@ def hung_up(raw: Any) -> bool:
 
     False where the system does not tell.
     """
-    if not hasattr(select, "poll") or not hasattr(select, "POLLRDHUP"):
+    if not _TELLS:
         return False
     asked = select.poll()
     try:

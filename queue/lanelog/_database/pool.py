@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from attrs import define, field
@@ -27,7 +27,7 @@ from lanelog._database.retries import with_retries
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
 from lanelog._database.stopped_packets import StoppedPackets
-from lanelog._database.time_left import at_most, deadline, until
+from lanelog._database.time_left import Until, at_most, deadline
 from lanelog._database.transaction import Transaction
 from lanelog._database.wire import Wire
 from lanelog.config import ConnectConfig
@@ -206,9 +206,9 @@ class Database:
         """Return when (monotonic) a publish of this thread that begins now, or has begun, gives up."""
         return deadline(self.config.publish_timeout)
 
-    def limited(self) -> AbstractContextManager[None]:
-        """Let this thread wait for the server and for connections until `deadline`, within the block."""
-        return until(self.deadline())
+    def limited(self) -> Until:
+        """Let this thread wait for the server and for connections until `deadline`, within the block, which gets it."""
+        return Until(self.deadline())
 
     @property
     def lock_wait(self) -> int:

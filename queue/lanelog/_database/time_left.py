@@ -6,10 +6,9 @@ publish_timeout would wait for the server for another read_timeout.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 GRACE: Final = 1.0
@@ -22,36 +21,52 @@ LEFT_OVER: Final = 60.0
 
 
 class _OfThread(threading.local):
-    deadline: float | None = None
+    deadline: float = math.inf
 
 
 _own: Final = _OfThread()
 
 
-@contextmanager
-def until(deadline: float) -> Iterator[None]:
-    """Let this thread wait until `deadline` (monotonic) at most, inside the block. An earlier one stays."""
-    before = _live()
-    _own.deadline = deadline if before is None else min(before, deadline)
-    try:
-        yield
-    finally:
-        _own.deadline = before
+class Until:
+    """Let this thread wait until `deadline` (monotonic) at most, inside the block. An earlier one stays.
+
+    Each publish has such a block, and several waits in it: what they cost is a part of its cost.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._before = math.inf
+
+    def __enter__(self) -> float:
+        """Return the deadline that holds."""
+        self._before = _live(time.monotonic())
+        _own.deadline = holds = min(self._before, self._deadline)
+        return holds
+
+    def __exit__(self, *_raised: object) -> None:
+        _own.deadline = self._before
 
 
 def deadline(seconds: float) -> float:
     """Return the deadline (monotonic) of this thread. Without one it is in so many seconds."""
-    own = _live()
-    return time.monotonic() + seconds if own is None else own
+    now = time.monotonic()
+    own = _live(now)
+    return now + seconds if own == math.inf else own
 
 
 def at_most(seconds: float) -> float:
     """Return a time-out of so many seconds, or of those that are left."""
-    own = _live()
-    return seconds if own is None else min(seconds, max(0.0, own - time.monotonic()) + GRACE)
+    own = _own.deadline
+    if own == math.inf:
+        return seconds
+    left = own - time.monotonic()
+    if left < -LEFT_OVER:
+        return seconds
+    left = GRACE if left < 0 else left + GRACE
+    return min(seconds, left)
 
 
-def _live() -> float | None:
+def _live(now: float) -> float:
     """The deadline of this thread. One that has long passed is left over from a block that an interrupt has left."""
     own = _own.deadline
-    return None if own is None or time.monotonic() > own + LEFT_OVER else own
+    return math.inf if now > own + LEFT_OVER else own

@@ -217,9 +217,10 @@ class Wire:
         """
         if self.raw is not None and packet.hung_up(self.raw):
             self.drop()
-        if begun:
-            self._live()
-        self.ensure()
+        if self.raw is None:
+            if begun:
+                self._live()  # raises: the transaction is lost
+            self.ensure()
         if self._several is False:
             self._permit(several=True)
         return self._several is True

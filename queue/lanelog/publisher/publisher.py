@@ -126,8 +126,8 @@ class Publisher:
         if connection is not None:
             return self._publish_in(connection, topic, [draft])[0]
         self._refuse_to_wait_for_itself()
-        with self._database.limited():
-            self._prepare(topic, [draft])
+        with self._database.limited() as deadline:
+            self._prepare(topic, [draft], deadline)
             receipt = self._group.publish(draft)
         self._look_around()
         return receipt
@@ -181,8 +181,8 @@ class Publisher:
         if connection is not None:
             return self._publish_in(connection, topic, drafts)
         self._refuse_to_wait_for_itself()
-        with self._database.limited():
-            self._prepare(topic, drafts)
+        with self._database.limited() as deadline:
+            self._prepare(topic, drafts, deadline)
             receipts = self._bulk.publish(topic, drafts)
         self._look_around()
         return receipts
@@ -241,17 +241,17 @@ class Publisher:
 
     def _publish_in(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
         """Publish in the caller's transaction. We learn of its end only if it is one of ours."""
-        with self._database.limited():
-            self._prepare(topic, drafts)
+        with self._database.limited() as deadline:
+            self._prepare(topic, drafts, deadline)
             receipts = self._caller.publish(connection, topic, drafts)
         if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
             self._tell_scheduler(committed=False)
         return receipts
 
-    def _prepare(self, topic: str, drafts: Sequence[Draft]) -> None:
+    def _prepare(self, topic: str, drafts: Sequence[Draft], deadline: float) -> None:
         """Do what needs the database before the transaction. It uses a connection of our own."""
         self._check_database(drafts)
-        self._spread.place(topic, drafts, deadline=self._database.deadline())
+        self._spread.place(topic, drafts, deadline=deadline)
 
     def _check_database(self, drafts: Sequence[Draft]) -> None:
         """Check the tables' version and the size. Too large a packet would look like a lost connection."""
