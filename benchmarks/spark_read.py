@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import lanelog
-from lanelog._connect import ConnectConfig
+from lanelog._base.connection_options import ConnectConfig
 from lanelog.devserver import start
 from lanelog.spark.source import schema
 from lanelog.spark.source.columns import Columns

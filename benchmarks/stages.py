@@ -19,12 +19,12 @@ from attrs import define, field
 from rich.console import Console
 from rich.table import Table
 
+from lanelog._base.places import GroupTopic
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import Budget, LaneSnapshot
 from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import Signals, SubscriptionRules
 from lanelog._engine.working.workers import Worker, Workers
-from lanelog._places import GroupTopic
 from lanelog._stores import fetches
 from lanelog.config import SubscriptionConfig
 

@@ -15,8 +15,8 @@ if sys.platform == "win32":
         "container; the database may be on Windows"
     )
 
-from lanelog._codec import Codec
-from lanelog._retry import RetryPolicy
+from lanelog._base.payloads.codec import Codec
+from lanelog._base.retry import RetryPolicy
 from lanelog.client import Client, connect
 from lanelog.config import AckPolicy, Order, SubscriptionConfig
 from lanelog.errors import (

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lanelog._facts.log import ExcInfo, describe, encodable, traceback_of
+from lanelog._base.text import describe
+from lanelog._facts.log import ExcInfo, encodable, traceback_of
 from lanelog.message import Postpone, Reject, Retry
 
 if TYPE_CHECKING:

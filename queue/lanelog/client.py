@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from attrs import define, field
 
-from lanelog import _unstarted
-from lanelog._checks import check_timeout, refuse_bare
+from lanelog._base.checks import check_timeout, refuse_bare
+from lanelog._client import unstarted
+from lanelog._client.reachable import Reachable
+from lanelog._client.signals import ending_by_signal
 from lanelog._database import Database, register_shared
-from lanelog._ending import ending, quiet_at_the_end
 from lanelog._facts import client as facts
 from lanelog._hints.sender import Sender
 from lanelog._log.append.appender import Appender
-from lanelog._reachable import Reachable
-from lanelog._signals import ending_by_signal
+from lanelog._process.ending import ending, quiet_at_the_end
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
 from lanelog.config import (
     ConnectConfig,
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from lanelog._checks import Duration
-    from lanelog._codec import Codec
+    from lanelog._base.checks import Duration
+    from lanelog._base.payloads.codec import Codec
+    from lanelog._client.subscription import SubscriptionCore
     from lanelog._database import Executor
     from lanelog._engine.engine import Engine
-    from lanelog._subscription import SubscriptionCore
     from lanelog.admin import Admin
     from lanelog.admin.types.topology import ScheduleInfo
     from lanelog.deliveries import Deliveries
@@ -564,7 +564,7 @@ class Client:
         def register(handler: Any) -> Any:
             subscription = self._register(topic, group, check_handler(handler), options)
             database, what = self._database, f"a handler of group {subscription.group!r}"
-            _unstarted.remember(self, lambda: database.tried, what, _unstarted.CallSite.of_caller())
+            unstarted.remember(self, lambda: database.tried, what, unstarted.CallSite.of_caller())
             return handler
 
         return register
@@ -606,7 +606,7 @@ class Client:
         handler: Handler | None,
         options: SubscriptionOptions,
     ) -> SubscriptionCore:
-        from lanelog._subscription import SubscriptionCore, checked_topics
+        from lanelog._client.subscription import SubscriptionCore, checked_topics
 
         config = SubscriptionConfig.from_options(**options)
         if handler is None:
@@ -679,7 +679,7 @@ class Client:
 
     def measures(self) -> Measures:
         """Return what this process holds now, and what it has done since the client was made. Asks no database."""
-        from lanelog._measured import measured
+        from lanelog._client.measured import measured
 
         sender = self._announcements.hints
         return measured(self._meter, self._engine, list(self._subscriptions), self._database.waits, sender)
@@ -695,7 +695,7 @@ class Client:
             Each loop with the age of its last turn, the heartbeats, the database and the subscriptions. `live` and
             `ready` sum up for probes.
         """
-        from lanelog import _subscription_facts
+        from lanelog._client import subscription_facts
         from lanelog._engine.vitals import UNASKED
         from lanelog.health import Health
 
@@ -709,7 +709,7 @@ class Client:
             connections=engine.connections_health() if engine else (),
             tables=self._database.tables_version,
             subscriptions=tuple(
-                _subscription_facts.health(each.members, state, each.failure)
+                subscription_facts.health(each.members, state, each.failure)
                 for each in list(self._subscriptions)
                 if (state := each.state) != "stopped"
             ),
@@ -782,7 +782,7 @@ class Client:
         """What serves the probes inside a block. Without an address, no HTTP server is imported."""
         if address is None:
             return nullcontext("")
-        from lanelog._probes import serving
+        from lanelog._process.probes import serving
 
         return serving(address, lambda: self.health().dying, lambda: self.health().lacking)
 

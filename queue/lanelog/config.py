@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from attrs import field, fields, frozen
 from attrs.converters import optional
 
-from lanelog._checks import (
+from lanelog._base.checks import (
     MAX_SECONDS,
     NAME_MAX,
     boolean,
@@ -27,8 +27,8 @@ from lanelog._checks import (
     integer,
     seconds,
 )
-from lanelog._connect import ConnectConfig
-from lanelog._retry import RetryPolicy
+from lanelog._base.connection_options import ConnectConfig
+from lanelog._base.retry import RetryPolicy
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

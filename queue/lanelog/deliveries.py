@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Self
 
 from attrs import define, field
 
-from lanelog._checks import check_timeout
-from lanelog._subscription_facts import SubscriptionState
+from lanelog._base.checks import check_timeout
+from lanelog._client.subscription_facts import SubscriptionState
 from lanelog.subscriber import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from lanelog._checks import Duration
-    from lanelog._subscription import SubscriptionCore
+    from lanelog._base.checks import Duration
+    from lanelog._client.subscription import SubscriptionCore
     from lanelog.message import Message
 
 

@@ -13,8 +13,8 @@ from typing import Final, Protocol, TypeVar
 
 from attrs import define, evolve, field, fields, frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._facts import client as facts
-from lanelog._places import GroupTopic
 
 T = TypeVar("T")
 

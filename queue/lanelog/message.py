@@ -1,6 +1,6 @@
 """Messages, receipts, metadata, and the exceptions by which a handler settles.
 
-Never talks to a database or to the engine: a message hands its settlement to the delivery that it came with. `_codec`
+Never talks to a database or to the engine: a message hands its settlement to the delivery that it came with. `codec`
 encodes and decodes payloads.
 """
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import define, field, frozen
 
-from lanelog._checks import Duration, check_duration
-from lanelog._codec import CONTENT_TYPE, Codec, decode_payload, utf8
+from lanelog._base.checks import Duration, check_duration
+from lanelog._base.payloads.codec import CONTENT_TYPE, Codec, decode_payload, utf8
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 
 if TYPE_CHECKING:

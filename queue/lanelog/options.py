@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
-from lanelog._checks import Duration
-from lanelog._codec import Codec
-from lanelog._retry import RetryPolicy
+from lanelog._base.checks import Duration
+from lanelog._base.payloads.codec import Codec
+from lanelog._base.retry import RetryPolicy
 from lanelog.config import AckPolicy, Order
 from lanelog.message import Message, Publication
 

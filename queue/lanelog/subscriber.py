@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Self
 
 from attrs import define
 
-from lanelog._subscription_facts import SubscriptionState, SubscriptionStats
+from lanelog._client.subscription_facts import SubscriptionState, SubscriptionStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from lanelog._checks import Duration
-    from lanelog._subscription import SubscriptionCore
+    from lanelog._base.checks import Duration
+    from lanelog._client.subscription import SubscriptionCore
     from lanelog.config import SubscriptionConfig
 
 __all__ = ["Subscription", "SubscriptionState", "SubscriptionStats"]

@@ -18,7 +18,7 @@ import pytest
 from attrs import field, frozen
 
 import lanelog
-from lanelog._connect import ConnectConfig
+from lanelog._base.connection_options import ConnectConfig
 from lanelog._database import SERVER_MARK, Database
 from lanelog.devserver import DevServer
 from support.pauses import rendered

@@ -10,9 +10,9 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, DatabaseError
+from lanelog._base.places import GroupTopic
 from lanelog._database import Database
 from lanelog._log import living
-from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats, leases
 from lanelog.migrations import VERSION
 from support.cli import Command

@@ -8,8 +8,8 @@ import pytest
 from attrs import evolve
 
 from lanelog import Client, DatabaseError
+from lanelog._base.places import GroupTopic
 from lanelog._log.lookup.owners import UNKNOWN
-from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats, lane_columns
 from lanelog.admin import Admin, OwnerState
 from lanelog.admin.read import group_lanes, group_sums, topics

@@ -7,7 +7,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._places import GroupTopic
+from lanelog._base.places import GroupTopic
 from lanelog.admin import Admin, GroupInfo, GroupState, LaneInfo, MessageState, OwnerState
 from lanelog.admin.read import lane_totals, lanes, topics
 from lanelog.admin.read.ages import Breadth

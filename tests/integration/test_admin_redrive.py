@@ -12,8 +12,8 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Reject
+from lanelog._base.reasons import names_of
 from lanelog._database import NOW_MS
-from lanelog._reasons import names_of
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, letters, refuse
 from support.sql import delivery_rows, one, rows, watermark

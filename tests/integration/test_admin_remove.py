@@ -8,8 +8,8 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, LeaseLost, Message, Reject
+from lanelog._base.places import GroupTopic
 from lanelog._log import end_groups
-from lanelog._places import GroupTopic
 from lanelog.admin.change import purge_messages
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import lanelog
 from lanelog import Client, Message, Postpone, Reject, Retry, instruments, metrics
+from lanelog._base.places import GroupTopic
 from lanelog._facts import measured
-from lanelog._places import GroupTopic
 from lanelog.measures import Counters, Handlings
 from support.prometheus import Series, series_of
 from support.waiting import Record, eventually

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lanelog import Client
+from lanelog._base.places import GroupTopic
 from lanelog._database import Database
 from lanelog._database.wire import Wire
 from lanelog._log.register import register
-from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support.pauses import name_of
 from support.situations import Situations

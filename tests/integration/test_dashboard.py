@@ -26,8 +26,8 @@ from attrs import evolve
 from starlette.routing import Route
 
 import lanelog
+from lanelog._base.places import GroupTopic
 from lanelog._log.register import register
-from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from lanelog.dashboard import Access, WebPace, dashboard, wsgi
 from lanelog.dashboard.actions import ACTIONS

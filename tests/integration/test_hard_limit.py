@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from lanelog import Client, Message, _process_end
+from lanelog import Client, Message
+from lanelog._process import own_end
 from lanelog.errors import ConfigurationError
 from support.processes import Fleet, Program
 from support.proxy import proxy_to
@@ -47,8 +48,8 @@ def test_only_the_handler_that_hangs_counts_an_attempt(fleet: Fleet, lanelog_cli
     lanelog_client.publish_many("t", [("a", HANG), ("a", b"{}"), *((key, b"{}") for key in "wxyz")])
     program = hanging(fleet, options={"workers": 1})
     (began,) = (line.at for line in program.said("hangs"))
-    assert program.ended(within=20) == _process_end.STATUS == 3
-    assert LIMIT - 0.5 < time.monotonic() - began < LIMIT + _process_end.WRITES
+    assert program.ended(within=20) == own_end.STATUS == 3
+    assert LIMIT - 0.5 < time.monotonic() - began < LIMIT + own_end.WRITES
     (hung,) = logged(program, "handler.hung")
     assert "key=a" in hung
     assert "in hang" in hung
@@ -157,7 +158,7 @@ def test_a_server_that_stands_still_does_not_hold_up_the_end(fleet: Fleet, lanel
         proxy.silent = True
         began = time.monotonic()
         assert program.ended(within=30) == 3
-        assert time.monotonic() - began < LIMIT + _process_end.WRITES + _process_end.LOGS + 2
+        assert time.monotonic() - began < LIMIT + own_end.WRITES + own_end.LOGS + 2
     assert attempts(lanelog_client, 2) == {("a", 1): 2, ("b", 1): 2}
 
 
@@ -201,7 +202,7 @@ def test_handlers_below_the_limit_end_nothing(lanelog_client: Client) -> None:
     with lanelog_client.subscribe("t", "g", handle, hard_time_limit=30, workers=1):
         lanelog_client.publish_many("t", [("k", b"1")] * 20)
         seen.wait(1)
-        _process_end.end_if_hung()
+        own_end.end_if_hung()
         assert seen.wait(20) == list(range(1, 21))
 
 

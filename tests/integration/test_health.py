@@ -12,7 +12,7 @@ import pytest
 import lanelog
 from lanelog import Client
 from lanelog._engine.vitals import Bounds
-from lanelog._probes import serving
+from lanelog._process.probes import serving
 from lanelog.config import ConnectConfig
 from support.cli import Command
 from support.pace import paced
@@ -114,7 +114,7 @@ def test_a_client_that_only_publishes_is_ready_while_the_database_answers(
         assert (found.ready, found.live, found.lacking, found.publishes_only) == (True, True, (), True)
         proxy.silent = True
         assert client.health().ready  # from the answer before
-        monkeypatch.setattr("lanelog._reachable.EVERY", 0.0)
+        monkeypatch.setattr("lanelog._client.reachable.EVERY", 0.0)
         began = time.monotonic()
         found = client.health()
         assert time.monotonic() - began < 3

@@ -11,9 +11,9 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
+from lanelog._base.places import GroupTopic
 from lanelog._database.wire import Wire
 from lanelog._engine.cleanup.history_and_letters import LetterRetention
-from lanelog._places import GroupTopic
 from lanelog._stores import history as store
 from lanelog.admin import HistoryInfo
 from lanelog.message import Postpone

@@ -23,7 +23,7 @@ from attrs import evolve
 import lanelog
 from lanelog import Client, Message, Subscription
 from lanelog._engine.member.isolation import process_isolation
-from lanelog._workload import RunningHandler, parsed
+from lanelog._process.workload import RunningHandler, parsed
 from lanelog.admin import Problem, Rank, Workload
 from lanelog.cli.look import lists as cli_read
 from lanelog.dashboard import dashboard

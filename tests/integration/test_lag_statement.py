@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client
-from lanelog._places import GroupTopic
+from lanelog._base.places import GroupTopic
 from lanelog.admin import Admin
 from lanelog.admin.read.lag_statement import lag_statement
 from support.cli import Command

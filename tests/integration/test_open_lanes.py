@@ -10,7 +10,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, Outgoing
-from lanelog._open_lanes import is_open, lane_keys, lane_of
+from lanelog._base.open_lane_routing import is_open, lane_keys, lane_of
 from lanelog.errors import ConfigurationError, SchemaError
 from support.cli import Command
 from support.old_tables import set_back

@@ -10,12 +10,12 @@ import pytest
 
 import lanelog
 from lanelog import Client
+from lanelog._base.places import GroupTopic
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.fetching.pace import FetcherPace
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.member.fetching import FetchingSide
 from lanelog._engine.member.leasing import LeasingSide
-from lanelog._places import GroupTopic
 from lanelog._stores import fetches, leases, partitions
 from lanelog._stores.leases import LeasesDigest, OwnedLane
 from lanelog.errors import DatabaseError

@@ -12,8 +12,8 @@ import pytest
 
 import lanelog
 from lanelog import Client
+from lanelog._base.places import GroupTopic
 from lanelog._database import Session
-from lanelog._places import GroupTopic
 from lanelog._stores import flushes
 from lanelog._stores._offset_rows import OffsetsWrite, WrittenOffsets
 from lanelog.errors import DatabaseError

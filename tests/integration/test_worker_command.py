@@ -273,7 +273,7 @@ def test_a_process_that_hangs_is_replaced(
 LIMITED = {
     "hard_time_limit": ("", "hard_time_limit=1.5"),
     "unhealthy_after": (
-        "import lanelog._workload\nlanelog._workload.QUIET_SECONDS = 1.0\n",
+        "import lanelog._process.workload\nlanelog._process.workload.QUIET_SECONDS = 1.0\n",
         "unhealthy_after=0.5, visibility_timeout=2.0",
     ),
 }
@@ -520,7 +520,7 @@ def test_it_gives_up_when_no_process_can_start(tmp_path: Path, fails: str, says:
     """
     (tmp_path / "broken.py").write_text(f"print('tried', flush=True)\n{fails}\n")
     code = (
-        "import sys; from lanelog._backoff import Backoff; from lanelog.worker.orders import Orders;"
+        "import sys; from lanelog._base.backoff import Backoff; from lanelog.worker.orders import Orders;"
         "from lanelog.worker.supervisor import Supervisor;"
         "at_once = Backoff(least=0, first=0.01, most=0.01);"
         "sys.exit(Supervisor(Orders(target='broken:client'), 2, backoff=at_once).run())"

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from lanelog._reasons import reason_of
+from lanelog._base.reasons import reason_of
 from lanelog.spark import analytics
 from support.spark import frame, ms, same
 

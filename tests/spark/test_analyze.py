@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import lanelog
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
 from lanelog._log.register import register
-from lanelog._places import GroupTopic
 from lanelog.cli._main import cli
 from lanelog.client import Client
 from lanelog.config import SubscriptionConfig

@@ -14,9 +14,9 @@ from tenacity import stop_never, wait_fixed
 
 import lanelog
 from lanelog import RetryPolicy
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
 from lanelog._log.register import register
-from lanelog._places import GroupTopic
 from lanelog.client import Client
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError

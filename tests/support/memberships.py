@@ -7,13 +7,13 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from lanelog._base.places import GroupTopic
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import Budget, LaneSnapshot
 from lanelog._engine.lane.writes import LaneWrite
 from lanelog._engine.leasing.loading import GENERATIONS
 from lanelog._engine.member import attempts, fetching, handing_back, leasing, member, state, writing
 from lanelog._engine.member.rules import Signals, SubscriptionRules
-from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support.lanes import Rows, row
 

@@ -21,7 +21,9 @@ import pymysql
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
-from lanelog import _engine, _subscription
+from lanelog import _engine
+from lanelog._client import subscription as _subscription
+from lanelog._client.subscription_facts import SubscriptionState
 from lanelog._database import wire
 from lanelog._database.driver import Driver
 from lanelog._engine.ground import Connected, Ground
@@ -31,8 +33,7 @@ from lanelog._engine.member import isolation
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.working.workers import Worker, Workers
 from lanelog._hints import sender
-from lanelog._loop import Loop
-from lanelog._subscription_facts import SubscriptionState
+from lanelog._process.loop import Loop
 from lanelog.errors import ClosedError, LeaseLost
 from support.sql import rows
 from support.waiting import eventually
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from lanelog._client.subscription import SubscriptionCore
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.member.member import Member
-    from lanelog._subscription import SubscriptionCore
     from lanelog.message import Message
 
 TOPIC = "jobs"

@@ -16,9 +16,9 @@ import pytest
 from attrs import define, field
 
 from lanelog import Client
+from lanelog._base.places import GroupTopic
 from lanelog._log import purge_lane
 from lanelog._log.register import register
-from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support.pauses import Point
 from support.processes import Fleet, Line, Program

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from lanelog._backoff import RANDOM
+from lanelog._base.backoff import RANDOM
 from support.simulation import MIDNIGHT, Driver, Process, World
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lanelog._cron import parse
+from lanelog._base.cron import parse
 from lanelog._log.fire.catch_up import DueTimes, dues
 from lanelog._log.fire.occurrences import Fired, occurrence
 

@@ -9,7 +9,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog._places import GroupTopic
+from lanelog._base.places import GroupTopic
 from lanelog.admin import HistoryInfo, Problem, Rank, Status
 from lanelog.dashboard import looks, stuck
 from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw, draw_times

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lanelog._roles import ROLES
+from lanelog._base.roles import ROLES
 from support.cli import Command
 from support.readme import sql
 

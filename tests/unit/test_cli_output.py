@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lanelog._text import age, ago, moment, payload, shown
+from lanelog._base.text import age, ago, moment, payload, shown
 from lanelog._views.column import count, name, text
 from lanelog.admin import OwnerState, SoughtLane
 from lanelog.cli._main import cli

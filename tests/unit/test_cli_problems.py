@@ -13,9 +13,9 @@ import attrs
 import pytest
 from rich.text import Text
 
+from lanelog._base.reasons import names_of
 from lanelog._log.interrupt import INTERRUPTED
 from lanelog._log.repair import Contradiction
-from lanelog._reasons import names_of
 from lanelog._views.columns import LANES
 from lanelog.admin import (
     DeadLetterReason,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lanelog._codec import Codec, check_codec, decode_payload, encode_payload
+from lanelog._base.payloads.codec import Codec, check_codec, decode_payload, encode_payload
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog import ConfigurationError
-from lanelog._cron import parse
+from lanelog._base.cron import parse
 
 BERLIN = "Europe/Berlin"
 ZONES = ["UTC", BERLIN, "America/New_York", "Asia/Kolkata", "Australia/Adelaide", "Africa/Casablanca"]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lanelog import _process_end
-from lanelog._places import GroupTopic
+from lanelog._base.places import GroupTopic
+from lanelog._process import own_end
 from lanelog.admin.read.lag_statement import lag_statement
 from lanelog.cli.command.values import Size
 from lanelog.metrics.log import _GROUPS
@@ -218,8 +218,8 @@ def test_the_page_says_the_seconds_of_the_code() -> None:
     assert f"no report for {SILENCE:.0f} s" in page
     assert f"ends one every {APART:.0f} s" in page
     assert f"After {ENDS:.0f} s, the supervisor kills it" in page
-    assert f"waits for at most {_process_end.WRITES:.0f} s" in page
-    assert f"exit status {_process_end.STATUS}." in page
+    assert f"waits for at most {own_end.WRITES:.0f} s" in page
+    assert f"exit status {own_end.STATUS}." in page
     assert (STARTS, "ten minutes after its start" in page) == (600.0, True)
     liveness = loaded("billing.yaml")[0]["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
     failures, period = liveness["failureThreshold"], liveness["periodSeconds"]

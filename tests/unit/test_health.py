@@ -8,8 +8,8 @@ import pytest
 
 from lanelog._engine import vitals
 from lanelog._engine.vitals import Bounds
-from lanelog._loop import Loop
-from lanelog._pulse import calling
+from lanelog._process.loop import Loop
+from lanelog._process.pulse import calling
 from lanelog.errors import DatabaseError
 from lanelog.health import Health
 from support.waiting import eventually

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from lanelog._base.wake_address import UdpAddress
 from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import SIZE, Hint, number_of, unpack
 from lanelog._hints.doorbell import Doorbell
 from lanelog._hints.host import own_host
 from lanelog._hints.receiver import Receiver
 from lanelog._hints.route import Target, deliver, target_of
-from lanelog._wake_address import UdpAddress
 from support.waiting import Record, events
 
 pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lanelog._backoff import Backoff
+from lanelog._base.backoff import Backoff
 from lanelog._engine.member import isolation as module
 from lanelog._engine.member.isolation import HOLD, Isolation
 from support.memberships import Clock

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lanelog._loop import Loop
+from lanelog._process.loop import Loop
 from lanelog.errors import ClosedError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from lanelog._backoff import OF_LOOPS
-from lanelog._loop import TELL_AGAIN, Loop
+from lanelog._base.backoff import OF_LOOPS
+from lanelog._process.loop import TELL_AGAIN, Loop
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from lanelog._facts import measured
-from lanelog._probes import AT_ONCE, BoundedThreads, serving
+from lanelog._process.probes import AT_ONCE, BoundedThreads, serving
 from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
 from lanelog.cli.run.metrics import serving_metrics
 from lanelog.metrics import alert_rules, board

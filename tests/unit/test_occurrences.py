@@ -12,7 +12,7 @@ from attrs import define, evolve, field
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lanelog._cron import Cron, parse
+from lanelog._base.cron import Cron, parse
 from lanelog._log.fire import zone_data
 from lanelog._log.fire.catch_up import dues
 from lanelog._log.fire.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
@@ -318,7 +318,7 @@ def zones(draw: st.DrawFn) -> Data:
         moments.pop()
     later = offset
     for moment in sorted(moments):
-        later += draw(st.sampled_from([-2 * HOUR, -HOUR, HOUR, 2 * HOUR]))  # by half hours: see `_cron`
+        later += draw(st.sampled_from([-2 * HOUR, -HOUR, HOUR, 2 * HOUR]))  # by half hours: see `cron`
         changes.append((START + moment * HOUR // 2, later))
     return offset, changes
 

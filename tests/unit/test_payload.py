@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog._codec import decode_payload, encode_payload
+from lanelog._base.payloads.codec import decode_payload, encode_payload
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.message import METADATA_MAX_BYTES, decode_metadata, encode_metadata, utc_from_ms
 

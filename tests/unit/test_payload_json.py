@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 import pytest
 
-from lanelog import _json
-from lanelog._json import encode_json
+from lanelog._base.payloads import json as _json
+from lanelog._base.payloads.json import encode_json
 from lanelog.errors import ConfigurationError
 
 

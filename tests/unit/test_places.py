@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lanelog._places import GroupTopic, LaneId
+from lanelog._base.places import GroupTopic, LaneId
 
 
 @pytest.mark.parametrize("kind", [GroupTopic, LaneId])

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import logging
-from lanelog import _process_end
+from lanelog._process import own_end
 
 class Part:
     def __init__(self, name, broken=()):
@@ -22,10 +22,10 @@ class Part:
 
 logging.basicConfig(format="%(message)s")
 parts = [Part(str(each), broken) for each, broken in enumerate(BROKEN)]
-_process_end.WRITES = 0.2
+own_end.WRITES = 0.2
 for each in parts:
-    _process_end.join(each)
-_process_end.end_if_hung()
+    own_end.join(each)
+own_end.end_if_hung()
 """
 
 

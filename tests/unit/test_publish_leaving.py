@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lanelog._backoff import OF_TRANSACTIONS, Backoff
+from lanelog._base.backoff import OF_TRANSACTIONS, Backoff
 from lanelog._log.append.draft import Draft, make_draft
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt

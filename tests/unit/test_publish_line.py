@@ -2,8 +2,8 @@
 
 import pytest
 
+from lanelog._base.open_lane_routing import lane_keys
 from lanelog._log.append.draft import Draft
-from lanelog._open_lanes import lane_keys
 from lanelog._stores.messages import wire_bytes
 from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Line, Waiter, WaiterRole
 from lanelog.publisher.lock_waiters import LockWaiters

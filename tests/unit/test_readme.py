@@ -191,10 +191,10 @@ def test_examples_are_small() -> None:
 
 def test_the_options_of_subscribe_are_listed_with_their_defaults() -> None:
     """The second table of options is the fields of SubscriptionConfig, in their order."""
-    from lanelog import _connect
+    from lanelog._base import connection_options
 
     real = defaults(lanelog.SubscriptionConfig)
-    rows = table("Option", "Default", "Meaning")[len(_connect._OPTIONS) :]
+    rows = table("Option", "Default", "Meaning")[len(connection_options._OPTIONS) :]
     assert [row[0] for row in rows] == [f"`{name}`" for name in real]
     for name, default, _ in rows:
         option = name.strip("`")
@@ -209,16 +209,18 @@ def test_the_options_of_subscribe_are_listed_with_their_defaults() -> None:
 
 def test_the_options_of_connect_are_listed_with_their_defaults() -> None:
     """The first table of options is what connect() takes; the URL's parameters stand above it."""
-    from lanelog import _connect
+    from lanelog._base import connection_options
 
     real = defaults(ConnectConfig)
-    rows = table("Option", "Default", "Meaning")[: len(_connect._OPTIONS)]
-    assert [row[0] for row in rows] == [f"`{name}`" for name in _connect._OPTIONS]
-    assert {row[0].strip("`"): shown(row[1]) for row in rows} == {name: real[name] for name in _connect._OPTIONS}
+    rows = table("Option", "Default", "Meaning")[: len(connection_options._OPTIONS)]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in connection_options._OPTIONS]
+    assert {row[0].strip("`"): shown(row[1]) for row in rows} == {
+        name: real[name] for name in connection_options._OPTIONS
+    }
     known = {*real, *defaults(lanelog.SubscriptionConfig)}
     assert {row[0].strip("`") for row in table("Option", "Default", "Meaning")} <= known  # of both tables
     (parameters,) = re.findall(r"URL parameters: (.*)\.$", TEXT, re.MULTILINE)
-    assert parameters == ", ".join(f"`{name}`" for name in _connect._PARAMETERS)
+    assert parameters == ", ".join(f"`{name}`" for name in connection_options._PARAMETERS)
 
 
 def spoken(default: object) -> set[str]:

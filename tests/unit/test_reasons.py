@@ -6,7 +6,7 @@ import sys
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lanelog._reasons import REASON_MAX, is_name, is_named, names_of, reason_of
+from lanelog._base.reasons import REASON_MAX, is_name, is_named, names_of, reason_of
 
 PIECES = st.sampled_from(
     ["order", " ", "#", "0x7f3a", "0XBEEF", "12", "3.5", ",", "-", "_", "feedfacebeef", "3f786850e387", "\n", "\t", "é",
@@ -61,7 +61,7 @@ def test_names_that_would_be_equal_are_longer() -> None:
 
 def test_a_name_is_the_same_in_another_process() -> None:
     """It is made from the text alone, whatever seed the process has. The value is pinned: it is in people's notes."""
-    program = "from lanelog._reasons import names_of; print(names_of(['no such address #'])['no such address #'])"
+    program = "from lanelog._base.reasons import names_of; print(names_of(['no such address #'])['no such address #'])"
     names = {
         subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog._backoff import OF_TRANSACTIONS, Backoff
+from lanelog._base.backoff import OF_TRANSACTIONS, Backoff
+from lanelog._base.duty_cycle import DutyCycle
 from lanelog._database.retries import with_retries
-from lanelog._duty_cycle import DutyCycle
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 

@@ -7,7 +7,7 @@ PROGRAM = """
 import signal
 import sys
 
-from lanelog._signals import ending_by_signal
+from lanelog._client.signals import ending_by_signal
 
 
 def interrupted(line):

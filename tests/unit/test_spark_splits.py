@@ -5,7 +5,7 @@ from itertools import chain, groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog._places import GroupTopic
+from lanelog._base.places import GroupTopic
 from lanelog.spark.source.splits import PAGE_LANES, PAGE_ROWS, LaneRange, pages, plan_splits, split_table
 
 LANE = st.tuples(st.integers(0, 50), st.integers(0, 400))

@@ -16,7 +16,8 @@ import attrs
 import pytest
 
 import lanelog
-from lanelog import _connect, options
+from lanelog import options
+from lanelog._base import connection_options
 
 ROOT = Path(__file__).parents[2]
 CALLS = ROOT / "tests/typed/calls.py"
@@ -66,7 +67,7 @@ def test_the_types_of_options_are_those_of_the_configurations() -> None:
     assert list(lanelog.SubscriptionOptions.__annotations__) == [
         field.name for field in attrs.fields(lanelog.SubscriptionConfig)
     ]
-    assert tuple(lanelog.ConnectOptions.__annotations__) == _connect._OPTIONS
+    assert tuple(lanelog.ConnectOptions.__annotations__) == connection_options._OPTIONS
     for each in (lanelog.SubscriptionOptions, lanelog.ConnectOptions):
         assert not each.__required_keys__
         assert set(typing.get_type_hints(each)) == set(each.__annotations__)  # they can be resolved

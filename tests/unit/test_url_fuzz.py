@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lanelog
-from lanelog._checks import check_name
-from lanelog._codec import decode_payload, encode_payload
+from lanelog._base.checks import check_name
+from lanelog._base.payloads.codec import decode_payload, encode_payload
 from lanelog._database.driver import Driver
 from lanelog._facts.engine.loop import loop_failed
 from lanelog.config import ConnectConfig

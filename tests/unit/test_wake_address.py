@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from lanelog._connect import ConnectConfig
+from lanelog._base.connection_options import ConnectConfig
+from lanelog._base.wake_address import UdpAddress
 from lanelog._hints import route
 from lanelog._hints.datagram import Hint
 from lanelog._hints.host import own_host
 from lanelog._hints.route import Target, deliver, target_of
 from lanelog._stores.heartbeats import WakePlace
-from lanelog._wake_address import UdpAddress
 from lanelog.errors import ConfigurationError
 
 URL = "mysql://u:hunter2@host/db"

@@ -11,8 +11,8 @@ import click
 import pytest
 
 import lanelog
-from lanelog import _process_end
-from lanelog._target import check_target
+from lanelog._process import own_end
+from lanelog._process.target import check_target
 from lanelog.cli.command.values import Size
 from lanelog.client import AFTER_DRAIN
 from lanelog.worker.changes import Changes
@@ -312,7 +312,7 @@ def test_time_in_which_the_supervisor_did_not_run_is_no_silence(turning: Callabl
 def test_a_process_that_ends_by_itself_is_not_killed_before() -> None:
     """After its drain it has its last writes, and its threads some time. When it hangs, it has its last steps."""
     assert AFTER_DRAIN + _LAST_STEPS < OVERDUE
-    assert _process_end.WRITES + _process_end.LOGS < ENDS
+    assert own_end.WRITES + own_end.LOGS < ENDS
 
 
 def test_a_place_waits_longer_after_each_death_that_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from lanelog._engine.working.stacks import STACK_CHARACTERS, text_of
-from lanelog._workload import COLUMN_BYTES, RunningHandler, Workload, parsed, patience
+from lanelog._process.workload import COLUMN_BYTES, RunningHandler, Workload, parsed, patience
 
 
 def of(

@@ -21,7 +21,7 @@ from attrs import evolve, frozen
 from lanelog._database.driver import Driver
 from lanelog._database.executor import Executor
 from lanelog._database.wire import Wire
-from lanelog._ending import ending
+from lanelog._process.ending import ending
 from lanelog.config import ConnectConfig
 from lanelog.errors import LanelogError
 

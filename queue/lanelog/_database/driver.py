@@ -23,7 +23,7 @@ from lanelog._database.incarnation import Incarnation
 from lanelog._database.rows import Connection
 from lanelog._database.server_facts import ServerFacts, refuse_imitation
 from lanelog._database.time_left import at_most
-from lanelog._extras import install
+from lanelog._process.extras import install
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 

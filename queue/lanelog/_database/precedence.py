@@ -17,7 +17,7 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog._backoff import Backoff
+from lanelog._base.backoff import Backoff
 from lanelog._database import codes, fork
 from lanelog._facts import database as facts
 from lanelog.errors import DatabaseError, LanelogError

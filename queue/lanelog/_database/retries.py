@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 
 import tenacity
 
-from lanelog._backoff import OF_TRANSACTIONS
+from lanelog._base.backoff import OF_TRANSACTIONS
 from lanelog.errors import DatabaseError
 
 T = TypeVar("T")

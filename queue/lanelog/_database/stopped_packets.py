@@ -28,8 +28,8 @@ from lanelog._database.awaited import Awaited, AwaitedPackets
 from lanelog._database.driver import Driver
 from lanelog._database.incarnation import Incarnation
 from lanelog._database.wire import Wire
-from lanelog._ending import ending
 from lanelog._facts import database as facts
+from lanelog._process.ending import ending
 from lanelog.config import ConnectConfig
 
 LONG: Final = 2.0

@@ -14,8 +14,8 @@ from typing import Final
 
 from pymysql.constants import CR, ER
 
+from lanelog._base.roles import ROLES, roles_with
 from lanelog._database import codes
-from lanelog._roles import ROLES, roles_with
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, PayloadTooLarge, SchemaError
 
 _REMEDIES: Final = {

@@ -26,7 +26,7 @@ from lanelog._database.translation import (
     translate,
     unreachable,
 )
-from lanelog._pulse import calling
+from lanelog._process.pulse import calling
 from lanelog.errors import DatabaseError, LanelogError
 
 FRESH: Final = 5.0

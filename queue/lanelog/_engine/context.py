@@ -19,7 +19,7 @@ from lanelog._engine.ground import Ground
 from lanelog._engine.shortage import Shortage
 from lanelog._facts.engine import subscription as facts
 from lanelog._hints.receiver import Receiver
-from lanelog._loop import FAILURES_UNTIL_FAILED
+from lanelog._process.loop import FAILURES_UNTIL_FAILED
 from lanelog.errors import ClosedError, DatabaseError
 
 if TYPE_CHECKING:

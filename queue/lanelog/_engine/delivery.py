@@ -24,7 +24,7 @@ from lanelog.message import DeadLetter, Message, utc_from_ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lanelog._codec import Codec
+    from lanelog._base.payloads.codec import Codec
     from lanelog._database import Executor, Transaction
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.run import Attempt

@@ -29,7 +29,7 @@ from lanelog._engine.settling.settler import Settler
 from lanelog._facts.engine import subscription as facts
 from lanelog._hints.datagram import Hint, number_of
 from lanelog._hints.doorbell import Doorbell
-from lanelog._loop import Loop
+from lanelog._process.loop import Loop
 from lanelog.errors import ClosedError
 from lanelog.measures import Meter
 from lanelog.notices import Notices

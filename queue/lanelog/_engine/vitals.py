@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lanelog._engine.member.member import Member
-    from lanelog._loop import Loop
+    from lanelog._process.loop import Loop
 
 UNASKED: Final = DatabaseHealth(answered=None, fresh=False, why="nothing runs that asks it")
 

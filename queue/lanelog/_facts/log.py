@@ -18,6 +18,8 @@ from typing import Any, Final, Literal
 import structlog
 from structlog.typing import EventDict
 
+from lanelog._base.text import describe
+
 LOGGER_NAME: Final = "lanelog"
 OWN_THREADS: Final = "lanelog-"
 """The names of the library's threads begin so."""
@@ -152,16 +154,6 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6f}".rstrip("0").rstrip(".")
     return str(value).lower()  # None, a truth value, a whole number
-
-
-def describe(error: BaseException) -> str:
-    """Return the class and text of an exception; never raises."""
-    try:
-        text = str(error)
-    except BaseException:  # noqa: BLE001 - an application's exception may fail to render
-        text = "(its text could not be rendered)"
-    name = type(error).__name__
-    return f"{name}: {text}" if text else name
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from attrs import define
 
-from lanelog._duty_cycle import DutyCycle
+from lanelog._base.duty_cycle import DutyCycle
 
 OF_HINTS: Final = DutyCycle(1 / 40)
 """For the reading and sending of hints, and for the polls that they cause."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._database import register_shared
-from lanelog._ending import quiet_at_the_end
+from lanelog._process.ending import quiet_at_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,15 +15,15 @@ import time
 
 from attrs import define, evolve, field
 
+from lanelog._base.wake_address import UdpAddress
 from lanelog._database import register_shared
-from lanelog._ending import quiet_at_the_end
 from lanelog._facts.engine import hints as facts
 from lanelog._hints.allowance import OF_HINTS
 from lanelog._hints.datagram import SIZE, Hint, unpack
 from lanelog._hints.host import own_host
 from lanelog._hints.route import ACROSS, PREFIX, family_of
+from lanelog._process.ending import quiet_at_the_end
 from lanelog._stores.heartbeats import NOWHERE, WakePlace
-from lanelog._wake_address import UdpAddress
 
 
 @define(eq=False)

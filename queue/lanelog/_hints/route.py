@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from lanelog._base.wake_address import UdpAddress
 from lanelog._hints.host import own_host
-from lanelog._wake_address import UdpAddress
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from lanelog._base.wake_address import Network
     from lanelog._hints.datagram import Hint
     from lanelog._stores.heartbeats import WakePlace
-    from lanelog._wake_address import Network
 
 PREFIX: Final = "lanelog-"
 """How the name of each Unix socket begins."""

@@ -14,8 +14,8 @@ from lanelog._stores import dead_letters, deliveries, offsets, partitions
 from lanelog._stores.dead_letters import derived_id
 
 if TYPE_CHECKING:
+    from lanelog._base.places import LaneId
     from lanelog._database import Executor
-    from lanelog._places import LaneId
 
 EXPIRED: Final = "expired"
 """`last_error` of a message whose time was over before a handler had started."""

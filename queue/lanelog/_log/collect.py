@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import asdict, field, frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._facts.engine import janitor as facts
-from lanelog._identity import ProcessIdentity
-from lanelog._places import GroupTopic
+from lanelog._process.identity import ProcessIdentity
 from lanelog._stores import deliveries, groups, lane_rows, leaving, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._backoff import RANDOM, Backoff
+from lanelog._base.backoff import RANDOM, Backoff
 from lanelog._database import Lock, codes
 from lanelog._log import repair
 from lanelog._stores import messages, partitions, scheduled

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log import living
 from lanelog._log.lookup.known import no_topic, read, repeated
-from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, lease_removal, leases, offsets, partitions
 from lanelog.errors import ConfigurationError
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock, codes
 from lanelog._facts.engine import janitor as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._log import bury
 from lanelog._log.bury import EXPIRED, DeadLetterTopics
-from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, expiry, groups, history, leases, offsets, partitions
 from lanelog._stores.history import Ended, HistoryWrite
 from lanelog.errors import DatabaseError

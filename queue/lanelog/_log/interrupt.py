@@ -29,8 +29,8 @@ from lanelog._stores.deliveries import DeliveryWrite
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.leases import Held
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
+from lanelog._base.places import GroupTopic
+from lanelog._base.text import plural
 from lanelog._database import Incarnation, server_start
-from lanelog._places import GroupTopic
 from lanelog._stores import heartbeats
-from lanelog._text import plural
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:

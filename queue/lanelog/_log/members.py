@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from lanelog._stores import heartbeats, leases
 
 if TYPE_CHECKING:
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
 
 KEPT_SECONDS: Final = 600.0
 

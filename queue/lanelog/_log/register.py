@@ -13,9 +13,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock, codes
 from lanelog._facts.engine import subscription as facts
-from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, heartbeats, lease_removal, leaving, offsets, partitions
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
+from lanelog._base.places import GroupTopic, LaneId
 from lanelog._database import Lock, codes
 from lanelog._facts import database as facts
-from lanelog._places import GroupTopic, LaneId
 from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
 from lanelog._stores._counted import BEYOND_COUNTING
 from lanelog._stores.lane_rows import LaneRows

@@ -21,8 +21,8 @@ from lanelog._stores import groups, leases, offsets, partitions
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic, LaneId
     from lanelog._stores.deliveries import DeliveryRow
     from lanelog._stores.leases import Held
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanelog._checks import MAX_SECONDS
+from lanelog._base.checks import MAX_SECONDS
 from lanelog._database import NOW_MS
 
 BEYOND_COUNTING: Final = 2**53

@@ -15,8 +15,8 @@ from lanelog._stores._redriven import ID, METADATA
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lanelog._base.places import LaneId
     from lanelog._database import Executor
-    from lanelog._places import LaneId
 
 
 # Copy one message into the dead letter topic (both PRIMARY). No row: the source is gone. A redriven message keeps the

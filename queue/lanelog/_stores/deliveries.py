@@ -16,8 +16,8 @@ from lanelog._stores._points import number, placeholders, points, write
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic, LaneId
 
 # When a row's message is due: at once, if the row says a time that lanelog never writes.
 _DUE = f"IF(invisible_until < {BEYOND_COUNTING}, invisible_until, 0)"

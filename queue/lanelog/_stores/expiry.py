@@ -13,8 +13,8 @@ from lanelog._stores._points import points
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic, LaneId
 
 
 # The expired messages for a group within a range of offsets (PRIMARY, range bounded from below).

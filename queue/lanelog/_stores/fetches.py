@@ -18,8 +18,8 @@ from lanelog._stores._points import points
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
 
 # Each column of an answer costs time, and most messages need none of the last column's values: it is NULL for them.
 _COLUMNS = f"""`offset`, id,

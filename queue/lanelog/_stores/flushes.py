@@ -13,8 +13,8 @@ from lanelog._stores._points import write
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
     from lanelog._stores._offset_rows import OffsetsWrite, WrittenOffsets
 
 _COLUMNS = "consumer_group, topic, partition_key, offset_acked, marked_through, marked_epoch, marked_at, updated_at"

@@ -16,8 +16,8 @@ from lanelog._stores._pause import Pause
 from lanelog._stores._points import number
 
 if TYPE_CHECKING:
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
 
 VERSION_WITH_DEAD_LETTER_TOPIC = 3
 """The first version of the tables with a group's dead letter topic."""

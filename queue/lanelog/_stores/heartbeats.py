@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS, Incarnation, codes
-from lanelog._places import GroupTopic
 from lanelog._stores._heartbeat_rows import FOUND_DEAD, VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog._stores._points import placeholders
 from lanelog.errors import DatabaseError

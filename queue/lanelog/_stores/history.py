@@ -12,16 +12,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
-from lanelog._places import GroupTopic
 from lanelog._stores._counted import signed
 from lanelog._stores._points import exactly, flat, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import LaneId
     from lanelog._database import Executor
-    from lanelog._places import LaneId
 
 # Insert or update rows (PRIMARY).
 UPSERT = """

@@ -12,8 +12,8 @@ from lanelog._stores._points import MAX_POINTS, all_locked, number, write
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
 
 # Purge of one lane: the groups' rows, without those that another transaction has locked (PRIMARY).
 LOCK_LANE = """

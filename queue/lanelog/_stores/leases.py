@@ -17,8 +17,8 @@ from lanelog._stores._points import chunked, flat, pairs, placeholders, points, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic, LaneId
 
 OWNERS_TOGETHER: Final = 100
 """Owners whose lanes are counted by one statement."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
-from lanelog._places import GroupTopic
 from lanelog._stores._heartbeat_rows import VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog._stores._points import placeholders
 

@@ -17,8 +17,8 @@ from lanelog._stores._points import all_locked, chunked, flat, number, placehold
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic, LaneId
 
 # Watermarks, marks and floors of some lanes for one group and the floor group '' (PRIMARY).
 LOAD = f"""

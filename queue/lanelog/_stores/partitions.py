@@ -12,7 +12,7 @@ from zlib import crc32
 
 from attrs import frozen
 
-from lanelog import _open_lanes
+from lanelog._base import open_lane_routing
 from lanelog._database import NOW_MS, Lock, Statement
 from lanelog._stores._counted import BEYOND_COUNTING, counted
 from lanelog._stores._points import chunked, number, placeholders, points, write
@@ -20,8 +20,8 @@ from lanelog._stores._points import chunked, number, placeholders, points, write
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._places import GroupTopic
 
 # Heads of some lanes in key order, one exact row each (PRIMARY).
 HEADS = """SELECT partition_key, head_offset FROM queue_partitions FORCE INDEX (PRIMARY)
@@ -242,8 +242,8 @@ def hold_topic(cx: Executor, topic: str) -> int | None:
 
 def open_lanes(cx: Executor, topic: str, *, tables: int) -> int:
     """Return the number of a topic's open lanes: the default on older tables, and for a topic that does not exist."""
-    row = cx.one(OPEN_LANES, (topic,)) if tables >= _open_lanes.SINCE else None
-    return _open_lanes.DEFAULT if row is None else int(row[0])
+    row = cx.one(OPEN_LANES, (topic,)) if tables >= open_lane_routing.SINCE else None
+    return open_lane_routing.DEFAULT if row is None else int(row[0])
 
 
 def set_open_lanes(cx: Executor, topic: str, count: int) -> None:

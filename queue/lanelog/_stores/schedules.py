@@ -1,6 +1,6 @@
 """`queue_schedules`: messages that are published again and again, and the next time of each.
 
-Owns the SQL of its table. Never computes a time (`_cron` does) and never touches a lane.
+Owns the SQL of its table. Never computes a time (`cron` does) and never touches a lane.
 """
 
 from __future__ import annotations

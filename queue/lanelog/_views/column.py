@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from lanelog._text import CELL_MAX, age, ago, number, shown
+from lanelog._base.text import CELL_MAX, age, ago, number, shown
 
 NAME_LEAST: Final = 12
 """Cells that a name keeps at least. They are enough to tell names with the same beginning apart by their ends."""

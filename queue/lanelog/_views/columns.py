@@ -6,7 +6,7 @@ those of the glossary.
 
 from __future__ import annotations
 
-from lanelog._text import NOTHING, age, plural
+from lanelog._base.text import NOTHING, age, plural
 from lanelog._views.column import Column, Tone, count, error, name, seconds, text, time, when, word
 from lanelog.admin import GroupInfo, LaneInfo, MemberInfo, OwnerState
 from lanelog.admin.operate.hung import HUNG, state_of

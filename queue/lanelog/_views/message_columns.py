@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from lanelog._text import moment, payload
+from lanelog._base.text import moment, payload
 from lanelog._views.column import Tone, count, error, name, seconds, text, time, when, word
 from lanelog.admin import MessageState
 from lanelog.message import utc_from_ms

@@ -5,7 +5,7 @@ Owns these words. Judges nothing: `admin.operate` does.
 
 from __future__ import annotations
 
-from lanelog._text import age, plural
+from lanelog._base.text import age, plural
 from lanelog.admin import Status
 from lanelog.admin.operate.status import attempts_awaited, members_of
 

@@ -13,7 +13,7 @@ for `dry_run`: the caller decides.
 # isort: off
 from lanelog._log.lookup.owners import LastMember, OwnerState
 from lanelog._log.repair import Contradiction
-from lanelog._workload import RunningHandler, Workload
+from lanelog._process.workload import RunningHandler, Workload
 from lanelog.admin.admin import Admin
 from lanelog.admin.operate.figures import Figures, GroupFigures, ServerFigures
 from lanelog.admin.operate.problem import Problem, Rank

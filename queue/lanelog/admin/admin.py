@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import define, evolve, field
 
-from lanelog._places import GroupTopic, LaneId
+from lanelog._base.places import GroupTopic, LaneId
 from lanelog.admin.audit_entry import NOBODY, Act, Actor
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from datetime import datetime
 
-    from lanelog._checks import Duration
+    from lanelog._base.checks import Duration
     from lanelog._database import Database
     from lanelog._log.append.appender import Appender
     from lanelog._log.repair import Contradiction

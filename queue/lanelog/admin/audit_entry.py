@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, field, frozen
 
-from lanelog._identity import ProcessIdentity
+from lanelog._process.identity import ProcessIdentity
 from lanelog._stores import audit
 from lanelog._stores.audit import AuditRow
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text

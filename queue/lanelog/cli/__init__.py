@@ -7,7 +7,7 @@ import io
 import sys
 from importlib.util import find_spec
 
-from lanelog._extras import install
+from lanelog._process.extras import install
 
 NEEDED = ("click", "rich")
 USAGE_ERROR = 2

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from lanelog._checks import check_callable
+from lanelog._base.checks import check_callable
 from lanelog.errors import ConfigurationError
 
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")

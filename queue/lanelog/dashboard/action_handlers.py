@@ -15,8 +15,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from lanelog._base.text import moment, shown
 from lanelog._facts import dashboard as facts
-from lanelog._text import moment, shown
 from lanelog.admin import Admin
 from lanelog.admin.lookup.arguments import BY_MAX
 from lanelog.dashboard import outcomes

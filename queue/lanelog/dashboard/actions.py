@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from lanelog._text import moment
+from lanelog._base.text import moment
 from lanelog.admin import Admin
 from lanelog.admin.lookup.arguments import BY_MAX, unheard
 from lanelog.dashboard.views import WebButton, link

@@ -20,8 +20,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from lanelog._places import GroupTopic
-from lanelog._text import moment
+from lanelog._base.places import GroupTopic
+from lanelog._base.text import moment
 from lanelog.admin import Admin, DeadLetterCounts, Status
 from lanelog.client import Client
 from lanelog.dashboard import charts, pages, stuck, tiles

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from attrs import field, frozen
 
-from lanelog._places import GroupTopic
-from lanelog._text import age, moment
+from lanelog._base.places import GroupTopic
+from lanelog._base.text import age, moment
 from lanelog._views.column import Column
 from lanelog.admin import Admin, DeadLetterCounts, Status
 from lanelog.dashboard.jobs import Jobs

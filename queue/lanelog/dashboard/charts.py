@@ -15,8 +15,8 @@ from typing import Final
 
 from attrs import frozen
 
-from lanelog._places import GroupTopic
-from lanelog._text import NOTHING, age
+from lanelog._base.places import GroupTopic
+from lanelog._base.text import NOTHING, age
 from lanelog.dashboard.handler_times import BUCKETS, SAMPLE, HandlerTimes, Percentiles
 from lanelog.dashboard.samples import Sample
 

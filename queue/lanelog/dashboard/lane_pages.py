@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, cast
 
-from lanelog._text import age, plural
+from lanelog._base.text import age, plural
 from lanelog._views import columns
 from lanelog.admin import LaneInfo, MessageState
 from lanelog.dashboard import message_pages

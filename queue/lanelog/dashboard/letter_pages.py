@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lanelog._reasons import takes
-from lanelog._text import plural, shown
+from lanelog._base.reasons import takes
+from lanelog._base.text import plural, shown
 from lanelog._views import columns, message_columns
 from lanelog.admin import DeadLetterCounts, DeadLetterPage, DeadLetterReason
 from lanelog.dashboard.actions import button, whole

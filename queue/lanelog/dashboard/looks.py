@@ -13,8 +13,8 @@ from typing import Final, Generic, TypeVar
 
 from attrs import define, field
 
+from lanelog._base.duty_cycle import DutyCycle
 from lanelog._database import register_shared
-from lanelog._duty_cycle import DutyCycle
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanelog._text import age, plural
+from lanelog._base.text import age, plural
+from lanelog._process.workload import RunningHandler
 from lanelog._views import columns
-from lanelog._workload import RunningHandler
 from lanelog.admin import MemberInfo, OwnerState, Rank
 from lanelog.admin.operate.hung import HUNG, hung_member, state_of
 from lanelog.dashboard.asked import Asked

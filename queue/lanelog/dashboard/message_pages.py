@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from lanelog._base.text import plural, shown
 from lanelog._error_text import summary
-from lanelog._text import plural, shown
 from lanelog._views import message_columns
 from lanelog.admin import HistoryInfo, MessageInfo, ScheduleInfo
 from lanelog.dashboard.actions import button, whole

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any, Final
 
-from lanelog._text import moment, plural, shown
+from lanelog._base.text import moment, plural, shown
 from lanelog.admin import (
     Deleted,
     GroupDeleted,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lanelog._places import GroupTopic
-from lanelog._text import age
+from lanelog._base.places import GroupTopic
+from lanelog._base.text import age
 from lanelog._views import columns
 from lanelog.admin import GroupInfo, Problem, Rank, TopicInfo
 from lanelog.dashboard import lane_pages, letter_pages, member_pages, message_pages, search_page

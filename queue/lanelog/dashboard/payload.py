@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from lanelog._text import plural
+from lanelog._base.text import plural
 from lanelog.admin import MessageInfo
 from lanelog.errors import ConfigurationError, LanelogError
 

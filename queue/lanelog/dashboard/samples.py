@@ -15,9 +15,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import register_shared
 from lanelog._facts import dashboard as facts
-from lanelog._places import GroupTopic
 from lanelog.admin import Status
 from lanelog.errors import ClosedError, LanelogError
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import evolve
 
-from lanelog._text import plural
+from lanelog._base.text import plural
 from lanelog.admin import MessageInfo
 from lanelog.dashboard.asked import Asked
 from lanelog.dashboard.payload import masked

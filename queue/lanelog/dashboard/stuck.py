@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from lanelog._text import age, plural
+from lanelog._base.text import age, plural
 from lanelog._views.sentences import nothing_stuck, sums
 from lanelog.admin import Problem, Rank, Status
 from lanelog.admin.operate.hung import HUNG

@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import frozen
 
-from lanelog._text import age
+from lanelog._base.text import age
 from lanelog.admin import Status
 from lanelog.dashboard.charts import Chart, ChartLine
 from lanelog.dashboard.views import link

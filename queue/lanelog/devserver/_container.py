@@ -9,7 +9,7 @@ from typing import Any
 import tenacity
 from attrs import define, field
 
-from lanelog._extras import install
+from lanelog._process.extras import install
 from lanelog.devserver._given import ask_version
 from lanelog.devserver._local import free_port
 from lanelog.devserver._server import DATABASE, DevServer, ServerUnavailable

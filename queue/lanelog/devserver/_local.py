@@ -16,7 +16,7 @@ from pathlib import Path
 import tenacity
 from attrs import define, field
 
-from lanelog._backoff import RANDOM
+from lanelog._base.backoff import RANDOM
 from lanelog.devserver import _guard
 from lanelog.devserver._programs import Program, copy, template
 from lanelog.devserver._server import DATABASE, DevServer, ServerUnavailable, greeting

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from attrs import define, frozen
 
-from lanelog._backoff import OF_TRANSACTIONS
+from lanelog._base.backoff import OF_TRANSACTIONS
 from lanelog._database import Database, Lock
 from lanelog._log.append import unknown_outcome
 from lanelog._log.append.draft import Draft

@@ -28,7 +28,7 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog._backoff import OF_TRANSACTIONS, Backoff
+from lanelog._base.backoff import OF_TRANSACTIONS, Backoff
 from lanelog._database import Database, codes, register_shared
 from lanelog._log.append.draft import Draft
 from lanelog.errors import DatabaseError, LanelogError

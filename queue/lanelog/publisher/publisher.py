@@ -13,8 +13,8 @@ from typing import Any, Protocol, cast
 
 from attrs import define, field
 
-from lanelog._checks import Duration
-from lanelog._codec import Codec
+from lanelog._base.checks import Duration
+from lanelog._base.payloads.codec import Codec
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._facts import publisher as facts
 from lanelog._log.append.draft import SCHEDULED, Draft, make_draft

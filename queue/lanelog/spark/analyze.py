@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import asdict, field, frozen
 
-from lanelog._checks import check_name, duration, seconds
-from lanelog._connect import URL_VARIABLE
+from lanelog._base.checks import check_name, duration, seconds
+from lanelog._base.connection_options import URL_VARIABLE
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 from lanelog.spark.analysing.analysis import LONG, ORDER, Analysis, Wanted, analysed
 from lanelog.spark.archiving.manifest import ManifestStore

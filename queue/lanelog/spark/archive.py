@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import NOTHING, asdict, fields, frozen
 
 from lanelog import migrations
-from lanelog._backoff import OF_LOOPS
+from lanelog._base.backoff import OF_LOOPS
+from lanelog._base.places import GroupTopic
 from lanelog._database import Database
 from lanelog._facts import spark as facts
 from lanelog._log.lookup.known import known_topic, read
-from lanelog._places import GroupTopic
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 from lanelog.spark.archiving.group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
 from lanelog.spark.archiving.job import ArchiveJob

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve, frozen
 
 from lanelog import migrations
+from lanelog._base.places import GroupTopic
 from lanelog._database import Database
 from lanelog._facts import spark as facts
 from lanelog._log.lookup.known import known_group, read
-from lanelog._places import GroupTopic
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark.archiving.flush import flush_directory
 from lanelog.spark.archiving.group import born

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
-from lanelog import _process_end
 from lanelog._facts import supervisor as facts
+from lanelog._process import own_end
 from lanelog.errors import ConfigurationError
 from lanelog.worker.orders import END, REFUSED, Orders, Report
 from lanelog.worker.target import find
@@ -133,7 +133,7 @@ def _hear(line: socket.socket, reporter: Reporter, orders: Orders) -> None:
         while asked := line.recv(1):
             try:
                 if asked == END:
-                    threading.Thread(target=_process_end.end_if_hung, name="lanelog-ending", daemon=True).start()
+                    threading.Thread(target=own_end.end_if_hung, name="lanelog-ending", daemon=True).start()
                 else:
                     reporter.tell(metrics=True)
             except Exception:  # noqa: BLE001 - this thread must hear of the supervisor's end

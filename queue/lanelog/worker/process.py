@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from attrs import define, field
 
-from lanelog import _process_end
+from lanelog._process import own_end
 from lanelog.worker.orders import ASK, END, Report
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Process:
 def named(status: int) -> str:
     """Return an exit status in words: `status 1`, `SIGKILL`."""
     if status >= 0:
-        return f"status {status}" + (": its handlers hung" if status == _process_end.STATUS else "")
+        return f"status {status}" + (": its handlers hung" if status == own_end.STATUS else "")
     with suppress(ValueError):
         return signal.Signals(-status).name
     return f"signal {-status}"

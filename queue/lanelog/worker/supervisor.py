@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from attrs import define, evolve, field
 
-from lanelog._backoff import Backoff
+from lanelog._base.backoff import Backoff
 from lanelog._facts import supervisor as facts
 from lanelog.worker.changes import Changes
 from lanelog.worker.orders import REFUSED, Limits, Orders

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lanelog import _target
+from lanelog._process import target as _target
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError
 

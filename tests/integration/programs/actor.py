@@ -19,6 +19,7 @@ import attrs
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
+from lanelog._base.places import GroupTopic
 from lanelog._engine.cleanup.janitor import JanitorPace
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.shortage import Shortage
@@ -27,7 +28,6 @@ from lanelog._log import purge_lane, repair
 from lanelog._log.due import DelayedMessages
 from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._log.register import register
-from lanelog._places import GroupTopic
 from lanelog.config import SubscriptionConfig
 from support import elapsed
 from support.pace import paced

@@ -11,7 +11,7 @@ import threading
 from saying import CONFIG, listen, say, say_what_is_logged
 
 import lanelog
-from lanelog import _process_end
+from lanelog._process import own_end
 
 listen()
 say_what_is_logged()
@@ -56,7 +56,7 @@ if "beside" in CONFIG:
     held = next(pulled)
     say("started", key=held.key, offset=held.offset, attempt=held.attempt, group="pulled")
 if CONFIG.get("log stands still"):
-    _process_end.LOGS = CONFIG["log stands still"]
+    own_end.LOGS = CONFIG["log stands still"]
     logging.getLogger("lanelog").addHandler(Stuck(logging.ERROR))
 say("ready", pid=os.getpid())
 client.run()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import define, field
 
-from lanelog._backoff import RANDOM
-from lanelog._duty_cycle import DutyCycle
+from lanelog._base.backoff import RANDOM
+from lanelog._base.duty_cycle import DutyCycle
 from lanelog._log import repair
 
 if TYPE_CHECKING:

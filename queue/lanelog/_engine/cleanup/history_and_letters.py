@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import define, field
 
+from lanelog._base.places import GroupTopic
 from lanelog._log import collect
-from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, partitions
 from lanelog._stores.history import BATCH
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._backoff import Backoff
+from lanelog._base.backoff import Backoff
 from lanelog._database import codes
 from lanelog._engine.cleanup.auditing import Audit
 from lanelog._engine.cleanup.expired import Expiry

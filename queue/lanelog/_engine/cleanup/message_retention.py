@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import define, field
 
-from lanelog._duty_cycle import DutyCycle
+from lanelog._base.duty_cycle import DutyCycle
 from lanelog._log import collect
 from lanelog._log.collect import Collected
 from lanelog._stores import groups, leaving, offsets
@@ -18,7 +18,7 @@ from lanelog._stores import groups, leaving, offsets
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from lanelog._backoff import Backoff
+    from lanelog._base.backoff import Backoff
     from lanelog._database import Session
     from lanelog._engine.member.member import Member
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._backoff import Backoff
+from lanelog._base.backoff import Backoff
 from lanelog._engine.fetching.gaps import Gaps
 from lanelog._engine.fetching.heads import KnownHeads
 from lanelog._engine.fetching.pace import FetcherPace, Glance, MemberLooks

@@ -9,8 +9,8 @@ from collections import deque
 
 from attrs import define, field, frozen
 
-from lanelog._backoff import Backoff
-from lanelog._duty_cycle import DutyCycle
+from lanelog._base.backoff import Backoff
+from lanelog._base.duty_cycle import DutyCycle
 from lanelog._engine.fetching.heads import DigestPace, KnownHeads
 from lanelog._hints.allowance import Allowance
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lanelog import _error_text
-from lanelog._backoff import Backoff
+from lanelog._base.backoff import Backoff
+from lanelog._base.text import describe
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._error_text import clip
 from lanelog._facts.engine import worker as facts
 from lanelog._facts.fact import AttemptFields
-from lanelog._facts.log import describe
 from lanelog._stores._redriven import CAP
 from lanelog._stores.history import Ended
 from lanelog.config import AckPolicy

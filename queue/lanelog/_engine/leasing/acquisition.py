@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from lanelog._base.open_lane_routing import PREFIX
 from lanelog._database import Lock
 from lanelog._engine import life
 from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
 from lanelog._facts.engine import keeper as facts
-from lanelog._open_lanes import PREFIX
 from lanelog._stores import groups, heartbeats, leases, partitions
 
 if TYPE_CHECKING:

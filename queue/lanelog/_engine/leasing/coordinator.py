@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._asleep import suspended
-from lanelog._backoff import RANDOM
+from lanelog._base.backoff import RANDOM
+from lanelog._base.open_lane_routing import is_open
 from lanelog._database import Incarnation, outage
 from lanelog._engine import life
 from lanelog._engine.leasing import acquisition, loading
@@ -24,7 +24,7 @@ from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.read_back import Beaten, ReadBack, lose_others
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
 from lanelog._facts.engine import keeper as facts
-from lanelog._open_lanes import is_open
+from lanelog._process.asleep import suspended
 from lanelog._stores import groups, heartbeats, leases, offsets
 from lanelog.errors import DatabaseError, LanelogError
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._backoff import RANDOM
+from lanelog._base.backoff import RANDOM
 from lanelog._database import codes
 from lanelog._engine import life
 from lanelog._engine.leasing.coordinator import Coordinator

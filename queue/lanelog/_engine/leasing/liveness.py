@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._backoff import OF_LOOPS
-from lanelog._checks import MAX_SECONDS
+from lanelog._base.backoff import OF_LOOPS
+from lanelog._base.checks import MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

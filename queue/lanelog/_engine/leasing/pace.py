@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from lanelog._duty_cycle import DutyCycle
+from lanelog._base.duty_cycle import DutyCycle
 
 
 @frozen(kw_only=True)

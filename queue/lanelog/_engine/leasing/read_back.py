@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from attrs import define, frozen
 
-from lanelog._asleep import suspended
-from lanelog._duty_cycle import DutyCycle
+from lanelog._base.duty_cycle import DutyCycle
 from lanelog._engine import life
 from lanelog._engine.leasing import loading
+from lanelog._process.asleep import suspended
 from lanelog._stores import leases
 from lanelog._stores.leases import LeasesDigest
 

@@ -15,8 +15,8 @@ from lanelog._stores import heartbeats
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Database, Session
-    from lanelog._places import GroupTopic
 
 
 @define(eq=False)

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from lanelog._backoff import Backoff
+from lanelog._base.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import queue
     from collections.abc import Callable
 
+    from lanelog._base.places import GroupTopic
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
     from lanelog._engine.member.rules import Signals, SubscriptionRules
-    from lanelog._places import GroupTopic
-    from lanelog._workload import Workload
+    from lanelog._process.workload import Workload
     from lanelog.config import SubscriptionConfig
     from lanelog.measures import Counters
 

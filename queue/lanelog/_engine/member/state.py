@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._asleep import suspended
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.writes import Burial
 from lanelog._engine.member.fetch_queue import FetchQueue
 from lanelog._facts.engine import subscription as facts
 from lanelog._facts.fact import AttemptFields
+from lanelog._process.asleep import suspended
 from lanelog.errors import LeaseLost
 from lanelog.measures import Counters, Handlings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from lanelog._base.places import GroupTopic
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Term
     from lanelog._engine.member.rules import Signals, SubscriptionRules
     from lanelog._facts.log import ExcInfo
-    from lanelog._places import GroupTopic
     from lanelog.config import SubscriptionConfig
 
 PLANS_A_TURN = 32

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._backoff import RANDOM
+from lanelog._base.backoff import RANDOM
 from lanelog._database import NOW_MS, codes
 from lanelog._facts.engine import scheduler as facts
 from lanelog._log.due import DelayedMessages

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog import _process_end
 from lanelog._engine.working import stacks
 from lanelog._engine.working.workers import HANDLING
 from lanelog._facts.engine import subscription as subscription_facts
 from lanelog._facts.engine import worker as facts
+from lanelog._process import own_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class HungHandlers:
 
     def watch(self) -> None:
         """Take part in the end of the process, and bring it about when a handler runs for too long."""
-        _process_end.join(self)
+        own_end.join(self)
         if self.workers is not None and self.config.hard_time_limit is not None:
             threading.Thread(
                 target=self._watch, args=(self.config.hard_time_limit,), name="lanelog-hard-limit", daemon=True
@@ -71,7 +71,7 @@ class HungHandlers:
             now = time.monotonic()
             left = limit - max((now - each.attempt.started for each in self._running()), default=0.0)
             if left <= 0:
-                _process_end.end_if_hung()
+                own_end.end_if_hung()
                 left = self.again_seconds
             if self._closed.wait(min(left, threading.TIMEOUT_MAX)):
                 return

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lanelog._engine.context import EngineContext
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.member.member import Member
-    from lanelog._workload import Workload
+    from lanelog._process.workload import Workload
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._engine.working import stacks
-from lanelog._workload import RunningHandler, Workload, patience
+from lanelog._process.workload import RunningHandler, Workload, patience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
+from lanelog._base.text import plural
 from lanelog._facts.fact import Fields, Room, noticed
-from lanelog._text import plural
 
 room = Room("keeper")
 

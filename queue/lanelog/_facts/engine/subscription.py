@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lanelog._base.text import describe
 from lanelog._facts.fact import Room, noticed
-from lanelog._facts.log import Raised, describe
+from lanelog._facts.log import Raised
 
 room = Room("subscription")
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog import _open_lanes
-from lanelog._backoff import RANDOM
-from lanelog._codec import CONTENT_TYPE, Codec, encode_payload
+from lanelog._base import open_lane_routing
+from lanelog._base.backoff import RANDOM
+from lanelog._base.payloads.codec import CONTENT_TYPE, Codec, encode_payload
 from lanelog._log.append.timing import AT_ONCE, Timing
 from lanelog._stores.messages import wire_bytes
 from lanelog.config import check_name
@@ -82,7 +82,7 @@ class Draft:
         if not self.anywhere or self.doubted_at is not None:
             return False
         self.avoided |= frozenset(busy)
-        free = [key for key in _open_lanes.lane_keys(self.lanes) if key not in self.avoided]
+        free = [key for key in open_lane_routing.lane_keys(self.lanes) if key not in self.avoided]
         if not free:
             return False
         self.key = RANDOM.choice(free)
@@ -112,7 +112,7 @@ def make_draft(
     `key` None: the message needs no order. `Spread` gives it its lane later.
     """
     # Until then the first open lane stands for its lane: the keys of all open lanes are equally long.
-    checked = _open_lanes.lane_key(0) if key is None else _open_lanes.check_key(key)
+    checked = open_lane_routing.lane_key(0) if key is None else open_lane_routing.check_key(key)
     chosen = new_id() if message_id is None else check_name("id", message_id)
     if payload is None:
         # Usually a function has forgotten its return. Checked before any codec: a codec may have its own null.

@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import frozen
 
-from lanelog._checks import check_duration
+from lanelog._base.checks import check_duration
 from lanelog.errors import ConfigurationError
 
 TEN_YEARS: Final = 10 * 366 * 86_400.0

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from lanelog._asleep import suspended
 from lanelog._database import LATEST
+from lanelog._process.asleep import suspended
 from lanelog._stores import groups
 from lanelog.errors import DatabaseError
 

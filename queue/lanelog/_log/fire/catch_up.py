@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 from lanelog._log.fire.occurrences import Fired, Occurrence, occurrence, reached
 
 if TYPE_CHECKING:
-    from lanelog._cron import Cron
+    from lanelog._base.cron import Cron
 
 LEAST_GRACE_MS: Final = 5_000
 MOST_GRACE_MS: Final = 60_000

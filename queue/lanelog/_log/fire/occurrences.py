@@ -23,7 +23,7 @@ from attrs import frozen
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
-    from lanelog._cron import Cron
+    from lanelog._base.cron import Cron
 
 _SECOND: Final = timedelta(seconds=1)
 _SECOND_MS: Final = 1000

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, frozen
 
-from lanelog import _cron
+from lanelog._base import cron as _cron
 from lanelog._log.fire import zone_data
 from lanelog._log.fire.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
 from lanelog._stores.schedules import Wall
 
 if TYPE_CHECKING:
-    from lanelog._cron import Cron
+    from lanelog._base.cron import Cron
     from lanelog._stores.schedules import ScheduleRow, ToCome
 
 CLOCK_BACK_MS: Final = 5_000

@@ -1,7 +1,7 @@
 """Recurring schedules: one transaction publishes the messages of all due times, and sets the next time.
 
 Owns that transaction, and the one that sets schedules back after a clock was set back. Never decides when to look (the
-scheduler does), nor computes times (`_cron` and `catch_up` do).
+scheduler does), nor computes times (`cron` and `catch_up` do).
 
 Lock order: schedules X, by name → heads X, by topic and key → messages. Schedules and heads are taken with SKIP LOCKED:
 a locked schedule or lane is left for a later turn, and holds up no other.
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
-from lanelog._checks import NAME_MAX
+from lanelog._base.checks import NAME_MAX
 from lanelog._database import Lock, codes
 from lanelog._facts.engine import scheduler as facts
 from lanelog._log import repair

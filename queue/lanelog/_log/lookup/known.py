@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from lanelog import migrations
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS, codes
 from lanelog._log.lookup.names import hint, names, readers
-from lanelog._places import GroupTopic
 from lanelog._stores import groups, partitions
 from lanelog.errors import ConfigurationError, DatabaseError
 

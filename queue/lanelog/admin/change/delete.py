@@ -17,12 +17,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lanelog._checks import check_name
+from lanelog._base.checks import check_name
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log import end_groups
 from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_topic, no_group, pages, read, repeated, snapshot
-from lanelog._places import GroupTopic
 from lanelog._stores import (
     deliveries,
     groups,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, field
 
+from lanelog._base.text import describe
 from lanelog._facts import admin as facts
-from lanelog._facts.log import describe
-from lanelog._identity import ProcessIdentity
+from lanelog._process.identity import ProcessIdentity
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

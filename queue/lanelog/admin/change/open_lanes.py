@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog import _open_lanes
-from lanelog._checks import check_integer, check_name
+from lanelog._base import open_lane_routing
+from lanelog._base.checks import check_integer, check_name
+from lanelog._base.text import plural
 from lanelog._database import Lock
 from lanelog._log.lookup.known import known_topic, no_topic, read, repeated
 from lanelog._stores import partitions
-from lanelog._text import plural
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.types.results import OpenLanes
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 def set_open_lanes(database: Database, topic: str, lanes: int, *, actor: Actor, dry_run: bool) -> OpenLanes:
     """See `Admin.set_open_lanes`."""
     check_name("topic", topic)
-    check_integer("lanes", lanes, least=1, most=_open_lanes.MOST)
+    check_integer("lanes", lanes, least=1, most=open_lane_routing.MOST)
     read(database, known_topic, "looking for the topic", topic)
-    if database.tables_version < _open_lanes.SINCE:
+    if database.tables_version < open_lane_routing.SINCE:
         raise SchemaError(
             f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "
-            f"has {_open_lanes.DEFAULT} open lanes: run `lanelog migrate`"
+            f"has {open_lane_routing.DEFAULT} open lanes: run `lanelog migrate`"
         )
     act = Act(verb="set_open_lanes", topic=topic, choice=plural(lanes, "open lane"), actor=actor)
     before = repeated(database, _set, "setting the number of open lanes", database, topic, lanes, act, dry_run=dry_run)

@@ -35,8 +35,8 @@ from lanelog.message import utc_from_ms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Database, Executor
-    from lanelog._places import GroupTopic, LaneId
     from lanelog._stores.deliveries import DeliveryRow
 
 # -- pause and resume --------------------------------------------------------------------------------------------------

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log import collect, interrupt, take_away
 from lanelog._log.collect import Span
 from lanelog._log.lookup.known import no_topic, pages, read, repeated
-from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, leases, leaving, offsets, partitions
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import Unanswered, deleting

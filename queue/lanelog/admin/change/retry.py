@@ -26,8 +26,8 @@ from lanelog.admin.types.results import Retried
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lanelog._base.places import LaneId
     from lanelog._database import Database
-    from lanelog._places import LaneId
     from lanelog._stores.deliveries import DeliveryRow
 
 

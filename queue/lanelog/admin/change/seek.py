@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from attrs import evolve, frozen
 
-from lanelog._checks import check_name
+from lanelog._base.checks import check_name
 from lanelog._database import Lock
 from lanelog._log import take_away
 from lanelog._log.lookup.known import known_group, known_lane, pages, read, repeated
@@ -34,8 +34,8 @@ from lanelog.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Database, Executor
-    from lanelog._places import GroupTopic
     from lanelog._stores.deliveries import DeliveryRow
 
 LANES_A_TRANSACTION = 200

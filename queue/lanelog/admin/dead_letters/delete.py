@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log.lookup.known import known_group, read, repeated
-from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
 from lanelog.admin.audit_entry import Act, Actor

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, frozen
 
-from lanelog._checks import check_integer
+from lanelog._base.checks import check_integer
+from lanelog._base.places import GroupTopic
+from lanelog._base.reasons import ERROR_MAX, REASON_MAX, names_of, reason_of, takes
 from lanelog._log.lookup.known import known_group, known_topic, read
 from lanelog._log.lookup.names import dead_letter_topics, names
-from lanelog._places import GroupTopic
-from lanelog._reasons import ERROR_MAX, REASON_MAX, names_of, reason_of, takes
 from lanelog.admin.dead_letters.selection import check_reason, meant
 from lanelog.admin.lookup.arguments import check_text, limit_of, offset_of, optional
 from lanelog.admin.read.messages import SETTLING

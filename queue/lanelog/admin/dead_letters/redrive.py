@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._checks import Duration, check_integer, check_name, check_number
+from lanelog._base.checks import Duration, check_integer, check_name, check_number
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log.append.timing import make_timing
 from lanelog._log.lookup.known import known_group, known_topic, no_group, read, repeated
-from lanelog._places import GroupTopic
 from lanelog._stores import dead_letters, deliveries, groups, offsets, partitions, scheduled
 from lanelog._stores._points import fitting
 from lanelog.admin.audit_entry import Act, Actor

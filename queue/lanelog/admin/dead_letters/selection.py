@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from lanelog._checks import check_integer
+from lanelog._base.checks import check_integer
+from lanelog._base.reasons import is_name, is_named, names_of, reason_of
+from lanelog._base.text import moment, shown
 from lanelog._database import codes
 from lanelog._log.lookup.known import PAGE, known_topic, pages, read
 from lanelog._log.lookup.names import dead_letter_topics, names
-from lanelog._reasons import is_name, is_named, names_of, reason_of
 from lanelog._stores import offsets
 from lanelog._stores._points import chunked, placeholders, points, united
-from lanelog._text import moment, shown
 from lanelog.admin.lookup.arguments import aware, check_list, milliseconds, optional
 from lanelog.admin.read.messages import SETTLING
 from lanelog.errors import ConfigurationError, DatabaseError
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Database, Executor
-    from lanelog._places import GroupTopic
 
 _LETTER = """m.partition_key, m.`offset`, m.id, m.payload_bytes, LEFT(m.last_error, 1000),
        JSON_UNQUOTE(JSON_EXTRACT(m.metadata, '$."lanelog.original_id"')), m.failed_at

@@ -15,7 +15,7 @@ from lanelog.message import utc_from_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lanelog._places import GroupTopic
+    from lanelog._base.places import GroupTopic
 
 LIMIT_MAX = 10_000
 """The most entries of a list."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._checks import check_name
+from lanelog._base.checks import check_name
 from lanelog._log.lookup.known import known_group, known_lane, known_topic, read
 from lanelog.admin.lookup.arguments import check_names, offset_of, optional
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Database
-    from lanelog._places import GroupTopic, LaneId
 
 
 def given_topic(database: Database, topic: str) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog import _open_lanes
-from lanelog._checks import check_name
+from lanelog._base import open_lane_routing
+from lanelog._base.checks import check_name
 from lanelog._log.lookup.known import known_topic, read
 from lanelog._stores import partitions
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def lane_of(database: Database, topic: str, message_id: str) -> str:
     """Return the key of the open lane that an id belongs to, by the present number of open lanes."""
-    return _open_lanes.lane_of(message_id, read(database, count, "reading the number of open lanes", database, topic))
+    return open_lane_routing.lane_of(
+        message_id, read(database, count, "reading the number of open lanes", database, topic)
+    )
 
 
 def open_lanes(database: Database, topic: str) -> int:

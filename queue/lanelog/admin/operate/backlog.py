@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, frozen
 
-from lanelog._places import GroupTopic, LaneId
-from lanelog._text import plural
+from lanelog._base.places import GroupTopic, LaneId
+from lanelog._base.text import plural
 from lanelog.admin.lookup.together import together
 from lanelog.admin.operate.problem import BEHIND, Problem
 from lanelog.admin.read import lanes

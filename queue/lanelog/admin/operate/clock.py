@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from lanelog._checks import MAX_SECONDS
+from lanelog._base.checks import MAX_SECONDS
+from lanelog._base.text import age, shown
 from lanelog._database import NOW_MS
 from lanelog._log.lookup.known import CLOCK
 from lanelog._stores._counted import LONGEST_MS
-from lanelog._text import age, shown
 from lanelog.admin.operate.finding import bad, good, warn
 from lanelog.errors import SchemaError
 

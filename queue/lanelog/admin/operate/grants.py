@@ -1,13 +1,13 @@
 """The statements that grant a role its privileges.
 
-Owns their form; `_roles` says which privileges a role has. Never talks to a database, and knows no password.
+Owns their form; `roles` says which privileges a role has. Never talks to a database, and knows no password.
 """
 
 from __future__ import annotations
 
 import re
 
-from lanelog._roles import ALL_TABLES, ROLES
+from lanelog._base.roles import ALL_TABLES, ROLES
 from lanelog.errors import ConfigurationError
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9]*")

@@ -11,14 +11,14 @@ from itertools import groupby
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from lanelog._text import age, plural, shown
+from lanelog._base.text import age, plural, shown
 from lanelog.admin.operate.problem import Problem, Rank, command
 from lanelog.admin.operate.problems import SLOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lanelog._workload import RunningHandler, Workload
+    from lanelog._process.workload import RunningHandler, Workload
     from lanelog.admin.types.topology import GroupInfo, MemberInfo
 
 HUNG: Final = "hung"

@@ -14,13 +14,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lanelog._base.places import GroupTopic
 from lanelog._log import collect, members, purge_lane, repair
 from lanelog._log.due import DelayedMessages
 from lanelog._log.expire import ExpiredMessages
 from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._log.lookup.known import known_topic, pages, read, repeated
 from lanelog._log.lookup.names import dead_letter_topics, names
-from lanelog._places import GroupTopic
 from lanelog._stores import groups, history, offsets
 from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._stores.history import BATCH

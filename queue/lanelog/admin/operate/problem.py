@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
-from lanelog._text import age, shown
+from lanelog._base.text import age, shown
 
 BEHIND: Final = "behind"
 """The state of a group whose oldest message waits, though nothing is stuck."""

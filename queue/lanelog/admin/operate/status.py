@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._base.text import plural
 from lanelog._log.lookup.known import read
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
-from lanelog._text import plural
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.together import together
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database
     from lanelog._log.repair import Contradiction
-    from lanelog._workload import Workload
+    from lanelog._process.workload import Workload
     from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.operate.writes import Unwritten
     from lanelog.admin.types.topology import TopicInfo

@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from lanelog._base.roles import ALL_TABLES, ROLES
 from lanelog._database import codes
-from lanelog._roles import ALL_TABLES, ROLES
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations.declared import declared_tables
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
 from lanelog._log.lookup.known import read
-from lanelog._places import GroupTopic
 from lanelog._stores._points import BEYOND, united
 from lanelog.admin.lookup.together import together
 from lanelog.admin.read import group_lanes

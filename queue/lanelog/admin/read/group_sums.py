@@ -21,9 +21,9 @@ from lanelog.admin.read import lane_totals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Database
     from lanelog._log.lookup.owners import Owners
-    from lanelog._places import GroupTopic
     from lanelog.admin.read.lane_totals import GroupFacts
 
 SHARING: Final = 10

@@ -26,8 +26,8 @@ from lanelog.message import utc_from_ms
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Database, Executor
-    from lanelog._places import GroupTopic
 
 SKIPPED: Final = "skipped"
 OUTCOMES: Final = (*(ended.value for ended in Ended), SKIPPED)

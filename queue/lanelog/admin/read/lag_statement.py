@@ -12,7 +12,7 @@ from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.read.lane_totals import WATERMARK
 
 if TYPE_CHECKING:
-    from lanelog._places import GroupTopic
+    from lanelog._base.places import GroupTopic
 
 _PLAIN: Final = re.compile(r"[^'\\%\x00-\x1f]*")
 """Text that means the same in quotes under every sql_mode."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
-from lanelog._places import GroupTopic
 from lanelog._stores._points import GROUPS_TOGETHER, chunked, for_groups, points, united
 from lanelog.admin.read import group_lanes
 

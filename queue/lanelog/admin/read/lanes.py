@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lanelog._base.places import GroupTopic
 from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_group, known_lane, known_topic, snapshot
 from lanelog._log.lookup.names import readers
-from lanelog._places import GroupTopic
 from lanelog._stores import leases
 from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
@@ -26,9 +26,9 @@ from lanelog.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from lanelog._base.places import LaneId
     from lanelog._database import Database, Executor
     from lanelog._log.lookup.owners import Owners
-    from lanelog._places import LaneId
     from lanelog.admin.read.lane_totals import LaneFacts
 
 ORDERS = ("age", "lag", "key")

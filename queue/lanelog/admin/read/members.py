@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._base.places import GroupTopic
 from lanelog._log.lookup.known import known_group, snapshot
 from lanelog._log.lookup.owners import Owners, granting
-from lanelog._places import GroupTopic
 from lanelog._stores import leases, member_rows
 from lanelog.admin.lookup.arguments import check_names, limit_of, when
 from lanelog.admin.types.topology import MemberInfo

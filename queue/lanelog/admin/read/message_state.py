@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
-from lanelog._places import LaneId
+from lanelog._base.places import LaneId
 from lanelog._stores._points import for_groups, points, united
 from lanelog.admin.types.topology import MessageState
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._log.lookup.known import known_lane, pages, read, snapshot
 from lanelog._log.lookup.names import dead_letter_topics, names, readers
-from lanelog._places import GroupTopic
 from lanelog._stores import groups, offsets, partitions
 from lanelog._stores._points import placeholders, points
 from lanelog._stores.dead_letters import derived_id

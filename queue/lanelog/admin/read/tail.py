@@ -10,7 +10,7 @@ from itertools import chain, islice
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
-from lanelog._checks import check_duration, check_integer
+from lanelog._base.checks import check_duration, check_integer
 from lanelog._log.lookup.known import known_lane, read
 from lanelog.admin.read import heads, messages
 from lanelog.admin.read.newest import newest
@@ -19,7 +19,7 @@ from lanelog.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lanelog._checks import Duration
+    from lanelog._base.checks import Duration
     from lanelog._database import Database
     from lanelog.admin.types.messages import MessageInfo
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_topic, read, snapshot
 from lanelog._log.lookup.names import dead_letter_topics, names, readers
-from lanelog._places import GroupTopic
 from lanelog._stores._points import points
 from lanelog.admin.lookup.arguments import limit_of, optional, when
 from lanelog.admin.lookup.together import together

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lanelog._process.workload import parsed
 from lanelog._stores import member_rows
 from lanelog._stores._heartbeat_rows import VERSION_WITH_WORKLOAD
-from lanelog._workload import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lanelog._database import Executor
-    from lanelog._workload import Workload
+    from lanelog._process.workload import Workload
 
 
 def of_groups(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) -> Mapping[tuple[str, str], Workload]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from lanelog._checks import check_name
+from lanelog._base.checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._log.lookup.known import read, repeated
 from lanelog._stores import messages, scheduled

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from lanelog import _cron
-from lanelog._checks import Duration, check_integer, check_name
+from lanelog._base import cron as _cron
+from lanelog._base.checks import Duration, check_integer, check_name
 from lanelog._log.append.draft import make_draft
 from lanelog._log.append.middleware import publish_through
 from lanelog._log.append.timing import make_timing
@@ -44,7 +44,7 @@ from lanelog.message import Outgoing, Publication, decode_metadata, utc_from_ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lanelog._codec import Codec
+    from lanelog._base.payloads.codec import Codec
     from lanelog._database import Database, Executor
 
 NAME_MAX = 200

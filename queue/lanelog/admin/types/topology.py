@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from lanelog._log.lookup.owners import LastMember, OwnerState
-    from lanelog._workload import Workload
+    from lanelog._process.workload import Workload
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

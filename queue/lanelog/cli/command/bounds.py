@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from lanelog._text import age, shown
+from lanelog._base.text import age, shown
 
 if TYPE_CHECKING:
     from lanelog.admin import GroupInfo

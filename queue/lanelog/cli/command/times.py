@@ -10,7 +10,7 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from lanelog._text import moment
+from lanelog._base.text import moment
 from lanelog.errors import ConfigurationError
 
 FORMS: Final = "2026-01-31T12:00:00Z, 2026-01-31, yesterday or -1h"

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from attrs import evolve
 
-from lanelog._extras import install
-from lanelog._text import shown
+from lanelog._base.text import shown
+from lanelog._process.extras import install
 from lanelog.cli.command.bounds import BOUNDS
 from lanelog.cli.command.names import give_types
 from lanelog.cli.command.options import ANY_URL, all_option, json_option, url_option, why_option, wide_option

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lanelog._text import moment, plural, shown
+from lanelog._base.text import moment, plural, shown
 from lanelog.cli.command.options import examples, innermost, json_option, time_option
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import finish

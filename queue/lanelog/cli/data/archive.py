@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lanelog._text import plural, shown
+from lanelog._base.text import plural, shown
 from lanelog._views import message_columns
 from lanelog.cli.command.options import examples, json_option, time_option, url_option
 from lanelog.cli.command.times import FORMS

@@ -15,8 +15,8 @@ from attrs import evolve
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lanelog._codec import utf8
-from lanelog._text import plural, shown
+from lanelog._base.payloads.codec import utf8
+from lanelog._base.text import plural, shown
 from lanelog.cli.command.options import (
     arguments,
     examples,

@@ -9,9 +9,9 @@ from itertools import groupby
 
 import click
 
+from lanelog._base.text import plural
 from lanelog._facts.fact import Fact
 from lanelog._facts.listing import EVENTS
-from lanelog._text import plural
 from lanelog._views.message_columns import EVENTS_LISTED
 from lanelog.cli.command.options import all_option, examples, json_option, wide_option
 from lanelog.cli.command.verbs import finish

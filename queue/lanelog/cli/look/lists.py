@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from lanelog._places import GroupTopic
-from lanelog._text import ago, shown
+from lanelog._base.places import GroupTopic
+from lanelog._base.text import ago, shown
 from lanelog._views import columns
 from lanelog.admin.operate.hung import where_handlers_stand
 from lanelog.cli.command.bounds import Measured, alarms, bounding_letters, measured, monitored

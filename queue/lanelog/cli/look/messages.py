@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lanelog._text import ago, moment, payload, plural, shown
+from lanelog._base.text import ago, moment, payload, plural, shown
 from lanelog._views import message_columns
 from lanelog.admin.read.history import OUTCOMES
 from lanelog.cli.command.options import arguments, examples, json_option, limit_option, time_option, url_option

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from lanelog._text import age, plural, shown
+from lanelog._base.text import age, plural, shown
 from lanelog._views.column import Tone
 from lanelog._views.sentences import nothing_stuck
 from lanelog.admin.operate.problem import HEAD_LOCKED, OWNER_GONE, Rank, command

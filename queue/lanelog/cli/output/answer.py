@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from rich.console import Console
 from rich.text import Text
 
-from lanelog._text import shown
+from lanelog._base.text import shown
 from lanelog._views.column import Tone
 from lanelog.cli.output.crop import crop
 from lanelog.cli.output.table import Table

@@ -13,7 +13,7 @@ from attrs import field, frozen
 from rich.cells import cell_len
 from rich.text import Text
 
-from lanelog._text import NOTHING
+from lanelog._base.text import NOTHING
 from lanelog._views.column import Column, Tone
 from lanelog.cli.output.crop import crop, cropped, padded
 

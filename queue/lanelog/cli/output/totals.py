@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Sized
 from typing import Protocol
 
-from lanelog._text import age, plural
+from lanelog._base.text import age, plural
 from lanelog.admin import GroupInfo, LaneInfo, LeaseInfo, MemberInfo, OwnerState, TopicInfo
 from lanelog.admin.operate.hung import HUNG, state_of
 from lanelog.cli.output.answer import name

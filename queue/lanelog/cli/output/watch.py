@@ -24,8 +24,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from lanelog._duty_cycle import DutyCycle
-from lanelog._text import shown
+from lanelog._base.duty_cycle import DutyCycle
+from lanelog._base.text import shown
 from lanelog._views.column import Tone
 from lanelog.cli.output.answer import Answer, on_screen, print_answer, to_json
 from lanelog.cli.output.crop import crop

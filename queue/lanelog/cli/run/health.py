@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from lanelog._text import shown
+from lanelog._base.text import shown
 from lanelog.cli.command.options import examples
 from lanelog.cli.command.verbs import ALARM
 

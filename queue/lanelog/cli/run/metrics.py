@@ -14,8 +14,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import click
 
-from lanelog._extras import install
-from lanelog._probes import BoundedThreads, Punctual
+from lanelog._process.extras import install
+from lanelog._process.probes import BoundedThreads, Punctual
 from lanelog.cli.command.options import examples, url_option
 from lanelog.cli.command.verbs import Refused, announce, refuse_typed, until_ended
 

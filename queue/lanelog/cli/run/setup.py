@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from lanelog._text import plural, shown
+from lanelog._base.text import plural, shown
 from lanelog._views import message_columns
 from lanelog._views.message_columns import status_tone
 from lanelog.cli.command.options import examples, json_option, url_option

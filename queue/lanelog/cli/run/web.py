@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from lanelog._checks import check_arguments, check_callable
-from lanelog._target import find
+from lanelog._base.checks import check_arguments, check_callable
+from lanelog._process.target import find
 from lanelog.cli.command.options import examples, url_option
 from lanelog.cli.command.verbs import Refused, announce, need, until_ended
 from lanelog.errors import ConfigurationError

@@ -80,8 +80,8 @@ def worker(
 
     Exit status: 0 drained; 1 or 2 given up, because no process could start; 128 + N killed by a second signal N.
     """
-    from lanelog._probes import serving
-    from lanelog._target import check_target
+    from lanelog._process.probes import serving
+    from lanelog._process.target import check_target
     from lanelog.worker.changes import Changes
     from lanelog.worker.child import log_to_terminal
     from lanelog.worker.orders import Limits, Orders

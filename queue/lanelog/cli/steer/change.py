@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lanelog._text import moment, plural, shown
+from lanelog._base.text import moment, plural, shown
 from lanelog.cli.command.options import arguments, examples, key_option, words
 from lanelog.cli.command.times import FORMS, instant, told
 from lanelog.cli.command.verbs import Unfinished, changing, login, steering

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from lanelog._text import age, moment, payload, plural, shown
+from lanelog._base.text import age, moment, payload, plural, shown
 from lanelog._views import message_columns
 from lanelog.cli.command.options import arguments, examples, limit_option, time_option
 from lanelog.cli.command.times import FORMS, told

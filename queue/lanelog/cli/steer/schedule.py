@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lanelog._codec import utf8
-from lanelog._text import moment, plural, shown
+from lanelog._base.payloads.codec import utf8
+from lanelog._base.text import moment, plural, shown
 from lanelog._views import message_columns
 from lanelog.cli.command.options import (
     arguments,

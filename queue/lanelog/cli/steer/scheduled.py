@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lanelog._text import shown
+from lanelog._base.text import shown
 from lanelog._views import message_columns
 from lanelog.cli.command.options import arguments, examples, limit_option
 from lanelog.cli.command.verbs import Verbs, changing, reading

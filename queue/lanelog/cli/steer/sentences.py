@@ -5,7 +5,7 @@ Owns these words. Changes nothing.
 
 from __future__ import annotations
 
-from lanelog._text import plural
+from lanelog._base.text import plural
 
 
 def would(verb: str, done: str, *, dry_run: bool) -> str:

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS, Lock
 from lanelog._facts import spark as facts
 from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import pages, read, repeated
 from lanelog._log.register import register
-from lanelog._places import GroupTopic
 from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
 from lanelog._stores._points import chunked, united
 from lanelog.config import SubscriptionConfig

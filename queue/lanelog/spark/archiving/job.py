@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
+from lanelog._base.places import GroupTopic
 from lanelog._facts import spark as facts
-from lanelog._places import GroupTopic
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 from lanelog.spark.archiving import files
 from lanelog.spark.archiving.group import ArchiveGroup, now_ms, refuse_elsewhere

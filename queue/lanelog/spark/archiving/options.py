@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, fields, frozen
 
-from lanelog._checks import check_integer, check_name, duration, seconds
+from lanelog._base.checks import check_integer, check_name, duration, seconds
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

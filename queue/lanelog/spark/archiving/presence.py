@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
+from lanelog._base.places import GroupTopic
 from lanelog._facts import spark as facts
-from lanelog._loop import Loop
-from lanelog._places import GroupTopic
+from lanelog._process.loop import Loop
 from lanelog._stores import heartbeats
 from lanelog.errors import DatabaseError
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._facts import spark as facts
 from lanelog._log import end_groups
@@ -28,7 +29,6 @@ from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import read, repeated
 from lanelog._log.lookup.names import readers
 from lanelog._log.register import register
-from lanelog._places import GroupTopic
 from lanelog._stores import groups, leases, partitions
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog._checks import check_name, check_number
+from lanelog._base.checks import check_name, check_number
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from lanelog._text import plural
+from lanelog._base.text import plural
 from lanelog.spark.report.parts import Facts, Row, Tile
 from lanelog.spark.report.sections import sections
 from lanelog.spark.report.text import count, duration, hour, moment, plain, size

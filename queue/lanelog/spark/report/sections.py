@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from lanelog._text import plural
+from lanelog._base.text import plural
 from lanelog.spark.report import plots
 from lanelog.spark.report.columns import ReportColumn, number, table, text
 from lanelog.spark.report.parts import Cell, Facts, Plot, Row, Section, total

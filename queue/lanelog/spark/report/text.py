@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from lanelog._text import printable
+from lanelog._base.text import printable
 
 UNKNOWN: Final = "—"
 

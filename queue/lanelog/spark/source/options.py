@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 from attrs import field, frozen
 
-from lanelog._connect import PAYLOAD_MAX, URL_VARIABLE
+from lanelog._base.connection_options import PAYLOAD_MAX, URL_VARIABLE
 from lanelog._database import fastest
 from lanelog.config import ConnectConfig, check_name
 from lanelog.errors import ConfigurationError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import define, field, frozen
 
 from lanelog import migrations
+from lanelog._base.places import GroupTopic
 from lanelog._database import Database
-from lanelog._places import GroupTopic
 from lanelog.errors import ConfigurationError
 from lanelog.spark.source import queries
 from lanelog.spark.source.options import EARLIEST

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from attrs import define, frozen
 from pyspark.sql.datasource import InputPartition
 
+from lanelog._base.places import GroupTopic
 from lanelog._database import Database
-from lanelog._places import GroupTopic
 from lanelog._stores._points import MAX_POINTS
 from lanelog.errors import LanelogError
 from lanelog.spark.errors import clear

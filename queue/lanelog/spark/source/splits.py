@@ -12,7 +12,7 @@ from attrs import frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lanelog._places import GroupTopic
+    from lanelog._base.places import GroupTopic
 
 SPLIT_ROWS: Final = 50_000
 """About this many messages belong to one task, unless minPartitions asks for smaller splits."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from lanelog._duty_cycle import DutyCycle
+from lanelog._base.duty_cycle import DutyCycle
 from lanelog.spark.errors import clear
 from lanelog.spark.source.offsets import (
     NOTHING,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog import _subscription_facts as facts
-from lanelog._subscription_facts import SubscriptionState
+from lanelog._client import subscription_facts as facts
+from lanelog._client.subscription_facts import SubscriptionState
 from lanelog.measures import GroupMeasures, Measures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import GroupTopic
+    from lanelog._client.subscription import SubscriptionCore
     from lanelog._engine.engine import Engine
     from lanelog._engine.member.member import Holdings
     from lanelog._hints.sender import Sender
-    from lanelog._places import GroupTopic
-    from lanelog._subscription import SubscriptionCore
     from lanelog.measures import Meter
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._text import plural
+from lanelog._base.text import plural
 from lanelog.health import SubscriptionHealth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import GroupTopic
     from lanelog._engine.member.member import Holdings, Member
-    from lanelog._places import GroupTopic
 
 
 class SubscriptionState(StrEnum):

@@ -9,7 +9,7 @@ import hashlib
 import re
 from typing import Final
 
-from lanelog._checks import check_name
+from lanelog._base.checks import check_name
 from lanelog.errors import ConfigurationError
 
 PREFIX: Final = "open~"

@@ -12,9 +12,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 from attrs import field, frozen
 
-from lanelog._checks import boolean, check_middleware, check_options, duration, integer, seconds
-from lanelog._codec import Codec, codec_option
-from lanelog._wake_address import address_option, networks_option
+from lanelog._base.checks import boolean, check_middleware, check_options, duration, integer, seconds
+from lanelog._base.payloads.codec import Codec, codec_option
+from lanelog._base.wake_address import address_option, networks_option
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from attrs import Attribute
 
-    from lanelog._wake_address import Network, UdpAddress
+    from lanelog._base.wake_address import Network, UdpAddress
 
 URL_VARIABLE: Final = "LANELOG_URL"
 DRIVERS: Final = ("pymysql", "mysqlclient")

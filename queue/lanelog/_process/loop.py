@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
 
-from lanelog import _pulse
-from lanelog._backoff import OF_LOOPS, Backoff
+from lanelog._base.backoff import OF_LOOPS, Backoff
 from lanelog._facts.engine import loop as facts
-from lanelog._pulse import Pulse
+from lanelog._process import pulse as _pulse
+from lanelog._process.pulse import Pulse
 from lanelog.errors import ClosedError, LanelogError
 
 if TYPE_CHECKING:

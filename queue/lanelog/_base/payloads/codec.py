@@ -10,7 +10,7 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from lanelog._json import encode_json
+from lanelog._base.payloads.json import encode_json
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

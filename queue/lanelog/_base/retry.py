@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import tenacity
 from attrs import Factory, field, frozen
 
-from lanelog._checks import MAX_SECONDS, Duration, check_callable, integer, seconds
-from lanelog._facts.log import describe
+from lanelog._base.checks import MAX_SECONDS, Duration, check_callable, integer, seconds
+from lanelog._base.text import describe
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 
-from lanelog._text import shown
+from lanelog._base.text import shown
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -82,3 +82,13 @@ def _rough(seconds: float) -> str:
         if seconds >= unit:
             return f"{int(seconds // unit)}{name}"
     return f"{int(seconds)}s"
+
+
+def describe(error: BaseException) -> str:
+    """Return the class and text of an exception; never raises."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 - an application's exception may fail to render
+        text = "(its text could not be rendered)"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field
 
 from lanelog import migrations
-from lanelog._checks import check_timeout
-from lanelog._ending import quiet_at_the_end
+from lanelog._base.checks import check_timeout
+from lanelog._base.places import GroupTopic
+from lanelog._client.subscription_facts import SubscriptionState, SubscriptionStats, stats
 from lanelog._engine import life
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.values import Budget
@@ -29,15 +30,14 @@ from lanelog._engine.working.pulling import Puller
 from lanelog._engine.working.workers import Workers, compose
 from lanelog._facts.engine import subscription as facts
 from lanelog._log.register import EvictedError, register
-from lanelog._places import GroupTopic
-from lanelog._subscription_facts import SubscriptionState, SubscriptionStats, stats
+from lanelog._process.ending import quiet_at_the_end
 from lanelog.config import AckPolicy, check_name
 from lanelog.errors import ClosedError, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lanelog._checks import Duration
+    from lanelog._base.checks import Duration
     from lanelog._engine.engine import Engine
     from lanelog._engine.lane.run import Attempt
     from lanelog.config import SubscriptionConfig

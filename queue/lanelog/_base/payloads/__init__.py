@@ -1,0 +1,1 @@
+"""Payloads: how a value becomes the bytes of a message, and back."""
