@@ -31,7 +31,7 @@ from lanelog.config import SubscriptionConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
 
 MESSAGES = 100_000
 LANES = (100, 1000, 10_000)
@@ -113,7 +113,7 @@ class Round:
             offsets = range(first, min(first + batch, each + 1))
             for at in range(0, len(self.lanes), LANES_A_FETCH):
                 self._take(self.lanes[at : at + LANES_A_FETCH], offsets)
-        if self.handled != MESSAGES or any(lane.writes.flushed != each for lane in self.lanes):
+        if self.handled != MESSAGES or any(lane.progress.flushed != each for lane in self.lanes):
             raise RuntimeError("not every message was handled and acked: nothing was measured")
 
     def _take(self, lanes: Sequence[Lane], offsets: range) -> None:

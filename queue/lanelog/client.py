@@ -696,7 +696,7 @@ class Client:
             `ready` sum up for probes.
         """
         from lanelog._client import subscription_facts
-        from lanelog._engine.vitals import UNASKED
+        from lanelog._engine.loop_health import UNASKED
         from lanelog.health import Health
 
         engine = self._engine

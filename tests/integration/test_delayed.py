@@ -13,7 +13,7 @@ from attrs import define, evolve
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing, Receipt
 from lanelog._database import NOW_MS, Database, Session
-from lanelog._engine.context import EngineContext
+from lanelog._engine.engine_context import EngineContext
 from lanelog._engine.scheduling import scheduler
 from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
 from lanelog._log.due import DelayedMessages

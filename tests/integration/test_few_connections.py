@@ -11,8 +11,8 @@ import pymysql
 import pytest
 
 import lanelog
+from lanelog._database.connection_priority import ORDER
 from lanelog._database.pool import Database
-from lanelog._database.precedence import ORDER
 from lanelog.admin.read import topics
 from lanelog.admin.read.ages import Breadth
 from lanelog.devserver import DevServer

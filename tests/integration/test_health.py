@@ -11,7 +11,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._engine.vitals import Bounds
+from lanelog._engine.loop_health import Bounds
 from lanelog._process.probes import serving
 from lanelog.config import ConnectConfig
 from support.cli import Command

@@ -1,4 +1,4 @@
-"""Redrive against burial, another redrive, the collection of dead letters, and publishers of the same lane.
+"""Redrive against the write of a dead letter, another redrive, the collection of letters, and publishers of the lane.
 
 One side is stopped in a process of its own after each of its locks, while the other runs; then the other way round.
 `test_admin_redrive.py` lets the same parties race without a plan.
@@ -116,7 +116,7 @@ def test_a_publisher_waits_for_a_redrive_that_has_its_head(stage: Stage) -> None
     assert_handled(stage, 4, 5, 6, 7)
 
 
-# -- redrive and burial --------------------------------------------------------------------------------------------
+# -- redrive and the write of a dead letter ---------------------------------------------------------------------------
 
 
 def test_a_redrive_does_not_wait_for_a_burial_and_leaves_it_to_the_next(stage: Stage) -> None:
@@ -151,7 +151,7 @@ def test_a_burial_does_not_wait_for_a_redrive_of_its_key(stage: Stage, dies: boo
 
 @pytest.mark.thorough
 def test_a_message_that_fails_again_while_its_dead_letter_is_brought_back_is_not_lost(stage: Stage) -> None:
-    """A seek brought it back; its burial finds the dead letter, which a redrive then takes: that copy is delivered."""
+    """A seek brought it back; its second write finds the dead letter, which a redrive then takes: that is delivered."""
     stage.client.admin.seek("t", "g", key="k", to=3, dry_run=False)
     rows(stage.raw, "UPDATE queue_messages SET payload = '{\"how\": \"reject\"}' WHERE topic = 't' AND `offset` = 3")
     point = "after deliveries.IS_LETTER_SETTLED"

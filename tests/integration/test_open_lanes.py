@@ -10,7 +10,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, Outgoing
-from lanelog._base.open_lane_routing import is_open, lane_keys, lane_of
+from lanelog._base.open_lane_keys import is_open, lane_keys, lane_of
 from lanelog.errors import ConfigurationError, SchemaError
 from support.cli import Command
 from support.old_tables import set_back
@@ -127,7 +127,7 @@ def test_a_lane_that_is_held_is_avoided(lanelog_client: Client, open_raw: Any) -
     """By every way to publish, while another lane is free."""
     lanelog_client.publish("t", None, b"x")
     lanelog_client.admin.set_open_lanes("t", 2)
-    lanelog_client._publisher._spread._known.clear()
+    lanelog_client._publisher._routing._known.clear()
     holder, mine = open_raw(), open_raw(autocommit=False)
     hold(holder, ["open~000"])
     receipts = [lanelog_client.publish("t", None, b"x") for _ in range(6)]
@@ -144,7 +144,7 @@ def test_two_transactions_that_publish_without_keys_never_wait_for_each_other(
     """In whatever order: each takes lanes that are free."""
     lanelog_client.publish("t", None, b"x")
     lanelog_client.admin.set_open_lanes("t", 8)
-    lanelog_client._publisher._spread._known.clear()
+    lanelog_client._publisher._routing._known.clear()
     callers = [open_raw(autocommit=False), open_raw(autocommit=False)]
     keys: list[set[str]] = [set(), set()]
     for _ in range(4):
@@ -212,8 +212,8 @@ def test_the_number_is_changed_while_messages_go_on(lanelog_client: Client, lane
     with lanelog.connect(lanelog_url) as another:
         new = [another.publish("t", None, f"new-{n}") for n in range(8)]
     assert {receipt.key for receipt in new} == set(lane_keys(4))
-    lanelog_client._publisher._spread.fresh = 0.0
-    lanelog_client._publisher._spread._known.clear()
+    lanelog_client._publisher._routing.fresh = 0.0
+    lanelog_client._publisher._routing._known.clear()
     assert {lanelog_client.publish("t", None, b"x").key for _ in range(8)} == set(lane_keys(4))
     with lanelog_client.subscribe("t", "g", seen):
         assert len(seen.wait(81)) == 81

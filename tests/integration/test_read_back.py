@@ -277,12 +277,12 @@ def test_rows_of_the_server_before_get_into_no_lane(lanelog_client: Client, monk
     lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
     seen.wait(1)
     assert lanelog_client._engine is not None
-    ground = lanelog_client._engine.context.ground
+    server_identity = lanelog_client._engine.context.server_identity
 
     def overtaken(*given: Any, **options: Any) -> Any:
         found = read(*given, **options)
         if not answers:
-            ground.generation += 1
+            server_identity.generation += 1
         answers.append(found)
         return found
 

@@ -15,7 +15,7 @@ import pytest
 import lanelog
 from lanelog import Client, ConfigurationError, PayloadTooLarge
 from lanelog._database import Database, Session
-from lanelog._engine.context import EngineContext
+from lanelog._engine.engine_context import EngineContext
 from lanelog._engine.scheduling.scheduler import Scheduler
 from lanelog._log.fire import recurring
 from lanelog._log.fire.recurring import RecurringSchedules

@@ -14,7 +14,7 @@ from lanelog._stores.history import Ended
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Term
-    from lanelog._engine.lane.writes import Burial, LaneWrite
+    from lanelog._engine.lane.writes import DeadLetterWrite, LaneWrite
     from support.lanes import World
 
 
@@ -26,7 +26,9 @@ class Process:
         self.writing: LaneWrite | None = None
         self.landed = False  # it is committed, and its lane was loaded again before the settler heard of it
         self.moved = False  # the same of a dead letter
-        self.burying: tuple[Burial, Term] | None = None  # a dead letter on its way, and the term it was taken in
+        self.burying: tuple[DeadLetterWrite, Term] | None = (
+            None  # a dead letter on its way, and the term it was taken in
+        )
         self.open: dict[Attempt, Run] = {}  # handlers that are running
         self.entering: dict[Run, FlushWaiter] = {}  # late runs that workers have taken, until they are marked
         self.decided: list[tuple[Run, Attempt, str]] = []  # returned, and not yet taken over by the lane
@@ -61,15 +63,15 @@ class Process:
     def end_burial(self, *, committed: bool) -> None:
         """The settler hears of the dead letter that is on its way."""
         assert self.burying is not None
-        (burial, term), self.burying = self.burying, None
+        (dead_letter, term), self.burying = self.burying, None
         moved, self.moved = self.moved, False
         if committed:
             if not moved:
-                self.world.move(burial)
-                self.done.add(burial.offset)
-            self.world.buried(burial, term)
-        elif burial.term == self.world.lane.term:
-            self.world.burials.append(burial)
+                self.world.move(dead_letter)
+                self.done.add(dead_letter.offset)
+            self.world.buried(dead_letter, term)
+        elif dead_letter.term == self.world.lane.term:
+            self.world.dead_letters.append(dead_letter)
 
     def end_one(self, pick: int, outcome: str, *, last: bool) -> None:
         """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
@@ -85,11 +87,11 @@ class Process:
     def bury_all(self) -> None:
         if self.burying is not None:
             self.end_burial(committed=True)
-        buried = {burial.offset for burial in self.world.burials}
-        for burial in self.world.burials:
-            if burial.ended is Ended.LOCK_EXPIRED:  # for a crash, and not because its deliveries are at their cap
-                assert self.died.get(burial.offset) or self.world.rules.attempts == 1
-            assert not self.world.log[burial.offset].original_topic or burial.error == "bad"
+        buried = {dead_letter.offset for dead_letter in self.world.dead_letters}
+        for dead_letter in self.world.dead_letters:
+            if dead_letter.ended is Ended.LOCK_EXPIRED:  # for a crash, and not because its deliveries are at their cap
+                assert self.died.get(dead_letter.offset) or self.world.rules.attempts == 1
+            assert not self.world.log[dead_letter.offset].original_topic or dead_letter.error == "bad"
         self.world.bury()
         self.done |= buried
 

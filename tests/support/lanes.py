@@ -11,7 +11,7 @@ from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import Budget, LaneSnapshot, Term
-from lanelog._engine.lane.writes import Burial, LaneWrite
+from lanelog._engine.lane.writes import DeadLetterWrite, LaneWrite
 from lanelog._stores.deliveries import DeliveryRow
 from lanelog._stores.fetches import Fetched, Special
 from lanelog._stores.history import Ended
@@ -145,7 +145,7 @@ class World:
         self.epoch = 0
         self.generation = 0
         self.at_workers: deque[Run] = deque()
-        self.burials: deque[Burial] = deque()
+        self.dead_letters: deque[DeadLetterWrite] = deque()
         self.publish(behind)
         self.lane = self.take_over()
         self.flush()  # the offsets row of the group's first owner, if there was nothing to read
@@ -184,7 +184,7 @@ class World:
         self.epoch += 1
         self.budget = Budget()
         self.at_workers.clear()
-        self.burials.clear()
+        self.dead_letters.clear()
         self.commits = [self.rows.copy()]
         self.lane = Lane.load(self.snapshot(), self.rules, self.budget, self.now)
         return self.lane
@@ -198,7 +198,9 @@ class World:
         self.lane = Lane.load(self.snapshot(), self.rules, self.budget, self.now)
         self.lane.carry_over(old, ids)
         self.at_workers = deque(run for run in self.at_workers if run.term == self.lane.term)
-        self.burials = deque(burial for burial in self.burials if burial.term == self.lane.term)
+        self.dead_letters = deque(
+            dead_letter for dead_letter in self.dead_letters if dead_letter.term == self.lane.term
+        )
         return self.lane
 
     # -- fetcher and settler -------------------------------------------------------------------------------------------
@@ -227,8 +229,8 @@ class World:
         """Everything that may be sent out now; it waits for its mark, or for a worker who has it marked."""
         planned = []
         while (out := self.lane.dispatch.plan(self.now)) is not None:
-            if isinstance(out, Burial):
-                self.burials.append(out)
+            if isinstance(out, DeadLetterWrite):
+                self.dead_letters.append(out)
             elif out.late:
                 self.at_workers.append(out)
             else:
@@ -236,7 +238,7 @@ class World:
         return planned
 
     def write(self) -> LaneWrite | None:
-        return self.lane.writes.write(self.now)
+        return self.lane.progress.write(self.now)
 
     def writing(self) -> LaneWrite:
         """The write that there must be."""
@@ -253,7 +255,7 @@ class World:
     def unanswered(self, write: LaneWrite) -> None:
         """A flush that was committed, and nobody heard of it."""
         self.rows.commit(write, self.now)
-        self.lane.writes.unwritten(write)
+        self.lane.progress.unwritten(write)
 
     def recall(self) -> None:
         """The lane is to stop, or paused: what no handler has seen goes back."""
@@ -268,14 +270,14 @@ class World:
     def written(self, write: LaneWrite) -> None:
         """The settler hears that a flush is durable: of a lane that was loaded again meanwhile it says nothing."""
         if write.term == self.lane.term:
-            self.at_workers.extend(self.lane.writes.written(write))
+            self.at_workers.extend(self.lane.progress.written(write))
         for waiter in write.waiters:
             waiter.resolve()
 
     def unwritten(self, write: LaneWrite) -> None:
         """The settler hears that a flush failed, or does not know: of a lane that was loaded again it says nothing."""
         if write.term == self.lane.term:
-            self.lane.writes.unwritten(write)
+            self.lane.progress.unwritten(write)
 
     def flush(self) -> None:
         """Write until nothing is left to be written."""
@@ -284,32 +286,32 @@ class World:
 
     def bury(self) -> None:
         """The dead letters that wait are moved."""
-        while self.burials:
-            burial = self.burials.popleft()
-            self.move(burial)
-            self.buried(burial, burial.term)
+        while self.dead_letters:
+            dead_letter = self.dead_letters.popleft()
+            self.move(dead_letter)
+            self.buried(dead_letter, dead_letter.term)
 
-    def move(self, burial: Burial) -> None:
+    def move(self, dead_letter: DeadLetterWrite) -> None:
         """The transaction of a dead letter commits."""
-        self.rows.settle(burial.offset)
+        self.rows.settle(dead_letter.offset)
         self.commits.append(self.rows.copy())
 
-    def buried(self, burial: Burial, term: Term) -> None:
+    def buried(self, dead_letter: DeadLetterWrite, term: Term) -> None:
         """The settler hears of that commit; if the lane was loaded again meanwhile, the move is repeated.
 
         It is not repeated where a later load has dropped its message: the settler's next turn finds it gone.
         """
-        if burial.term != term:
-            if burial.term == self.lane.term:
-                self.burials.append(burial)
+        if dead_letter.term != term:
+            if dead_letter.term == self.lane.term:
+                self.dead_letters.append(dead_letter)
         elif term == self.lane.term:
-            self.lane.dispatch.succeeded(self.lane.state.running[burial.offset], self.now, stored=True)
+            self.lane.dispatch.succeeded(self.lane.state.running[dead_letter.offset], self.now, stored=True)
 
     def go(self) -> list[Run]:
         """Until nothing more comes to the workers: fetch, plan, flush; returns what they have not begun."""
         before = None
         while before != (
-            before := (repr(self.lane), self.lane.state.adopting, len(self.at_workers), len(self.burials))
+            before := (repr(self.lane), self.lane.state.adopting, len(self.at_workers), len(self.dead_letters))
         ):
             self.fetch()
             self.plan()
@@ -344,7 +346,7 @@ class World:
 
     def reject(self, attempt: Attempt) -> None:
         self._hold_back(attempt)
-        self.burials.append(self.lane.dispatch.bury(attempt, attempt.number, "bad", Ended.REJECTED))
+        self.dead_letters.append(self.lane.dispatch.bury(attempt, attempt.number, "bad", Ended.REJECTED))
 
     def commit_with_handler(self, attempt: Attempt) -> None:
         """`message.transaction()`: its own commit writes the acked row."""
@@ -369,7 +371,7 @@ class World:
     def work(self, *outcomes: str) -> list[tuple[int, int]]:
         """Handle what comes, all acked but the first ones; (offset, attempt) as the handler saw them."""
         wanted, seen = deque(outcomes), []
-        while self.go() or self.burials:
+        while self.go() or self.dead_letters:
             self.bury()
             if not self.at_workers:
                 continue

@@ -26,11 +26,11 @@ from lanelog._client import subscription as _subscription
 from lanelog._client.subscription_facts import SubscriptionState
 from lanelog._database import wire
 from lanelog._database.driver import Driver
-from lanelog._engine.ground import Connected, Ground
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.leasing.keeper import SET_PATIENCE
 from lanelog._engine.member import isolation
 from lanelog._engine.member.isolation import Isolation
+from lanelog._engine.server_identity import Connected, ServerIdentity
 from lanelog._engine.working.workers import Worker, Workers
 from lanelog._hints import sender
 from lanelog._process.loop import Loop
@@ -447,16 +447,16 @@ class World:
 
         monkeypatch.setattr(FlushWaiter, "wait", wait)
 
-        def wait_for_keeper(ground: Ground, line: Connected, _seconds: float) -> int:
+        def wait_for_keeper(server_identity: ServerIdentity, line: Connected, _seconds: float) -> int:
             process = self._acting
             assert process is not None
             for _ in range(3):
-                if generation := ground.vouches(line):
+                if generation := server_identity.vouches(line):
                     return generation
                 process.turn("keeper")
             return 0
 
-        monkeypatch.setattr(Ground, "wait", wait_for_keeper)
+        monkeypatch.setattr(ServerIdentity, "wait", wait_for_keeper)
 
 
 def options(order: str, *, retention: float, timeout: float | None) -> dict[str, Any]:

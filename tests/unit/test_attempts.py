@@ -21,7 +21,7 @@ from support.lanes import row
 from support.memberships import Clock, Engine, fast, running
 
 if TYPE_CHECKING:
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.run import Attempt
     from lanelog.measures import Observer
     from lanelog.message import Message
@@ -60,8 +60,8 @@ def test_a_rejection_is_answered_when_it_is_buried(clock: Clock) -> None:
     waiter = engine.member.attempts.settle(engine.start(run), BURY)
     engine.flush()
     assert not waiter.wait(0)
-    (burial,) = engine.member.writing.burials
-    assert engine.member.writing.buried(burial, burial.term)
+    (dead_letter,) = engine.member.writing.dead_letters
+    assert engine.member.writing.buried(dead_letter, dead_letter.term)
     assert waiter.wait(0)
     assert lane.state.watermark == 1
     assert engine.member._state.counters.dead_lettered == 1
@@ -74,7 +74,7 @@ def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog
     engine.flush()
     assert waiter.wait(0)
     assert lane.state.watermark == 1
-    assert not engine.member.writing.burials
+    assert not engine.member.writing.dead_letters
     engine.member.writing.announce_dropped()
     assert [(r.levelname, r.message.split()[0]) for r in caplog.records] == [("ERROR", "message.dropped")]
 
@@ -266,7 +266,7 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
 
 
 def test_the_end_answers_everybody() -> None:
-    """When the engine ends, nobody waits on: waiters of lanes, flushes and burials get the error."""
+    """When the engine ends, nobody waits on: waiters of lanes, flushes and dead letters get the error."""
     engine = fast(Clock())
     engine.member._state.authority_until = float("inf")
     lane = engine.open(head=3)
@@ -279,7 +279,7 @@ def test_the_end_answers_everybody() -> None:
     for waiter in (first, second, third):
         with pytest.raises(ClosedError):
             waiter.wait(0)
-    assert lane.writes.writing is not None
+    assert lane.progress.writing is not None
 
 
 def test_the_first_answer_to_a_waiter_stands() -> None:
@@ -394,7 +394,7 @@ def test_a_burial_after_a_time_out_keeps_the_row_until_it_is_committed(clock: Cl
     late = engine.start(again)
     assert engine.member.attempts.give_up(late, Outcome(Verb.BURY, error="too late"))
     engine.member.attempts.finish(again)
-    lane.writes.dirty[1] = None
-    write = lane.writes.write(clock.now)
+    lane.progress.dirty[1] = None
+    write = lane.progress.write(clock.now)
     assert write is not None
     assert ([(each.offset, each.retry_count) for each in write.upserts], write.deletes) == ([(1, 2)], ())

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lanelog._engine import vitals
-from lanelog._engine.vitals import Bounds
+from lanelog._engine import loop_health
+from lanelog._engine.loop_health import Bounds
 from lanelog._process.loop import Loop
 from lanelog._process.pulse import calling
 from lanelog.errors import DatabaseError
@@ -47,7 +47,7 @@ def test_a_loop_that_waits_for_its_next_turn_is_not_late(begin: Start) -> None:
     loop = begin(turn)
     assert turned.wait(20)
     eventually(lambda: loop.pulse.expected > time.monotonic() + 60)
-    found = vitals.of_loop(loop, BOUNDS)
+    found = loop_health.of_loop(loop, BOUNDS)
     assert (found.late, found.why, found.waits) == (False, "", None)
     assert found.turned is not None
 
@@ -62,12 +62,12 @@ def test_a_loop_that_stands_still_in_its_turn_is_late_after_its_bound(begin: Sta
 
     loop = begin(turn)
     try:
-        assert not vitals.of_loop(loop, PATIENT).late
-        late = eventually(lambda: found if (found := vitals.of_loop(loop, BOUNDS)).late else None)
+        assert not loop_health.of_loop(loop, PATIENT).late
+        late = eventually(lambda: found if (found := loop_health.of_loop(loop, BOUNDS)).late else None)
         assert "it has not turned for" in late.why
     finally:
         gate.set()
-    eventually(lambda: not vitals.of_loop(loop, BOUNDS).late)
+    eventually(lambda: not loop_health.of_loop(loop, BOUNDS).late)
 
 
 @pytest.mark.thorough
@@ -82,16 +82,16 @@ def test_a_loop_that_waits_for_the_database_is_late_after_the_drivers_time_outs_
 
     loop = begin(turn)
     try:
-        waits = eventually(lambda: found.waits if (found := vitals.of_loop(loop, BOUNDS)).waits else None)
-        eventually(lambda: (vitals.of_loop(loop, PATIENT).waits or 0) > waits + BOUNDS.stuck)
-        found = vitals.of_loop(loop, Bounds(stuck=0.0, unanswered=60.0, silence=0.0))
+        waits = eventually(lambda: found.waits if (found := loop_health.of_loop(loop, BOUNDS)).waits else None)
+        eventually(lambda: (loop_health.of_loop(loop, PATIENT).waits or 0) > waits + BOUNDS.stuck)
+        found = loop_health.of_loop(loop, Bounds(stuck=0.0, unanswered=60.0, silence=0.0))
         assert not found.late
         assert "the database has not answered" in found.why
-        eventually(lambda: vitals.of_loop(loop, BOUNDS).late)
-        assert not vitals.of_database(loop, BOUNDS).fresh
+        eventually(lambda: loop_health.of_loop(loop, BOUNDS).late)
+        assert not loop_health.of_database(loop, BOUNDS).fresh
     finally:
         gate.set()
-    eventually(lambda: vitals.of_loop(loop, BOUNDS).waits is None)
+    eventually(lambda: loop_health.of_loop(loop, BOUNDS).waits is None)
 
 
 def test_each_answer_of_the_database_is_a_sign_of_life(begin: Start) -> None:
@@ -112,7 +112,7 @@ def test_each_answer_of_the_database_is_a_sign_of_life(begin: Start) -> None:
         go.release()
         eventually(lambda: loop.pulse.expected > before)  # noqa: B023 - called at once
     assert loop.pulse.turned == began
-    assert vitals.of_database(loop, PATIENT).fresh
+    assert loop_health.of_database(loop, PATIENT).fresh
 
 
 def test_a_call_that_fails_is_no_answer_and_its_error_says_why(begin: Start) -> None:
@@ -124,9 +124,9 @@ def test_a_call_that_fails_is_no_answer_and_its_error_says_why(begin: Start) -> 
 
     loop = begin(turn)
     eventually(lambda: loop.error)
-    found = vitals.of_database(loop, PATIENT)
+    found = loop_health.of_database(loop, PATIENT)
     assert (found.fresh, found.answered, found.why) == (False, None, "DatabaseError: gone away")
-    assert not vitals.of_loop(loop, PATIENT).late
+    assert not loop_health.of_loop(loop, PATIENT).late
 
 
 def test_a_loop_whose_thread_has_ended_is_late(begin: Start) -> None:
@@ -137,13 +137,13 @@ def test_a_loop_whose_thread_has_ended_is_late(begin: Start) -> None:
     ended.start()
     ended.join()
     living, loop._thread = loop._thread, ended
-    found = vitals.of_loop(loop, PATIENT)
+    found = loop_health.of_loop(loop, PATIENT)
     loop._thread = living
     assert (found.late, found.why) == (True, "its thread has ended")
 
 
 def test_nothing_that_runs_is_live_and_not_ready() -> None:
     """All subscriptions have ended: there is nothing to restart, and nothing that is ready to handle."""
-    found = Health(loops=(), heartbeats=(), database=vitals.UNASKED, connections=(), tables=0, subscriptions=())
+    found = Health(loops=(), heartbeats=(), database=loop_health.UNASKED, connections=(), tables=0, subscriptions=())
     assert (found.live, found.ready) == (True, False)
     assert "no subscription" in found.lacking

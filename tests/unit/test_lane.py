@@ -30,7 +30,7 @@ def test_acks_in_order_at_once_have_the_effect_of_one_after_the_other(strict: bo
             assert world.lane.dispatch.succeeded_in_order(attempts[skipped:4])
         else:
             world.ack(*attempts[skipped:4])
-        state, writes = world.lane.state, world.lane.writes
+        state, writes = world.lane.state, world.lane.progress
         marks = (state.watermark, state.cursor, list(state.settled), list(state.running), writes.buffer, writes.dirty)
         return (*marks, world.budget.messages, world.budget.payload_bytes, [each.state for each in attempts])
 
@@ -80,8 +80,8 @@ def test_strict_holds_its_key_back_while_a_message_is_buried() -> None:
     world.handle(run, "reject")
     assert world.go() == []
     assert (world.lane.state.watermark, world.lane.idle) == (0, False)
-    (burial,) = world.burials
-    assert (burial.offset, burial.failures, burial.error, burial.row) == (1, 1, "bad", world.log[1])
+    (dead_letter,) = world.dead_letters
+    assert (dead_letter.offset, dead_letter.failures, dead_letter.error, dead_letter.row) == (1, 1, "bad", world.log[1])
     world.bury()
     assert world.work() == [(2, 1), (3, 1)]
     assert world.lane.idle
@@ -214,7 +214,7 @@ def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
     (run,) = world.go()
     attempt = world.start(run)
     attempt.state = State.CLAIMED
-    world.lane.writes.dirty[1] = None
+    world.lane.progress.dirty[1] = None
     write = world.write()
     assert write is None or not write.upserts
     if write is not None:

@@ -39,13 +39,13 @@ def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
     assert not lane.needs_fetch
     assert lane.due(world.now, 10) == []
     assert world.plan() == []
-    assert lane.writes.needs_write
+    assert lane.progress.needs_write
     write = world.writing()
     assert [(r.offset, r.retry_count, r.lease_epoch, r.crashed) for r in write.upserts] == [
         (offset, 1, 0, True) for offset in (1, 2, 3)
     ]
     assert write.mark == 0
-    lane.writes.unwritten(write)
+    lane.progress.unwritten(write)
     assert lane.state.adopting
     world.flush()
     assert not lane.state.adopting
@@ -148,7 +148,7 @@ def test_rows_behind_the_floor_are_deleted() -> None:
         world.now,
     )
     assert lane.state.watermark == 4
-    write = lane.writes.write(world.now)
+    write = lane.progress.write(world.now)
     assert write is not None
     assert (write.watermark, write.deletes) == (4, (1, 2, 3, 4))
     assert set(lane.state.waiting) == {5}
@@ -195,8 +195,8 @@ def test_a_message_that_kills_its_process_ends_in_the_dead_letters() -> None:
     assert world.rows.rows[1].alone
     world.take_over()
     assert world.go() == []
-    (burial,) = world.burials
-    assert (burial.offset, burial.failures, burial.error) == (1, 3, CRASHED)
+    (dead_letter,) = world.dead_letters
+    assert (dead_letter.offset, dead_letter.failures, dead_letter.error) == (1, 3, CRASHED)
     world.bury()
     assert world.work() == [(2, 1)]
 
@@ -257,7 +257,7 @@ def test_a_policy_of_one_attempt_buries_at_the_crash() -> None:
     world = world_of(2, attempts=1, run=1)
     die(world, 1)
     assert world.go() == []
-    assert [(burial.offset, burial.failures) for burial in world.burials] == [(1, 1)]
+    assert [(dead_letter.offset, dead_letter.failures) for dead_letter in world.dead_letters] == [(1, 1)]
     world.bury()
     assert world.work() == [(2, 1)]
 
@@ -270,7 +270,9 @@ def test_max_deliveries_is_checked_before_the_handler(limit: int) -> None:
         assert world.work("nack") == [(1, number)]
         world.now += 10
     assert world.go() == []
-    assert [(burial.failures, burial.error) for burial in world.burials] == [(limit, "ValueError: no")]
+    assert [(dead_letter.failures, dead_letter.error) for dead_letter in world.dead_letters] == [
+        (limit, "ValueError: no")
+    ]
     assert world.work() == []
     assert world.rows.acked == 1
 
@@ -288,5 +290,5 @@ def test_dead_letters_are_retried_without_limit() -> None:
             assert not run.alone
             assert world.start(run).number == number
             world.take_over()
-    assert not world.burials
+    assert not world.dead_letters
     assert world.work() == [(1, 30)]

@@ -42,7 +42,7 @@ def test_a_flush_that_did_not_happen_is_written_with_its_rows() -> None:
     world.ack(world.start(run))
     write = world.writing()
     world.ack(world.start(run))
-    world.lane.writes.unwritten(write)
+    world.lane.progress.unwritten(write)
     assert written(world.write()) == [(1, "success", 1, None), (2, "success", 1, None)]
 
 
@@ -54,17 +54,17 @@ def test_after_a_server_restart_rows_are_kept_for_messages_that_are_the_same() -
         world.ack(world.start(run))
     world.write()  # nobody will know whether it was committed
     world.restart(changed=[2])
-    assert [row.offset for row in world.lane.writes.left] == [1, 3]
+    assert [row.offset for row in world.lane.progress.left] == [1, 3]
 
 
 def test_what_another_transaction_has_settled_is_not_written_again() -> None:
     """The dead letters and `message.transaction()` write their own; a group that keeps none writes none of any."""
     world = World(2, history=True)
     assert world.work("reject", "commit_with_handler") == [(1, 1), (2, 1)]
-    assert world.lane.writes.left == ()
+    assert world.lane.progress.left == ()
     world = World(3)
     assert world.work("nack", "ack", "reject")
-    assert world.lane.writes.left == ()
+    assert world.lane.progress.left == ()
 
 
 def test_a_failure_before_is_told_with_the_success() -> None:
@@ -82,7 +82,7 @@ def test_a_failure_before_is_told_with_the_success() -> None:
 
 
 def test_what_is_late_when_it_would_go_out_is_buried_without_a_mark() -> None:
-    """What is in time before it goes out first; a strict lane waits for the burial."""
+    """What is in time before it goes out first; a strict lane waits for the dead_letter."""
     world = World(3)
     late(world, 2)
     world.fetch()
@@ -92,8 +92,13 @@ def test_what_is_late_when_it_would_go_out_is_buried_without_a_mark() -> None:
     world.flush()
     world.handle(run, "ack")
     assert world.plan() == []
-    (burial,) = world.burials
-    assert (burial.offset, burial.failures, burial.error, burial.ended) == (2, 0, "expired", Ended.EXPIRED)
+    (dead_letter,) = world.dead_letters
+    assert (dead_letter.offset, dead_letter.failures, dead_letter.error, dead_letter.ended) == (
+        2,
+        0,
+        "expired",
+        Ended.EXPIRED,
+    )
     world.flush()
     assert world.rows.counted(2) == 0
     world.bury()
@@ -122,7 +127,7 @@ def test_what_came_back_unstarted_expires() -> None:
     assert 2 in world.lane.state.waiting
     world.now += 10.0
     assert world.plan() == []
-    assert [(burial.offset, burial.failures) for burial in world.burials] == [(2, 0)]
+    assert [(dead_letter.offset, dead_letter.failures) for dead_letter in world.dead_letters] == [(2, 0)]
 
 
 def test_what_was_started_once_never_expires() -> None:
@@ -141,7 +146,7 @@ def test_what_was_started_once_never_expires() -> None:
         world.now += 100.0
         (again,) = world.go()
         assert not world.start(again).expired
-        assert not world.burials
+        assert not world.dead_letters
 
 
 def test_what_is_acked_first_was_in_time_when_it_was_acked() -> None:

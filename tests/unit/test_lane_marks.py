@@ -24,7 +24,7 @@ def test_a_run_goes_to_the_workers_after_its_mark_is_committed() -> None:
     (run,) = world.plan()
     write = world.writing()
     assert (write.mark, write.runs) == (5, (run,))
-    world.lane.writes.unwritten(write)
+    world.lane.progress.unwritten(write)
     write = world.writing()
     assert not world.at_workers
     world.commit(write)
@@ -191,7 +191,7 @@ def test_a_flush_that_is_repeated_changes_nothing(failure: str) -> None:
     write = world.planned()
     if failure == "unknown":
         world.rows.commit(write, world.now)
-    world.lane.writes.unwritten(write)
+    world.lane.progress.unwritten(write)
     world.ack(world.start(one))
     world.finish(one)
     world.now += 5
@@ -217,13 +217,13 @@ def test_waiters_ride_on_the_flush_that_carries_their_outcome() -> None:
     """A waiter belongs to the first write after it was given, and to the next one when that fails."""
     world = lane()
     waiter = object()
-    world.lane.writes.waiters += (waiter,)  # type: ignore[arg-type]
+    world.lane.progress.waiters += (waiter,)  # type: ignore[arg-type]
     write = world.writing()
     assert write.waiters == (waiter,)
-    assert world.lane.writes.waiters == ()
+    assert world.lane.progress.waiters == ()
     assert world.write() is None  # one at a time
-    world.lane.writes.unwritten(write)
-    assert world.lane.writes.waiters == (waiter,)
+    world.lane.progress.unwritten(write)
+    assert world.lane.progress.waiters == (waiter,)
     again = world.write()
     assert again is not None
     assert again.waiters == (waiter,)

@@ -196,12 +196,12 @@ class LaneMachine(Process, RuleBasedStateMachine):
         """The dead letters that wait are moved."""
         self.bury_all()
 
-    @precondition(lambda self: self.world.burials and self.writing is None and self.burying is None)
+    @precondition(lambda self: self.world.dead_letters and self.writing is None and self.burying is None)
     @rule()
     def begin_burial(self) -> None:
         """The transaction of one dead letter is on its way; flushes wait for it, in the same loop."""
-        burial = self.world.burials.popleft()
-        self.burying = burial, burial.term
+        dead_letter = self.world.dead_letters.popleft()
+        self.burying = dead_letter, dead_letter.term
 
     @precondition(lambda self: self.burying is not None)
     @rule(committed=st.booleans())
@@ -211,7 +211,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
     def send(self) -> None:
         """The settler has sent something, if there is anything: the oldest dead letter, or else a flush."""
         if self.writing is None and self.burying is None:
-            if self.world.burials:
+            if self.world.dead_letters:
                 self.begin_burial()
             else:
                 self.write()
@@ -227,7 +227,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
             self.send()
         if landed:
             self.land()
-        old, at_workers, waiting = self.world.lane, set(self.world.at_workers), set(self.world.burials)
+        old, at_workers, waiting = self.world.lane, set(self.world.at_workers), set(self.world.dead_letters)
         valid = [attempt for attempt in self.open if attempt.state is not State.SUPERSEDED]  # a restart ends some
         lane = self.world.restart()
         assert old.state.lost
@@ -237,7 +237,9 @@ class LaneMachine(Process, RuleBasedStateMachine):
         assert set(self.world.at_workers) <= at_workers
         # A move that had committed before its lane was loaded again was to be repeated. Its row says that it was made.
         moved = self.world.rows.settled()
-        assert set(self.world.burials) == {burial for burial in waiting if burial.offset not in moved}
+        assert set(self.world.dead_letters) == {
+            dead_letter for dead_letter in waiting if dead_letter.offset not in moved
+        }
 
     @rule()
     def recall(self) -> None:
@@ -364,7 +366,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @invariant()
     def what_waits_for_a_worker_is_not_counted(self) -> None:
-        if self.writing is not None or self.world.lane.writes.needs_write or self.restarted:
+        if self.writing is not None or self.world.lane.progress.needs_write or self.restarted:
             return
         rows, concurrent = self.world.rows, self.world.rules.concurrency > 1
         for run in self.world.at_workers:
@@ -373,7 +375,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
 
     @invariant()
     def rows_are_exceptions(self) -> None:
-        if self.writing is not None or self.world.lane.writes.needs_write:
+        if self.writing is not None or self.world.lane.progress.needs_write:
             return
         lane, rows = self.world.lane, self.world.rows.rows
         assert len(rows) <= len(lane.state.settled) + len(lane.state.waiting) + len(lane.state.running)

@@ -119,7 +119,7 @@ def test_what_was_settled_and_not_yet_durable_is_settled_again(flush: str) -> No
         if flush != "rolled back":
             world.rows.commit(write, world.now)
         if flush == "committed":
-            world.lane.writes.written(write)
+            world.lane.progress.written(write)
     world.restart()
     assert list(world.lane.state.settled) == [(2, 3), (5, 5)]
     world.ack(attempts[0], attempts[3])
@@ -204,11 +204,11 @@ def test_a_burial_goes_on() -> None:
     (run,) = world.go()
     world.handle(run, "reject")
     lane = world.restart()
-    (burial,) = world.burials
-    assert burial.term == lane.term
-    assert lane.state.burials == {1: burial}
+    (dead_letter,) = world.dead_letters
+    assert dead_letter.term == lane.term
+    assert lane.state.dead_letters == {1: dead_letter}
     world.flush()
-    assert (lane.writes.needs_write, lane.idle) == (False, False)
+    assert (lane.progress.needs_write, lane.idle) == (False, False)
     world.bury()
     world.flush()
     assert (world.rows.acked, world.rows.rows, lane.idle) == (1, {}, True)
@@ -220,11 +220,11 @@ def test_waiters_and_closing_move_over() -> None:
     runs, (one, _) = started(world)
     world.ack(one)
     waiter = object()
-    world.lane.writes.waiters += (waiter,)  # type: ignore[arg-type]
+    world.lane.progress.waiters += (waiter,)  # type: ignore[arg-type]
     assert world.write() is not None
     world.lane.state.closing = True
     lane = world.restart()
-    assert lane.writes.waiters == (waiter,)
+    assert lane.progress.waiters == (waiter,)
     assert lane.state.closing
     assert all(run.term == lane.term for run in runs)
 

@@ -20,7 +20,7 @@ from support.memberships import Clock, Engine
 from support.waiting import eventually
 
 if TYPE_CHECKING:
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.run import Run
 
 ORDERS: list[dict[str, Any]] = [{"strict": True}, {"strict": False}, {"strict": False, "concurrency": 3}]
@@ -51,7 +51,7 @@ def test_a_process_that_dies_before_the_mark_has_tried_nothing(order: dict[str, 
     world = lane(**order)
     assert world.go()
     assert (world.rows.mark, world.rows.rows) == (0, {})
-    assert not world.lane.writes.needs_write
+    assert not world.lane.progress.needs_write
     assert after_a_crash(world) == {}
     assert world.work() == [(1, 1), (2, 1), (3, 1)]
 
@@ -113,7 +113,7 @@ def test_what_was_taken_back_before_it_was_marked_is_not_marked() -> None:
     (run,) = world.go()
     world.lane.dispatch.recall()
     assert not world.lane.dispatch.mark(run, FlushWaiter())
-    assert world.lane.writes.waiters == ()
+    assert world.lane.progress.waiters == ()
 
 
 def test_a_server_restart_between_mark_and_handler_takes_the_run_back() -> None:
@@ -152,7 +152,7 @@ def test_a_late_redelivery_keeps_its_row_while_it_waits() -> None:
     world.fetch()
     world.lane.state.waiting[1].released = True
     world.plan()
-    world.lane.writes.unwritten(write)
+    world.lane.progress.unwritten(write)
     world.flush()
     found = world.rows.rows[1]
     assert (found.retry_count, found.lease_epoch, found.last_error, found.released) == (1, 0, "ValueError: no", True)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog._base import open_lane_routing
-from lanelog._base.open_lane_routing import check_key, is_open, lane_key, lane_keys, lane_of
+from lanelog._base import open_lane_keys
+from lanelog._base.open_lane_keys import check_key, is_open, lane_key, lane_keys, lane_of
 from lanelog._log.append.draft import Draft, make_draft
 from lanelog._log.append.placing import note_attempt
 from lanelog.errors import ConfigurationError, DatabaseError
@@ -25,7 +25,7 @@ def unordered(lane: int = 0, *, lanes: int = 4, message_id: str | None = None) -
 
 def test_the_names_are_in_order_and_equally_long() -> None:
     """Lists that are sorted by key show them in order; and a draft's size does not depend on its lane."""
-    keys = lane_keys(open_lane_routing.MOST)
+    keys = lane_keys(open_lane_keys.MOST)
     assert keys == sorted(set(keys))
     assert {len(key) for key in keys} == {len("open~000")}
     assert all(map(is_open, keys))
@@ -34,9 +34,9 @@ def test_the_names_are_in_order_and_equally_long() -> None:
 def test_the_default_is_the_columns() -> None:
     """A process of the version before, and one on its tables, go by the same number."""
     column = declared_tables()["queue_partitions"].columns["open_lanes"]
-    assert column.default == str(open_lane_routing.DEFAULT)
-    assert "open_lanes" in shape(open_lane_routing.SINCE)["queue_partitions"].columns
-    assert "open_lanes" not in shape(open_lane_routing.SINCE - 1)["queue_partitions"].columns
+    assert column.default == str(open_lane_keys.DEFAULT)
+    assert "open_lanes" in shape(open_lane_keys.SINCE)["queue_partitions"].columns
+    assert "open_lanes" not in shape(open_lane_keys.SINCE - 1)["queue_partitions"].columns
 
 
 def test_an_open_lane_may_be_named_and_nothing_else_may_be_called_like_one() -> None:

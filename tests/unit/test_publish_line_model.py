@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from lanelog._base.open_lane_routing import lane_keys
+from lanelog._base.open_lane_keys import lane_keys
 from lanelog._log.append.draft import Draft
 from lanelog.message import Receipt
 from lanelog.publisher.line import Line, Waiter, WaiterRole

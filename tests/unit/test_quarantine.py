@@ -20,7 +20,7 @@ from support.memberships import Clock, Engine
 from support.waiting import eventually
 
 if TYPE_CHECKING:
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog.message import Message
 
 
@@ -48,17 +48,17 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 @pytest.mark.parametrize(
-    ("died_alone", "no_attempts_left", "own_cap", "guilty"),
+    ("died_alone", "no_attempts_left", "own_cap", "caused_crash"),
     [(True, True, None, True), (False, True, None, False), (True, False, None, False), (True, False, 3, True)],
     ids=["died alone", "a neighbour of a crash", "attempts left", "none left by its redrive"],
 )
 def test_only_who_died_alone_and_has_no_attempt_left_is_guilty(
-    died_alone: bool, no_attempts_left: bool, own_cap: int | None, guilty: bool
+    died_alone: bool, no_attempts_left: bool, own_cap: int | None, caused_crash: bool
 ) -> None:
     """A dead letter is retried without limit, whatever its rows say."""
     wait = Waiting(3, 0.0, None, crashed=True, died_alone=died_alone, no_attempts_left=no_attempts_left)
-    assert judge_again(wait, own_cap, endless=False, ack_first=False).guilty == guilty
-    assert not judge_again(wait, own_cap, endless=True, ack_first=False).guilty
+    assert judge_again(wait, own_cap, endless=False, ack_first=False).caused_crash == caused_crash
+    assert not judge_again(wait, own_cap, endless=True, ack_first=False).caused_crash
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_others_go_on_when_the_lane_of_a_quarantined_message_is_lost(engine: Eng
     handler = Handler(engine)
     lane = engine.member._state.lanes["key"]
     handler.may_end.set()
-    eventually(lambda: lane.writes.buffer, what="its ack in memory")
+    eventually(lambda: lane.progress.buffer, what="its ack in memory")
     engine.member.lose_lane(lane.term, "a test")
     eventually(lambda: not isolation._inside, what="its leave")
     handler.thread.join(20.0)

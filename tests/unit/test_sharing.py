@@ -10,7 +10,7 @@ from attrs import frozen
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lanelog._base.open_lane_routing import is_open, lane_keys
+from lanelog._base.open_lane_keys import is_open, lane_keys
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.leasing.fair_share import fair_share, fair_shares, to_shed
 from lanelog._engine.leasing.sharing import Kind, Sharing

@@ -20,7 +20,7 @@ from lanelog import migrations
 from lanelog._base.checks import check_timeout
 from lanelog._base.places import GroupTopic
 from lanelog._client.subscription_facts import SubscriptionState, SubscriptionStats, stats
-from lanelog._engine import life
+from lanelog._engine import lifecycle
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.values import Budget
 from lanelog._engine.member.member import Member
@@ -207,8 +207,8 @@ class SubscriptionCore:
         while not member.ended.is_set():
             if time.monotonic() - told >= self._engine.pace.tell_seconds:
                 told = time.monotonic()
-                away = self._engine.context.ground.incarnation is None
-                life.waited(member, told - began, away=away)
+                away = self._engine.context.server_identity.incarnation is None
+                lifecycle.waited(member, told - began, away=away)
             left = SHORTEST_WAIT if until is None else min(SHORTEST_WAIT, until - time.monotonic())
             if left <= 0:
                 return False

@@ -11,7 +11,7 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 * `answers` and `rows` mend PyMySQL's connection. `loans` and `locking` lose nothing when an exception interrupts them.
 * `naming` names our database in each statement on a connection of user code. `instrumentation` shows it to traces.
 * `session_settings`, `server_facts`, `row_locks`: whether the server took what we set, is supported, and locks rows.
-* `precedence` and `reserve` decide who gets no connection if there are too few. `blocking` finds who holds a lock.
+* `connection_priority` and `reserve` decide who gets none of too few connections. `blocking` finds who holds a lock.
 * `retries` repeats whole transactions. `packet` sends one in one round trip, `stopped_packets` ends one of `awaited`,
   `savepoint` proves it. `fork` makes a child forget inherited connections. `ambient` knows which a thread has open.
 """

@@ -16,13 +16,13 @@ from attrs import define, field
 
 from lanelog._database import codes, fork
 from lanelog._database.blocking import LockHolder, holder
+from lanelog._database.connection_priority import ORDER, ConnectionPriority
 from lanelog._database.crowd import Crowd
 from lanelog._database.driver import Driver
 from lanelog._database.executor import Executor
 from lanelog._database.loans import Loan, SharedWires
 from lanelog._database.naming import Naming
 from lanelog._database.packet import Statement
-from lanelog._database.precedence import ORDER, Worth
 from lanelog._database.retries import with_retries
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.session import Session
@@ -61,7 +61,7 @@ class Database:
     _wires: SharedWires = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False)
     _facts: ServerFacts | None = field(default=None, init=False)
-    _worth: Worth = field(factory=Worth, init=False, repr=False)
+    _priority: ConnectionPriority = field(factory=ConnectionPriority, init=False, repr=False)
     _crowd: Crowd = field(init=False, repr=False)
     _stopped_packets: StoppedPackets = field(init=False, repr=False)
     waits: int = field(default=0, init=False, repr=False)
@@ -151,7 +151,7 @@ class Database:
             if purpose in ORDER:  # a loop; it has a thread anyway
                 self._stopped_packets.start()
 
-        return Session(purpose, Wire(self._driver, autocommit=True), connected, self._worth, self.close_idle)
+        return Session(purpose, Wire(self._driver, autocommit=True), connected, self._priority, self.close_idle)
 
     @property
     def reached(self) -> bool:
@@ -161,7 +161,7 @@ class Database:
     @property
     def short(self) -> bool:
         """Whether the server refused a connection lately."""
-        return self._worth.short()
+        return self._priority.short()
 
     @property
     def tried(self) -> bool:
@@ -252,9 +252,9 @@ class Database:
             wire.ensure_fresh()
         except LanelogError as exc:
             if not spare:
-                self._worth.refused(_PURPOSE, exc)
+                self._priority.refused(_PURPOSE, exc)
             raise
-        self._worth.connected(_PURPOSE)
+        self._priority.connected(_PURPOSE)
         if wire.generation != before and wire.facts is not None:
             self._saw(wire.facts)
 
@@ -267,7 +267,7 @@ class Database:
         wire = loan.wire
         if error is not None:
             loan.pooled.rollback()
-        if (self._closed and wires is self._wires) or self._worth.lacking(_PURPOSE):
+        if (self._closed and wires is self._wires) or self._priority.lacking(_PURPOSE):
             wire.close()
         elif lent:
             wire.restore()
@@ -278,7 +278,7 @@ class Database:
 
     def close_idle(self) -> None:
         """Close idle connections while any session lacks one: an idle connection is worth less. Never waits."""
-        self._wires.close_idle(self._worth.short)
+        self._wires.close_idle(self._priority.short)
 
     def _connect(self) -> None:
         with self.autocommit():

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 from attrs import define, field
 
 from lanelog._database import reserve
+from lanelog._database.connection_priority import ConnectionPriority
 from lanelog._database.executor import Executor
 from lanelog._database.incarnation import Incarnation
-from lanelog._database.precedence import Worth
 from lanelog._database.server_facts import ServerFacts
 from lanelog._database.wire import FRESH, Wire
 from lanelog.errors import LanelogError
@@ -35,10 +35,10 @@ class Session:
     """
 
     purpose: str
-    """Its purpose, shown in its repr and ranked by `precedence`: `keeper`, `settler`."""
+    """Its purpose, shown in its repr and ranked by `connection_priority`: `keeper`, `settler`."""
     _wire: Wire = field(repr=False)
     _connected: Callable[[ServerFacts], None] = field(repr=False)
-    _worth: Worth = field(repr=False)
+    _priority: ConnectionPriority = field(repr=False)
     _relieve: Callable[[], None] = field(repr=False)
     """Called when it got no connection. Closes idle connections of the pool."""
     _inside: bool = field(default=False, init=False, repr=False)
@@ -178,13 +178,13 @@ class Session:
             self.ensure()
 
     def _give_way(self) -> None:
-        others = self._worth.lacking(self.purpose)
+        others = self._priority.lacking(self.purpose)
         if others:
             self._wire.close()
-            raise self._lacks(self._worth.gave_way(self.purpose, others))
+            raise self._lacks(self._priority.gave_way(self.purpose, others))
 
     def _connect(self, ensure: Callable[[], T]) -> T:
-        if self._wire.raw is None and (error := self._worth.too_soon(self.purpose)) is not None:
+        if self._wire.raw is None and (error := self._priority.too_soon(self.purpose)) is not None:
             raise self._lacks(error)
         before = self._wire.generation
         try:
@@ -192,11 +192,11 @@ class Session:
             if self._wire.generation != before:
                 reserve.check(self._wire, self.purpose)
         except LanelogError as exc:
-            self._worth.refused(self.purpose, exc)
+            self._priority.refused(self.purpose, exc)
             self._relieve()
             self._lacks(exc)
             raise
-        self._worth.connected(self.purpose)
+        self._priority.connected(self.purpose)
         self.refused_since = None
         return made
 

@@ -9,7 +9,7 @@ for each subscription and topic. It holds the leased lanes (`lane`) in memory an
 The life of a message in memory::
 
     fetcher              member                   settler            worker        settler
-    look, fetch ── ready ── Dispatcher.plan ── mark, COMMIT ── handler ── outcome ── PendingWrites.write, COMMIT
+    look, fetch ── ready ── Dispatcher.plan ── mark, COMMIT ── handler ── outcome ── Progress.write, COMMIT
                                   │                               │
                                   │  the next run's mark rides on the flush that carries the last one's outcomes
 

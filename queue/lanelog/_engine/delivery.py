@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lanelog._base.payloads.codec import Codec
     from lanelog._database import Executor, Transaction
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.lane.values import Term
     from lanelog._engine.member.member import Member
@@ -134,7 +134,7 @@ class Delivery:
         This is checked at the beginning, and again when the message is claimed. If the lane is loaded again after that,
         `claimed` sees another term.
         """
-        if not self.context.ground.wait(transaction.line, self.context.database.config.publish_timeout):
+        if not self.context.server_identity.wait(transaction.line, self.context.database.config.publish_timeout):
             transaction.discard()
             raise DatabaseError(
                 f"the database server was changed while {self._place()} was handled: nothing was committed",

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field, frozen
 
-from lanelog._engine import vitals
+from lanelog._engine import loop_health
 from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
-from lanelog._engine.context import EngineContext
+from lanelog._engine.engine_context import EngineContext
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.fetching.pace import FetcherPace
-from lanelog._engine.ground import Ground
 from lanelog._engine.leasing.keeper import Keeper
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.rules import Signals
 from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
+from lanelog._engine.server_identity import ServerIdentity
 from lanelog._engine.settling.settler import Settler
 from lanelog._facts.engine import subscription as facts
 from lanelog._hints.datagram import Hint, number_of
@@ -67,7 +67,7 @@ class EnginePace:
     """After so long, a thread that waits for the end of a subscription is told, again and again, what it waits for."""
     stop_seconds: float = 10.0
     """So long the client waits for the end of each loop."""
-    health: vitals.Bounds | None = None
+    health: loop_health.Bounds | None = None
     """None: as the time-outs of the client allow."""
 
 
@@ -90,7 +90,7 @@ class Engine:
     _keeping: Loop = field(init=False)
     _keeper: Keeper = field(init=False)
     _doorbell: Doorbell = field(init=False)
-    _bounds: vitals.Bounds = field(init=False)
+    _bounds: loop_health.Bounds = field(init=False)
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Engine:
             self.appender,
             due_in=self._due_in,
             read_places=self.read_places,
-            ground=Ground(self._wake_keeper),
+            server_identity=ServerIdentity(self._wake_keeper),
         )
         keeper, janitor = Keeper(context, self._supervise, self.pace.keeper), Janitor(context, self.pace.janitor)
         self._keeper, self._doorbell = keeper, Doorbell(context.receiver, self._heard)
@@ -125,7 +125,7 @@ class Engine:
         by_name = {loop.name: loop for loop in self._loops}
         self._scheduling, self._keeping = by_name["scheduler"], by_name["keeper"]
         config = self.database.config
-        self._bounds = self.pace.health or vitals.Bounds(unanswered=config.connect_timeout + config.read_timeout)
+        self._bounds = self.pace.health or loop_health.Bounds(unanswered=config.connect_timeout + config.read_timeout)
         self.signals = Signals(
             by_name["fetcher"].wake, by_name["settler"].wake, self._keeping.wake, self.notices, self.meter
         )
@@ -206,15 +206,15 @@ class Engine:
 
     def measures(self) -> tuple[LoopMeasures, ...]:
         """Measure the loops that should be turning."""
-        return tuple(vitals.measured(loop) for loop in self._loops if loop.expected)
+        return tuple(loop_health.measured(loop) for loop in self._loops if loop.expected)
 
     def loops_health(self) -> tuple[LoopHealth, ...]:
         """Judge the loops that should be turning."""
-        return tuple(vitals.of_loop(loop, self._bounds) for loop in self._loops if loop.expected)
+        return tuple(loop_health.of_loop(loop, self._bounds) for loop in self._loops if loop.expected)
 
     def heartbeats_health(self) -> tuple[HeartbeatHealth, ...]:
         """Judge the heartbeats of the members."""
-        return vitals.of_heartbeats(self.context.members(), self._keeper.beaten, self._keeping)
+        return loop_health.of_heartbeats(self.context.members(), self._keeper.beaten, self._keeping)
 
     def connections_health(self) -> tuple[ConnectionHealth, ...]:
         """Return the connections for lack of which the client stands aside."""
@@ -222,7 +222,7 @@ class Engine:
 
     def database_health(self) -> DatabaseHealth:
         """Judge the database."""
-        return vitals.of_database(self._keeping, self._bounds) if self._keeping.expected else vitals.UNASKED
+        return loop_health.of_database(self._keeping, self._bounds) if self._keeping.expected else loop_health.UNASKED
 
     def _due_in(self, seconds: float) -> None:
         """Wake the scheduler if its next turn is too late for a message that is due in so many seconds."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._base.open_lane_routing import is_open, lane_keys
+from lanelog._base.open_lane_keys import is_open, lane_keys
 from lanelog._database import Lock
 from lanelog._stores import deliveries, groups, lease_removal, offsets, partitions
 

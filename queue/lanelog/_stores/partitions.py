@@ -12,7 +12,7 @@ from zlib import crc32
 
 from attrs import frozen
 
-from lanelog._base import open_lane_routing
+from lanelog._base import open_lane_keys
 from lanelog._database import NOW_MS, Lock, Statement
 from lanelog._stores._counted import BEYOND_COUNTING, counted
 from lanelog._stores._points import chunked, number, placeholders, points, write
@@ -242,8 +242,8 @@ def hold_topic(cx: Executor, topic: str) -> int | None:
 
 def open_lanes(cx: Executor, topic: str, *, tables: int) -> int:
     """Return the number of a topic's open lanes: the default on older tables, and for a topic that does not exist."""
-    row = cx.one(OPEN_LANES, (topic,)) if tables >= open_lane_routing.SINCE else None
-    return open_lane_routing.DEFAULT if row is None else int(row[0])
+    row = cx.one(OPEN_LANES, (topic,)) if tables >= open_lane_keys.SINCE else None
+    return open_lane_keys.DEFAULT if row is None else int(row[0])
 
 
 def set_open_lanes(cx: Executor, topic: str, count: int) -> None:

@@ -8,8 +8,8 @@ delay goes into the schedule instead, under the same lock, which makes ids uniqu
 transaction: `batch` for the messages of some threads, which `group` brings together by the plan in `line`; `packet` for
 a message that is alone, in one round trip; `bulk` for many messages of one call; `caller` within a caller's
 transaction, on a connection that `foreign` examines. What they share with others who append is in `_log/append/`.
-`spread` gives messages without a key their lanes, `lock_waiters` bounds the connections that wait, and `lock_report`
-says which connection holds a lane.
+`open_lane_routing` gives messages without a key their lanes, `lock_waiters` bounds the connections that wait, and
+`lock_report` says which connection holds a lane.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from lanelog.publisher.caller import CallerWriter
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.spread import Spread
+from lanelog.publisher.open_lane_routing import OpenLaneRouting
 
 _PAIR = 2
 
@@ -73,7 +73,7 @@ class Publisher:
     _grown: Callable[[str], None] = field(default=_no_lane, repr=False)
     """Called with the topic when lanes were created in it, before their first messages are committed."""
     lanes: LaneCreator = field(init=False)
-    _spread: Spread = field(init=False, repr=False)
+    _routing: OpenLaneRouting = field(init=False, repr=False)
     _group: GroupCommit = field(init=False, repr=False)
     _bulk: BulkWriter = field(init=False, repr=False)
     _caller: CallerWriter = field(init=False, repr=False)
@@ -81,7 +81,7 @@ class Publisher:
     def __attrs_post_init__(self) -> None:
         gate = LockWaiters(self._database.config.pool_size // 2)
         self.lanes = LaneCreator(self._database, self._grown)
-        self._spread = Spread(self.lanes)
+        self._routing = OpenLaneRouting(self.lanes)
         locked = Locked(self._database)
         writer = BatchWriter(self._database, self.lanes, self._announce)
         self._group = GroupCommit(self._database, writer, gate, locked)
@@ -251,7 +251,7 @@ class Publisher:
     def _prepare(self, topic: str, drafts: Sequence[Draft], deadline: float) -> None:
         """Do what needs the database before the transaction. It uses a connection of our own."""
         self._check_database(drafts)
-        self._spread.place(topic, drafts, deadline=deadline)
+        self._routing.place(topic, drafts, deadline=deadline)
 
     def _check_database(self, drafts: Sequence[Draft]) -> None:
         """Check the tables' version and the size. Too large a packet would look like a lost connection."""

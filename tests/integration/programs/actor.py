@@ -22,8 +22,8 @@ import lanelog
 from lanelog._base.places import GroupTopic
 from lanelog._engine.cleanup.janitor import JanitorPace
 from lanelog._engine.leasing.pace import KeeperPace
+from lanelog._engine.loop_health import Bounds
 from lanelog._engine.shortage import Shortage
-from lanelog._engine.vitals import Bounds
 from lanelog._log import purge_lane, repair
 from lanelog._log.due import DelayedMessages
 from lanelog._log.fire.recurring import RecurringSchedules

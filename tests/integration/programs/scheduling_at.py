@@ -11,7 +11,7 @@ from decimal import Decimal
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._engine.context import EngineContext
+from lanelog._engine.engine_context import EngineContext
 from lanelog._engine.scheduling.scheduler import Scheduler
 from support.publishing import appender_of
 

@@ -16,7 +16,7 @@ from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 
 if TYPE_CHECKING:
     from lanelog._database import Session
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.member.member import Member
 
 

@@ -30,7 +30,7 @@ from lanelog.errors import DatabaseError
 if TYPE_CHECKING:
     from lanelog._database import Session
     from lanelog._engine.cleanup.duty import Duty
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.member.member import Member
 
 
@@ -69,10 +69,10 @@ class Janitor:
     def turn(self, now: float) -> float:
         """One bounded pass over every topic this client reads."""
         more = False
-        if self._generation != self.context.ground.generation:
+        if self._generation != self.context.server_identity.generation:
             if self._generation:
                 self._topics.clear()  # this memory was true for the server before
-            self._generation = self.context.ground.generation
+            self._generation = self.context.server_identity.generation
         topics = {member.topic for member in self.context.members()}
         for gone in self._topics.keys() - topics:
             del self._topics[gone]

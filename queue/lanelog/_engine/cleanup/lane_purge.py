@@ -16,7 +16,7 @@ from lanelog._stores import offsets
 if TYPE_CHECKING:
     from lanelog._database import Session
     from lanelog._engine.cleanup.message_retention import MessageRetention
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.member.member import Member
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Session
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.fetching.heads import Risen
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
@@ -38,7 +38,7 @@ class Fetcher:
     pace: FetcherPace = field(factory=FetcherPace)
     session: Session = field(init=False)
     _gaps: Gaps = field(init=False)
-    _generation: int = field(default=0, init=False)  # of memory, when the ground vouched for the session
+    _generation: int = field(default=0, init=False)  # of memory, when its server was vouched for
     _looks: dict[Member, MemberLooks] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:

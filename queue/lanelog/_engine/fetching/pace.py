@@ -25,7 +25,7 @@ class FetcherPace:
     idle_seconds: float = 2.0
     """Between two turns, when no member waits for its next look."""
     unvouched_seconds: float = 0.1
-    """Until a session is tried again that the ground does not vouch for yet."""
+    """Until a session is tried again whose server is not vouched for yet."""
     soon_seconds: float = 0.005
     """From a look that found something to the next one, and the shortest time between two looks."""
     after_busy_seconds: float = 0.005

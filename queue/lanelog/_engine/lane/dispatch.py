@@ -14,7 +14,7 @@ from lanelog._engine.lane import quarantine
 from lanelog._engine.lane.policy import own_cap
 from lanelog._engine.lane.run import Attempt, Run, State
 from lanelog._engine.lane.values import CRASHED, Waiting
-from lanelog._engine.lane.writes import Burial
+from lanelog._engine.lane.writes import DeadLetterWrite
 from lanelog._log.bury import EXPIRED
 from lanelog._stores.history import Ended
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
-    from lanelog._engine.lane.pending_writes import PendingWrites
+    from lanelog._engine.lane.progress import Progress
     from lanelog._engine.lane.state import LaneState
     from lanelog._stores.fetches import Fetched
 
@@ -32,13 +32,13 @@ class Dispatcher:
     """Decides which messages of one lane may go out now, and applies outcomes to it."""
 
     state: LaneState
-    writes: PendingWrites
+    progress: Progress
 
-    def plan(self, now: float) -> Run | Burial | None:
-        """The next run or burial of this lane, if there is one.
+    def plan(self, now: float) -> Run | DeadLetterWrite | None:
+        """The next run of this lane, or dead letter to write, if there is one.
 
         A late run may go to the workers at once: the worker that takes it calls `mark`. The next flush marks any other
-        run. That run goes to the workers after the commit (`PendingWrites.written`).
+        run. That run goes to the workers after the commit (`Progress.written`).
         """
         if not (self.state.ready or self.state.waiting) or self.state.held_back or self.full:
             return None
@@ -65,7 +65,7 @@ class Dispatcher:
             return None
         return self._send_out(Run(self.state.term, attempts, first=True, late=self.state.rules.marks_late()), now)
 
-    def _expire(self, attempt: Attempt) -> Burial:
+    def _expire(self, attempt: Attempt) -> DeadLetterWrite:
         """Send an expired message to the dead letters, without a mark.
 
         A run mark above it may be written before the dead letter is committed. A crash between the two counts the
@@ -82,10 +82,10 @@ class Dispatcher:
 
     def _runs_out(self) -> int:
         # A run whose mark is being written stands in neither list. Workers get it when that commits.
-        being_marked = () if self.writes.writing is None else self.writes.writing.runs
+        being_marked = () if self.progress.writing is None else self.progress.writing.runs
         return (
             len(self.state.runs)
-            + len(self.writes.runs)
+            + len(self.progress.runs)
             + sum(1 for run in being_marked if run.attempts and not run.recalled)
         )
 
@@ -93,7 +93,7 @@ class Dispatcher:
         # With a concurrency of 1, nothing else may be out, not even a message on its way to the dead letters.
         return 0 if self.state.rules.concurrency == 1 else 1_000_000
 
-    def _plan_again(self, now: float) -> Run | Burial | None:
+    def _plan_again(self, now: float) -> Run | DeadLetterWrite | None:
         for offset in sorted(self.state.waiting):
             if self.state.rules.strict and self.state.ready and self.state.ready[0].offset < offset:
                 return None
@@ -106,7 +106,7 @@ class Dispatcher:
                 return None
         return None
 
-    def _redeliver(self, offset: int, wait: Waiting, now: float) -> Run | Burial:
+    def _redeliver(self, offset: int, wait: Waiting, now: float) -> Run | DeadLetterWrite:
         row = wait.body
         assert row is not None  # noqa: S101 - the caller checked; narrows the type
         del self.state.waiting[offset]
@@ -129,7 +129,7 @@ class Dispatcher:
         if attempt.overdue(now):  # it was handed out, and no handler began
             return self._expire(attempt)
         capped = limit is not None and number > limit and not (wait.crashed or wait.released)
-        if verdict.guilty or (capped and not endless):
+        if verdict.caused_crash or (capped and not endless):
             self.state.running[offset] = attempt
             ended = Ended.FAILED if capped else Ended.LOCK_EXPIRED
             return self.bury(attempt, wait.attempts, wait.last_error or CRASHED, ended)
@@ -148,12 +148,12 @@ class Dispatcher:
             return False
         run.marked = True
         self._write_rows_of(run)
-        self.writes.waiters += (waiter,)
+        self.progress.waiters += (waiter,)
         return True
 
     def _write_rows_of(self, run: Run) -> None:
-        if not run.first:  # the run mark covers first deliveries: see `PendingWrites.handed`
-            self.writes.dirty.update(dict.fromkeys(attempt.offset for attempt in run.attempts))
+        if not run.first:  # the run mark covers first deliveries: see `Progress.handed`
+            self.progress.dirty.update(dict.fromkeys(attempt.offset for attempt in run.attempts))
 
     def _send_out(self, run: Run, now: float) -> Run:
         self.state.running.update([(attempt.row.offset, attempt) for attempt in run.attempts])
@@ -161,7 +161,7 @@ class Dispatcher:
             self.state.runs += (run,)
             return run
         self._write_rows_of(run)
-        self.writes.runs += (run,)
+        self.progress.runs += (run,)
         if self.state.rules.ack_first:
             for attempt in list(run.attempts):
                 self.succeeded(attempt, now)
@@ -171,8 +171,8 @@ class Dispatcher:
         """Take back every message that no handler has seen. The next flush undoes their marks."""
         if self.state.rules.ack_first:
             return  # these messages are acked already: they must run, or they are lost
-        being_marked = () if self.writes.writing is None else self.writes.writing.runs
-        self.take_back([*self.state.runs, *self.writes.runs, *being_marked])
+        being_marked = () if self.progress.writing is None else self.progress.writing.runs
+        self.take_back([*self.state.runs, *self.progress.runs, *being_marked])
 
     def take_back(self, runs: list[Run]) -> None:
         """Take back the unstarted rest of these runs."""
@@ -190,17 +190,17 @@ class Dispatcher:
                     self._wait_again(attempt)
         if begun:  # nothing has changed
             return
-        self.writes.runs = tuple(run for run in self.writes.runs if run.attempts)
+        self.progress.runs = tuple(run for run in self.progress.runs if run.attempts)
         # A worker that finds an empty run in the queue skips it.
         self.state.runs = tuple(run for run in self.state.runs if run.attempts)
         if not returned:
             return
         # Every ready message lies above every first delivery that is out, because the lane reads on from the first one.
-        handed = max(self.writes.handed(), *(run.last_offset for run in self.state.runs if run.first), 0)
+        handed = max(self.progress.handed(), *(run.last_offset for run in self.state.runs if run.first), 0)
         for row in returned:
             if row.offset < handed:  # the run mark may cover it and cannot be lowered, so a row must say: no attempt
                 self.state.waiting[row.offset] = Waiting(0, 0.0, None, body=row, id=row.id)
-                self.writes.dirty[row.offset] = None
+                self.progress.dirty[row.offset] = None
         kept = sorted((row for row in returned if row.offset >= handed), key=lambda row: row.offset)
         self.state.ready[:0] = kept
 
@@ -217,7 +217,7 @@ class Dispatcher:
             body=attempt.row,
             id=attempt.row.id,
         )
-        self.writes.dirty[attempt.offset] = None
+        self.progress.dirty[attempt.offset] = None
 
     def finished(self, run: Run) -> None:
         """A worker is done with a run, whether or not it started all its messages."""
@@ -245,14 +245,14 @@ class Dispatcher:
             attempt.state = State.SETTLED
         if self.state.running.pop(attempt.offset, None) is None:
             return
-        self.state.burials.pop(attempt.offset, None)
+        self.state.dead_letters.pop(attempt.offset, None)
         self.state.budget.give(attempt.row)
         if stored:
-            self.writes.stored[attempt.offset] = None
-            self.writes.durable[attempt.offset] = None
+            self.progress.stored[attempt.offset] = None
+            self.progress.durable[attempt.offset] = None
         elif self.state.rules.history:
-            self.writes.left += (attempt.left_as(ended, error or attempt.last_error, now),)
-        self.writes.settle(attempt.offset, attempt.row.id)
+            self.progress.left += (attempt.left_as(ended, error or attempt.last_error, now),)
+        self.progress.settle(attempt.offset, attempt.row.id)
 
     def succeeded_in_order(self, attempts: Sequence[Attempt]) -> bool:
         """Settle running messages at once, if each follows the one before and the first follows the watermark.
@@ -272,7 +272,7 @@ class Dispatcher:
             del running[offset]
             rows.append(attempt.row)
         state.budget.give(*rows)
-        self.writes.settle_in_order(rows)
+        self.progress.settle_in_order(rows)
         return True
 
     def failed(
@@ -300,14 +300,14 @@ class Dispatcher:
             last_error=error,
             id=attempt.row.id,
         )
-        self.writes.dirty[attempt.offset] = None
+        self.progress.dirty[attempt.offset] = None
         if self.state.rules.strict:
             self.state.drop_ready()  # these rows would only take room while the lane waits
 
     def hung(self, attempt: Attempt, why: str) -> None:
         """Let the row of a running message say why its process ends. The next owner counts a crash."""
         attempt.hung = why
-        self.writes.dirty[attempt.offset] = None
+        self.progress.dirty[attempt.offset] = None
 
     def returned(self, attempt: Attempt, now: float) -> None:
         """Take back a message that was handed out. Its attempt does not count, even if a handler has begun."""
@@ -325,15 +325,17 @@ class Dispatcher:
             released=attempt.released,
             id=attempt.row.id,
         )
-        self.writes.dirty[attempt.offset] = None
+        self.progress.dirty[attempt.offset] = None
 
-    def bury(self, attempt: Attempt, failures: int, error: str, ended: Ended, state: State = State.BURYING) -> Burial:
+    def bury(
+        self, attempt: Attempt, failures: int, error: str, ended: Ended, state: State = State.BURYING
+    ) -> DeadLetterWrite:
         """Send a message to the dead letters. It stays in `running` until the outcome of that transaction is known.
 
         `failures`: the attempts that were made. An attempt that ends before its handler begins does not count. The
         hook, the history and the log get this number.
         """
         attempt.state, attempt.number = state, failures
-        burial = Burial(self.state.term, attempt.offset, failures, error, ended, attempt, attempt.row)
-        self.state.burials[attempt.offset] = burial
-        return burial
+        dead_letter = DeadLetterWrite(self.state.term, attempt.offset, failures, error, ended, attempt, attempt.row)
+        self.state.dead_letters[attempt.offset] = dead_letter
+        return dead_letter

@@ -2,7 +2,7 @@
 
 A pure state machine: it never does I/O, takes a member's lock, starts a thread or reads a clock. `now` is monotonic
 seconds, given by the caller. `Lane` loads itself from rows and takes fetched messages in. It owns a `Dispatcher` (which
-messages may go out now) and `PendingWrites` (the content of the next flush) over the same `LaneState`.
+messages may go out now) and `Progress` (the content of the next flush) over the same `LaneState`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from attrs import evolve
 
 from lanelog._engine.lane import quarantine
 from lanelog._engine.lane.dispatch import Dispatcher
-from lanelog._engine.lane.pending_writes import PendingWrites
+from lanelog._engine.lane.progress import Progress
 from lanelog._engine.lane.run import Attempt, State
 from lanelog._engine.lane.state import LaneState
 from lanelog._engine.lane.values import CRASHED, Term, Waiting
-from lanelog._engine.lane.writes import Burial
+from lanelog._engine.lane.writes import DeadLetterWrite
 from lanelog._stores._offset_rows import WrittenOffsets
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 class Lane:
     """One leased lane in memory, from its load to its release or loss."""
 
-    __slots__ = ("dispatch", "epoch", "key", "state", "term", "writes")
+    __slots__ = ("dispatch", "epoch", "key", "progress", "state", "term")
 
-    def __init__(self, state: LaneState, writes: PendingWrites) -> None:
+    def __init__(self, state: LaneState, progress: Progress) -> None:
         self.state = state
-        self.writes = writes
-        self.dispatch = Dispatcher(state, writes)
+        self.progress = progress
+        self.dispatch = Dispatcher(state, progress)
         self.term = state.term
         self.key = state.term.key
         self.epoch = state.term.epoch
@@ -52,8 +52,10 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Whether nothing is out and nothing is to be written, so that the lease may be given back."""
-        writes, state = self.writes, self.state
-        return not (state.running or state.runs or writes.runs or writes.writing is not None or writes.needs_write)
+        progress, state = self.progress, self.state
+        return not (
+            state.running or state.runs or progress.runs or progress.writing is not None or progress.needs_write
+        )
 
     # -- taking over ---------------------------------------------------------------------------------------------------
 
@@ -74,9 +76,9 @@ class Lane:
         flushed = snapshot.offset_acked
         if flushed is None:
             flushed = watermark if snapshot.head > watermark else -1
-        lane = cls(state, PendingWrites(state, flushed=flushed, marked=snapshot.marked_through))
+        lane = cls(state, Progress(state, flushed=flushed, marked=snapshot.marked_through))
         if snapshot.offset_acked is not None:
-            lane.writes.row = WrittenOffsets(snapshot.offset_acked, snapshot.marked_through)
+            lane.progress.row = WrittenOffsets(snapshot.offset_acked, snapshot.marked_through)
         covered: set[int] = set()
         for row in sorted(snapshot.rows, key=lambda r: r.offset):
             lane._load_row(row, covered, now)
@@ -102,24 +104,26 @@ class Lane:
                         next_is_last=left.next_is_last,
                         last_error=CRASHED,
                     )
-                    lane.writes.dirty[offset] = None
-        lane.writes.advance()
-        lane.state.adopting = bool(lane.writes.dirty) or lane.writes.marked > lane.state.watermark
+                    lane.progress.dirty[offset] = None
+        lane.progress.advance()
+        lane.state.adopting = bool(lane.progress.dirty) or lane.progress.marked > lane.state.watermark
         return lane
 
     def _load_row(self, row: DeliveryRow, covered: set[int], now: float) -> None:
-        self.writes.stored[row.offset] = None
+        self.progress.stored[row.offset] = None
         if row.acked:
             first = max(row.offset, self.state.watermark + 1)
             covered.update(range(first, row.through + 1))
             if first != row.offset:
-                self.writes.dirty[row.offset] = None
+                self.progress.dirty[row.offset] = None
             if first <= row.through:
                 changed = self.state.settled.add(first, row.through)
-                self.writes.dirty.update(dict.fromkeys(changed if len(changed) > 1 else ()))  # merged with a neighbour
+                self.progress.dirty.update(
+                    dict.fromkeys(changed if len(changed) > 1 else ())
+                )  # merged with a neighbour
             return
         if row.offset <= self.state.watermark:
-            self.writes.dirty[row.offset] = None
+            self.progress.dirty[row.offset] = None
             return
         covered.add(row.offset)
         crashed_now = row.lease_epoch not in (0, self.epoch)
@@ -142,7 +146,7 @@ class Lane:
             released=row.released,
         )
         if row.lease_epoch:  # the row says that the message runs, perhaps alone: after a reload that is wrong, too
-            self.writes.dirty[row.offset] = None
+            self.progress.dirty[row.offset] = None
 
     def unproven(self, old: Lane) -> set[int]:
         """Offsets that `old` holds as settled by a transaction of their own, and that this lane's rows do not show.
@@ -155,11 +159,11 @@ class Lane:
     def settled_apart(self) -> set[int]:
         """Offsets that a transaction of their own has settled, and no flush has carried yet."""
         known = (
-            self.writes.buffer.keys()
-            if self.writes.writing is None
-            else self.writes.buffer.keys() | self.writes.writing.buffer.keys()
+            self.progress.buffer.keys()
+            if self.progress.writing is None
+            else self.progress.buffer.keys() | self.progress.writing.buffer.keys()
         )
-        return self.writes.durable.keys() & known
+        return self.progress.durable.keys() & known
 
     def carry_over(self, old: Lane, ids: dict[int, str], proven: Container[int] = ()) -> None:
         """Keep the running and buffered messages of `old`, where the log of the new connection still has the same ones.
@@ -168,23 +172,23 @@ class Lane:
         So only (offset, id) proves that it is the same message. A message that a transaction of its own has settled is
         kept only if it is `proven` on this server. Otherwise it is delivered, or dead-lettered, again.
         """
-        if old.writes.writing is not None:
-            old.writes.unwritten(old.writes.writing)
+        if old.progress.writing is not None:
+            old.progress.unwritten(old.progress.writing)
         old.dispatch.recall()
         for offset, attempt in old.state.running.items():
             if ids.get(offset) == attempt.row.id and not self.state.passed(offset):
-                self._keep_running(attempt, old.state.burials.get(offset))
+                self._keep_running(attempt, old.state.dead_letters.get(offset))
             else:
                 attempt.state = State.SUPERSEDED
         # After this lane's rows were read, a flush on its way may have committed its mark, and a handler's transaction
         # its row.
-        self.writes.marked = max(self.writes.marked, old.writes.marked)
-        self.writes.dirty.update(dict.fromkeys(old.writes.stored.keys() - self.writes.stored.keys()))
-        self.writes.stored.update(old.writes.stored)
+        self.progress.marked = max(self.progress.marked, old.progress.marked)
+        self.progress.dirty.update(dict.fromkeys(old.progress.stored.keys() - self.progress.stored.keys()))
+        self.progress.stored.update(old.progress.stored)
         self._keep_runs(old, ids)
         self._keep_settled(old, ids, proven)
         self._keep_waiting(old, ids)
-        self.writes.waiters += old.writes.waiters
+        self.progress.waiters += old.progress.waiters
         self.state.closing = old.state.closing
         old.abandon()
 
@@ -192,50 +196,50 @@ class Lane:
         for run in old.state.runs:
             run.term = self.term
             self.state.runs += (run,)
-        for run in old.writes.runs:  # after the recall, only acked-first runs are left: they must run, or are lost
+        for run in old.progress.runs:  # after the recall, only acked-first runs are left: they must run, or are lost
             if all(ids.get(attempt.offset) == attempt.row.id for attempt in run.attempts):
                 run.term = self.term
-                self.writes.runs += (run,)
+                self.progress.runs += (run,)
             else:
                 run.recall()  # the server has another message there, so a late answer to a flush must not send it out
 
     def _keep_settled(self, old: Lane, ids: dict[int, str], proven: Container[int]) -> None:
-        for offset, message_id in old.writes.buffer.items():
+        for offset, message_id in old.progress.buffer.items():
             if ids.get(offset) != message_id or self.state.passed(offset) or offset in self.state.running:
                 continue
-            if offset in old.writes.durable:
+            if offset in old.progress.durable:
                 if offset not in proven:
                     continue
-                self.writes.durable[offset] = None
+                self.progress.durable[offset] = None
             self.state.waiting.pop(offset, None)
-            self.writes.settle(offset, message_id)
-        self.writes.left += tuple(row for row in old.writes.left if ids.get(row.offset) == row.id)
+            self.progress.settle(offset, message_id)
+        self.progress.left += tuple(row for row in old.progress.left if ids.get(row.offset) == row.id)
 
     def _keep_waiting(self, old: Lane, ids: dict[int, str]) -> None:
         """Keep messages that were taken back or have failed. A row of such a message may still say that it runs."""
-        for offset in old.state.waiting.keys() & old.writes.dirty.keys():
+        for offset in old.state.waiting.keys() & old.progress.dirty.keys():
             wait = old.state.waiting[offset]
             same = ids.get(offset) == wait.id if wait.id else offset in self.state.waiting
             if same and not self.state.passed(offset) and offset not in self.state.running:
                 self.state.waiting[offset] = evolve(wait, body=None)
-                self.writes.dirty[offset] = None
+                self.progress.dirty[offset] = None
 
-    def _keep_running(self, attempt: Attempt, burial: Burial | None) -> None:
+    def _keep_running(self, attempt: Attempt, dead_letter: DeadLetterWrite | None) -> None:
         offset = attempt.offset
         self.state.waiting.pop(offset, None)
         self.state.running[offset] = attempt
         attempt.term = self.term
         self.state.started_top = max(self.state.started_top, offset)
         if attempt.number > 1:
-            self.writes.dirty[offset] = None
+            self.progress.dirty[offset] = None
         self.state.budget.take(attempt.row)
-        if burial is not None:
-            self.state.burials[offset] = burial
-            burial.term = self.term
+        if dead_letter is not None:
+            self.state.dead_letters[offset] = dead_letter
+            dead_letter.term = self.term
 
     def abandon(self) -> None:
         """This object is the lane no longer: give back the memory that it holds."""
-        self.writes.waiters = ()
+        self.progress.waiters = ()
         self.state.drop_ready()
         for attempt in self.state.running.values():
             self.state.budget.give(attempt.row)
@@ -245,13 +249,13 @@ class Lane:
 
     def vouched(self) -> dict[int, str]:
         """The offsets and ids that a reload must find unchanged: running, waiting and settled ones not yet written."""
-        writes = self.writes
-        unwritten = writes.dirty.keys() if writes.writing is None else {*writes.dirty, *writes.writing.offsets}
+        progress = self.progress
+        unwritten = progress.dirty.keys() if progress.writing is None else {*progress.dirty, *progress.writing.offsets}
         known = {offset: attempt.row.id for offset, attempt in self.state.running.items()}
         known.update({o: wait.id for o, wait in self.state.waiting.items() if wait.id and o in unwritten})
-        known.update(writes.buffer)
-        if writes.writing is not None:
-            known.update(writes.writing.buffer)
+        known.update(progress.buffer)
+        if progress.writing is not None:
+            known.update(progress.writing.buffer)
         return known
 
     # -- fetching ------------------------------------------------------------------------------------------------------
@@ -372,7 +376,7 @@ class Lane:
         if wait is not None and wait.body is not None:
             self.state.budget.give(wait.body)
         if offset > self.state.watermark and offset not in self.state.running:
-            self.writes.settle(offset, "")
+            self.progress.settle(offset, "")
 
     def skip_hole(self, offset: int) -> None:
         """Pass an offset behind the cursor that the log does not hold."""

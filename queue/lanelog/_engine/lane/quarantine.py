@@ -1,4 +1,4 @@
-"""Quarantine: a message that may have killed its process runs alone, and only a message that died alone is guilty.
+"""Quarantine: a message that may have killed its process runs alone, and only one that died alone has done it.
 
 A process that dies takes down every message that it was running, and one of them may have killed it. Nobody knows
 which. So a crash counts an attempt for each of them, and convicts none:
@@ -6,12 +6,12 @@ which. So a crash counts an attempt for each of them, and convicts none:
 1. A message that crashed is delivered again beside others, as long as more than one attempt is left.
 2. Its last attempt runs alone in its process: `member/isolation.py` holds all others back. The delivery row says
    `alone` from the mark on.
-3. If that process dies, too, the row proves that no other message ran. The message died alone: it is guilty, and goes
-   to the dead letters. Without that proof it runs alone once more, even when no attempt is left.
+3. If that process dies, too, the row proves that no other message ran. The message died alone: it crashed the process.
+   It goes to the dead letters. Without that proof it runs alone once more, even when no attempt is left.
 
 A message that is a dead letter itself is retried without limit, so it is never quarantined. A message that is acked
 before its handler has no attempt after that one. A policy of one attempt leaves no attempt to run alone: there, every
-message that a crash met counts as guilty.
+message that a crash met becomes a dead letter.
 
 Owns this decision. Never asks the user's retry policy under a lock: a load and `policy.failed` ask it before. Pure.
 """
@@ -34,7 +34,7 @@ class AttemptsLeft(NamedTuple):
 class Verdict(NamedTuple):
     """What happens to a message that is due again."""
 
-    guilty: bool  # it died alone, and no attempt is left
+    caused_crash: bool  # it died alone, and no attempt is left
     next_is_last: bool
     alone: bool
 
@@ -60,7 +60,7 @@ def judge_again(wait: Waiting, own_cap: int | None, *, endless: bool, ack_first:
     no_attempts_left = wait.no_attempts_left or (own_cap is not None and wait.attempts >= own_cap)
     next_is_last = wait.next_is_last or (own_cap is not None and wait.attempts + 1 >= own_cap)
     return Verdict(
-        guilty=wait.died_alone and no_attempts_left and not endless,
+        caused_crash=wait.died_alone and no_attempts_left and not endless,
         next_is_last=next_is_last,
         alone=wait.crashed and next_is_last and not endless and not ack_first,
     )

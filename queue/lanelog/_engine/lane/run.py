@@ -35,7 +35,7 @@ class State(Enum):
     SUPERSEDED = "superseded"  # the engine gave it up: its settlement is refused
 
 
-# Not SUPERSEDED: until the burial of such an attempt is committed, its row is written from its run.
+# Not SUPERSEDED: until the dead letter of such an attempt is committed, its row is written from its run.
 _DECIDED = (State.SETTLED, State.BURYING)
 
 

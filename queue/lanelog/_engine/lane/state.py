@@ -1,7 +1,7 @@
 """The state of one lane: plain data, which the lane and its two collaborators share.
 
 Owns the fields and the answers that follow from them alone. Only this wing writes them: `Lane` loads and fills it,
-`Dispatcher` hands out of it, `PendingWrites` compares it with the database. The member's wing reads them, and changes
+`Dispatcher` hands out of it, `Progress` compares it with the database. The member's wing reads them, and changes
 what it decides by the methods: the head, whether the lane is paused, and that it closes.
 """
 
@@ -17,7 +17,7 @@ from lanelog._engine.lane.run import State
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Rules, Term, Waiting
-    from lanelog._engine.lane.writes import Burial
+    from lanelog._engine.lane.writes import DeadLetterWrite
     from lanelog._stores.fetches import Fetched
 
 
@@ -39,7 +39,7 @@ class LaneState:
     ready: list[Fetched] = field(factory=list)
     waiting: dict[int, Waiting] = field(factory=dict)
     running: dict[int, Attempt] = field(factory=dict)
-    burials: dict[int, Burial] = field(factory=dict)
+    dead_letters: dict[int, DeadLetterWrite] = field(factory=dict)
     settled: Intervals = field(factory=Intervals)
     runs: tuple[Run, ...] = ()  # runs that a worker has, or that wait in the workers' queue
     started_top: int = 0  # the highest first delivery that a handler has seen

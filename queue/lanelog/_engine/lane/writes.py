@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @define(eq=False)
-class Burial:
+class DeadLetterWrite:
     """One message on its way to the dead letters of this group."""
 
     term: Term

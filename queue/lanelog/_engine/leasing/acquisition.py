@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._base.open_lane_routing import PREFIX
+from lanelog._base.open_lane_keys import PREFIX
 from lanelog._database import Lock
-from lanelog._engine import life
+from lanelog._engine import lifecycle
 from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
 from lanelog._facts.engine import keeper as facts
@@ -75,7 +75,7 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
         took = leases.take(cx, at, member.owner, candidates, holders)
     taken = took.lanes
     if took.absurd:
-        life.epochs_replaced(member, took.absurd)
+        lifecycle.epochs_replaced(member, took.absurd)
     if taken and len(holders) > 1:
         member.counters.taken_over += taken
         notices = member.signals.notices

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._base.backoff import RANDOM
-from lanelog._base.open_lane_routing import is_open
+from lanelog._base.open_lane_keys import is_open
 from lanelog._database import Incarnation, outage
-from lanelog._engine import life
+from lanelog._engine import lifecycle
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.acquisition import Taken
 from lanelog._engine.leasing.fair_share import fair_share, fair_shares
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lanelog._database import Session
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.member.member import Member
 
 ALL = 1_000_000
@@ -116,7 +116,7 @@ class Coordinator:
         changed = self._look_at_members(now - patience)
         if not self._started:
             self._started = True
-            life.started(member, None if self.view is None else len(self.view.live))
+            lifecycle.started(member, None if self.view is None else len(self.view.live))
         new = self._known.look(self.session, member.topic, now, lasting=member.config.lease_duration)
         self._balance(now, new, changed=changed or steered)
         self._release()
@@ -375,7 +375,7 @@ class Coordinator:
             else:
                 member.leasing.forget_lane(lane)
         if not failed:
-            life.released(member, [lane.key for lane in idle])
+            lifecycle.released(member, [lane.key for lane in idle])
 
     def _leave(self) -> None:
         """Deregister when no lane is held any more. Until then the keeper goes on."""
@@ -384,13 +384,13 @@ class Coordinator:
             return
         if not self._drained:
             self._drained = True
-            life.drained(member)
+            lifecycle.drained(member)
         try:
             heartbeats.deregister(self.session, member.at, member.owner)
         except DatabaseError as error:
             if outage.is_away(error):
                 raise
             facts.heartbeat_write_failed(topic=member.topic, group=member.group, error=error)
-        life.stopped(member)
+        lifecycle.stopped(member)
         member.ended.set()
         self.context.remove(member)

@@ -1,8 +1,8 @@
 """The keeper: heartbeat, liveness, and the leases of lanes.
 
 Owns the leases, the authority to start handlers, and the check that the server is still the one that memory was loaded
-from (`ground` only keeps the answer). Never reads a message. It is one thread and one connection of a client. The
-connection holds the liveness lock. When the process dies, the lock tells others within a second or two.
+from (`server_identity` only keeps the answer). Never reads a message. It is one thread and one connection of a client.
+The connection holds the liveness lock. When the process dies, the lock tells others within a second or two.
 
 If the keeper dies: its lock is free at once, and its lanes are taken after two looks. If it sleeps past its lease: its
 next read-back finds other epochs. No handler starts before that read-back, because authority is counted from a time
@@ -21,7 +21,7 @@ from attrs import define, field
 
 from lanelog._base.backoff import RANDOM
 from lanelog._database import codes
-from lanelog._engine import life
+from lanelog._engine import lifecycle
 from lanelog._engine.leasing.coordinator import Coordinator
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.row_locks import RowLocks
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lanelog._database import Incarnation, Session
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.member.member import Member
 
 # The liveness lock. Each session takes a new name: a half-open session of ours may still hold the last one.
@@ -102,7 +102,7 @@ class Keeper:
     def _look_after_all(self, *, hurried: bool) -> None:
         shortage = self.context.shortage
         if shortage.judge(time.monotonic(), self.session):
-            life.stood_aside(shortage.lacking()) if shortage.aside else life.came_back()
+            lifecycle.stood_aside(shortage.lacking()) if shortage.aside else lifecycle.came_back()
         try:
             self._ensure_same_server()
             with self.session.pinned():  # another connection may lead to another server
@@ -136,13 +136,13 @@ class Keeper:
 
     def _let_go(self) -> None:
         """Let no handler start and no loop write until a new session has taken the lock and loaded the lanes."""
-        self.context.ground.lost()
+        self.context.server_identity.lost()
         self.context.withdraw_authority()
 
     def _ensure_same_server(self) -> None:
         """Make sure that the session holds the lock, on the server that memory was loaded from."""
-        ground = self.context.ground
-        if ground.doubted and self.session.connected and not ground.by_turns:
+        identity = self.context.server_identity
+        if identity.doubted and self.session.connected and not identity.by_turns:
             # Another loop has met another server. The old session keeps its lock until the new one has its own.
             before, self.session = self.session, self.context.database.session("keeper")
             try:
@@ -152,15 +152,15 @@ class Keeper:
                 self.session = before
                 raise
             before.close()
-        elif self.session.ensure() or self.session.generation != self._generation or ground.incarnation is None:
+        elif self.session.ensure() or self.session.generation != self._generation or identity.incarnation is None:
             self._load_from_server()
-        elif ground.doubted or ground.asked or time.monotonic() >= self._check_at:
-            ground.doubted = False  # two servers answer by turns: this one is as good, as long as it is the same
+        elif identity.doubted or identity.asked or time.monotonic() >= self._check_at:
+            identity.doubted = False  # two servers answer by turns: this one is as good, as long as it is the same
             self._check()
 
     def _check(self) -> None:
         """Check the server's identity about once a heartbeat. A proxy may change servers behind a living connection."""
-        asked, waited_for = time.monotonic(), self.context.ground.asked
+        asked, waited_for = time.monotonic(), self.context.server_identity.asked
         with self.session.pinned():
             held = self.session.one(HELD, (self._lock_name,)) if self._lock_name else (1,)
             incarnation = self.session.look()
@@ -170,7 +170,7 @@ class Keeper:
             self.session.drop()
             self._load_from_server()
             return
-        self.context.ground.confirmed(asked)
+        self.context.server_identity.confirmed(asked)
         self._check_at = asked + self._check_every() * RANDOM.uniform(0.8, 1.0)
         if waited_for:
             self._wake_loops()
@@ -183,7 +183,7 @@ class Keeper:
         """Take the lock on a new session, name it in every heartbeat, and reload all lanes."""
         self._let_go()
         self.session.ensure()
-        self.context.ground.note(self.session)
+        self.context.server_identity.note(self.session)
         with self.session.pinned():
             asked, incarnation = time.monotonic(), self.session.incarnation
             self._generation, self._patience = self.session.generation, 0.0
@@ -197,7 +197,7 @@ class Keeper:
                 coordinator.new_session(self.session, self._lock_name, incarnation)
                 coordinator.reload()
         self._loaded_from = incarnation
-        self.context.ground.loaded(incarnation, asked)
+        self.context.server_identity.loaded(incarnation, asked)
         self._check_at = asked + self._check_every()
         self._wake_loops()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._base.backoff import RANDOM
-from lanelog._base.open_lane_routing import is_open
+from lanelog._base.open_lane_keys import is_open
 from lanelog._stores import partitions
 
 if TYPE_CHECKING:

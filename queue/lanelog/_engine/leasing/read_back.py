@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from attrs import define, frozen
 
 from lanelog._base.duty_cycle import DutyCycle
-from lanelog._engine import life
+from lanelog._engine import lifecycle
 from lanelog._engine.leasing import loading
 from lanelog._process.asleep import suspended
 from lanelog._stores import leases
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Session
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
     from lanelog._stores.leases import OwnedLane
@@ -141,7 +141,7 @@ class ReadBack:
         loaded = loading.load(session, self.member, owned) if owned else []
         for lane in loaded:
             self.member.leasing.open_lane(lane)
-        life.acquired(self.member, [lane.key for lane in loaded])
+        lifecycle.acquired(self.member, [lane.key for lane in loaded])
         return loaded
 
     def _extend_authority(self, beaten: Beaten, asked: float, slept: float) -> None:

@@ -90,8 +90,10 @@ class Attempts:
             lane = self.state.lane_of(run.term)
             if lane is None:
                 return
-            burials = [lane.state.burials[a.offset] for a in run.attempts if a.offset in lane.state.burials]
-            holder = burials[0] if burials else lane.writes
+            dead_letters = [
+                lane.state.dead_letters[a.offset] for a in run.attempts if a.offset in lane.state.dead_letters
+            ]
+            holder = dead_letters[0] if dead_letters else lane.progress
             holder.waiters += (waiter,)
             self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
@@ -143,7 +145,7 @@ class Attempts:
             waiter = FlushWaiter(self._release_later_locked(attempt))
             self._harvest_locked(lane, attempt)
             self.apply_locked(lane, attempt, outcome, time.monotonic())
-            holder = lane.state.burials.get(attempt.offset, lane.writes)
+            holder = lane.state.dead_letters.get(attempt.offset, lane.progress)
             holder.waiters += (waiter,)
             self.state.finish_detached_locked(attempt)
             self.state.after_change_locked(lane, time.monotonic())
@@ -342,9 +344,9 @@ class Attempts:
         elif outcome.verb is Verb.BURY:
             buried = State.SUPERSEDED if state is State.SUPERSEDED else State.BURYING
             failures = 0 if attempt.expired else attempt.number
-            burial = lane.dispatch.bury(attempt, failures, outcome.error or "", outcome.ended, buried)
-            burial.raised = outcome.raised
-            self.state.burials.append(burial)
+            dead_letter = lane.dispatch.bury(attempt, failures, outcome.error or "", outcome.ended, buried)
+            dead_letter.raised = outcome.raised
+            self.state.dead_letters.append(dead_letter)
         else:
             postponed = outcome.verb is Verb.POSTPONE
             due, error, last = now + outcome.wait, outcome.error, outcome.next_is_last

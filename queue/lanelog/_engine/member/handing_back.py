@@ -96,7 +96,7 @@ class HandingBack:
 
 
 def _has_only(lane: Lane, hung: Collection[Attempt]) -> bool:
-    state, writes = lane.state, lane.writes
+    state, writes = lane.state, lane.progress
     if lane.idle or writes.writing is not None or writes.needs_write:
         return False  # the keeper is about to release it, or the settler to write
     runs = (*state.runs, *writes.runs)

@@ -1,8 +1,8 @@
 """Isolation: messages are handled together, and a quarantined message is handled alone.
 
 Owns the number of stays in this process, but not their messages. Workers and pulled deliveries enter and leave. A
-message that may have killed a process runs its last attempt alone. If the process dies again, that message is proven
-guilty, and no other one. So all clients of a process share one isolation.
+message that may have killed a process runs its last attempt alone. If the process dies again, that message has
+crashed it, and no other one. So all clients of a process share one isolation.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class LeasingSide:
         """The lane was released in good order."""
         with self.state.lock:
             self.state.forget_locked(lane)
-            waiters = lane.writes.waiters  # these threads began to wait when nothing was left to write
+            waiters = lane.progress.waiters  # these threads began to wait when nothing was left to write
             lane.abandon()
         for waiter in waiters:
             waiter.resolve()
@@ -216,13 +216,13 @@ class LeasingSide:
             before = list(old.state.running.values())
             fresh.carry_over(old, ids, {offset for offset, settled in asked.items() if settled})
             self.state.supersede_locked(attempt for attempt in before if attempt.state is State.SUPERSEDED)
-            forgotten = [burial for burial in old.state.burials.values() if burial.term == old.term]
+            forgotten = [dead_letter for dead_letter in old.state.dead_letters.values() if dead_letter.term == old.term]
             self.state.forget_locked(old)
             self._open_locked(fresh)  # under the same lock: no thread finds the lane missing
         state = self.state
         error = LeaseLost(f"{state.at.group}/{state.at.topic}/{old.key}: the server has another message there by now")
-        for burial in forgotten:
-            for waiter in burial.waiters:
+        for dead_letter in forgotten:
+            for waiter in dead_letter.waiters:
                 waiter.resolve(error)
         state.signals.wake_settler()
         state.signals.wake_fetcher()

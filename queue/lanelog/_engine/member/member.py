@@ -154,9 +154,14 @@ class Member:
         """The engine ends: resolve every waiter with `error`."""
         with self.lock:
             lanes = list(self._state.lanes.values())
-            waiters = [waiter for lane in lanes for waiter in lane.writes.waiters]
-            waiters += [waiter for lane in lanes for burial in lane.state.burials.values() for waiter in burial.waiters]
-            flushing = [lane.writes.writing for lane in lanes if lane.writes.writing is not None]
+            waiters = [waiter for lane in lanes for waiter in lane.progress.waiters]
+            waiters += [
+                waiter
+                for lane in lanes
+                for dead_letter in lane.state.dead_letters.values()
+                for waiter in dead_letter.waiters
+            ]
+            flushing = [lane.progress.writing for lane in lanes if lane.progress.writing is not None]
             waiters += [waiter for write in flushing for waiter in write.waiters]
         for waiter in waiters:
             waiter.resolve(error)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.lane.run import State
-from lanelog._engine.lane.writes import Burial
+from lanelog._engine.lane.writes import DeadLetterWrite
 from lanelog._engine.member.fetch_queue import FetchQueue
 from lanelog._facts.engine import subscription as facts
 from lanelog._facts.fact import AttemptFields
@@ -53,7 +53,7 @@ class MemberState:
     pulled: bool = False  # the user takes the messages; no worker runs a handler
     lanes: dict[str, Lane] = field(factory=dict)
     detached: dict[Attempt, None] = field(factory=dict)  # handed to the user: pulled, or settled by hand
-    burials: deque[Burial] = field(factory=deque)  # to be moved to the dead letters
+    dead_letters: deque[DeadLetterWrite] = field(factory=deque)  # to be moved to the dead letters
     dropped: deque[tuple[Attempt, str, ExcInfo | None]] = field(factory=deque)  # given up; there are no dead letters
     counters: Counters = field(factory=Counters)
     authority_until: float = 0.0  # monotonic; no handler starts later than this
@@ -108,7 +108,7 @@ class MemberState:
         self.needs_fetch.add(lane)
         if (self.needs_fetch or self.needs_payload) and not fetching:
             self.signals.wake_fetcher()
-        if lane.writes.needs_write:
+        if lane.progress.needs_write:
             self.dirty[lane] = None
             if fetching:
                 self.signals.wake_settler()
@@ -118,17 +118,17 @@ class MemberState:
             planned = lane.dispatch.plan(now)
             if planned is None:
                 return
-            if isinstance(planned, Burial):
+            if isinstance(planned, DeadLetterWrite):
                 self._bury_planned_locked(lane, planned, now)
             elif planned.late:
                 self.send(planned)  # its worker has it marked; the next flush marks any other run
 
-    def _bury_planned_locked(self, lane: Lane, burial: Burial, now: float) -> None:
-        if self.config.dead_letter_suffix is None and burial.attempt is not None:
-            lane.dispatch.succeeded(burial.attempt, now, ended=burial.ended, error=burial.error)
-            self.dropped.append((burial.attempt, burial.error, None))
+    def _bury_planned_locked(self, lane: Lane, dead_letter: DeadLetterWrite, now: float) -> None:
+        if self.config.dead_letter_suffix is None and dead_letter.attempt is not None:
+            lane.dispatch.succeeded(dead_letter.attempt, now, ended=dead_letter.ended, error=dead_letter.error)
+            self.dropped.append((dead_letter.attempt, dead_letter.error, None))
         else:
-            self.burials.append(burial)
+            self.dead_letters.append(dead_letter)
         self.signals.wake_settler()
 
     def note_due_locked(self, due: float, lane: Lane) -> None:
@@ -188,11 +188,14 @@ class MemberState:
                 return
             lane.dispatch.recall()
             running = list(lane.state.running.values())
-            refused = lane.writes.unwritten_settlements
+            refused = lane.progress.unwritten_settlements
             self.counters.refused += len(refused)
             self.counters.lost += 1
-            waiters = [*lane.writes.waiters, *(() if lane.writes.writing is None else lane.writes.writing.waiters)]
-            waiters += [waiter for burial in lane.state.burials.values() for waiter in burial.waiters]
+            waiters = [
+                *lane.progress.waiters,
+                *(() if lane.progress.writing is None else lane.progress.writing.waiters),
+            ]
+            waiters += [waiter for dead_letter in lane.state.dead_letters.values() for waiter in dead_letter.waiters]
             self.supersede_locked(running)
             self.forget_locked(lane)
             lane.abandon()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.values import Term
-    from lanelog._engine.lane.writes import Burial, LaneWrite
+    from lanelog._engine.lane.writes import DeadLetterWrite, LaneWrite
     from lanelog._engine.member.state import MemberState
 
 
@@ -38,10 +38,10 @@ class WritingSide:
             for lane in list(self.state.dirty)[: limit * 2]:
                 if len(writes) >= limit:
                     break
-                if lane.writes.writing is not None:
+                if lane.progress.writing is not None:
                     continue
                 del self.state.dirty[lane]
-                write = lane.writes.write(now)
+                write = lane.progress.write(now)
                 if write is not None:
                     writes.append(write)
         return writes
@@ -52,14 +52,14 @@ class WritingSide:
         return bool(self.state.lanes)
 
     @property
-    def burials(self) -> deque[Burial]:
+    def dead_letters(self) -> deque[DeadLetterWrite]:
         """The messages to be moved to the dead letters, in order. Only the settler takes from it."""
-        return self.state.burials
+        return self.state.dead_letters
 
-    def is_gone(self, burial: Burial) -> bool:
+    def is_gone(self, dead_letter: DeadLetterWrite) -> bool:
         """Whether its lane is not ours any more, so that nothing of it may be written."""
         with self.state.lock:
-            return self.state.lane_of(burial.term) is None
+            return self.state.lane_of(dead_letter.term) is None
 
     def announce_dropped(self) -> None:
         """Log the messages that were given up without a dead letter. Needs no lock: a log handler is user code."""
@@ -79,7 +79,7 @@ class WritingSide:
     @property
     def has_writes(self) -> bool:
         """Whether the settler has something to write."""
-        return bool(self.state.dirty or self.state.burials)
+        return bool(self.state.dirty or self.state.dead_letters)
 
     def committed(self, writes: Sequence[LaneWrite]) -> None:
         """The flush is committed: give its runs to the workers, and resolve its waiters."""
@@ -92,7 +92,7 @@ class WritingSide:
                 if lane is None:
                     self._send_settled_locked(write)
                     continue
-                for run in lane.writes.written(write):
+                for run in lane.progress.written(write):
                     self.state.send(run)
                 waiters += write.waiters
                 closing = closing or lane.state.closing
@@ -118,32 +118,32 @@ class WritingSide:
         with self.state.lock:
             for write in writes:
                 lane = self.state.lane_of(write.term)
-                if lane is not None and lane.writes.writing is write:
-                    lane.writes.unwritten(write)
+                if lane is not None and lane.progress.writing is write:
+                    lane.progress.unwritten(write)
                     self.state.dirty[lane] = None
 
     def flushed_watermarks(self) -> list[tuple[str, int]]:
         """(key, watermark in the database) of every lane, for the janitor."""
         with self.state.lock:
-            return [(lane.key, lane.writes.flushed) for lane in self.state.lanes.values()]
+            return [(lane.key, lane.progress.flushed) for lane in self.state.lanes.values()]
 
-    def buried(self, burial: Burial, term: Term) -> bool:
+    def buried(self, dead_letter: DeadLetterWrite, term: Term) -> bool:
         """A dead letter is committed together with its settlement, while the lane was loaded under `term`.
 
         False: the lane was loaded again meanwhile, perhaps from a server that lacks the commit. The caller must repeat
         the move, which finds its own copy if there is one.
         """
         with self.state.lock:
-            if burial.term != term:
+            if dead_letter.term != term:
                 return False
             lane = self.state.lane_of(term)
-            attempt = None if lane is None else lane.state.running.get(burial.offset)
+            attempt = None if lane is None else lane.state.running.get(dead_letter.offset)
             if lane is not None and attempt is not None:
                 lane.dispatch.succeeded(attempt, time.monotonic(), stored=True)
                 self.state.counters.dead_lettered += 1
-                self.state.counters.expired += burial.ended is Ended.EXPIRED
+                self.state.counters.expired += dead_letter.ended is Ended.EXPIRED
                 self.state.after_change_locked(lane, time.monotonic())
-        for waiter in burial.waiters:
+        for waiter in dead_letter.waiters:
             waiter.resolve()
         self.state.signals.wake_settler()
         return True

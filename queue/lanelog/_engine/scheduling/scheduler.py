@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lanelog._database import Session
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
 
 # Milliseconds until the next delayed message is due (of all or of the recent ones), and until the next schedule is due
 # (by_due, by_next). NULL: none is due soon. The third column is the server's clock.

@@ -1,7 +1,7 @@
 """The settler: outcomes and marks of many lanes in one transaction, and dead letters between two of them.
 
 Owns the flush of offsets rows and delivery rows. A handler that settles in its own transaction
-(`message.transaction()`) writes that one row itself. Never plans the writes (`PendingWrites` does), nor decides the
+(`message.transaction()`) writes that one row itself. Never plans the writes (`Progress` does), nor decides the
 meaning of an outcome. It is one thread and one connection of a client.
 
 Lock order of a flush: leases S (shared) → delivery → offsets → history. After a lock time-out: leases X (exclusive) →
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor, Session
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.writes import LaneWrite
     from lanelog._engine.member.member import Member
 
@@ -136,7 +136,9 @@ class Settler:
         """
         if write.before is None or not write.moves_only:
             return False
-        server = self.context.ground.mark  # before the check: memory may be loaded from another server behind it
+        server = (
+            self.context.server_identity.mark
+        )  # before the check: memory may be loaded from another server behind it
         self.context.check_generation(self.session, generation)
         try:
             return flushes.flush_fenced(

@@ -20,7 +20,7 @@ from lanelog._engine.working.workers import run_hook
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.run import Run
     from lanelog._engine.member.member import Member
     from lanelog.config import SubscriptionConfig

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import queue
     from collections.abc import Callable, Sequence
 
-    from lanelog._engine.context import EngineContext
+    from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.member.member import Member
     from lanelog._process.workload import Workload

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog._base import open_lane_routing
+from lanelog._base import open_lane_keys
 from lanelog._base.backoff import RANDOM
 from lanelog._base.payloads.codec import CONTENT_TYPE, Codec, encode_payload
 from lanelog._log.append.timing import AT_ONCE, Timing
@@ -41,9 +41,9 @@ class Draft:
     target_group: str = ""
     """The only group that gets it. Empty: every group."""
     unordered: bool = False
-    """Whether the caller gave no key. Then `Spread` sets `key` to that of an open lane."""
+    """Whether the caller gave no key. Then `OpenLaneRouting` sets `key` to that of an open lane."""
     lanes: int = 0
-    """The number of the topic's open lanes when `Spread` chose one. 0: it has a key of the caller's, or no lane yet."""
+    """The number of the topic's open lanes when it got one of them. 0: it has a key of the caller's, or no lane yet."""
     avoided: frozenset[str] = field(default=frozenset(), repr=False)
     """The lanes that were busy when it needed one."""
     repeated: bool = False
@@ -82,7 +82,7 @@ class Draft:
         if not self.anywhere or self.doubted_at is not None:
             return False
         self.avoided |= frozenset(busy)
-        free = [key for key in open_lane_routing.lane_keys(self.lanes) if key not in self.avoided]
+        free = [key for key in open_lane_keys.lane_keys(self.lanes) if key not in self.avoided]
         if not free:
             return False
         self.key = RANDOM.choice(free)
@@ -109,10 +109,10 @@ def make_draft(
 ) -> Draft:
     """Check and encode one message. Its `topic` is checked already. Raises ConfigurationError and PayloadTooLarge.
 
-    `key` None: the message needs no order. `Spread` gives it its lane later.
+    `key` None: the message needs no order. `OpenLaneRouting` gives it its lane later.
     """
     # Until then the first open lane stands for its lane: the keys of all open lanes are equally long.
-    checked = open_lane_routing.lane_key(0) if key is None else open_lane_routing.check_key(key)
+    checked = open_lane_keys.lane_key(0) if key is None else open_lane_keys.check_key(key)
     chosen = new_id() if message_id is None else check_name("id", message_id)
     if payload is None:
         # Usually a function has forgotten its return. Checked before any codec: a codec may have its own null.

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from attrs import define, field
 
-from lanelog._base import open_lane_routing
+from lanelog._base import open_lane_keys
 from lanelog._database import Database, Session, register_shared, taking
 from lanelog._stores import messages, offsets, partitions
 from lanelog.errors import DatabaseError
@@ -83,7 +83,7 @@ class LaneCreator:
     def open_lanes(self, topic: str, *, deadline: float) -> int:
         """Create the missing open lanes of the topic. Return how many it has."""
         count = self._retry(lambda: self._open_lanes(topic, deadline), deadline, "reading the number of open lanes")
-        self.ensure(topic, open_lane_routing.lane_keys(count), deadline=deadline)
+        self.ensure(topic, open_lane_keys.lane_keys(count), deadline=deadline)
         return count
 
     def find_ids(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._base import open_lane_routing
+from lanelog._base import open_lane_keys
 from lanelog._base.checks import check_integer, check_name
 from lanelog._base.text import plural
 from lanelog._database import Lock
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 def set_open_lanes(database: Database, topic: str, lanes: int, *, actor: Actor, dry_run: bool) -> OpenLanes:
     """See `Admin.set_open_lanes`."""
     check_name("topic", topic)
-    check_integer("lanes", lanes, least=1, most=open_lane_routing.MOST)
+    check_integer("lanes", lanes, least=1, most=open_lane_keys.MOST)
     read(database, known_topic, "looking for the topic", topic)
-    if database.tables_version < open_lane_routing.SINCE:
+    if database.tables_version < open_lane_keys.SINCE:
         raise SchemaError(
             f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "
-            f"has {open_lane_routing.DEFAULT} open lanes: run `lanelog migrate`"
+            f"has {open_lane_keys.DEFAULT} open lanes: run `lanelog migrate`"
         )
     act = Act(verb="set_open_lanes", topic=topic, choice=plural(lanes, "open lane"), actor=actor)
     before = repeated(database, _set, "setting the number of open lanes", database, topic, lanes, act, dry_run=dry_run)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._base import open_lane_routing
+from lanelog._base import open_lane_keys
 from lanelog._base.checks import check_name
 from lanelog._log.lookup.known import known_topic, read
 from lanelog._stores import partitions
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def lane_of(database: Database, topic: str, message_id: str) -> str:
     """Return the key of the open lane that an id belongs to, by the present number of open lanes."""
-    return open_lane_routing.lane_of(
+    return open_lane_keys.lane_of(
         message_id, read(database, count, "reading the number of open lanes", database, topic)
     )
 

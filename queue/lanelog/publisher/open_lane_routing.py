@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import define, field
 
-from lanelog._base import open_lane_routing
+from lanelog._base import open_lane_keys
 from lanelog._base.backoff import RANDOM
 from lanelog._log.append.draft import Draft
 from lanelog._log.append.lanes import LaneCreator
@@ -34,14 +34,14 @@ class _Known:
 
 
 @define(eq=False)
-class Spread:
+class OpenLaneRouting:
     """Chooses open lanes. Thread-safe."""
 
     _lanes: LaneCreator
     fresh: float = FRESH
     _known: dict[str, _Known] = field(factory=dict, init=False)
     # Processes that start at the same time must not meet in the same lanes.
-    _turns: Iterator[int] = field(factory=lambda: itertools.count(RANDOM.randrange(open_lane_routing.MOST)), init=False)
+    _turns: Iterator[int] = field(factory=lambda: itertools.count(RANDOM.randrange(open_lane_keys.MOST)), init=False)
 
     def place(self, topic: str, drafts: Sequence[Draft], *, deadline: float) -> None:
         """Set the keys of drafts without a key. Raises DatabaseError.
@@ -58,9 +58,9 @@ class Spread:
         for place, draft in enumerate(unordered):
             draft.lanes = count
             if draft.given:
-                draft.key = open_lane_routing.lane_of(draft.id, count)
+                draft.key = open_lane_keys.lane_of(draft.id, count)
             else:
-                draft.key = open_lane_routing.lane_key((first + place % width) % count)
+                draft.key = open_lane_keys.lane_key((first + place % width) % count)
 
     def count(self, topic: str, *, deadline: float) -> int:
         """Return how many open lanes a topic has, as this process knows. They were created. Raises DatabaseError."""

@@ -63,7 +63,7 @@ class _Refusal:
 
 
 @define(eq=False)
-class Worth:
+class ConnectionPriority:
     """The connections that one client lacks. Thread-safe."""
 
     _lock: threading.Lock = field(factory=threading.Lock, init=False)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._database import outage
-from lanelog._engine.ground import Ground
+from lanelog._engine.server_identity import ServerIdentity
 from lanelog._engine.shortage import Shortage
 from lanelog._facts.engine import subscription as facts
 from lanelog._hints.receiver import Receiver
@@ -58,7 +58,7 @@ class EngineContext:
     """To be called when a delayed message is due in so many seconds. It wakes the scheduler."""
     read_places: Callable[[Executor], None] = _nothing
     """Reads who wants hints of what this process publishes, if that is due. Raises nothing."""
-    ground: Ground = field(factory=Ground)
+    server_identity: ServerIdentity = field(factory=ServerIdentity)
     shortage: Shortage = field(factory=Shortage)
     receiver: Receiver = field(factory=Receiver)
     """Its place stands in the heartbeat of every member."""
@@ -149,14 +149,14 @@ class EngineContext:
         other one of two servers: then the loop's back-off keeps it from connecting again and again.
         """
         session.ensure()
-        generation = self.ground.vouches(session)
-        if not generation and self.ground.strays(session):
+        generation = self.server_identity.vouches(session)
+        if not generation and self.server_identity.strays(session):
             name = session.incarnation.name
             session.drop()
             raise DatabaseError(f"this connection led to {name}, and the keeper's to another server", retriable=True)
         if not generation and session.generation > 1:
             self.withdraw_authority()
-        if not generation and self.ground.doubted:
+        if not generation and self.server_identity.doubted:
             session.drop()  # this session itself may still lead to the server before
         return generation
 
@@ -167,12 +167,12 @@ class EngineContext:
         loaded from another server meanwhile, the COMMIT goes to the server before. Then the term of its writes finds no
         lane.
         """
-        if self.ground.vouches(session) != generation:
+        if self.server_identity.vouches(session) != generation:
             raise DatabaseError("the database server was changed; lanes are being reloaded", code=None, retriable=True)
 
     def fenced(self, fence: Fence) -> dict[str, int | None]:
         """The epochs of a fence, if memory's own server has answered. Raises DatabaseError if another server has."""
-        if not self.ground.meets(fence.server):
+        if not self.server_identity.meets(fence.server):
             raise DatabaseError(
                 "another database server answers on a connection that lives; lanes are being reloaded",
                 code=None,

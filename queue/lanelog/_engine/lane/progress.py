@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @define(eq=False, repr=False)
-class PendingWrites:
+class Progress:
     """The content of the next flush of one lane.
 
     A set of offsets is the keys of a dict here, and a list is a tuple: the garbage collector does not visit empty ones,
@@ -159,7 +159,7 @@ class PendingWrites:
                 retry_count=wait.attempts,
                 postponed=wait.postponed,
                 crashed=wait.crashed,
-                alone=wait.died_alone,  # another crash may come before the burial, and the proof must survive it
+                alone=wait.died_alone,  # another crash may come before the dead letter, and the proof must survive it
                 released=wait.released,
                 first_age=None if wait.first_started is None else now - wait.first_started,
                 last_error=wait.last_error,

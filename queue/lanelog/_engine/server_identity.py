@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Connected(Protocol):
-    """A connection, as the ground judges it."""
+    """A connection, as it is judged here."""
 
     @property
     def incarnation(self) -> Incarnation:
@@ -43,7 +43,7 @@ class Connected(Protocol):
 
 
 @define(eq=False)
-class Ground:
+class ServerIdentity:
     """The server that memory was loaded from. Any thread may ask or doubt. Only the keeper's thread may set."""
 
     wake_keeper: Callable[[], None] = lambda: None
