@@ -20,9 +20,9 @@ demo-spark: .venv/installed database java ## The demo, then its log archived, re
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
 # What differs between the drivers, with the other one, where it could be built.
 MYSQLCLIENT := [ ! -f .mysqlclient/installed ] || PYTHONPATH=.mysqlclient $(PYTEST) -k mysqlclient \
-	tests/integration/test_database.py tests/integration/test_fork.py \
-	tests/integration/test_interrupted.py tests/integration/test_lent.py tests/integration/test_publish_packet.py \
-	tests/integration/test_stopped_packets.py
+	tests/integration/database/test_database.py tests/integration/database/test_fork.py \
+	tests/integration/database/test_interrupted.py tests/integration/database/test_lent_connections.py tests/integration/publisher/test_packet.py \
+	tests/integration/database/test_stopped_packets.py
 
 # One run for all tiers, the longest to start first: Spark's session starts beside other tests.
 COSTS := .pytest_cache/heart.json
@@ -46,8 +46,8 @@ test-thorough: .venv/installed database clocks browser java mysqlclient previous
 # A browser sees the same pages on both, the documentation asks no database, and web servers end alike.
 test-mysql: .venv/installed database clocks browser mysql mysqlclient previous promtool
 	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local \
-		--ignore=tests/integration/test_dashboard_browser.py --ignore=tests/integration/test_docs_built.py \
-		--ignore=tests/integration/test_web_recipes.py
+		--ignore=tests/integration/dashboard/test_browser.py --ignore=tests/integration/project/test_docs_built.py \
+		--ignore=tests/integration/dashboard/test_web_recipes.py
 	@$(MYSQLCLIENT) --server=mysql-local
 	@$(BIN)/python -m pytest tests/chaos
 

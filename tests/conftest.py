@@ -48,12 +48,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", metavar="FILE", help="measure what each test costs, and write it there")
 
 
+def tier_of(item: pytest.Item) -> Path:
+    """The folder of its tier: tests/unit, tests/contract, tests/integration, tests/spark."""
+    return Path(*item.path.relative_to(item.config.rootpath).parts[:2])
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests by their directory, and leave out those that a server of somebody else cannot serve."""
     for item in items:
-        if item.path.parent.name in MARKED:
-            item.add_marker(item.path.parent.name)
-        if item.path.parent.name == "spark" and item.get_closest_marker("timeout") is None:
+        tier = tier_of(item).name
+        if tier in MARKED:
+            item.add_marker(tier)
+        if tier == "spark" and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
     kind = server_kind(config)
     unfit = [
@@ -67,9 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Count what this run leaves out as thorough."""
     LEFT_OUT.update(
-        item.path.relative_to(item.config.rootpath).parent
-        for item in items
-        if is_thorough(item) and "not thorough" in item.config.getoption("markexpr")
+        tier_of(item) for item in items if is_thorough(item) and "not thorough" in item.config.getoption("markexpr")
     )
 
 

@@ -1,7 +1,7 @@
 """Several processes of lanelog inside one: real clients on a real server, whose threads are turned by hand.
 
 Owns the clock (one hand moves the monotonic clock and the database's), the processes and what their workers do; never
-decides what happens next nor what must be true. The simulation (`integration/test_simulation.py`) drives it.
+decides what happens next nor what must be true. The simulation (`integration/engine/test_simulation.py`) drives it.
 
 What is real: every statement, every session and its GET_LOCK, the four loops' turns, the workers' own code. What is
 not: time, and who runs when. A worker's thread runs only while the test waits for it, from one handler to the next, so

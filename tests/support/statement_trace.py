@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lanelog
-from integration.test_simulation import LOOPS, STEPS, TROUBLES, Simulation
+from integration.engine.test_simulation import LOOPS, STEPS, TROUBLES, Simulation
 from lanelog import devserver
 from lanelog.errors import LanelogError
 from support.simulation import GROUPS, LEASE, OUTCOMES, World

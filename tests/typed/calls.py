@@ -1,6 +1,6 @@
 """Calls as users write them; never run. The type checkers must refuse every line marked `# wrong`, and no other.
 
-`tests/unit/test_typed.py` runs them.
+`tests/unit/project/test_typed.py` runs them.
 """
 
 from datetime import UTC, datetime, timedelta
