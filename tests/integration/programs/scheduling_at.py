@@ -1,19 +1,19 @@
 """A process that declares a schedule, and fires what is due when it is told how late it is.
 
 Its scheduler's connection has the told time for the database's clock. `start` is what a process does that begins anew.
+It runs on the version before this one, too.
 """
 
 import json
 import os
 import time
 from decimal import Decimal
+from typing import Any
 
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._engine.engine_context import EngineContext
 from lanelog._engine.scheduling.scheduler import Scheduler
-from support.publishing import appender_of
 
 lanelog.Client._start_scheduler = lambda _client, **_: None  # type: ignore[method-assign] # only what it is told
 say_what_is_logged()
@@ -22,12 +22,23 @@ client.ping()
 scheduler: Scheduler | None = None
 
 
+def context_of(client: lanelog.Client) -> Any:
+    """The client's engine, as its scheduler sees it."""
+    try:
+        from lanelog._engine.engine_context import EngineContext
+        from lanelog._log.append.appender import Appender
+    except ModuleNotFoundError:  # the version before
+        from lanelog._engine import context
+
+        return context.EngineContext(client._database, client._publisher.ensure_lanes, bool)
+    return EngineContext(client._database, Appender(client._publisher.lanes, bool))
+
+
 def turn(at: int) -> None:
     """Turns of the scheduler until nothing more can be done at that time."""
     global scheduler  # noqa: PLW0603 - the process has one
     if scheduler is None:
-        context = EngineContext(client._database, appender_of(client._publisher))
-        scheduler = Scheduler(context)
+        scheduler = Scheduler(context_of(client))
     scheduler.session.execute("SET SESSION timestamp = %s", (Decimal(at) / 1000,))
     while scheduler.turn(time.monotonic()) == 0.0:
         pass
