@@ -175,7 +175,7 @@ def test_a_handler_that_raises(machine: Machine) -> None:
 def test_a_test_of_ones_own(machine: Machine, server: str, lanelog_server: DevServer) -> None:
     """The plugin leaves the database of LANELOG_URL alone, and its server too: it has a server of its own."""
     machine.run(INSTALL[-2].replace("[cli]", "[testing]"))
-    tests = machine.write("integration/client/test_orders.py", TESTS)
+    tests = machine.write("test_orders.py", TESTS)
     before = holdings(lanelog_server)
     lanelog_server.create_database("precious")
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from attrs import define, field
 
-from lanelog_command import early
+from lanelog_command.early_signal import early
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType

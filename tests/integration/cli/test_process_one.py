@@ -158,7 +158,7 @@ def test_a_worker_that_hangs_after_its_drain_ends_at_sigterm(start: Start, first
     """A thread that keeps the interpreter from ending must not need SIGKILL: nothing is remembered any more."""
     program = """
 import sys, threading
-from lanelog_command import early
+from lanelog_command.early_signal import early
 early.remember()
 from lanelog.worker.signals import EndingSignals
 with EndingSignals():

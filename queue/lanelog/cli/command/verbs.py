@@ -28,7 +28,7 @@ from lanelog.cli.command.names import give_types
 from lanelog.cli.command.options import ANY_URL, all_option, json_option, url_option, why_option, wide_option
 from lanelog.cli.output.answer import Answer, print_answer
 from lanelog.errors import LanelogError
-from lanelog_command import early
+from lanelog_command.early_signal import early
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin
