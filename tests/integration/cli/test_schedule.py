@@ -31,7 +31,9 @@ def test_from_declaring_to_removing(command: Command, raw: Any) -> None:
     assert json.loads(command(*ADD, "--json").stdout)["timezone"] == "UTC"
     lines = command("schedule", "list").stdout.splitlines()
     assert " ".join(lines[0].split()) == "NAME EXPRESSION TIMEZONE TOPIC KEY CATCH-UP FIRED LAST NEXT PAUSED BY REASON"
-    assert re.search(r"nightly  30 2 \* \* \*  UTC       reports  daily  latest        0     -  in \d+[hm]  ", lines[1])
+    assert re.search(
+        r"nightly  30 2 \* \* \*  UTC       reports  daily  latest        0     -  in \d+[hms]  ", lines[1]
+    )
 
     before = everything(raw)
     assert command("schedule", "pause", "nightly", "--dry-run").stdout.startswith(
