@@ -1,7 +1,7 @@
 """What SIGTERM does until a verb of the command has a handler of its own.
 
-Sets no handler when it is imported: `main` does. The kernel drops a SIGTERM for process 1, as the command of a container
-is, unless the process handles it.
+Sets no handler when it is imported: `main` does. The kernel drops a SIGTERM for process 1, as the command of a
+container is, unless the process handles it.
 """
 
 from __future__ import annotations
