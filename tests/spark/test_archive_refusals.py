@@ -124,15 +124,17 @@ def test_what_is_told_comes_to_standard_error() -> None:
     """Also of a run that ends by itself: what is missing from the archive, though the status is 0."""
     program = """if True:
         import logging
+        from lanelog._facts import spark as facts
         from lanelog.spark import archive
-        from lanelog.spark.archiving import group as _archive_group
 
         archive.tell_events(logging.WARNING)
-        _archive_group.log.error("archive.hole", topic="t")
-        _archive_group.log.info("archive.batch")
+        facts.archive_hole(topic="t", key="k", group="g", offset=1, through=2)
+        facts.archive_batch(version=1, messages=1, files=1)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert [line.split(" ", 2)[2] for line in done.stderr.splitlines()] == ["ERROR archive.hole topic=t"]
+    assert [line.split(" ", 2)[2] for line in done.stderr.splitlines()] == [
+        "ERROR archive.hole topic=t key=k group=g offset=1 through=2"
+    ]
 
 
 def test_as_a_program(lanelog_url: str, path: str) -> None:
