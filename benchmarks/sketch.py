@@ -23,8 +23,8 @@ from benchmarks.bench import PAYLOAD, TOPIC
 from pymysql.constants import CLIENT
 
 from lanelog._database import NOW_MS, codes
-from lanelog._stores.messages import insert_next
-from lanelog._stores.partitions import around_next
+from lanelog._stores.log.messages import insert_next
+from lanelog._stores.log.partitions import around_next
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

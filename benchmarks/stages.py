@@ -25,7 +25,7 @@ from lanelog._engine.lane.values import Budget, LaneSnapshot
 from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import Signals, SubscriptionRules
 from lanelog._engine.working.workers import Worker, Workers
-from lanelog._stores import fetches
+from lanelog._stores.log import fetches
 from lanelog.config import SubscriptionConfig
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from lanelog._facts import client as facts
 from lanelog._hints.sender import Sender
 from lanelog._log.append.appender import Appender
 from lanelog._process.ending import ending, quiet_at_the_end
-from lanelog._stores.heartbeats import NOWHERE, WakePlace
+from lanelog._stores.members.heartbeats import NOWHERE, WakePlace
 from lanelog.config import (
     ConnectConfig,
     SubscriptionConfig,

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from lanelog._database import Database, Lock
-from lanelog._stores import messages, offsets, partitions
-from lanelog._stores.messages import NewMessage
+from lanelog._stores.consumers import offsets
+from lanelog._stores.log import messages, partitions
+from lanelog._stores.log.messages import NewMessage
 from lanelog.config import ConnectConfig
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.run import State
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.history import Ended
 
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run

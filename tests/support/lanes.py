@@ -12,9 +12,9 @@ from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import Budget, LaneSnapshot, Term
 from lanelog._engine.lane.writes import DeadLetterWrite, LaneWrite
-from lanelog._stores.deliveries import DeliveryRow
-from lanelog._stores.fetches import Fetched, Special
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.deliveries import DeliveryRow
+from lanelog._stores.consumers.history import Ended
+from lanelog._stores.log.fetches import Fetched, Special
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -16,8 +16,9 @@ from attrs import define
 from lanelog._database import OpenTransaction, own_transaction
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
-from lanelog._stores import deliveries, history, leases, offsets
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers import deliveries, history, offsets
+from lanelog._stores.consumers.history import Ended
+from lanelog._stores.members import leases
 from lanelog.errors import DatabaseError, LeaseLost
 from lanelog.message import DeadLetter, Message, utc_from_ms
 

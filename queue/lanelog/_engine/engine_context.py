@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session
     from lanelog._engine.member.member import Member
     from lanelog._log.append.appender import Appender
-    from lanelog._stores.leases import Fence
+    from lanelog._stores.members.leases import Fence
 
 
 def _nobody(_seconds: float) -> None:

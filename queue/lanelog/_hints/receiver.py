@@ -23,7 +23,7 @@ from lanelog._hints.datagram import SIZE, Hint, unpack
 from lanelog._hints.host import own_host
 from lanelog._hints.route import ACROSS, PREFIX, family_of
 from lanelog._process.ending import quiet_at_the_end
-from lanelog._stores.heartbeats import NOWHERE, WakePlace
+from lanelog._stores.members.heartbeats import NOWHERE, WakePlace
 
 
 @define(eq=False)

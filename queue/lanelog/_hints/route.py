@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lanelog._base.wake_address import Network
     from lanelog._hints.datagram import Hint
-    from lanelog._stores.heartbeats import WakePlace
+    from lanelog._stores.members.heartbeats import WakePlace
 
 PREFIX: Final = "lanelog-"
 """How the name of each Unix socket begins."""

@@ -23,14 +23,14 @@ from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import Hint, number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.route import Target, deliver, target_of
-from lanelog._stores import heartbeats
+from lanelog._stores.members import heartbeats
 from lanelog.errors import LanelogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from lanelog._database import Database, Executor
-    from lanelog._stores.heartbeats import WakePlace
+    from lanelog._stores.members.heartbeats import WakePlace
 
 
 @define(eq=False)

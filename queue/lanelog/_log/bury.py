@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
-from lanelog._stores import dead_letters, deliveries, offsets, partitions
-from lanelog._stores.dead_letters import derived_id
+from lanelog._stores.consumers import deliveries, offsets
+from lanelog._stores.log import dead_letters, partitions
+from lanelog._stores.log.dead_letters import derived_id
 
 if TYPE_CHECKING:
     from lanelog._base.places import LaneId

@@ -19,16 +19,17 @@ from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._facts.engine import janitor as facts
 from lanelog._process.identity import ProcessIdentity
-from lanelog._stores import deliveries, groups, lane_rows, leaving, offsets, partitions
 from lanelog._stores._points import MAX_POINTS
+from lanelog._stores.consumers import deliveries, groups, offsets
+from lanelog._stores.log import lane_rows, leaving, partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lanelog._database import Executor
-    from lanelog._stores._offset_rows import FloorRow
-    from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.leaving import LetterAge
+    from lanelog._stores.consumers._offset_rows import FloorRow
+    from lanelog._stores.consumers.deliveries import DeliveryRow
+    from lanelog._stores.log.leaving import LetterAge
 
 STEP_OFFSETS: Final = 1000
 """How many offsets of one lane one pass may release."""

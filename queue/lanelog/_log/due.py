@@ -22,8 +22,9 @@ from attrs import define, field, frozen
 from lanelog._base.backoff import RANDOM, Backoff
 from lanelog._database import Lock, codes
 from lanelog._log import repair
-from lanelog._stores import messages, partitions, scheduled
 from lanelog._stores._points import MAX_POINTS
+from lanelog._stores.later import scheduled
+from lanelog._stores.log import messages, partitions
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
     from lanelog._log.append.appender import Appender
-    from lanelog._stores.scheduled import DueRow
+    from lanelog._stores.later.scheduled import DueRow
 
 
 @frozen

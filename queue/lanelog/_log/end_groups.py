@@ -23,7 +23,9 @@ from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log import living
 from lanelog._log.lookup.known import no_topic, read, repeated
-from lanelog._stores import deliveries, groups, heartbeats, lease_removal, leases, offsets, partitions
+from lanelog._stores.consumers import deliveries, groups, offsets
+from lanelog._stores.log import partitions
+from lanelog._stores.members import heartbeats, lease_removal, leases
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

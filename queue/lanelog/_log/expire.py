@@ -28,8 +28,10 @@ from lanelog._facts.engine import janitor as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._log import bury
 from lanelog._log.bury import EXPIRED, DeadLetterTopics
-from lanelog._stores import deliveries, expiry, groups, history, leases, offsets, partitions
-from lanelog._stores.history import Ended, HistoryWrite
+from lanelog._stores.consumers import deliveries, groups, history, offsets
+from lanelog._stores.consumers.history import Ended, HistoryWrite
+from lanelog._stores.log import expiry, partitions
+from lanelog._stores.members import leases
 from lanelog.errors import DatabaseError
 from lanelog.notices import Notices
 
@@ -39,9 +41,9 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog._log.append.appender import Appender
-    from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.expiry import Expired
-    from lanelog._stores.groups import Unattended
+    from lanelog._stores.consumers.deliveries import DeliveryRow
+    from lanelog._stores.consumers.groups import Unattended
+    from lanelog._stores.log.expiry import Expired
 
 TRANSACTION_MESSAGES: Final = 100
 """So many one transaction moves at most."""

@@ -23,16 +23,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lanelog._log.lookup import owners as _owners
-from lanelog._stores import deliveries, offsets, partitions
-from lanelog._stores.deliveries import DeliveryWrite
+from lanelog._stores.consumers import deliveries, offsets
+from lanelog._stores.consumers.deliveries import DeliveryWrite
+from lanelog._stores.log import partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.leases import Held
+    from lanelog._stores.consumers.deliveries import DeliveryRow
+    from lanelog._stores.members.leases import Held
 
 INTERRUPTED: Final = "an operator took the lane away while it was handed out"
 """`last_error` of an attempt that an operator ended. It is no failure."""

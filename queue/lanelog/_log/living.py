@@ -22,14 +22,14 @@ from attrs import define, field
 from lanelog._base.places import GroupTopic
 from lanelog._base.text import plural
 from lanelog._database import Incarnation, server_start
-from lanelog._stores import heartbeats
+from lanelog._stores.members import heartbeats
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._stores._heartbeat_rows import HeartbeatRow
+    from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
 STALL: Final = 2.0
 """Seconds between two writes that went through, after which heartbeats may have been held up."""

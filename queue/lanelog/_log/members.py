@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lanelog._stores import heartbeats, leases
+from lanelog._stores.members import heartbeats, leases
 
 if TYPE_CHECKING:
     from lanelog._base.places import GroupTopic

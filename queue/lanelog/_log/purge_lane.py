@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from lanelog._base.open_lane_keys import is_open, lane_keys
 from lanelog._database import Lock
-from lanelog._stores import deliveries, groups, lease_removal, offsets, partitions
+from lanelog._stores.consumers import deliveries, groups, offsets
+from lanelog._stores.log import partitions
+from lanelog._stores.members import lease_removal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 from lanelog._base.places import GroupTopic
 from lanelog._database import Lock, codes
 from lanelog._facts.engine import subscription as facts
-from lanelog._stores import deliveries, groups, heartbeats, lease_removal, leaving, offsets, partitions
-from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
+from lanelog._stores.consumers import deliveries, groups, offsets
+from lanelog._stores.consumers.groups import VERSION_WITH_DEAD_LETTER_TOPIC, Kept
+from lanelog._stores.log import leaving, partitions
+from lanelog._stores.members import heartbeats, lease_removal
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
 
 if TYPE_CHECKING:

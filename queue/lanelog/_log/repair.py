@@ -25,9 +25,11 @@ from attrs import field, frozen
 from lanelog._base.places import GroupTopic, LaneId
 from lanelog._database import Lock, codes
 from lanelog._facts import database as facts
-from lanelog._stores import deliveries, groups, lane_rows, leases, offsets, partitions
 from lanelog._stores._counted import BEYOND_COUNTING
-from lanelog._stores.lane_rows import LaneRows
+from lanelog._stores.consumers import deliveries, groups, offsets
+from lanelog._stores.log import lane_rows, partitions
+from lanelog._stores.log.lane_rows import LaneRows
+from lanelog._stores.members import leases
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

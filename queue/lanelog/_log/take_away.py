@@ -16,15 +16,17 @@ from attrs import frozen
 from lanelog._database import Lock
 from lanelog._log import interrupt
 from lanelog._log.lookup.known import no_group, no_lane, no_topic
-from lanelog._stores import groups, leases, offsets, partitions
+from lanelog._stores.consumers import groups, offsets
+from lanelog._stores.log import partitions
+from lanelog._stores.members import leases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Executor
-    from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.leases import Held
+    from lanelog._stores.consumers.deliveries import DeliveryRow
+    from lanelog._stores.members.leases import Held
 
 
 def begin(cx: Executor, at: GroupTopic) -> int:

@@ -18,7 +18,7 @@ from lanelog._log.append import unknown_outcome
 from lanelog._log.append.draft import Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.placing import note_attempt, write
-from lanelog._stores import partitions
+from lanelog._stores.log import partitions
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.lock_report import Locked, lanes

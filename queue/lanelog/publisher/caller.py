@@ -16,7 +16,8 @@ from lanelog._database import Database, Lock, OpenTransaction, codes, find_open
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.placing import append, place
-from lanelog._stores import messages, partitions, scheduled
+from lanelog._stores.later import scheduled
+from lanelog._stores.log import messages, partitions
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.message import Receipt
 from lanelog.publisher.foreign import ForeignExecutor, TransactionGone

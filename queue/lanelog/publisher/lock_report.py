@@ -14,7 +14,7 @@ from typing import Final
 from attrs import define, field
 
 from lanelog._database import Database, Lock, codes, register_shared
-from lanelog._stores import partitions
+from lanelog._stores.log import partitions
 from lanelog.errors import DatabaseError
 
 _NAMED: Final = 3

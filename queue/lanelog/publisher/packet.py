@@ -14,7 +14,7 @@ from typing import Final
 
 from lanelog._database import GRACE, LATEST, Database, codes
 from lanelog._log.append.draft import Draft
-from lanelog._stores import messages, partitions
+from lanelog._stores.log import messages, partitions
 from lanelog.errors import DatabaseError
 
 _LARGEST: Final = 16 * 1024

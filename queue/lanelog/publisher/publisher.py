@@ -21,7 +21,7 @@ from lanelog._log.append.draft import SCHEDULED, Draft, make_draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.middleware import publish_through
 from lanelog._log.append.timing import make_timing
-from lanelog._stores.messages import largest_row
+from lanelog._stores.log.messages import largest_row
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.measures import Meter, new

@@ -13,7 +13,7 @@ from lanelog import Client, ConfigurationError, DatabaseError
 from lanelog._base.places import GroupTopic
 from lanelog._database import Database
 from lanelog._log import living
-from lanelog._stores import heartbeats, leases
+from lanelog._stores.members import heartbeats, leases
 from lanelog.migrations import VERSION
 from support.cli import Command
 from support.situations import NOW, Situations

@@ -10,7 +10,8 @@ from attrs import evolve
 from lanelog import Client, DatabaseError
 from lanelog._base.places import GroupTopic
 from lanelog._log.lookup.owners import UNKNOWN
-from lanelog._stores import heartbeats, lane_columns
+from lanelog._stores.log import lane_columns
+from lanelog._stores.members import heartbeats
 from lanelog.admin import Admin, OwnerState
 from lanelog.admin.read import group_lanes, group_sums, topics
 from lanelog.admin.read.ages import Breadth

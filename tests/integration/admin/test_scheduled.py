@@ -7,7 +7,7 @@ import pytest
 
 from lanelog import Client, ConfigurationError, Outgoing
 from lanelog._database import Database
-from lanelog._stores import scheduled as store
+from lanelog._stores.later import scheduled as store
 from lanelog.admin.schedules import scheduled
 from lanelog.publisher import Publisher
 from support.cli import Command, everything

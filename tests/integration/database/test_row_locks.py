@@ -13,7 +13,7 @@ from lanelog._base.places import GroupTopic
 from lanelog._database import Database, Executor, row_locks
 from lanelog._database.driver import SILENCE_SECONDS
 from lanelog._engine.leasing.row_locks import RowLocks
-from lanelog._stores import heartbeats
+from lanelog._stores.members import heartbeats
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.migrations import catalogue

@@ -7,7 +7,7 @@ from tenacity import wait_fixed
 
 import lanelog
 from lanelog import Client
-from lanelog._stores import fetches
+from lanelog._stores.log import fetches
 from lanelog.errors import DatabaseError
 from support.waiting import Record
 

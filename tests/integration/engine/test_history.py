@@ -14,7 +14,7 @@ from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, Retr
 from lanelog._base.places import GroupTopic
 from lanelog._database.wire import Wire
 from lanelog._engine.cleanup.history_and_letters import LetterRetention
-from lanelog._stores import history as store
+from lanelog._stores.consumers import history as store
 from lanelog.admin import HistoryInfo
 from lanelog.message import Postpone
 from support.cli import Command

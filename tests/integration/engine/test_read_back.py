@@ -16,8 +16,9 @@ from lanelog._engine.fetching.pace import FetcherPace
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.member.fetching import FetchingSide
 from lanelog._engine.member.leasing import LeasingSide
-from lanelog._stores import fetches, leases, partitions
-from lanelog._stores.leases import LeasesDigest, OwnedLane
+from lanelog._stores.log import fetches, partitions
+from lanelog._stores.members import leases
+from lanelog._stores.members.leases import LeasesDigest, OwnedLane
 from lanelog.errors import DatabaseError
 from support.pace import ALWAYS, paced
 from support.sql import one, rows

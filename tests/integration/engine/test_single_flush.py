@@ -14,8 +14,8 @@ import lanelog
 from lanelog import Client
 from lanelog._base.places import GroupTopic
 from lanelog._database import Session
-from lanelog._stores import flushes
-from lanelog._stores._offset_rows import OffsetsWrite, WrittenOffsets
+from lanelog._stores.consumers import flushes
+from lanelog._stores.consumers._offset_rows import OffsetsWrite, WrittenOffsets
 from lanelog.errors import DatabaseError
 from support.proxy import proxy_to
 from support.sql import one, rows

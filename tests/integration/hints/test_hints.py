@@ -28,7 +28,8 @@ from lanelog._hints import sender as sender_module
 from lanelog._hints.datagram import number_of
 from lanelog._hints.host import own_host
 from lanelog._hints.sender import Sender
-from lanelog._stores import fetches, leases, partitions
+from lanelog._stores.log import fetches, partitions
+from lanelog._stores.members import leases
 from lanelog.admin import Finding
 from support.old_tables import set_back
 from support.pace import ALWAYS, paced

@@ -9,7 +9,7 @@ import lanelog
 from lanelog import Client
 from lanelog._database import NOW_MS, Database
 from lanelog._log import collect
-from lanelog._stores import groups
+from lanelog._stores.consumers import groups
 from lanelog.admin import Admin
 from lanelog.admin.operate import status
 from support.sql import one, owners, rows

@@ -15,7 +15,7 @@ from lanelog._database import NOW_MS, Database
 from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._log.collect import STEP_OFFSETS
 from lanelog._log.members import KEPT_SECONDS
-from lanelog._stores import offsets
+from lanelog._stores.consumers import offsets
 from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, stored, watermark
 from support.waiting import Record, accept, events, eventually

@@ -11,7 +11,7 @@ from lanelog._hints import route
 from lanelog._hints.datagram import Hint
 from lanelog._hints.host import own_host
 from lanelog._hints.route import Target, deliver, target_of
-from lanelog._stores.heartbeats import WakePlace
+from lanelog._stores.members.heartbeats import WakePlace
 from lanelog.errors import ConfigurationError
 
 URL = "mysql://u:hunter2@host/db"

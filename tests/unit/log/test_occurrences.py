@@ -18,7 +18,7 @@ from lanelog._log.fire.catch_up import dues
 from lanelog._log.fire.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
 from lanelog._log.fire.planned import correction, plan_due, wall
 from lanelog._log.fire.recurring import message_ids
-from lanelog._stores.schedules import ScheduleRow
+from lanelog._stores.later.schedules import ScheduleRow
 from support.zones import tzdata, zone
 
 HOUR = 3600

@@ -13,8 +13,8 @@ from lanelog._database import named
 from lanelog._database.server_facts import ServerFacts
 from lanelog._log.append.draft import Draft, make_draft, new_id
 from lanelog._log.append.placing import note_attempt, place
-from lanelog._stores import messages
-from lanelog._stores.messages import INSERT, NewMessage, as_sql, largest_row, wire_bytes
+from lanelog._stores.log import messages
+from lanelog._stores.log.messages import INSERT, NewMessage, as_sql, largest_row, wire_bytes
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Receipt
 

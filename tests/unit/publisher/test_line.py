@@ -4,7 +4,7 @@ import pytest
 
 from lanelog._base.open_lane_keys import lane_keys
 from lanelog._log.append.draft import Draft
-from lanelog._stores.messages import wire_bytes
+from lanelog._stores.log.messages import wire_bytes
 from lanelog.publisher.line import MAX_BATCH, MAX_BATCH_BYTES, Line, Waiter, WaiterRole
 from lanelog.publisher.lock_waiters import LockWaiters
 

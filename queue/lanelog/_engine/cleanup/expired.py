@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 from attrs import define
 
 from lanelog._log.expire import ExpiredMessages
-from lanelog._stores import groups, partitions
-from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
+from lanelog._stores.consumers import groups
+from lanelog._stores.consumers.groups import VERSION_WITH_DEAD_LETTER_TOPIC
+from lanelog._stores.log import partitions
 
 if TYPE_CHECKING:
     from lanelog._database import Session

@@ -14,8 +14,9 @@ from attrs import define, field
 
 from lanelog._base.places import GroupTopic
 from lanelog._log import collect
-from lanelog._stores import deliveries, groups, history, partitions
-from lanelog._stores.history import BATCH
+from lanelog._stores.consumers import deliveries, groups, history
+from lanelog._stores.consumers.history import BATCH
+from lanelog._stores.log import partitions
 
 if TYPE_CHECKING:
     from lanelog._database import Session

@@ -11,7 +11,7 @@ from attrs import define
 
 from lanelog._facts.engine import janitor as facts
 from lanelog._log import purge_lane
-from lanelog._stores import offsets
+from lanelog._stores.consumers import offsets
 
 if TYPE_CHECKING:
     from lanelog._database import Session

@@ -13,7 +13,8 @@ from attrs import define, field
 from lanelog._base.duty_cycle import DutyCycle
 from lanelog._log import collect
 from lanelog._log.collect import Collected
-from lanelog._stores import groups, leaving, offsets
+from lanelog._stores.consumers import groups, offsets
+from lanelog._stores.log import leaving
 
 if TYPE_CHECKING:
     from collections.abc import Collection

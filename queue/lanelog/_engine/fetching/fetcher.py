@@ -17,8 +17,9 @@ from lanelog._engine.fetching.gaps import Gaps
 from lanelog._engine.fetching.heads import KnownHeads
 from lanelog._engine.fetching.pace import FetcherPace, Glance, MemberLooks
 from lanelog._facts.engine import fetcher as facts
-from lanelog._stores import fetches, offsets
-from lanelog._stores.fetches import Behind, Fetched
+from lanelog._stores.consumers import offsets
+from lanelog._stores.log import fetches
+from lanelog._stores.log.fetches import Behind, Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,10 @@ from attrs import define
 
 from lanelog._database import Lock, codes
 from lanelog._facts.engine import fetcher as facts
-from lanelog._stores import fetches, leases, offsets, partitions
 from lanelog._stores._counted import BEYOND_COUNTING
+from lanelog._stores.consumers import offsets
+from lanelog._stores.log import fetches, partitions
+from lanelog._stores.members import leases
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

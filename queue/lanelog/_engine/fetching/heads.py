@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._stores import partitions
-from lanelog._stores.partitions import HeadsDigest, Part
+from lanelog._stores.log import partitions
+from lanelog._stores.log.partitions import HeadsDigest, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -16,7 +16,7 @@ from lanelog._engine.lane.run import Attempt, Run, State
 from lanelog._engine.lane.values import CRASHED, Waiting
 from lanelog._engine.lane.writes import DeadLetterWrite
 from lanelog._log.bury import EXPIRED
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.history import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.progress import Progress
     from lanelog._engine.lane.state import LaneState
-    from lanelog._stores.fetches import Fetched
+    from lanelog._stores.log.fetches import Fetched
 
 
 @define(eq=False, repr=False)

@@ -18,14 +18,14 @@ from lanelog._engine.lane.run import Attempt, State
 from lanelog._engine.lane.state import LaneState
 from lanelog._engine.lane.values import CRASHED, Term, Waiting
 from lanelog._engine.lane.writes import DeadLetterWrite
-from lanelog._stores._offset_rows import WrittenOffsets
+from lanelog._stores.consumers._offset_rows import WrittenOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from lanelog._engine.lane.values import Budget, LaneSnapshot, Rules
-    from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.fetches import Fetched
+    from lanelog._stores.consumers.deliveries import DeliveryRow
+    from lanelog._stores.log.fetches import Fetched
 
 
 class Lane:

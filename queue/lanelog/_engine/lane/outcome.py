@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from lanelog._log import bury
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.history import Ended
 
 if TYPE_CHECKING:
     from lanelog._facts.log import ExcInfo

@@ -16,7 +16,7 @@ from lanelog._error_text import clip
 from lanelog._facts.engine import worker as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._stores._redriven import CAP
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.history import Ended
 from lanelog.config import AckPolicy
 from lanelog.errors import ConfigurationError
 from lanelog.message import Postpone, Reject, Retry, decode_metadata
@@ -24,7 +24,7 @@ from lanelog.message import Postpone, Reject, Retry, decode_metadata
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt
     from lanelog._facts.log import ExcInfo
-    from lanelog._stores.fetches import Fetched
+    from lanelog._stores.log.fetches import Fetched
     from lanelog.config import SubscriptionConfig
 
 OF_DEAD_LETTERS: Final = Backoff(first=2.0, most=60.0)

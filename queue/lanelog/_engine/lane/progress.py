@@ -12,8 +12,8 @@ from attrs import define, field
 
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.writes import LaneWrite
-from lanelog._stores._offset_rows import WrittenOffsets
-from lanelog._stores.deliveries import DeliveryWrite
+from lanelog._stores.consumers._offset_rows import WrittenOffsets
+from lanelog._stores.consumers.deliveries import DeliveryWrite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.run import Run
     from lanelog._engine.lane.state import LaneState
-    from lanelog._stores.fetches import Fetched
-    from lanelog._stores.history import HistoryWrite
+    from lanelog._stores.consumers.history import HistoryWrite
+    from lanelog._stores.log.fetches import Fetched
 
 
 @define(eq=False, repr=False)

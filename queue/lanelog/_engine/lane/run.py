@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._stores.history import HistoryWrite
+from lanelog._stores.consumers.history import HistoryWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.flush_waiter import FlushWaiter
     from lanelog._engine.lane.outcome import Outcome
     from lanelog._engine.lane.values import Term
-    from lanelog._stores.fetches import Fetched
-    from lanelog._stores.history import Ended
+    from lanelog._stores.consumers.history import Ended
+    from lanelog._stores.log.fetches import Fetched
 
 
 class State(Enum):

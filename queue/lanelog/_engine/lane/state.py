@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Rules, Term, Waiting
     from lanelog._engine.lane.writes import DeadLetterWrite
-    from lanelog._stores.fetches import Fetched
+    from lanelog._stores.log.fetches import Fetched
 
 
 @define(eq=False, repr=False)

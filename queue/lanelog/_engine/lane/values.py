@@ -12,8 +12,8 @@ from attrs import define, frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lanelog._stores.deliveries import DeliveryRow
-    from lanelog._stores.fetches import Fetched
+    from lanelog._stores.consumers.deliveries import DeliveryRow
+    from lanelog._stores.log.fetches import Fetched
 
 CRASHED = "the process that ran it died"
 """`last_error` of an attempt whose process died before it was settled."""

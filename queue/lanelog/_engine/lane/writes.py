@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Term
     from lanelog._facts.log import ExcInfo
-    from lanelog._stores._offset_rows import WrittenOffsets
-    from lanelog._stores.deliveries import DeliveryWrite
-    from lanelog._stores.fetches import Fetched
-    from lanelog._stores.history import Ended, HistoryWrite
+    from lanelog._stores.consumers._offset_rows import WrittenOffsets
+    from lanelog._stores.consumers.deliveries import DeliveryWrite
+    from lanelog._stores.consumers.history import Ended, HistoryWrite
+    from lanelog._stores.log.fetches import Fetched
 
 
 @define(eq=False)

@@ -19,7 +19,9 @@ from lanelog._engine import lifecycle
 from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
 from lanelog._facts.engine import keeper as facts
-from lanelog._stores import groups, heartbeats, leases, partitions
+from lanelog._stores.consumers import groups
+from lanelog._stores.log import partitions
+from lanelog._stores.members import heartbeats, leases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

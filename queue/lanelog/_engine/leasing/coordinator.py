@@ -25,7 +25,8 @@ from lanelog._engine.leasing.read_back import Beaten, ReadBack, lose_others
 from lanelog._engine.leasing.sharing import Kind, Plan, Sharing
 from lanelog._facts.engine import keeper as facts
 from lanelog._process.asleep import suspended
-from lanelog._stores import groups, heartbeats, leases, offsets
+from lanelog._stores.consumers import groups, offsets
+from lanelog._stores.members import heartbeats, leases
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.leasing.row_locks import RowLocks
 from lanelog._facts.engine import keeper as facts
 from lanelog._hints.allowance import Allowance
-from lanelog._stores import heartbeats, origins
+from lanelog._stores import origins
+from lanelog._stores.members import heartbeats
 from lanelog.errors import DatabaseError
 from lanelog.message import utc_from_ms
 

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from lanelog._base.backoff import RANDOM
 from lanelog._base.open_lane_keys import is_open
-from lanelog._stores import partitions
+from lanelog._stores.log import partitions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

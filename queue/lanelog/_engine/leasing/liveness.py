@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lanelog._database import Incarnation
-    from lanelog._stores._heartbeat_rows import HeartbeatRow
+    from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
 SECOND_LOOK_SECONDS = 1.0
 """The least time between the two looks that must find a lock free."""

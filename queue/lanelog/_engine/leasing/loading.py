@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import LaneSnapshot
 from lanelog._log import repair
-from lanelog._stores import deliveries, fetches, lane_rows, offsets
+from lanelog._stores.consumers import deliveries, offsets
+from lanelog._stores.log import fetches, lane_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lanelog._database import Session
     from lanelog._engine.member.member import Member
-    from lanelog._stores.leases import OwnedLane
+    from lanelog._stores.members.leases import OwnedLane
 
 GENERATIONS = itertools.count(1)
 """Numbers the loads of this process. So a lane that is loaded again under the same epoch has another term."""

@@ -21,8 +21,8 @@ from lanelog._base.duty_cycle import DutyCycle
 from lanelog._engine import lifecycle
 from lanelog._engine.leasing import loading
 from lanelog._process.asleep import suspended
-from lanelog._stores import leases
-from lanelog._stores.leases import LeasesDigest
+from lanelog._stores.members import leases
+from lanelog._stores.members.leases import LeasesDigest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
-    from lanelog._stores.leases import OwnedLane
+    from lanelog._stores.members.leases import OwnedLane
 
 
 @frozen

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._database import row_locks
-from lanelog._stores import heartbeats
+from lanelog._stores.members import heartbeats
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

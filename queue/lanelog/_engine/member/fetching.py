@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.state import MemberState
-    from lanelog._stores.fetches import Fetched
+    from lanelog._stores.log.fetches import Fetched
 
 
 BUSY_LANES = 16

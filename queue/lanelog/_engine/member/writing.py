@@ -12,7 +12,7 @@ from attrs import define
 
 from lanelog import _error_text
 from lanelog._facts.engine import settler as facts
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.history import Ended
 
 if TYPE_CHECKING:
     from collections import deque

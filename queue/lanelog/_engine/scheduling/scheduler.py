@@ -25,7 +25,7 @@ from lanelog._database import NOW_MS, codes
 from lanelog._facts.engine import scheduler as facts
 from lanelog._log.due import DelayedMessages
 from lanelog._log.fire.recurring import RecurringSchedules
-from lanelog._stores import scheduled, schedules
+from lanelog._stores.later import scheduled, schedules
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:

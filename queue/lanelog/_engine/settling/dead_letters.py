@@ -23,8 +23,10 @@ from lanelog._facts.engine import settler as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._log import bury, repair
 from lanelog._log.bury import DeadLetterTopics
-from lanelog._stores import dead_letters, deliveries, history, leases, partitions
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers import deliveries, history
+from lanelog._stores.consumers.history import Ended
+from lanelog._stores.log import dead_letters, partitions
+from lanelog._stores.members import leases
 from lanelog.errors import DatabaseError, LanelogError
 
 if TYPE_CHECKING:

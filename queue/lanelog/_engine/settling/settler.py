@@ -23,8 +23,9 @@ from attrs import define, field
 
 from lanelog._database import codes
 from lanelog._engine.settling.dead_letters import DeadLetters
-from lanelog._stores import deliveries, flushes, history, leases, offsets
-from lanelog._stores._offset_rows import OffsetsWrite
+from lanelog._stores.consumers import deliveries, flushes, history, offsets
+from lanelog._stores.consumers._offset_rows import OffsetsWrite
+from lanelog._stores.members import leases
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lanelog._base import open_lane_keys
 from lanelog._base.backoff import RANDOM
 from lanelog._base.payloads.codec import CONTENT_TYPE, Codec, encode_payload
 from lanelog._log.append.timing import AT_ONCE, Timing
-from lanelog._stores.messages import wire_bytes
+from lanelog._stores.log.messages import wire_bytes
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.message import Message, encode_metadata

@@ -15,7 +15,8 @@ from attrs import define, field
 
 from lanelog._base import open_lane_keys
 from lanelog._database import Database, Session, register_shared, taking
-from lanelog._stores import messages, offsets, partitions
+from lanelog._stores.consumers import offsets
+from lanelog._stores.log import messages, partitions
 from lanelog.errors import DatabaseError
 
 T = TypeVar("T")

@@ -16,9 +16,10 @@ from attrs import field, frozen
 from lanelog._database import Executor, Transaction, codes
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.unknown_outcome import refuse_outdated
-from lanelog._stores import messages, partitions, scheduled
-from lanelog._stores.messages import NewMessage
-from lanelog._stores.scheduled import NewScheduled
+from lanelog._stores.later import scheduled
+from lanelog._stores.later.scheduled import NewScheduled
+from lanelog._stores.log import messages, partitions
+from lanelog._stores.log.messages import NewMessage
 from lanelog.errors import DatabaseError, LanelogError
 from lanelog.message import Receipt
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from lanelog._database import LATEST
 from lanelog._process.asleep import suspended
-from lanelog._stores import groups
+from lanelog._stores.consumers import groups
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

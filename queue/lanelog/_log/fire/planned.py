@@ -17,11 +17,11 @@ from attrs import evolve, frozen
 from lanelog._base import cron as _cron
 from lanelog._log.fire import zone_data
 from lanelog._log.fire.occurrences import Fired, Occurrence, from_row, is_exact, occurrence, reached
-from lanelog._stores.schedules import Wall
+from lanelog._stores.later.schedules import Wall
 
 if TYPE_CHECKING:
     from lanelog._base.cron import Cron
-    from lanelog._stores.schedules import ScheduleRow, ToCome
+    from lanelog._stores.later.schedules import ScheduleRow, ToCome
 
 CLOCK_BACK_MS: Final = 5_000
 """When the clock went back by no more than this, the schedules wait for it. The clocks of two servers, of which one

@@ -30,9 +30,10 @@ from lanelog._log.fire import zone_data
 from lanelog._log.fire.catch_up import DueTimes, dues
 from lanelog._log.fire.occurrences import Occurrence
 from lanelog._log.fire.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, plan_due, wall
-from lanelog._stores import messages, partitions, schedules
-from lanelog._stores.messages import NewMessage
-from lanelog._stores.schedules import Due, ScheduleRow
+from lanelog._stores.later import schedules
+from lanelog._stores.later.schedules import Due, ScheduleRow
+from lanelog._stores.log import messages, partitions
+from lanelog._stores.log.messages import NewMessage
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
 

@@ -13,14 +13,15 @@ from lanelog import migrations
 from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS, codes
 from lanelog._log.lookup.names import hint, names, readers
-from lanelog._stores import groups, partitions
+from lanelog._stores.consumers import groups
+from lanelog._stores.log import partitions
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._stores.groups import GroupRow
+    from lanelog._stores.consumers.groups import GroupRow
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,14 +15,14 @@ from attrs import field, frozen
 from lanelog._base.places import GroupTopic
 from lanelog._database import Incarnation, server_start, signed
 from lanelog._process.workload import parsed
-from lanelog._stores import heartbeats, member_rows
+from lanelog._stores.members import heartbeats, member_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lanelog._database import Executor
     from lanelog._process.workload import Workload
-    from lanelog._stores._heartbeat_rows import HeartbeatRow
+    from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
 UNKNOWN = Incarnation(0, "")
 GRACE: Final = 30.0

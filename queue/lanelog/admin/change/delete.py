@@ -23,15 +23,10 @@ from lanelog._database import Lock
 from lanelog._log import end_groups
 from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_topic, no_group, pages, read, repeated, snapshot
-from lanelog._stores import (
-    deliveries,
-    groups,
-    offsets,
-    partitions,
-    scheduled,
-    schedules,
-)
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
+from lanelog._stores.consumers import deliveries, groups, offsets
+from lanelog._stores.later import scheduled, schedules
+from lanelog._stores.log import partitions
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import deleting, passing
 from lanelog.admin.change.purge_messages import delete_released, may_delete

@@ -17,7 +17,7 @@ from lanelog._base.checks import check_integer, check_name
 from lanelog._base.text import plural
 from lanelog._database import Lock
 from lanelog._log.lookup.known import known_topic, no_topic, read, repeated
-from lanelog._stores import partitions
+from lanelog._stores.log import partitions
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.types.results import OpenLanes

@@ -21,8 +21,10 @@ from lanelog._database import Lock
 from lanelog._log import interrupt, take_away
 from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import PAGE, clock, no_group, no_lane, repeated, snapshot
-from lanelog._stores import dead_letters, deliveries, groups, heartbeats, history, leases, offsets
 from lanelog._stores._pause import RUNS, Pause
+from lanelog._stores.consumers import deliveries, groups, history, offsets
+from lanelog._stores.log import dead_letters
+from lanelog._stores.members import heartbeats, leases
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from lanelog._base.places import GroupTopic, LaneId
     from lanelog._database import Database, Executor
-    from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.consumers.deliveries import DeliveryRow
 
 # -- pause and resume --------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,9 @@ from lanelog._database import Lock
 from lanelog._log import collect, interrupt, take_away
 from lanelog._log.collect import Span
 from lanelog._log.lookup.known import no_topic, pages, read, repeated
-from lanelog._stores import deliveries, groups, leases, leaving, offsets, partitions
+from lanelog._stores.consumers import deliveries, groups, offsets
+from lanelog._stores.log import leaving, partitions
+from lanelog._stores.members import leases
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import Unanswered, deleting
 from lanelog.admin.change.seek import instants
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._stores._offset_rows import FloorRow
+    from lanelog._stores.consumers._offset_rows import FloorRow
 
 LANES_A_TRANSACTION = 100
 FLOOR_HELD = 0.02

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lanelog._log import take_away
 from lanelog._log.lookup.known import repeated
-from lanelog._stores import deliveries, offsets
+from lanelog._stores.consumers import deliveries, offsets
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.lookup.given import given_lane, given_offset
 from lanelog.admin.types.results import Retried
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lanelog._base.places import LaneId
     from lanelog._database import Database
-    from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.consumers.deliveries import DeliveryRow
 
 
 def retry(database: Database, lane: LaneId, offset: int | None, *, actor: Actor, dry_run: bool) -> Retried:

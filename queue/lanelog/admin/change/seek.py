@@ -24,7 +24,8 @@ from lanelog._database import Lock
 from lanelog._log import take_away
 from lanelog._log.lookup.known import known_group, known_lane, pages, read, repeated
 from lanelog._log.register import last_before
-from lanelog._stores import deliveries, offsets, partitions
+from lanelog._stores.consumers import deliveries, offsets
+from lanelog._stores.log import partitions
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from lanelog._base.places import GroupTopic
     from lanelog._database import Database, Executor
-    from lanelog._stores.deliveries import DeliveryRow
+    from lanelog._stores.consumers.deliveries import DeliveryRow
 
 LANES_A_TRANSACTION = 200
 """Lanes that one transaction takes away. Their owners' flushes wait for it."""

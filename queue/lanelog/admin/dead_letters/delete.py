@@ -17,8 +17,8 @@ from attrs import define
 from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log.lookup.known import known_group, read, repeated
-from lanelog._stores import deliveries, offsets
 from lanelog._stores._points import chunked
+from lanelog._stores.consumers import deliveries, offsets
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import deleting
 from lanelog.admin.dead_letters import selection

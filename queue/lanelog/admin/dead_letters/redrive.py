@@ -29,8 +29,10 @@ from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log.append.timing import make_timing
 from lanelog._log.lookup.known import known_group, known_topic, no_group, read, repeated
-from lanelog._stores import dead_letters, deliveries, groups, offsets, partitions, scheduled
 from lanelog._stores._points import fitting
+from lanelog._stores.consumers import deliveries, groups, offsets
+from lanelog._stores.later import scheduled
+from lanelog._stores.log import dead_letters, partitions
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.arguments import check_names

@@ -17,8 +17,8 @@ from lanelog._base.text import moment, shown
 from lanelog._database import codes
 from lanelog._log.lookup.known import PAGE, known_topic, pages, read
 from lanelog._log.lookup.names import dead_letter_topics, names
-from lanelog._stores import offsets
 from lanelog._stores._points import chunked, placeholders, points, united
+from lanelog._stores.consumers import offsets
 from lanelog.admin.lookup.arguments import aware, check_list, milliseconds, optional
 from lanelog.admin.read.messages import SETTLING
 from lanelog.errors import ConfigurationError, DatabaseError

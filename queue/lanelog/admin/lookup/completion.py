@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lanelog._log.lookup.known import clock, read
 from lanelog._log.lookup.names import names, readers
-from lanelog._stores import partitions
+from lanelog._stores.log import partitions
 from lanelog.admin.lookup.arguments import limit_of
 from lanelog.message import utc_from_ms
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lanelog._base import open_lane_keys
 from lanelog._base.checks import check_name
 from lanelog._log.lookup.known import known_topic, read
-from lanelog._stores import partitions
+from lanelog._stores.log import partitions
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lanelog._base.text import plural, shown
-from lanelog._stores import heartbeats, origins
+from lanelog._stores import origins
 from lanelog._stores._points import placeholders
+from lanelog._stores.members import heartbeats
 from lanelog.admin.operate.finding import good, warn
 from lanelog.errors import SchemaError
 from lanelog.message import utc_from_ms

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from lanelog._log.lookup.known import permitted, read
-from lanelog._stores import scheduled
+from lanelog._stores.later import scheduled
 from lanelog.admin.operate import server, status
 from lanelog.admin.operate.problem import FAILING, Rank
 from lanelog.admin.operate.server import TableSize

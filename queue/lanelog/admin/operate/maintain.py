@@ -21,9 +21,9 @@ from lanelog._log.expire import ExpiredMessages
 from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._log.lookup.known import known_topic, pages, read, repeated
 from lanelog._log.lookup.names import dead_letter_topics, names
-from lanelog._stores import groups, history, offsets
-from lanelog._stores.groups import VERSION_WITH_DEAD_LETTER_TOPIC
-from lanelog._stores.history import BATCH
+from lanelog._stores.consumers import groups, history, offsets
+from lanelog._stores.consumers.groups import VERSION_WITH_DEAD_LETTER_TOPIC
+from lanelog._stores.consumers.history import BATCH
 from lanelog.admin.change.purge_messages import may_delete
 from lanelog.admin.lookup.arguments import check_list
 from lanelog.admin.types.results import Maintained

@@ -19,8 +19,9 @@ from attrs import frozen
 from lanelog._log import repair
 from lanelog._log.lookup.known import PAGE, pages, read, repeated, snapshot
 from lanelog._log.lookup.names import names
-from lanelog._stores import groups, lane_columns, lane_rows
 from lanelog._stores._points import BEYOND
+from lanelog._stores.consumers import groups
+from lanelog._stores.log import lane_columns, lane_rows
 from lanelog.admin.read.registrations import GROUPS_MAX
 from lanelog.errors import DatabaseError
 

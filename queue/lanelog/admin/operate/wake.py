@@ -13,13 +13,13 @@ from attrs import frozen
 from lanelog._hints.datagram import Hint
 from lanelog._hints.host import own_host
 from lanelog._hints.route import ACROSS, deliver, target_of
-from lanelog._stores import heartbeats
+from lanelog._stores.members import heartbeats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._stores.heartbeats import WakePlace
+    from lanelog._stores.members.heartbeats import WakePlace
 
 _NO_TOPIC = Hint(0, new_lanes=False)
 

@@ -18,14 +18,15 @@ from attrs import frozen
 
 from lanelog._database import codes
 from lanelog._log.repair import read_only
-from lanelog._stores import heartbeats, origins
+from lanelog._stores import origins
+from lanelog._stores.members import heartbeats
 from lanelog.errors import DatabaseError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._stores._heartbeat_rows import HeartbeatRow
+    from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
 ENDED: Final = 60.0
 """Seconds since the last heartbeat of another server ended, after which no member lives there."""

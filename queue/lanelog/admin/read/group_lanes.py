@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import define, field
 
-from lanelog._stores import lane_columns
+from lanelog._stores.log import lane_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
-    from lanelog._stores.lane_columns import Lanes, Places
+    from lanelog._stores.log.lane_columns import Lanes, Places
 
 
 class Still(NamedTuple):

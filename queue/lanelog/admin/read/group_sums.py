@@ -13,8 +13,8 @@ from attrs import frozen
 
 from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import repeated
-from lanelog._stores import leases
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
+from lanelog._stores.members import leases
 from lanelog.admin.lookup.together import AT_ONCE, together
 from lanelog.admin.read import lane_totals
 

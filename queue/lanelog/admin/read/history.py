@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lanelog._log.lookup.known import known_group, snapshot
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.history import Ended
 from lanelog.admin.lookup.arguments import (
     OFFSET_MAX,
     aware,

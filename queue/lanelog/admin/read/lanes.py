@@ -13,9 +13,9 @@ from lanelog._base.places import GroupTopic
 from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import known_group, known_lane, known_topic, snapshot
 from lanelog._log.lookup.names import readers
-from lanelog._stores import leases
 from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
+from lanelog._stores.members import leases
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.read import ages, lane_totals, message_state
 from lanelog.admin.read.lane_totals import LANES, WATERMARK

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lanelog._base.places import GroupTopic
 from lanelog._log.lookup.known import known_group, snapshot
 from lanelog._log.lookup.owners import Owners, granting
-from lanelog._stores import leases, member_rows
+from lanelog._stores.members import leases, member_rows
 from lanelog.admin.lookup.arguments import check_names, limit_of, when
 from lanelog.admin.types.topology import MemberInfo
 from lanelog.config import check_name
@@ -20,7 +20,7 @@ from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
-    from lanelog._stores._heartbeat_rows import HeartbeatRow
+    from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
 _FIRST = ("", "", "")
 

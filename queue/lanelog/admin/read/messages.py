@@ -13,9 +13,10 @@ from attrs import frozen
 from lanelog._base.places import GroupTopic
 from lanelog._log.lookup.known import known_lane, pages, read, snapshot
 from lanelog._log.lookup.names import dead_letter_topics, names, readers
-from lanelog._stores import groups, offsets, partitions
 from lanelog._stores._points import placeholders, points
-from lanelog._stores.dead_letters import derived_id
+from lanelog._stores.consumers import groups, offsets
+from lanelog._stores.log import partitions
+from lanelog._stores.log.dead_letters import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
 from lanelog.admin.lookup.given import given_topic
 from lanelog.admin.read import lane_totals, message_state

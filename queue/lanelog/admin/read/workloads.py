@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._process.workload import parsed
-from lanelog._stores import member_rows
-from lanelog._stores._heartbeat_rows import VERSION_WITH_WORKLOAD
+from lanelog._stores.members import member_rows
+from lanelog._stores.members._heartbeat_rows import VERSION_WITH_WORKLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

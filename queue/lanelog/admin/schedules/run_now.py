@@ -23,8 +23,9 @@ from attrs import define
 from lanelog._database import Lock
 from lanelog._log.fire.recurring import metadata_of
 from lanelog._log.lookup.known import read, repeated
-from lanelog._stores import messages, partitions, schedules
-from lanelog._stores.messages import NewMessage
+from lanelog._stores.later import schedules
+from lanelog._stores.log import messages, partitions
+from lanelog._stores.log.messages import NewMessage
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.schedules.schedules import check_schedule_name, locked, no_schedule
 from lanelog.admin.types.results import ScheduleRun
@@ -34,7 +35,7 @@ from lanelog.message import utc_from_ms
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
     from lanelog._log.append.appender import Appender
-    from lanelog._stores.schedules import ScheduleRow
+    from lanelog._stores.later.schedules import ScheduleRow
 
 TOKEN_MAX: Final = 50
 """The most characters of a token. With the longest name, the id has room in its column."""

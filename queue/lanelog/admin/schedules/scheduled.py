@@ -17,8 +17,9 @@ from attrs import define
 from lanelog._base.checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._log.lookup.known import read, repeated
-from lanelog._stores import messages, scheduled
 from lanelog._stores._counted import signed
+from lanelog._stores.later import scheduled
+from lanelog._stores.log import messages
 from lanelog.admin.audit_entry import Act
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import limit_of, optional

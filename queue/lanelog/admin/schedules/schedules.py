@@ -30,9 +30,9 @@ from lanelog._log.fire.planned import cron_of, plan
 from lanelog._log.fire.recurring import message_ids, metadata_of
 from lanelog._log.lookup.known import clock, read, repeated
 from lanelog._log.lookup.names import hint
-from lanelog._stores import schedules
-from lanelog._stores.messages import largest_row, wire_bytes
-from lanelog._stores.schedules import ScheduleRow
+from lanelog._stores.later import schedules
+from lanelog._stores.later.schedules import ScheduleRow
+from lanelog._stores.log.messages import largest_row, wire_bytes
 from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when

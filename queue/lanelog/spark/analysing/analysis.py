@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 from lanelog._database import Database
 from lanelog._log.lookup.known import read
 from lanelog._log.lookup.names import dead_letter_topics, names, readers
-from lanelog._stores import partitions
+from lanelog._stores.log import partitions
 from lanelog.errors import ConfigurationError
 from lanelog.spark import analytics
 from lanelog.spark.analysing.backlog import POSTPONED

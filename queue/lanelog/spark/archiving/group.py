@@ -30,8 +30,10 @@ from lanelog._facts import spark as facts
 from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import pages, read, repeated
 from lanelog._log.register import register
-from lanelog._stores import deliveries, groups, history, leases, offsets, partitions
 from lanelog._stores._points import chunked, united
+from lanelog._stores.consumers import deliveries, groups, history, offsets
+from lanelog._stores.log import partitions
+from lanelog._stores.members import leases
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 

@@ -21,7 +21,7 @@ from attrs import define, field
 from lanelog._base.places import GroupTopic
 from lanelog._facts import spark as facts
 from lanelog._process.loop import Loop
-from lanelog._stores import heartbeats
+from lanelog._stores.members import heartbeats
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

@@ -29,7 +29,9 @@ from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import read, repeated
 from lanelog._log.lookup.names import readers
 from lanelog._log.register import register
-from lanelog._stores import groups, leases, partitions
+from lanelog._stores.consumers import groups
+from lanelog._stores.log import partitions
+from lanelog._stores.members import leases
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
 from lanelog.spark.archiving.group import LEASE

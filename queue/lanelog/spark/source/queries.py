@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from lanelog._base.places import GroupTopic
-from lanelog._stores import history
 from lanelog._stores._points import chunked, placeholders, points
+from lanelog._stores.consumers import history
 from lanelog.spark.source.offsets import LaneExtent, TopicState
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lanelog._engine.lane.writes import LaneWrite
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.history import Ended
 from support.lanes import World, concurrent
 
 

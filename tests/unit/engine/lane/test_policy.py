@@ -11,7 +11,7 @@ from lanelog._engine.lane import policy
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.policy import FALLBACK_SECONDS
 from lanelog._engine.lane.run import Attempt
-from lanelog._stores.history import Ended
+from lanelog._stores.consumers.history import Ended
 from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig
 from lanelog.message import Postpone, Reject, Retry
 from support.lanes import row

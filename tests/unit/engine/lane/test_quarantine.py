@@ -14,7 +14,7 @@ from lanelog._engine.lane.values import LaneSnapshot, Waiting
 from lanelog._engine.member import isolation as module
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.working.workers import Worker, Workers
-from lanelog._stores.deliveries import DeliveryRow
+from lanelog._stores.consumers.deliveries import DeliveryRow
 from support.lanes import Rows, row
 from support.memberships import Clock, Engine
 from support.waiting import eventually

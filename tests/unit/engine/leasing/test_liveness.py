@@ -16,7 +16,7 @@ from lanelog._engine.leasing.liveness import (
     LivenessView,
     Proof,
 )
-from lanelog._stores._heartbeat_rows import HeartbeatRow
+from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
 LEASE = 30.0
 START = 1_000_000  # when the database server started, in its own milliseconds

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from lanelog._database import NOW_MS, Lock
 from lanelog._stores._counted import signed
-from lanelog._stores._offset_rows import FloorRow, LanePlace, OffsetsRow
 from lanelog._stores._pause import RUNS, Pause
 from lanelog._stores._points import all_locked, chunked, flat, number, placeholders, points, write
+from lanelog._stores.consumers._offset_rows import FloorRow, LanePlace, OffsetsRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

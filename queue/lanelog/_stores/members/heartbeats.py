@@ -17,8 +17,8 @@ from attrs import frozen
 
 from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS, Incarnation, codes
-from lanelog._stores._heartbeat_rows import FOUND_DEAD, VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog._stores._points import placeholders
+from lanelog._stores.members._heartbeat_rows import FOUND_DEAD, VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

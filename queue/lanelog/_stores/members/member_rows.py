@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
-from lanelog._stores._heartbeat_rows import VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog._stores._points import placeholders
+from lanelog._stores.members._heartbeat_rows import VERSION_WITH_WORKLOAD, HeartbeatRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

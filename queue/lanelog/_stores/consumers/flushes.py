@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
-    from lanelog._stores._offset_rows import OffsetsWrite, WrittenOffsets
+    from lanelog._stores.consumers._offset_rows import OffsetsWrite, WrittenOffsets
 
 _COLUMNS = "consumer_group, topic, partition_key, offset_acked, marked_through, marked_epoch, marked_at, updated_at"
 

@@ -1,0 +1,1 @@
+"""Stores of how far groups are: registrations, offsets, deliveries in flight, history."""

@@ -1,0 +1,1 @@
+"""Stores of what comes later: delayed messages, and schedules."""

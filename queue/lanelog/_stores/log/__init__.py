@@ -1,0 +1,1 @@
+"""Stores of what is in the log: heads of lanes, messages, their reading, their leaving, dead letters."""

@@ -1,0 +1,1 @@
+"""Stores of who works: heartbeats of members, and the leases of lanes."""
