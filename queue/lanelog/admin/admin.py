@@ -15,8 +15,9 @@ from lanelog.admin.audit_entry import NOBODY, Act, Actor
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.arguments import decided, limit_of, unheard
-from lanelog.admin.read import heads, lanes, members, messages, topics
+from lanelog.admin.read import heads, members, messages
 from lanelog.admin.schedules import scheduled
+from lanelog.admin.totals import lanes, topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -1019,6 +1020,6 @@ class Admin:
         Returns:
             The findings. If the server cannot be reached, that is the only one.
         """
-        from lanelog.admin.operate import doctor
+        from lanelog.admin.doctor import doctor
 
         return doctor.doctor(self._database, repair=repair)

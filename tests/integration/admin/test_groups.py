@@ -13,8 +13,8 @@ from lanelog._log.lookup.owners import UNKNOWN
 from lanelog._stores.log import lane_columns
 from lanelog._stores.members import heartbeats
 from lanelog.admin import Admin, OwnerState
-from lanelog.admin.read import group_lanes, group_sums, topics
-from lanelog.admin.read.ages import Breadth
+from lanelog.admin.totals import group_lanes, group_sums, topics
+from lanelog.admin.totals.ages import Breadth
 from support.refusing import refused
 from support.situations import HOUR, Situations, around, fill
 from support.sql import one, rows

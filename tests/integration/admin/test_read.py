@@ -9,8 +9,8 @@ import lanelog
 from lanelog import Client
 from lanelog._base.places import GroupTopic
 from lanelog.admin import Admin, GroupInfo, GroupState, LaneInfo, MessageState, OwnerState
-from lanelog.admin.read import lane_totals, lanes, topics
-from lanelog.admin.read.ages import Breadth
+from lanelog.admin.totals import lane_totals, lanes, topics
+from lanelog.admin.totals.ages import Breadth
 from lanelog.devserver import DevServer
 from support.shop import LOOKS, open_shop
 from support.situations import HOUR, Situations, around, fill

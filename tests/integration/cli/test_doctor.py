@@ -8,7 +8,7 @@ import pytest
 
 import lanelog
 from lanelog.admin import Finding
-from lanelog.admin.operate import clock, doctor, locks
+from lanelog.admin.doctor import clock, doctor, locks
 from lanelog.migrations import VERSION
 from support.accounts import PASSWORD, account
 from support.cli import Command, everything

@@ -15,8 +15,9 @@ import pytest
 import lanelog
 from lanelog._log.lookup import owners
 from lanelog.admin.operate import status
-from lanelog.admin.read import lanes, tail, topics
-from lanelog.admin.read.ages import Breadth
+from lanelog.admin.read import tail
+from lanelog.admin.totals import lanes, topics
+from lanelog.admin.totals.ages import Breadth
 from lanelog.cli.command import verbs
 from lanelog.cli.look import messages
 from support.cli import Command

@@ -13,8 +13,8 @@ import pytest
 import lanelog
 from lanelog._database.connection_priority import ORDER
 from lanelog._database.pool import Database
-from lanelog.admin.read import topics
-from lanelog.admin.read.ages import Breadth
+from lanelog.admin.totals import topics
+from lanelog.admin.totals.ages import Breadth
 from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError
 from support.accounts import account

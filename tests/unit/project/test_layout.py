@@ -162,7 +162,7 @@ def test_a_lanes_state_is_written_in_its_own_wing_alone() -> None:
     assert [path for path in outside if written.search(path.read_text())] == []
 
 
-@pytest.mark.parametrize("wing", ["lookup", "read"])
+@pytest.mark.parametrize("wing", ["lookup", "read", "totals"])
 def test_a_wing_that_says_it_changes_nothing_begins_no_transaction(wing: str) -> None:
     """Looking up and reading lock no row, and write none: not even what an operator did."""
     changing = re.compile(r"\.transaction\(|\bFOR UPDATE\b|\b(INSERT|UPDATE|DELETE) |\bAct\b")

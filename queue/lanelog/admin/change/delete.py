@@ -31,8 +31,8 @@ from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import deleting, passing
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.lookup.arguments import check_names
-from lanelog.admin.read import lane_totals, topics
 from lanelog.admin.schedules.scheduled import delete_all
+from lanelog.admin.totals import lane_totals, topics
 from lanelog.admin.types.results import GroupDeleted, TopicDeleted
 from lanelog.errors import ConfigurationError
 

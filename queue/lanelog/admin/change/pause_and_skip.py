@@ -29,7 +29,7 @@ from lanelog.admin.audit_entry import Act, Actor
 from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
 from lanelog.admin.lookup.given import given_group, given_lane, given_offset
-from lanelog.admin.read import lane_totals, message_state
+from lanelog.admin.totals import lane_totals, message_state
 from lanelog.admin.types.results import Paused, Released, Resumed, Skipped
 from lanelog.admin.types.topology import MessageState
 from lanelog.message import utc_from_ms

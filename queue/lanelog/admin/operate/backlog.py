@@ -16,7 +16,7 @@ from lanelog._base.places import GroupTopic, LaneId
 from lanelog._base.text import plural
 from lanelog.admin.lookup.together import together
 from lanelog.admin.operate.problem import BEHIND, Problem
-from lanelog.admin.read import lanes
+from lanelog.admin.totals import lanes
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

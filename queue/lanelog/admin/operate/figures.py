@@ -17,7 +17,7 @@ from lanelog.admin.operate import server, status
 from lanelog.admin.operate.problem import FAILING, Rank
 from lanelog.admin.operate.server import TableSize
 from lanelog.admin.operate.status import InsideGroup
-from lanelog.admin.read.topics import GroupLook
+from lanelog.admin.totals.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, TopicInfo
 
 if TYPE_CHECKING:

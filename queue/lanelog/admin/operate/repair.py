@@ -22,7 +22,7 @@ from lanelog._log.lookup.names import names
 from lanelog._stores._points import BEYOND
 from lanelog._stores.consumers import groups
 from lanelog._stores.log import lane_columns, lane_rows
-from lanelog.admin.read.registrations import GROUPS_MAX
+from lanelog.admin.totals.registrations import GROUPS_MAX
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:

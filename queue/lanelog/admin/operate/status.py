@@ -34,10 +34,11 @@ from lanelog.admin.operate.problems import (
     worst_first,
 )
 from lanelog.admin.operate.writes import unwritten
-from lanelog.admin.read import lanes, messages, registrations, topics, workloads
-from lanelog.admin.read.ages import USUAL
-from lanelog.admin.read.registrations import GROUPS_MAX
-from lanelog.admin.read.topics import GroupLook
+from lanelog.admin.read import messages
+from lanelog.admin.totals import lanes, registrations, topics, workloads
+from lanelog.admin.totals.ages import USUAL
+from lanelog.admin.totals.registrations import GROUPS_MAX
+from lanelog.admin.totals.topics import GroupLook
 from lanelog.admin.types.topology import GroupInfo, LaneInfo, MessageState
 from lanelog.errors import ConfigurationError
 

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from lanelog.admin.lookup.arguments import check_names
-from lanelog.admin.read.lane_totals import WATERMARK
+from lanelog.admin.totals.lane_totals import WATERMARK
 
 if TYPE_CHECKING:
     from lanelog._base.places import GroupTopic

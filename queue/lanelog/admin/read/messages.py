@@ -19,7 +19,7 @@ from lanelog._stores.log import partitions
 from lanelog._stores.log.dead_letters import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
 from lanelog.admin.lookup.given import given_topic
-from lanelog.admin.read import lane_totals, message_state
+from lanelog.admin.totals import lane_totals, message_state
 from lanelog.admin.types.messages import GroupState, MessageInfo
 from lanelog.admin.types.topology import MessageState
 from lanelog.config import check_name
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.admin.read.lane_totals import LaneFacts
-    from lanelog.admin.read.message_state import Standing
+    from lanelog.admin.totals.lane_totals import LaneFacts
+    from lanelog.admin.totals.message_state import Standing
 
 BYTES_MAX = 16 << 20
 """Payload bytes in one answer of `messages()`."""

@@ -15,8 +15,9 @@ from attrs import frozen
 
 from lanelog import migrations
 from lanelog._database import codes
-from lanelog.admin.operate import clock, copies, locks, repair, server, trials, wake, writes
-from lanelog.admin.operate.finding import bad, good, warn
+from lanelog.admin.doctor import clock, copies, locks, trials, wake
+from lanelog.admin.doctor.finding import bad, good, warn
+from lanelog.admin.operate import repair, server, writes
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 
 if TYPE_CHECKING:

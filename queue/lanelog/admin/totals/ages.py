@@ -23,16 +23,16 @@ from lanelog._database import NOW_MS
 from lanelog._log.lookup.known import read
 from lanelog._stores._points import BEYOND, united
 from lanelog.admin.lookup.together import together
-from lanelog.admin.read import group_lanes
-from lanelog.admin.read.group_lanes import Still
-from lanelog.admin.read.lane_totals import LANES, WATERMARK
-from lanelog.admin.read.message_state import bodies_at, next_bodies
+from lanelog.admin.totals import group_lanes
+from lanelog.admin.totals.group_lanes import Still
+from lanelog.admin.totals.lane_totals import LANES, WATERMARK
+from lanelog.admin.totals.message_state import bodies_at, next_bodies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.admin.read.group_lanes import GroupLanes
+    from lanelog.admin.totals.group_lanes import GroupLanes
 
 
 @frozen(kw_only=True)

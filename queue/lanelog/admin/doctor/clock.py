@@ -13,11 +13,11 @@ from lanelog._base.text import age, shown
 from lanelog._database import NOW_MS
 from lanelog._log.lookup.known import CLOCK
 from lanelog._stores._counted import LONGEST_MS
-from lanelog.admin.operate.finding import bad, good, warn
+from lanelog.admin.doctor.finding import bad, good, warn
 from lanelog.errors import SchemaError
 
 if TYPE_CHECKING:
-    from lanelog.admin.operate.finding import Patient
+    from lanelog.admin.doctor.finding import Patient
     from lanelog.admin.types.results import Finding
 
 # Of a thousand subscribers, the one whose heartbeat lies farthest ahead: the time at which it was written, and its end

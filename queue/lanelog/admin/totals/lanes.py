@@ -17,8 +17,8 @@ from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
 from lanelog._stores.members import leases
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
-from lanelog.admin.read import ages, lane_totals, message_state
-from lanelog.admin.read.lane_totals import LANES, WATERMARK
+from lanelog.admin.totals import ages, lane_totals, message_state
+from lanelog.admin.totals.lane_totals import LANES, WATERMARK
 from lanelog.admin.types.topology import LaneInfo, LeaseInfo, OffsetInfo
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lanelog._base.places import LaneId
     from lanelog._database import Database, Executor
     from lanelog._log.lookup.owners import Owners
-    from lanelog.admin.read.lane_totals import LaneFacts
+    from lanelog.admin.totals.lane_totals import LaneFacts
 
 ORDERS = ("age", "lag", "key")
 

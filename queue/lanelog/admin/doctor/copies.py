@@ -11,13 +11,13 @@ from lanelog._base.text import plural, shown
 from lanelog._stores import origins
 from lanelog._stores._points import placeholders
 from lanelog._stores.members import heartbeats
-from lanelog.admin.operate.finding import good, warn
+from lanelog.admin.doctor.finding import good, warn
 from lanelog.errors import SchemaError
 from lanelog.message import utc_from_ms
 from lanelog.migrations.declared import declared_tables
 
 if TYPE_CHECKING:
-    from lanelog.admin.operate.finding import Patient
+    from lanelog.admin.doctor.finding import Patient
     from lanelog.admin.types.results import Finding
 
 # The triggers on our tables, which the server shows to an account with the privilege TRIGGER on them.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from lanelog._database import Executor
-    from lanelog.admin.read.lane_totals import LaneFacts
+    from lanelog.admin.totals.lane_totals import LaneFacts
 
 _ROW = """consumer_group, partition_key, message_offset, through_offset, acked, invisible_until, retry_count, postponed,
        lease_epoch, first_attempt_at, last_attempt_at, last_error

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from lanelog import migrations
-from lanelog.admin.operate.trials import HURRY
+from lanelog.admin.doctor.trials import HURRY
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor

@@ -19,8 +19,8 @@ from lanelog._log.lookup.names import dead_letter_topics, names, readers
 from lanelog._stores._points import points
 from lanelog.admin.lookup.arguments import limit_of, optional, when
 from lanelog.admin.lookup.together import together
-from lanelog.admin.read import ages, group_sums
-from lanelog.admin.read.registrations import GROUPS_MAX, Registration, registrations
+from lanelog.admin.totals import ages, group_sums
+from lanelog.admin.totals.registrations import GROUPS_MAX, Registration, registrations
 from lanelog.admin.types.topology import GroupInfo, TopicInfo
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.admin.read.group_sums import GroupSums
-    from lanelog.admin.read.lane_totals import GroupFacts
+    from lanelog.admin.totals.group_sums import GroupSums
+    from lanelog.admin.totals.lane_totals import GroupFacts
 
 PAGE: Final = 1000
 """Topics, at least, whose lanes are added up by one statement. Others are only counted, by their names."""

@@ -16,7 +16,7 @@ from lanelog._log.lookup.known import repeated
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog._stores.members import leases
 from lanelog.admin.lookup.together import AT_ONCE, together
-from lanelog.admin.read import lane_totals
+from lanelog.admin.totals import lane_totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lanelog._base.places import GroupTopic
     from lanelog._database import Database
     from lanelog._log.lookup.owners import Owners
-    from lanelog.admin.read.lane_totals import GroupFacts
+    from lanelog.admin.totals.lane_totals import GroupFacts
 
 SHARING: Final = 10
 """Parts, at most, that share a snapshot: to begin and end one costs half as much as to read a topic with few lanes."""

@@ -24,13 +24,13 @@ from attrs import field, frozen
 from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
 from lanelog._stores._points import GROUPS_TOGETHER, chunked, for_groups, points, united
-from lanelog.admin.read import group_lanes
+from lanelog.admin.totals import group_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Executor
-    from lanelog.admin.read.group_lanes import GroupLanes
+    from lanelog.admin.totals.group_lanes import GroupLanes
 
 _ZERO = "CAST(0 AS UNSIGNED)"  # a plain 0 is signed; signed and unsigned together would become a DECIMAL
 WATERMARK = f"GREATEST(COALESCE(o.offset_acked, {_ZERO}), COALESCE(f.offset_acked, {_ZERO}))"
