@@ -24,15 +24,16 @@ from lanelog._base.places import GroupTopic
 from lanelog._base.text import moment
 from lanelog.admin import Admin, DeadLetterCounts, Status
 from lanelog.client import Client
-from lanelog.dashboard import charts, pages, stuck, tiles
+from lanelog.dashboard import charts
 from lanelog.dashboard.access import Access
-from lanelog.dashboard.action_handlers import ActionHandlers, TooMuch
-from lanelog.dashboard.asked import Asked, Maker
+from lanelog.dashboard.changes.action_handlers import ActionHandlers, TooMuch
+from lanelog.dashboard.changes.jobs import Jobs
 from lanelog.dashboard.guard import Guard
 from lanelog.dashboard.handler_times import HandlerHistory
-from lanelog.dashboard.jobs import Jobs
 from lanelog.dashboard.live import Fragment, Streams, WebPace
 from lanelog.dashboard.looks import SharedLook, SharedLooks
+from lanelog.dashboard.pages import stuck, tables, tiles
+from lanelog.dashboard.pages.asked import Asked, Maker
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.rendering import Renderer, trouble
 from lanelog.dashboard.samples import SPAN, Samples
@@ -155,7 +156,7 @@ class _Site:
             Route("/job", acting.job, methods=["GET"]),
             Route("/job/stop", acting.stop_job, methods=["POST"]),
             Route("/static/{name}", _static, methods=["GET"]),
-            *(Route(f"/{name}", self._page(make), methods=["GET"]) for name, make in pages.PAGES.items()),
+            *(Route(f"/{name}", self._page(make), methods=["GET"]) for name, make in tables.PAGES.items()),
             Route("/act/{name}", acting.preview, methods=["GET"]),
             Route("/act/{name}", acting.act, methods=["POST"]),
         ]

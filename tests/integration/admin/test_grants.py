@@ -13,7 +13,7 @@ import pytest
 import lanelog
 from lanelog._engine.cleanup.janitor import JanitorPace
 from lanelog._hints.host import own_host
-from lanelog.dashboard.actions import ACTIONS, Doer
+from lanelog.dashboard.changes.actions import ACTIONS, Doer
 from lanelog.devserver import DevServer
 from lanelog.migrations.steps import added
 from support.accounts import as_user

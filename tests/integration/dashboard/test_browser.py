@@ -13,7 +13,7 @@ import pytest
 import lanelog
 from lanelog.admin.operate.hung import HUNG, state_of
 from lanelog.dashboard import WebPace
-from lanelog.dashboard.actions import ACTIONS
+from lanelog.dashboard.changes.actions import ACTIONS
 from lanelog.dashboard.views import link
 from lanelog.devserver import DevServer
 from support.browser import Page, browser

@@ -30,7 +30,7 @@ from lanelog._base.places import GroupTopic
 from lanelog._log.register import register
 from lanelog.config import SubscriptionConfig
 from lanelog.dashboard import Access, WebPace, dashboard, wsgi
-from lanelog.dashboard.actions import ACTIONS
+from lanelog.dashboard.changes.actions import ACTIONS
 from lanelog.dashboard.guard import Guard
 from lanelog.dashboard.handler_times import AWAY, BUCKETS, EVERY, HandlerHistory
 from lanelog.devserver import DevServer

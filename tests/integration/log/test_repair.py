@@ -15,7 +15,7 @@ from lanelog._log import repair
 from lanelog._log.due import DelayedMessages
 from lanelog.admin import Finding
 from lanelog.admin.operate import status
-from lanelog.dashboard.stuck import headline
+from lanelog.dashboard.pages.stuck import headline
 from support.cli import Command
 from support.janitors import Janitors
 from support.publishing import appender_of

@@ -46,7 +46,7 @@ from lanelog.admin.operate.writes import Unwritten
 from lanelog.cli.look.problem_lines import told
 from lanelog.cli.output.answer import Line
 from lanelog.cli.output.totals import lanes
-from lanelog.dashboard.stuck import _buttons, headline
+from lanelog.dashboard.pages.stuck import _buttons, headline
 from support.cli import all_verbs
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from lanelog._base.places import GroupTopic
 from lanelog.admin import HistoryInfo, Problem, Rank, Status
-from lanelog.dashboard import looks, stuck
+from lanelog.dashboard import looks
+from lanelog.dashboard.changes.jobs import Job, Jobs
 from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw, draw_times
 from lanelog.dashboard.handler_times import BUCKETS, HandlerTimes, Percentiles, percentiles
-from lanelog.dashboard.jobs import Job, Jobs
 from lanelog.dashboard.live import WebPace
 from lanelog.dashboard.looks import SharedLook
+from lanelog.dashboard.pages import stuck
 from lanelog.dashboard.samples import GROUPS, GroupSample, Sample, Samples
 from lanelog.errors import ConfigurationError, DatabaseError
 from unit.admin.test_problems import GROUP

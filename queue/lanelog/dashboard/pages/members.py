@@ -12,7 +12,7 @@ from lanelog._process.workload import RunningHandler
 from lanelog._views import columns
 from lanelog.admin import MemberInfo, OwnerState, Rank
 from lanelog.admin.operate.hung import HUNG, hung_member, state_of
-from lanelog.dashboard.asked import Asked
+from lanelog.dashboard.pages.asked import Asked
 from lanelog.dashboard.views import (
     Texts,
     WebCell,

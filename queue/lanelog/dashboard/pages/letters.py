@@ -12,9 +12,9 @@ from lanelog._base.reasons import takes
 from lanelog._base.text import plural, shown
 from lanelog._views import columns, message_columns
 from lanelog.admin import DeadLetterCounts, DeadLetterPage, DeadLetterReason
-from lanelog.dashboard.actions import button, whole
-from lanelog.dashboard.asked import Asked
-from lanelog.dashboard.message_pages import short
+from lanelog.dashboard.changes.actions import button, whole
+from lanelog.dashboard.pages.asked import Asked
+from lanelog.dashboard.pages.messages import short
 from lanelog.dashboard.views import WebButton, WebCell, WebField, WebPage, WebSheet, link, to_message
 from lanelog.errors import ConfigurationError
 

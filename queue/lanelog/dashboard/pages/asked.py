@@ -13,7 +13,7 @@ from lanelog._base.places import GroupTopic
 from lanelog._base.text import age, moment
 from lanelog._views.column import Column
 from lanelog.admin import Admin, DeadLetterCounts, Status
-from lanelog.dashboard.jobs import Jobs
+from lanelog.dashboard.changes.jobs import Jobs
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.views import Cell, WebCell, WebPage, WebSheet
 from lanelog.errors import ConfigurationError

@@ -11,8 +11,8 @@ from lanelog._base.text import plural, shown
 from lanelog._error_text import summary
 from lanelog._views import message_columns
 from lanelog.admin import HistoryInfo, MessageInfo, ScheduleInfo
-from lanelog.dashboard.actions import button, whole
-from lanelog.dashboard.asked import Asked
+from lanelog.dashboard.changes.actions import button, whole
+from lanelog.dashboard.pages.asked import Asked
 from lanelog.dashboard.payload import FORMS, as_read
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link, to_lane, to_message, to_topic
 from lanelog.errors import ConfigurationError

@@ -14,7 +14,7 @@ from attrs import evolve
 
 from lanelog._base.text import plural
 from lanelog.admin import MessageInfo
-from lanelog.dashboard.asked import Asked
+from lanelog.dashboard.pages.asked import Asked
 from lanelog.dashboard.payload import masked
 from lanelog.dashboard.views import Cell, WebField, WebPage, WebSheet, to_lane, to_message
 

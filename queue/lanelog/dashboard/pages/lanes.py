@@ -10,9 +10,9 @@ from typing import Final, Literal, cast
 from lanelog._base.text import age, plural
 from lanelog._views import columns
 from lanelog.admin import LaneInfo, MessageState
-from lanelog.dashboard import message_pages
-from lanelog.dashboard.actions import button, whole
-from lanelog.dashboard.asked import Asked
+from lanelog.dashboard.changes.actions import button, whole
+from lanelog.dashboard.pages import messages as message_pages
+from lanelog.dashboard.pages.asked import Asked
 from lanelog.dashboard.views import Texts, WebButton, WebCell, WebPage, WebSheet, link, to_group, to_lane, to_topic
 from lanelog.errors import ConfigurationError
 

@@ -1,7 +1,7 @@
 """The pages that show tables: topics, groups, archives, jobs, the audit and the database.
 
-Owns which columns they have. Each is a function of what was asked for. Pages of lanes stand in `lane_pages`, of members
-in `member_pages`, of messages in `message_pages`, of dead letters in `letter_pages`.
+Owns which columns they have. Each is a function of what was asked for. Pages of lanes, members, messages and dead
+letters stand beside it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from lanelog._base.places import GroupTopic
 from lanelog._base.text import age
 from lanelog._views import columns
 from lanelog.admin import GroupInfo, Problem, Rank, TopicInfo
-from lanelog.dashboard import lane_pages, letter_pages, member_pages, message_pages, search_page
-from lanelog.dashboard.asked import Asked, Maker
 from lanelog.dashboard.charts import rate_text
+from lanelog.dashboard.pages import lanes as lane_pages
+from lanelog.dashboard.pages import letters as letter_pages
+from lanelog.dashboard.pages import members as member_pages
+from lanelog.dashboard.pages import messages as message_pages
+from lanelog.dashboard.pages import search as search_page
+from lanelog.dashboard.pages.asked import Asked, Maker
 from lanelog.dashboard.views import Texts, WebCell, WebPage, link, to_group, to_topic
 
 ACTS: Final = 100

@@ -25,7 +25,7 @@ from lanelog.admin import (
     Skipped,
     Sought,
 )
-from lanelog.dashboard.actions import button
+from lanelog.dashboard.changes.actions import button
 from lanelog.dashboard.views import WebButton, WebCell, link, to_lane
 
 _NAMED: Final = 5

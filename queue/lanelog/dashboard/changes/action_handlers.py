@@ -19,11 +19,11 @@ from lanelog._base.text import moment, shown
 from lanelog._facts import dashboard as facts
 from lanelog.admin import Admin
 from lanelog.admin.lookup.arguments import BY_MAX
-from lanelog.dashboard import outcomes
 from lanelog.dashboard.access import Access
-from lanelog.dashboard.actions import ACTIONS, Doer, WebAction
+from lanelog.dashboard.changes import outcomes
+from lanelog.dashboard.changes.actions import ACTIONS, Doer, WebAction
+from lanelog.dashboard.changes.jobs import Job, Jobs, JobStopped, Progress
 from lanelog.dashboard.guard import USER
-from lanelog.dashboard.jobs import Job, Jobs, JobStopped, Progress
 from lanelog.dashboard.live import Fragment, Streams
 from lanelog.dashboard.rendering import RESULT_MAX, Renderer
 from lanelog.dashboard.views import WebPage, link

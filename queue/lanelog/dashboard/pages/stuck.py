@@ -17,7 +17,7 @@ from lanelog._views.sentences import nothing_stuck, sums
 from lanelog.admin import Problem, Rank, Status
 from lanelog.admin.operate.hung import HUNG
 from lanelog.admin.operate.problem import FAILING, OWNER_GONE
-from lanelog.dashboard.actions import ACTIONS, button
+from lanelog.dashboard.changes.actions import ACTIONS, button
 from lanelog.dashboard.views import WebButton, WebCell, link, to_group, to_lane, to_message, to_topic
 
 SHOWN: Final = 50

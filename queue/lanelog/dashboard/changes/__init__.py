@@ -1,0 +1,1 @@
+"""What the dashboard changes: actions, their previews and results, and jobs that take long."""
