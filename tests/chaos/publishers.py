@@ -25,7 +25,7 @@ from chaos import hints
 from chaos.exposed import Exposed
 from chaos.history import Journal, Publish
 from chaos.worker import PUBLISH_TIMEOUT, TOPIC, follow_parent, noted, until_there
-from lanelog._database.driver import SILENCE_SECONDS
+from lanelog._database.connection.driver import SILENCE_SECONDS
 from lanelog._log.append import draft
 from lanelog._log.append import unknown_outcome as doubt
 from lanelog.publisher import packet

@@ -13,7 +13,7 @@ import pytest
 
 import lanelog
 from lanelog._database import Database
-from lanelog._database.wire import Wire
+from lanelog._database.connection.wire import Wire
 from lanelog.client import Client
 from lanelog.config import ConnectConfig
 from lanelog.migrations.declared import declared_tables

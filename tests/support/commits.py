@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lanelog._database.wire import Wire
+from lanelog._database.connection.wire import Wire
 from lanelog.errors import DatabaseError
 
 

@@ -26,7 +26,7 @@ from attrs import define, field, frozen
 
 import lanelog._stores
 from lanelog._database import Lock, Statement
-from lanelog._database.wire import Wire
+from lanelog._database.connection.wire import Wire
 from lanelog._stores.members import leases
 
 COMMIT = "COMMIT"

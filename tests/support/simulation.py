@@ -24,8 +24,8 @@ import lanelog
 from lanelog import _engine
 from lanelog._client import subscription as _subscription
 from lanelog._client.subscription_facts import SubscriptionState
-from lanelog._database import wire
-from lanelog._database.driver import Driver
+from lanelog._database.connection import wire
+from lanelog._database.connection.driver import Driver
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.leasing.keeper import SET_PATIENCE
 from lanelog._engine.member import isolation

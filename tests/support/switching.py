@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from attrs import define, field
 
-from lanelog._database.driver import Driver
+from lanelog._database.connection.driver import Driver
 from support.proxy import connected
 
 if TYPE_CHECKING:

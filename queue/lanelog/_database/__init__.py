@@ -17,19 +17,19 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 """
 
 from lanelog._database import codes, outage, row_locks
-from lanelog._database.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
-from lanelog._database.driver import LATEST, fastest
+from lanelog._database.connection.driver import LATEST, fastest
+from lanelog._database.connection.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
+from lanelog._database.connection.packet import Statement
+from lanelog._database.connection.server_facts import ServerFacts
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor, Lock
 from lanelog._database.fork import register_shared
-from lanelog._database.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
 from lanelog._database.locking import taking
-from lanelog._database.naming import named
-from lanelog._database.packet import Statement
-from lanelog._database.pool import Database
-from lanelog._database.server_facts import ServerFacts
-from lanelog._database.session import Session
+from lanelog._database.pool.ambient import OpenTransaction, find_open, open_in_this_thread, own_transaction
+from lanelog._database.pool.naming import named
+from lanelog._database.pool.pool import Database
+from lanelog._database.pool.session import Session
+from lanelog._database.pool.transaction import Transaction
 from lanelog._database.time_left import GRACE
-from lanelog._database.transaction import Transaction
 from lanelog._database.translation import comes_from_driver, translate
 
 __all__ = [

@@ -20,7 +20,7 @@ from rich.pretty import pretty_repr
 
 import lanelog
 from lanelog import Client, LanelogError, Outgoing
-from lanelog._database.driver import _Secret, _SecretText
+from lanelog._database.connection.driver import _Secret, _SecretText
 from lanelog.config import ConnectConfig
 from support.proxy import listening, proxy_to
 from support.secrecy import (

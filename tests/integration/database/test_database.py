@@ -199,7 +199,7 @@ def test_a_connection_is_reused_until_it_died_while_idle(
             seen.append(connection_id(cx))
     assert seen[0] == seen[1]
     rows(raw, f"KILL {seen[0]}")
-    monkeypatch.setattr("lanelog._database.wire.time.monotonic", lambda: 1e9)
+    monkeypatch.setattr("lanelog._database.connection.wire.time.monotonic", lambda: 1e9)
     with database.transaction() as transaction:
         assert connection_id(transaction) != seen[0]
 

@@ -16,8 +16,8 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import Client, Message, Outgoing, Reject, RetryPolicy
-from lanelog._database import savepoint
-from lanelog._database.packet import permit
+from lanelog._database.connection import savepoint
+from lanelog._database.connection.packet import permit
 from lanelog.errors import DatabaseError, SchemaError
 from support.proxy import SET_OPTION, Proxy, proxy_to
 from support.settling import create_effects, effects, have_effect

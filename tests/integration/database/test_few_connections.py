@@ -11,8 +11,8 @@ import pymysql
 import pytest
 
 import lanelog
-from lanelog._database.connection_priority import ORDER
-from lanelog._database.pool import Database
+from lanelog._database.pool.connection_priority import ORDER
+from lanelog._database.pool.pool import Database
 from lanelog.admin.totals import topics
 from lanelog.admin.totals.ages import Breadth
 from lanelog.devserver import DevServer

@@ -11,7 +11,7 @@ import lanelog
 from lanelog import Client
 from lanelog._base.places import GroupTopic
 from lanelog._database import Database, Executor, row_locks
-from lanelog._database.driver import SILENCE_SECONDS
+from lanelog._database.connection.driver import SILENCE_SECONDS
 from lanelog._engine.leasing.row_locks import RowLocks
 from lanelog._stores.members import heartbeats
 from lanelog.config import ConnectConfig

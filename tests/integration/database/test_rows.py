@@ -7,7 +7,7 @@ import pymysql
 import pytest
 from pymysql.constants import CR, ER
 
-from lanelog._database.rows import Connection
+from lanelog._database.connection.rows import Connection
 from lanelog.config import ConnectConfig
 from support.sql import rows
 

@@ -15,7 +15,7 @@ from attrs import evolve
 
 import lanelog
 from lanelog._database import Database
-from lanelog._database.stopped_packets import LONG, StoppedPackets
+from lanelog._database.connection.stopped_packets import LONG, StoppedPackets
 from lanelog.config import ConnectConfig
 from lanelog.devserver import start
 from lanelog.errors import DatabaseError

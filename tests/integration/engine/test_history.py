@@ -12,7 +12,7 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from lanelog._base.places import GroupTopic
-from lanelog._database.wire import Wire
+from lanelog._database.connection.wire import Wire
 from lanelog._engine.cleanup.history_and_letters import LetterRetention
 from lanelog._stores.consumers import history as store
 from lanelog.admin import HistoryInfo

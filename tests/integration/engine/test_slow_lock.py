@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client
-from lanelog._database.wire import Wire
+from lanelog._database.connection.wire import Wire
 from lanelog.errors import DatabaseError
 from support.publishing import give_up_soon
 from support.sql import owners, rows, running, watermark

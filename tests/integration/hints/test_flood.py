@@ -13,7 +13,7 @@ from attrs import define
 
 import lanelog
 from lanelog import Client
-from lanelog._database.wire import Wire
+from lanelog._database.connection.wire import Wire
 from lanelog._engine.fetching import fetcher
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.fetching.pace import FetcherPace

@@ -15,7 +15,7 @@ import pytest
 from lanelog import Client
 from lanelog._base.places import GroupTopic
 from lanelog._database import Database
-from lanelog._database.wire import Wire
+from lanelog._database.connection.wire import Wire
 from lanelog._log.register import register
 from lanelog.config import SubscriptionConfig
 from support.pauses import name_of

@@ -126,7 +126,7 @@ def test_threads_that_crowd_a_pool_are_told_once_with_the_number_to_set(
     lanelog_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One WARNING, once there were many waits, names the size with which none of the threads would have waited."""
-    monkeypatch.setattr("lanelog._database.crowd.MANY", 64)
+    monkeypatch.setattr("lanelog._database.pool.crowd.MANY", 64)
 
     def work(client: Client) -> None:
         for _ in range(3):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from lanelog._database import codes
-from lanelog._database import connection_priority as precedence
-from lanelog._database.connection_priority import ORDER, ConnectionPriority
+from lanelog._database.pool import connection_priority as precedence
+from lanelog._database.pool.connection_priority import ORDER, ConnectionPriority
 from lanelog.errors import DatabaseError
 from support.waiting import events
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lanelog._database.driver import Driver
+from lanelog._database.connection.driver import Driver
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pymysql.connections import MySQLResult
 from pymysql.protocol import MysqlPacket
 
-from lanelog._database.rows import reading, take_rows
+from lanelog._database.connection.rows import reading, take_rows
 
 NUMBER = st.integers(-(2**63), 2**64 - 1).map(lambda n: str(n).encode())
 BYTES = st.one_of(st.binary(max_size=5), st.integers(245, 260).map(bytes), st.integers(65533, 65540).map(bytes))

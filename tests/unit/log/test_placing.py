@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog._database import named
-from lanelog._database.server_facts import ServerFacts
+from lanelog._database.connection.server_facts import ServerFacts
 from lanelog._log.append.draft import Draft, make_draft, new_id
 from lanelog._log.append.placing import note_attempt, place
 from lanelog._stores.log import messages

@@ -14,7 +14,7 @@ import structlog
 from pymysql.connections import Connection, MySQLResult
 
 import lanelog
-from lanelog._database import answers, rows
+from lanelog._database.connection import answers, rows
 
 PACKAGE = Path(lanelog.__file__).parent
 CONNECTION = (
@@ -55,7 +55,7 @@ def test_a_private_name_that_is_used_is_there(owner: type, name: str) -> None:
 def test_every_private_name_that_is_used_is_listed() -> None:
     """Those of PyMySQL in the room of the drivers, and those of structlog in the one of events."""
     for listed, sources, theirs in (
-        (PYMYSQLS, (PACKAGE / "_database").glob("*.py"), (Connection, MySQLResult)),
+        (PYMYSQLS, (PACKAGE / "_database").rglob("*.py"), (Connection, MySQLResult)),
         (STRUCTLOGS, [PACKAGE / "_facts/log.py"], (structlog.BoundLoggerBase,)),
     ):
         ours = set[str]().union(*(private(path.read_text()) for path in sources))

@@ -19,8 +19,8 @@ from typing import Any, Self
 from dbutils.pooled_db import PooledDB
 
 from lanelog._database import fork
-from lanelog._database.driver import Driver
-from lanelog._database.wire import Wire
+from lanelog._database.connection.driver import Driver
+from lanelog._database.connection.wire import Wire
 from lanelog.errors import LanelogError
 
 

@@ -16,7 +16,7 @@ from lanelog._database import codes
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from lanelog._database.wire import Wire
+    from lanelog._database.connection.wire import Wire
 
 LEFT: Final = {"keeper": 3, "settler": 3, "fetcher": 4, "janitor": 5, "scheduler": 5}
 """How many thirtieths of all connections each loop leaves."""

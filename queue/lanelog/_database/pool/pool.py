@@ -15,21 +15,21 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from lanelog._database import codes, fork
-from lanelog._database.blocking import LockHolder, holder
-from lanelog._database.connection_priority import ORDER, ConnectionPriority
-from lanelog._database.crowd import Crowd
-from lanelog._database.driver import Driver
+from lanelog._database.connection.driver import Driver
+from lanelog._database.connection.packet import Statement
+from lanelog._database.connection.server_facts import ServerFacts
+from lanelog._database.connection.stopped_packets import StoppedPackets
+from lanelog._database.connection.wire import Wire
 from lanelog._database.executor import Executor
-from lanelog._database.loans import Loan, SharedWires
-from lanelog._database.naming import Naming
-from lanelog._database.packet import Statement
+from lanelog._database.pool.blocking import LockHolder, holder
+from lanelog._database.pool.connection_priority import ORDER, ConnectionPriority
+from lanelog._database.pool.crowd import Crowd
+from lanelog._database.pool.loans import Loan, SharedWires
+from lanelog._database.pool.naming import Naming
+from lanelog._database.pool.session import Session
+from lanelog._database.pool.transaction import Transaction
 from lanelog._database.retries import with_retries
-from lanelog._database.server_facts import ServerFacts
-from lanelog._database.session import Session
-from lanelog._database.stopped_packets import StoppedPackets
 from lanelog._database.time_left import Until, at_most, deadline
-from lanelog._database.transaction import Transaction
-from lanelog._database.wire import Wire
 from lanelog.config import ConnectConfig
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 

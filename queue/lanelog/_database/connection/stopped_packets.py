@@ -24,10 +24,10 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from lanelog._database.awaited import Awaited, AwaitedPackets
-from lanelog._database.driver import Driver
-from lanelog._database.incarnation import Incarnation
-from lanelog._database.wire import Wire
+from lanelog._database.connection.awaited import Awaited, AwaitedPackets
+from lanelog._database.connection.driver import Driver
+from lanelog._database.connection.incarnation import Incarnation
+from lanelog._database.connection.wire import Wire
 from lanelog._facts import database as facts
 from lanelog._process.ending import ending
 from lanelog.config import ConnectConfig

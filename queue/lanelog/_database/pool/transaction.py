@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lanelog._database.connection.packet import Statement
+from lanelog._database.connection.wire import Wire
 from lanelog._database.executor import Executor
-from lanelog._database.instrumentation import instrumented
-from lanelog._database.packet import Statement
-from lanelog._database.wire import Wire
+from lanelog._database.pool.instrumentation import instrumented
 
 
 class Transaction:

@@ -16,7 +16,7 @@ from attrs import define, field
 from lanelog._facts import database as facts
 
 if TYPE_CHECKING:
-    from lanelog._database.loans import Loan
+    from lanelog._database.pool.loans import Loan
 
 
 MANY: Final = 100

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from lanelog._database import fork, packet, savepoint
-from lanelog._database.awaited import Awaited
-from lanelog._database.driver import Driver, OwnState
-from lanelog._database.incarnation import Incarnation, read_incarnation
-from lanelog._database.savepoint import TransactionProof
-from lanelog._database.server_facts import ServerFacts
+from lanelog._database import fork
+from lanelog._database.connection import packet, savepoint
+from lanelog._database.connection.awaited import Awaited
+from lanelog._database.connection.driver import Driver, OwnState
+from lanelog._database.connection.incarnation import Incarnation, read_incarnation
+from lanelog._database.connection.savepoint import TransactionProof
+from lanelog._database.connection.server_facts import ServerFacts
 from lanelog._database.time_left import at_most
 from lanelog._database.translation import (
     breaks_connection,

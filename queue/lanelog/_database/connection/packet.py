@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from lanelog._database import codes, savepoint
-from lanelog._database.driver import LOCK_WAIT_SECONDS
+from lanelog._database import codes
+from lanelog._database.connection import savepoint
+from lanelog._database.connection.driver import LOCK_WAIT_SECONDS
 from lanelog.errors import DatabaseError, LanelogError
 
 COMMIT: Final = "COMMIT"

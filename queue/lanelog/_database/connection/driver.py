@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
 from attrs import define, evolve, field, frozen
 from pymysql.constants import CLIENT
 
-from lanelog._database import session_settings
-from lanelog._database.awaited import AwaitedPackets
-from lanelog._database.incarnation import Incarnation
-from lanelog._database.rows import Connection
-from lanelog._database.server_facts import ServerFacts, refuse_imitation
+from lanelog._database.connection import session_settings
+from lanelog._database.connection.awaited import AwaitedPackets
+from lanelog._database.connection.incarnation import Incarnation
+from lanelog._database.connection.rows import Connection
+from lanelog._database.connection.server_facts import ServerFacts, refuse_imitation
 from lanelog._database.time_left import at_most
 from lanelog._process.extras import install
 from lanelog.config import ConnectConfig

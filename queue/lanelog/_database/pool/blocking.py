@@ -18,9 +18,9 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from lanelog._database.driver import Driver
+from lanelog._database.connection.driver import Driver
+from lanelog._database.connection.wire import Wire
 from lanelog._database.executor import Executor
-from lanelog._database.wire import Wire
 from lanelog._process.ending import ending
 from lanelog.config import ConnectConfig
 from lanelog.errors import LanelogError

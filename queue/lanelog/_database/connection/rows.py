@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pymysql import connections
 
-from lanelog._database.answers import AnsweringConnection
+from lanelog._database.connection.answers import AnsweringConnection
 
 _BUFFER: Final = 65536
 """The most bytes of one receive. Each receive releases the interpreter's lock, and gets it back late."""

@@ -1,0 +1,1 @@
+"""One connection: drivers, their answers, what the server is, a packet, the proof of a transaction."""
