@@ -107,6 +107,12 @@ def test_a_module_has_four_hundred_lines_at_most() -> None:
     assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
 
 
+def test_a_folder_has_twelve_modules_at_most() -> None:
+    """Past that, nobody sees at a glance what is in it. The top of the package has what users import."""
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}:
+        assert len({path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}) <= 12, folder
+
+
 @pytest.mark.thorough
 def test_a_class_has_twenty_five_methods_at_most() -> None:
     """Past that, it is two things. The two facades have one method for each thing that users may call."""
