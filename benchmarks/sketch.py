@@ -44,7 +44,7 @@ OUT = 4000
 
 PLACE = f"consumer_group = '{GROUP}' AND topic = '{TOPIC}'"
 
-# What `_stores.leases.FENCE`, `_stores.offsets.FLUSH` and `_stores.fetches.NEXT` say, without their checks.
+# What `leases.FENCE`, `flushes.FLUSH` and `fetches.NEXT` say, without their checks.
 FENCE = f"""SELECT partition_key, lease_epoch FROM sketch_leases FORCE INDEX (PRIMARY)
 WHERE {PLACE} AND partition_key IN ({{keys}}) AND leased_by = '{OWNER}' LOCK IN SHARE MODE"""
 FLUSH = """INSERT INTO sketch_offsets

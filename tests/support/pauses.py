@@ -5,7 +5,7 @@ process of its own; the tests of interleavings arm points there (`support/stage.
 
 A point is text, `before` or `after` something that one connection sends:
 
-* `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/leases.py` was executed;
+* `after leases.FENCE`: the constant `FENCE` of `lanelog/_stores/members/leases.py` was executed;
 * `after offsets.SHARE_FLOORS`: the constant `FLOORS` was, with a shared lock, see `LOCKS`;
 * `before COMMIT following flushes.FLUSH`: the transaction in which that statement was executed is about to commit;
 * `before RECLAIM`: a block of user code is through, and nothing that comes behind it was sent.
@@ -56,7 +56,7 @@ def rendered(constant: str, text: str) -> Iterator[tuple[str, str]]:
 @cache
 def statements() -> dict[str, re.Pattern[str]]:
     """What each constant's statements begin with, by name."""
-    modules = [f"lanelog._stores.{found.name}" for found in pkgutil.iter_modules(lanelog._stores.__path__)]
+    modules = [found.name for found in pkgutil.walk_packages(lanelog._stores.__path__, "lanelog._stores.")]
     named = {}
     for module in (*modules, *_ENGINE):
         for constant, text in vars(importlib.import_module(module)).items():

@@ -67,7 +67,7 @@ def test_the_record_names_the_line_that_logged(caplog: pytest.LogCaptureFixture)
     fact("lane.acquired")()
     fact("lane.lost")(exc_info=True)
     assert {(record.filename, record.funcName) for record in caplog.records} == {
-        ("unit/facts/test_log.py", "test_the_record_names_the_line_that_logged")
+        ("test_log.py", "test_the_record_names_the_line_that_logged")
     }
 
 
