@@ -27,20 +27,21 @@ class _OfThread(threading.local):
 _own: Final = _OfThread()
 
 
-class Until:
-    """Let this thread wait until `deadline` (monotonic) at most, inside the block. An earlier one stays.
+class Limit:
+    """Let this thread wait for so many seconds at most, inside the block. A deadline that it has already stays.
 
     Each publish has such a block, and several waits in it: what they cost is a part of its cost.
     """
 
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._before = math.inf
 
     def __enter__(self) -> float:
-        """Return the deadline that holds."""
-        self._before = _live(time.monotonic())
-        _own.deadline = holds = min(self._before, self._deadline)
+        """Return the deadline (monotonic) that holds."""
+        now = time.monotonic()
+        self._before = own = _live(now)
+        _own.deadline = holds = now + self._seconds if own == math.inf else own
         return holds
 
     def __exit__(self, *_raised: object) -> None:

@@ -45,13 +45,13 @@ class BulkWriter:
     _locked: Locked
     _announce: Callable[[str, Sequence[Receipt]], None]
 
-    def publish(self, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Return one receipt for each draft when all are committed.
+    def publish(self, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
+        """Return one receipt for each draft when all are committed, until `deadline` (monotonic).
 
         After a DatabaseError none is committed, unless its `outcome_unknown` is true.
         """
         try:
-            return self._publish(topic, drafts, self._database.deadline())
+            return self._publish(topic, drafts, deadline)
         except DatabaseError as exc:
             # The last transaction has committed nothing. An earlier one may have, and no later one has had all heads
             # and looked the ids up since.

@@ -32,8 +32,8 @@ class CallerWriter:
     _lanes: LaneCreator
     _locked: Locked
 
-    def publish(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Append the drafts in the caller's open transaction. Return one receipt for each.
+    def publish(self, connection: Any, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
+        """Append the drafts in the caller's open transaction. Return one receipt for each. `deadline` is monotonic.
 
         The lanes stay locked until the caller commits or rolls back. After an error nothing of this call is left in the
         transaction. The transaction may go on, unless the error says that all of it is gone. If no transaction is open,
@@ -45,7 +45,7 @@ class CallerWriter:
             raise DatabaseError(f"this transaction is over: {entry.lost}", retriable=True) from entry.lost
         cx = ForeignExecutor(connection, self._database.config.database)
         try:
-            receipts = self._publish(cx, entry, topic, drafts)
+            receipts = self._publish(cx, entry, topic, drafts, deadline)
         except LanelogError:
             raise
         except BaseException:
@@ -60,13 +60,12 @@ class CallerWriter:
         return receipts
 
     def _publish(
-        self, cx: ForeignExecutor, entry: OpenTransaction | None, topic: str, drafts: Sequence[Draft]
+        self, cx: ForeignExecutor, entry: OpenTransaction | None, topic: str, drafts: Sequence[Draft], deadline: float
     ) -> list[Receipt]:
         cx.begin()
         cx.check_texts(text for draft in drafts for text in (topic, *draft.place, draft.metadata or ""))
         keys = {draft.key for draft in drafts}
         # On another connection: the caller's snapshot may be old. And before the caller holds a lock on our tables.
-        deadline = self._database.deadline()
         self._lanes.ensure(topic, keys, deadline=deadline)
         try:
             receipts = self._write(cx, topic, drafts, deadline)

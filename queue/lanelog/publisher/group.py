@@ -59,12 +59,12 @@ class GroupCommit:
     def __attrs_post_init__(self) -> None:
         register_shared(self)
 
-    def publish(self, draft: Draft) -> Receipt:
-        """Return the receipt when the message is committed.
+    def publish(self, draft: Draft, deadline: float) -> Receipt:
+        """Return the receipt when the message is committed, until `deadline` (monotonic).
 
         Raises DatabaseError when its time is up, or the error of its transaction.
         """
-        member = Waiter(draft, self._database.deadline())
+        member = Waiter(draft, deadline)
         line: Line | None = None
         try:
             with self._lock:

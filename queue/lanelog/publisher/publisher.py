@@ -128,7 +128,7 @@ class Publisher:
         self._refuse_to_wait_for_itself()
         with self._database.limited() as deadline:
             self._prepare(topic, [draft], deadline)
-            receipt = self._group.publish(draft)
+            receipt = self._group.publish(draft, deadline)
         self._look_around()
         return receipt
 
@@ -183,7 +183,7 @@ class Publisher:
         self._refuse_to_wait_for_itself()
         with self._database.limited() as deadline:
             self._prepare(topic, drafts, deadline)
-            receipts = self._bulk.publish(topic, drafts)
+            receipts = self._bulk.publish(topic, drafts, deadline)
         self._look_around()
         return receipts
 
@@ -243,7 +243,7 @@ class Publisher:
         """Publish in the caller's transaction. We learn of its end only if it is one of ours."""
         with self._database.limited() as deadline:
             self._prepare(topic, drafts, deadline)
-            receipts = self._caller.publish(connection, topic, drafts)
+            receipts = self._caller.publish(connection, topic, drafts, deadline)
         if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
             self._tell_scheduler(committed=False)
         return receipts

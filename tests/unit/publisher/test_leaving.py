@@ -50,7 +50,6 @@ def grouping(writer: Writer, *, timeout: float = 0.01, backoff: Backoff = OF_TRA
     """Group commit with a place for nobody who waits at the server."""
     database: Any = SimpleNamespace(
         config=SimpleNamespace(publish_timeout=timeout),
-        deadline=lambda: time.monotonic() + timeout,
         lock_wait=5,
         reached=True,
         holder=lambda _lock, seconds: seconds and None,
@@ -61,6 +60,11 @@ def grouping(writer: Writer, *, timeout: float = 0.01, backoff: Backoff = OF_TRA
 
 def make(key: str = "k") -> Draft:
     return make_draft("t", key, b"", message_id=None, metadata=None, codec=None, max_payload_bytes=10)
+
+
+def publish(group: GroupCommit, draft: Draft) -> Receipt:
+    """Publish with the client's time-out."""
+    return group.publish(draft, time.monotonic() + group._database.config.publish_timeout)
 
 
 def led(group: GroupCommit) -> Line:
@@ -78,7 +82,7 @@ def test_a_message_taken_when_its_time_is_up_is_of_unknown_outcome() -> None:
     lock: Any = Contended(lambda: None, line.take)
     group._lock = lock
     with pytest.raises(DatabaseError, match="another thread was about to") as caught:
-        group.publish(make())
+        publish(group, make())
     assert caught.value.outcome_unknown
 
 
@@ -89,7 +93,7 @@ def test_a_message_committed_when_its_time_is_up_is_no_error() -> None:
     receipt = Receipt(7, "i", duplicate=False)
     lock: Any = Contended(lambda: None, lambda: setattr(line.take()[0], "receipt", receipt))
     group._lock = lock
-    assert group.publish(make()) == receipt
+    assert publish(group, make()) == receipt
 
 
 def test_a_message_that_nobody_took_is_not_stored() -> None:
@@ -97,7 +101,7 @@ def test_a_message_that_nobody_took_is_not_stored() -> None:
     group = grouping(Writer())
     line = led(group)
     with pytest.raises(DatabaseError, match="locked by others") as caught:
-        group.publish(make())
+        publish(group, make())
     assert not caught.value.outcome_unknown
     assert line.take() == []
 
@@ -106,7 +110,7 @@ def test_a_holder_without_a_place_pauses_between_its_attempts() -> None:
     """Also the one that was told so while it led: it asks the server no more often than the back-off says."""
     writer = Writer({"k"}, {"k"}, AssertionError("it asked again at once"))
     with pytest.raises(DatabaseError, match="locked by others"):
-        grouping(writer, timeout=0.2, backoff=Backoff(least=3600, first=3600, most=3600)).publish(make())
+        publish(grouping(writer, timeout=0.2, backoff=Backoff(least=3600, first=3600, most=3600)), make())
     assert writer.answers
 
 
@@ -167,7 +171,7 @@ def test_a_leader_that_is_interrupted_while_it_hands_over_has_left_all_the_same(
     lock: Any = Contended(*nothing, interrupt)
     group._lock = lock
     with pytest.raises(KeyboardInterrupt):
-        group.publish(make())
+        publish(group, make())
     assert group._lines == {}
 
 
@@ -198,5 +202,5 @@ def test_a_sure_failure_after_an_unknown_commit_is_unknown(draft: Draft) -> None
     for tried in (7, None):
         draft.tried = tried
         with pytest.raises(DatabaseError) as caught:
-            group.publish(draft)
+            publish(group, draft)
         assert caught.value.outcome_unknown is (tried is not None)

@@ -23,12 +23,14 @@ else:
 
 
 class AnsweringConnection(_PyMySQLs):
-    """As PyMySQL's. The attributes that begin with one underscore are its own, but for `_owed`."""
+    """As PyMySQL's. The attributes that begin with one underscore are its own, but for those that say so."""
 
     _owed: bool = False
-    """Set before the first byte is sent, and unset after the last one was read."""
+    """Ours. Set before the first byte is sent, and unset after the last one was read."""
     commands: int = 0
     """How many commands were sent."""
+    _result_type: Any = connections.MySQLResult
+    """Ours. What reads an answer whole."""
     _sock: Any
     _result: Any
     _read_packet: Any
@@ -108,7 +110,7 @@ class AnsweringConnection(_PyMySQLs):
     def _read_query_result(self, unbuffered: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyMySQL's signature
         self._owed = True  # the next one of several results was not asked for here
         self._result = None
-        result = self._new_result(unbuffered)
+        result = _Unbuffered(self) if unbuffered else self._result_type(self)
         try:
             result.init_unbuffered_query() if unbuffered else result.read()
         except BaseException as exc:
@@ -121,9 +123,6 @@ class AnsweringConnection(_PyMySQLs):
             self.server_status = result.server_status
         self._owed = False
         return result.affected_rows
-
-    def _new_result(self, unbuffered: bool) -> Any:  # noqa: FBT001 - as above
-        return _Unbuffered(self) if unbuffered else connections.MySQLResult(self)
 
 
 class _Unbuffered(connections.MySQLResult):

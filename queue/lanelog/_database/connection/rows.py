@@ -39,31 +39,6 @@ Reading = Callable[[bytes], Any] | None
 """What makes a column's value of its bytes. None: they are the value."""
 
 
-class Connection(AnsweringConnection):
-    """As PyMySQL's. The attributes that begin with one underscore are its own."""
-
-    _rfile: Any
-    _next_seq_id: int
-
-    def connect(self, sock: Any = None) -> None:
-        """As PyMySQL's, and receive more at once."""
-        super().connect(sock)
-        narrow, self._rfile = self._rfile, self._sock.makefile("rb", _BUFFER)
-        narrow.close()
-
-    def take_arrived(self, columns: list[Reading], rows: list[tuple[Any, ...]]) -> None:
-        """Append the rows that have arrived, in the middle of an answer. Waits until something has arrived."""
-        try:
-            arrived = self._rfile.peek()  # at least the end of the answer is still to come
-        except OSError:
-            return  # PyMySQL reads next, meets the same error, and says so
-        size, self._next_seq_id = take_rows(arrived, columns, self._next_seq_id, rows)
-        self._rfile.read(size)
-
-    def _new_result(self, unbuffered: bool) -> Any:  # noqa: FBT001 - as the one it replaces
-        return super()._new_result(unbuffered) if unbuffered else _Answer(self)
-
-
 class _Answer(connections.MySQLResult):
     connection: Any
     converters: list[tuple[str | None, Any]]
@@ -84,6 +59,29 @@ class _Answer(connections.MySQLResult):
             rows.append(self._read_row_from_packet(packet))
         self.affected_rows = len(rows)
         self.rows = tuple(rows)
+
+
+class Connection(AnsweringConnection):
+    """As PyMySQL's. The attributes that begin with one underscore are its own."""
+
+    _rfile: Any
+    _next_seq_id: int
+    _result_type = _Answer
+
+    def connect(self, sock: Any = None) -> None:
+        """As PyMySQL's, and receive more at once."""
+        super().connect(sock)
+        narrow, self._rfile = self._rfile, self._sock.makefile("rb", _BUFFER)
+        narrow.close()
+
+    def take_arrived(self, columns: list[Reading], rows: list[tuple[Any, ...]]) -> None:
+        """Append the rows that have arrived, in the middle of an answer. Waits until something has arrived."""
+        try:
+            arrived = self._rfile.peek()  # at least the end of the answer is still to come
+        except OSError:
+            return  # PyMySQL reads next, meets the same error, and says so
+        size, self._next_seq_id = take_rows(arrived, columns, self._next_seq_id, rows)
+        self._rfile.read(size)
 
 
 def reading(encoding: str | None, how: Callable[[Any], Any] | None) -> Reading:

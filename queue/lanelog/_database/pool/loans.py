@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from dbutils.pooled_db import PooledDB
 
@@ -109,6 +109,10 @@ class SharedWires:
         self._idle, self._unused = SimpleQueue(), SimpleQueue()
 
 
+_AT_ONCE: Final = ((False,),)
+"""The arguments of `SimpleQueue.get` that wait for nothing, as `Loan._take` wants them."""
+
+
 def _nothing_to_do(_loan: Loan, _error: BaseException | None) -> None:
     pass
 
@@ -134,20 +138,21 @@ class Loan:
 
     def take(self) -> bool:
         """Take a wire, if one is there. Return whether one was."""
-        return self.take_idle() or self._take(self._unused, False)  # noqa: FBT003 - the queue's own
+        return self.take_idle() or self._take(self._unused, *_AT_ONCE)
 
     def take_idle(self) -> bool:
         """Take a wire that was lent before, if one is there. Return whether one was."""
-        return self._take(self._idle, False)  # noqa: FBT003 - as above
+        return self._take(self._idle, *_AT_ONCE)
 
     def wait(self, seconds: float) -> bool:
         """Wait for a wire. Return whether there was one in time."""
-        return self._take(self._idle, True, max(0.0, seconds))  # noqa: FBT003 - as above
+        return self._take(self._idle, (True,), (max(0.0, seconds),))
 
-    def _take(self, queue: SimpleQueue[Any], *how: Any) -> bool:
+    def _take(self, queue: SimpleQueue[Any], *how: tuple[Any]) -> bool:
+        """`how`: the arguments of `SimpleQueue.get`, each in a tuple of its own, for one call of `map`."""
         try:
             # One call takes it from the queue into the list. In between it would be lost.
-            self._held.extend(map(queue.get, *((each,) for each in how)))
+            self._held.extend(map(queue.get, *how))
         except Empty:
             return False
         return True

@@ -29,7 +29,7 @@ from lanelog._database.pool.naming import Naming
 from lanelog._database.pool.session import Session
 from lanelog._database.pool.transaction import Transaction
 from lanelog._database.retries import with_retries
-from lanelog._database.time_left import Until, at_most, deadline
+from lanelog._database.time_left import Limit, at_most, deadline
 from lanelog.config import ConnectConfig
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
 
@@ -206,9 +206,9 @@ class Database:
         """Return when (monotonic) a publish of this thread that begins now, or has begun, gives up."""
         return deadline(self.config.publish_timeout)
 
-    def limited(self) -> Until:
+    def limited(self) -> Limit:
         """Let this thread wait for the server and for connections until `deadline`, within the block, which gets it."""
-        return Until(self.deadline())
+        return Limit(self.config.publish_timeout)
 
     @property
     def lock_wait(self) -> int:
@@ -228,17 +228,17 @@ class Database:
         wires = self._wires
         loan = wires.loan(lambda loan, error: self._finish(loan, wires, error, lent=lent, hasty=hasty))
         try:
-            self._take(loan, at_most(self.config.publish_timeout if wait is None else wait))
+            if not loan.take():
+                self._wait(loan, at_most(self.config.publish_timeout if wait is None else wait))
             self._ensure_fresh(loan.wire, spare=wait == 0.0)
         except BaseException:
             loan.give_back()
             raise
         return loan
 
-    def _take(self, loan: Loan, seconds: float) -> None:
-        at_once = loan.take()
-        self.waits += not at_once  # two threads at once may count one wait
-        if not at_once and not self._crowd.wait(loan, seconds):
+    def _wait(self, loan: Loan, seconds: float) -> None:
+        self.waits += 1  # two threads at once may count one wait
+        if not self._crowd.wait(loan, seconds):
             raise DatabaseError(
                 f"all {self.config.pool_size} connections of the pool were in use for {seconds:g} s: "
                 "raise pool_size, or shorten the transactions",
