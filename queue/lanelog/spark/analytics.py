@@ -245,7 +245,7 @@ def dead_letters(messages: DataFrame, left: DataFrame | None) -> DataFrame:
 
     All dead letters in `messages` count, also those redriven or deleted since. The example is the last one.
 
-    Columns: original_topic, failed_group, reason STRING (empty: no error was recorded); dead letters BIGINT;
+    Columns: original_topic, failed_group, reason STRING (empty: no error was recorded); dead_letters BIGINT;
     outstanding BIGINT (neither redriven nor deleted; NULL: not known); first_failed_at, last_failed_at TIMESTAMP;
     example_topic, example_key STRING; example_offset BIGINT.
 

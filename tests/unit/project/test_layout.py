@@ -114,6 +114,14 @@ def test_a_folder_has_twelve_modules_at_most() -> None:
 
 
 @pytest.mark.thorough
+def test_a_store_outside_of_a_folder_is_named_by_the_contract_of_independence() -> None:
+    """The contract's pattern reaches the stores in folders alone."""
+    contracts = (ROOT / "pyproject.toml").read_text()
+    alone = [path.stem for path in (PACKAGE / "_stores").glob("[!_]*.py")]
+    assert alone
+    assert [name for name in alone if f'"lanelog._stores.{name}"' not in contracts] == []
+
+
 def test_a_class_has_twenty_five_methods_at_most() -> None:
     """Past that, it is two things. The two facades have one method for each thing that users may call."""
     for node, path in nodes(ast.ClassDef):
@@ -162,7 +170,7 @@ def test_code_lines_are_counted_without_what_only_people_read() -> None:
 
 def test_a_lanes_state_is_written_in_its_own_wing_alone() -> None:
     """Others read its fields, and change them by its methods."""
-    written = re.compile(r"\blane\.(state|writes|dispatch)\.\w+(\[[^]]*\])? *[-+*|&]?= ")
+    written = re.compile(r"\blane\.(state|progress|dispatch)\.\w+(\[[^]]*\])? *[-+*|&]?= ")
     assert any(written.search(path.read_text()) for path in (PACKAGE / "_engine/lane").glob("*.py"))
     outside = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "_engine/lane"]
     assert [path for path in outside if written.search(path.read_text())] == []

@@ -308,8 +308,8 @@ def test_the_table_of_stores_names_what_is_there() -> None:
         assert file == f"`schema/{name.strip('`')}.sql`"
         for path in re.findall(r"`([\w/]+\.py)`", stores):
             assert name.strip("`") in (PACKAGE / path).read_text(), f"{path} does not know {name}"
-    listed = {path for row in rows for path in re.findall(r"`(_stores/\w+\.py)`", row[2])}
-    assert listed == {f"_stores/{path.name}" for path in (PACKAGE / "_stores").glob("[!_]*.py")}
+    listed = {path for row in rows for path in re.findall(r"`(_stores/[\w/]+\.py)`", row[2])}
+    assert listed == {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "_stores").rglob("[!_]*.py")}
 
 
 def test_the_states_of_a_message_are_told_by_columns_that_exist() -> None:

@@ -25,8 +25,6 @@ COMMIT: Final = "COMMIT"
 
 # PyMySQL has no name for this command. Its argument is the option.
 _COM_SET_OPTION: Final = 0x1B
-_TELLS: Final = hasattr(select, "poll") and hasattr(select, "POLLRDHUP")
-"""Whether the system tells that a connection was closed."""
 
 _PERMITTED: Final = 0
 _REFUSED: Final = 1
@@ -143,9 +141,9 @@ def was_not_run(error: LanelogError) -> bool:
 def hung_up(raw: Any) -> bool:
     """Whether this machine knows that the connection was closed, by the server or here. Asks without a round trip.
 
-    False where the system does not tell.
+    False where the system does not tell, or where eventlet has taken `poll` away.
     """
-    if not _TELLS:
+    if not (hasattr(select, "poll") and hasattr(select, "POLLRDHUP")):
         return False
     asked = select.poll()
     try:
