@@ -27,7 +27,7 @@ MYSQLCLIENT := [ ! -f .mysqlclient/installed ] || PYTHONPATH=.mysqlclient $(PYTE
 # One run for all tiers, the longest to start first: Spark's session starts beside other tests.
 COSTS := .pytest_cache/heart.json
 
-test: .venv/installed database clocks browser java promtool ## Run the tests that tell in five minutes what is broken
+test: .venv/installed database clocks browser java promtool ## Run the main tests: in five minutes they show what is broken
 	@rm -f $(COSTS)
 	@$(PYTEST) -m "not thorough" --costs=$(COSTS) --no-loadscope-reorder tests/spark tests/unit tests/contract tests/integration
 

@@ -1,7 +1,7 @@
 """`make bench`: measures this machine, prints a table, and writes the figures to `benchmarks/results/`.
 
-It asserts nothing: figures of another machine, or of a busy one, say little. The ratios do, since what the library
-does and what raw SQL does are measured in turns, in one run. A figure is the best of its rounds, a ratio their median.
+It asserts nothing: figures of another machine, or of a busy one, say little. The ratios do, since the library
+and raw SQL are measured alternately, in one run. A figure is the best of its rounds, a ratio their median.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`make bench-compare REV=…`: this commit and another one, side by side on the same machine and server.
 
-Both are measured in turns by the same program (`turn.py`), each turn in a process and a database of its own. What is
-compared are the two turns of a round, so that a machine that is busy for a while is busy for both.
+The same program (`turn.py`) measures both alternately, each time in a process and a database of its own. The two runs
+of a round are compared, so that a machine that is busy for a while is busy for both.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("rev", help="the other commit, as git names it")
     parser.add_argument("--server", default="auto", metavar="KIND", help="as for `python -m benchmarks`")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each side (default: 5)")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of messages (default: 1)")
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
 """Ten processes that publish to one topic, and fifty clients in five processes that subscribe to it.
 
 Each publisher has two clients, with hints and without, and publishes with either for a while. The subscribers always
-listen, so that nothing but the publishers' hints differs between two turns.
+listen, so that nothing but the publishers' hints differs between two runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Crowd:
             yield cls(processes[PROCESSES:])
 
     def publish(self, *, wake: bool) -> float:
-        """Messages a second that all publishers have published in one turn."""
+        """Messages a second that all publishers have published in one run."""
         for process in self._publishers:
             assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
             process.stdin.write(f"{int(wake)}\n")

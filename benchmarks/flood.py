@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RATE = 100_000
 BURST = 500
-"""Datagrams between two looks at the clock."""
+"""Datagrams between two readings of the clock."""
 
 
 @define

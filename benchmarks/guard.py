@@ -77,12 +77,12 @@ def main() -> int:
         table.add_row(name, f"{recorded[name]:.2f}", f"{now:.2f}", at_most, style="red" if name in dearer else None)
     Console().print(table)
     if dearer:
-        print(f"dearer than recorded: {', '.join(dearer)}. Mend it, or record why with --record.", file=sys.stderr)
+        print(f"dearer than recorded: {', '.join(dearer)}. Fix it, or record why with --record.", file=sys.stderr)
     return 1 if dearer else 0
 
 
 def _rounds(server: DevServer, rounds: int, names: Iterable[str], least: dict[str, Cost]) -> None:
-    """Measure these in turns, and keep the least in `least`."""
+    """Measure these alternately, and keep the least in `least`."""
     for _ in range(rounds):
         for name in names:
             with Bench.on(server, 1.0) as bench:

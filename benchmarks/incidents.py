@@ -174,7 +174,7 @@ def builds(night: Night, each: float) -> Found:
 
 
 def all_dead(night: Night) -> Found:
-    """All workers die: who was there last, and nothing that destroys."""
+    """All workers die: status names the last members, and nothing that destroys."""
     with lanelog.connect(night.url) as client, night.worker("handle", 0.01), night.worker("handle", 0.01):
         client.publish_many(TOPIC, [(f"repo-{number}", b"build") for number in range(BUILDS)])
     with lanelog.connect(night.url) as client:
@@ -225,7 +225,7 @@ def work_deadlocked() -> None:
 
     with lanelog.connect() as client:
         client.publish_many(TOPIC, [(str(number), b"x") for number in range(THREADS)])
-        print("ready", flush=True)  # before "deadlocked": who waits for one line passes over those before it
+        print("ready", flush=True)  # before "deadlocked": a reader that waits for one line skips those before it
         client.subscribe(TOPIC, GROUP, take_first, workers=THREADS)
         signal.pause()
 

@@ -37,9 +37,9 @@ LANES_A_STATEMENT = 500
 PATIENCE = 600.0
 FRONT = "/"
 SCRAPED_EVERY = 15.0
-"""Seconds between two scrapes, as Prometheus makes them if it is not told otherwise."""
+"""Seconds between two scrapes, as Prometheus makes them by default."""
 LOOKED_EVERY = 5.0
-"""Seconds between two looks of a page that stays open."""
+"""Seconds between two reads of a page that stays open."""
 SETTLED = 3
 """Messages of each lane behind which its group is."""
 
@@ -121,7 +121,7 @@ def status(bench: Bench) -> float:
 def front_page(bench: Bench) -> float:
     """Milliseconds until the dashboard's first page is there, asked for in this process as a browser does.
 
-    Each call makes a dashboard anew, because one that lives would show the look of the call before.
+    Each call makes a dashboard anew, because one that lives would show the answer of the call before.
     """
     return _page(bench, FRONT)
 
@@ -134,7 +134,7 @@ def lanes_page(bench: Bench, by: str) -> float:
 def _page(bench: Bench, path: str, query: str = "") -> float:
     with lanelog.connect(bench.url) as client:  # closed afterwards: until then a dashboard takes samples
         page = dashboard(client)
-        if path != FRONT:  # its look for the charts, which any first page begins, must not run beside the page
+        if path != FRONT:  # its query for the charts, which any first page begins, must not run beside the page
             asyncio.run(_get(page, FRONT, ""))
         began = time.perf_counter()
         status, length = asyncio.run(_get(page, path, query))
@@ -165,7 +165,7 @@ async def _get(page: ASGIApp, path: str, query: str) -> tuple[int, int]:
 
 
 def statements(bench: Bench, look: Callable[[Bench], float]) -> int:
-    """Statements that a look sends to the server, with those that the counting itself sends."""
+    """Statements that a call sends to the server, with those that the counting itself sends."""
     before = bench.statements()
     look(bench)
     return bench.statements() - before

@@ -1,4 +1,4 @@
-"""What metrics and traces cost: the same work without them and with them, in turns, each with a client of its own.
+"""What metrics and traces cost: the same work without them and with them, alternately, each with a client of its own.
 
 The figures are medians, and the order changes from round to round. Publishing takes turns of twenty messages, and
 connects anew in each round: the machine changes by more in a second than a trace costs, and so do two connections.
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 TURNS = 3
-"""A round has so many turns of handlers that do something, each of a second or two."""
+"""So many runs of handlers that do something in a round, each of a second or two."""
 LANES = 1000
 A_TURN = 20
-"""Messages that a publisher publishes before the next one's turn."""
+"""Messages that a publisher publishes before the next publisher does."""
 SECONDS = 0.001
 """Processor time of a handler that does something."""
 PATIENCE = 120.0

@@ -75,7 +75,7 @@ def main(url: str, wake: str, bare: str) -> None:
 
 @contextmanager
 def _bare(url: str, client: lanelog.Client, place: str) -> Iterator[Callable[[str], None]]:
-    """Return what publishes in a lane of the sketch's topic, and tells its receiver."""
+    """Return what publishes in a lane of the sketch's topic, and sends a hint to its receiver."""
     bench = Bench(url=url, client=client, scale=1.0, pid=None, stack=ExitStack())
     with (
         bench.raw(client_flag=CLIENT.MULTI_STATEMENTS) as connection,

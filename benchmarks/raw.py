@@ -1,7 +1,7 @@
 """The ceilings: what plain SQL does on this machine with the log's own table, driver and payload, and nothing else.
 
 No order, no group, no lease, no retry: it is what remains when the library is taken away, not an alternative to it.
-The scenarios call it in turns with the library.
+The scenarios run it and the library alternately.
 """
 
 from __future__ import annotations

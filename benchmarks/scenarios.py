@@ -132,7 +132,7 @@ def _latencies(bench: Bench, *, wake: bool, lanes: int) -> Iterator[tuple[str, f
         for _ in range(lanes + 1):
             arrived.get(timeout=PATIENCE)
         # The same process wakes its own fetcher, another one sends a hint; a new key needs an owner first. The sketch
-        # takes its turn beside the other process: what else this machine does, it does to both.
+        # alternates with the other process: other load of this machine affects both.
         for ways in (
             {} if told else {"same_process": here},
             {"other_process": other} if told else {"other_process": other, "bare": bare},
@@ -141,7 +141,7 @@ def _latencies(bench: Bench, *, wake: bool, lanes: int) -> Iterator[tuple[str, f
             taken: dict[str, list[float]] = {}
             for number in range(SAMPLES):
                 for name, way in ways.items():
-                    # The looks back off to poll_interval; never in step with them.
+                    # The polls back off to poll_interval; never in step with them.
                     time.sleep(random.uniform(0.15, 0.30))
                     seconds = way(f"new{told}-{number}" if name == "new_key" else "key-0")
                     taken.setdefault(name, []).append(1000 * seconds)
@@ -166,7 +166,7 @@ def idle_20000_lanes(bench: Bench) -> Iterator[tuple[str, float]]:
     with bench.client.subscribe(TOPIC, "idle", done):
         done.wait()
         wait_for_acks(bench, lanes, "idle")
-        time.sleep(5.0)  # flushes, looks and collection calm down
+        time.sleep(5.0)  # flushes, polls and collection calm down
         statements, worker, server = bench.statements(), time.process_time(), bench.server_seconds()
         began = time.perf_counter()
         time.sleep(IDLE_LONG)
@@ -184,7 +184,7 @@ def _idle(bench: Bench, *, lanes: int, wake: bool) -> Iterator[tuple[str, float]
         client.subscribe(TOPIC, f"idle{told}", done) as subscription,
     ):
         done.wait()
-        time.sleep(2.0)  # flushes and looks calm down
+        time.sleep(2.0)  # flushes and polls calm down
         if subscription.stats().lanes != lanes:
             raise RuntimeError(f"holds {subscription.stats().lanes} lanes instead of {lanes}")
         before, began = bench.statements(), time.perf_counter()
@@ -231,7 +231,7 @@ def flooding(bench: Bench) -> Iterator[tuple[str, float]]:
     floods = ["none", "elsewhere", "wrong_token", "right_token"]
     random.shuffle(floods)
     rates, reached = {}, {}
-    for number, which in enumerate(["none", *floods]):  # the first turn warms the server up, and does not count
+    for number, which in enumerate(["none", *floods]):  # the first round warms the server up, and does not count
         rates[which], reached[which] = _flooded(bench, messages, which, f"group-{number}")
     for which in ("none", "elsewhere", "wrong_token", "right_token"):
         yield f"consume_flood_{which}", rates[which]
@@ -248,7 +248,7 @@ def _flooded(bench: Bench, messages: int, which: str, group: str) -> tuple[float
         lanelog.connect(bench.url, wake=True) as client,
         client.subscribe("quiet", "quiet", done),  # its engine's socket is there before the flood
     ):
-        place = client._announcements.own_place()  # noqa: SLF001 - nothing public tells it
+        place = client._announcements.own_place()  # noqa: SLF001 - nothing public has it
         address = unread if which == "elsewhere" else place.address
         token = place.token + (which != "right_token")
         with (
@@ -262,14 +262,14 @@ def _flooded(bench: Bench, messages: int, which: str, group: str) -> tuple[float
 
 
 def measuring(bench: Bench) -> Iterator[tuple[str, float]]:
-    """What metrics and traces cost, in turns."""
+    """What metrics and traces cost: handlers with and without them, alternately."""
     yield from measured.figures(bench)
 
 
 def million_behind(bench: Bench) -> Iterator[tuple[str, float]]:
-    """Looking at 1 million messages behind, and beginning to consume them."""
+    """Status, scrape and dashboard with 1 million messages behind, and the start of consuming them."""
     lag = looking.backlog(bench, bench.messages(1_000_000))
-    # The first look finds little of it in the server's memory, and none of the statements prepared.
+    # The first query finds little of it in the server's memory, and none of the statements prepared.
     yield "admin_status_first", looking.status(bench)
     yield "admin_status_again", min(looking.status(bench) for _ in range(STATUS_LOOKS))
     looking.more_groups(bench)

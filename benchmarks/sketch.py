@@ -2,7 +2,7 @@
 
 The same rows are read, the same rows are locked and written, in the same order of marks, handlers and acks. There is no
 retry, no lease that moves, no failed message and no check of the server: what the library may cost is the difference.
-The scenarios call it in turns with the library and with plain SQL, on the same tables.
+The scenarios run it alternately with the library and with plain SQL, on the same tables.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ JDBC_QUERY = (
 
 
 def main(lanes: int = LANES) -> None:
-    """Publish, read in turns, print the median of each way."""
+    """Publish, read in each way alternately, print the median of each way."""
     with start() as server:
         url = server.create_database("benchmark")
         fill(url, MESSAGES, lanes)
@@ -73,7 +73,7 @@ def session() -> SparkSession:
 
 
 def fill(url: str, messages: int, lanes: int) -> None:
-    """Publish into all lanes in turn."""
+    """Publish into all lanes, one after the other."""
     with lanelog.connect(url) as client:
         client.migrate()
         for begin in range(0, messages, 1000):
@@ -82,7 +82,7 @@ def fill(url: str, messages: int, lanes: int) -> None:
 
 
 def report(spark: SparkSession, url: str) -> None:
-    """Rows a second of each way to read, in turns; the first turn warms up and is not counted."""
+    """Rows a second of each way to read, alternately; the first round warms up and is not counted."""
     driver = "mysqlclient" if importlib.util.find_spec("MySQLdb") else "PyMySQL"
     spark.dataSource.register(Nothing)
     ways = {f"lanelog, {driver}": ours, "Python, which reads nothing": nothing}

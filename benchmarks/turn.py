@@ -1,4 +1,4 @@
-"""One turn of `make bench-compare`: measures the lanelog that it is started with, and prints what it found as JSON.
+"""One run of `make bench-compare`: measures the lanelog that it is started with, and prints what it found as JSON.
 
 It is a program of its own and imports nothing of the benchmarks, because it runs with the packages of other commits. So
 it uses public names alone. A measurement that a commit cannot do is left out, with the reason.

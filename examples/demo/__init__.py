@@ -1,6 +1,6 @@
 """The demo: a git repository's history, rebuilt through the queue while a worker is killed.
 
-It uses the library as any application would: it publishes, subscribes and looks through `client.admin`.
+It uses the library as any application would: it publishes, subscribes, and reads through `client.admin`.
 
 `git` reads repositories. `history` makes jobs of them (`job`), and `publish` publishes these. `fleet` runs three
 `worker` processes with the handlers of `rebuild`, which write into `tables`. `chaos` kills one of them. `watch` reads

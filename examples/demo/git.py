@@ -1,4 +1,4 @@
-"""A git repository as the demo reads it: its place, its HEAD, and its objects, through one process for each question.
+"""A git repository as the demo reads it: directory, HEAD, and objects, through one process for each question.
 
 Never writes to a repository. No setting of the user changes what it reads.
 """
@@ -41,7 +41,7 @@ def environment() -> dict[str, str]:
 class Repository:
     """One repository at the commit that is rebuilt.
 
-    `label` tells several repositories of one run apart. It is empty if there is one.
+    `label` distinguishes several repositories of one run. It is empty if there is one.
     """
 
     directory: Path

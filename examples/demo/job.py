@@ -62,7 +62,7 @@ class Job:
     def encode(self) -> bytes:
         """Return the payload: one line of JSON in ASCII, then the content as it is.
 
-        A path is bytes. Bytes that are not UTF-8 become lone surrogates, which JSON escapes and `decode` turns back.
+        A path is bytes. Bytes that are not UTF-8 become lone surrogates, which JSON escapes and `decode` restores.
         """
         header: dict[str, Any] = {
             "repo": self.repo,

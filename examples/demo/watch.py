@@ -1,6 +1,6 @@
 """The state of the run as administration shows it: how far each group is, and which worker owns which lane.
 
-Only looks, and never asks the workers.
+Only reads the database, and never asks the workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import lanelog
 from demo.rebuild import GROUPS, REBUILD
 
 LANES: Final = 10_000
-"""The most lanes that are looked at, by key."""
+"""The most lanes that are read, by key."""
 
 
 @frozen(kw_only=True)

@@ -33,4 +33,4 @@ def messages_deleted(**fields: Unpack[MessagesLost]) -> None:
 
 @room.warning("messages.passed")
 def messages_passed(**fields: Unpack[MessagesLost]) -> None:
-    """An operator, or a program, took a group past messages that it will not handle any more."""
+    """An operator, or a program, made a group skip messages, which it will not handle any more."""

@@ -20,7 +20,7 @@ def observer_failed(*, exc_info: Raised) -> None:
 
 @room.error("publish.notification_failed")
 def publish_notification_failed(*, schedule: str, exc_info: Raised) -> None:
-    """A schedule is declared, but this process's own scheduler could not be told: it notices at its next look."""
+    """A schedule is declared, but this process's own scheduler could not be notified: it finds it at its next poll."""
 
 
 @room.info("signal.received")

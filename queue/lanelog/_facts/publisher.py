@@ -10,6 +10,6 @@ room = Room("publisher")
 
 @room.error("publish.notification_failed")
 def publish_notification_failed(*, topic: str = ..., exc_info: Raised) -> None:
-    """What was published is committed, but this process's own subscriptions could not be told: they notice at their
-    next look.
+    """What was published is committed, but this process's own subscriptions could not be notified: they find it at
+    their next poll.
     """

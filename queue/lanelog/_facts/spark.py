@@ -24,7 +24,7 @@ def archive_deregister_failed(*, group: str, error: BaseException | str) -> None
 
 @room.info("archive.forgot")
 def archive_forgot(*, version: int, lanes: int) -> None:
-    """Lanes that are no more, and all of whose messages are archived, are no longer looked at."""
+    """Lanes that no longer exist, and all of whose messages are archived, are no longer read."""
 
 
 @room.error("archive.group_was_deleted")
@@ -109,7 +109,7 @@ def replay_taken_over(*, topic: str, group: str, owner: str, state: str) -> None
 
 @room.warning("spark.still_running")
 def spark_still_running(*, program: str, waited: float) -> None:
-    """Spark's cluster has not come up in time, and may still do so: look for the program and end it."""
+    """Spark's cluster has not come up in time, and may still do so: find the program and end it."""
 
 
 @room.info("spark.written")

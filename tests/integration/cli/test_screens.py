@@ -25,8 +25,8 @@ INTRODUCTION = """# The command line's screens
 What `lanelog` shows in a terminal of 80 and of 140 columns, of the same database. No cell is folded: text is cropped in
 its middle, times are distances from now, ids stand in `show` and in `--json`. Columns for which there is no room are
 named below the table; `--wide` shows all, and crops nothing. Rows for which the terminal is too low are counted below
-the table; `--all` shows them. The first line is the name of the database, and its host.
-A pipe gets all columns, uncropped, without that line, summary and total. What is wrong is red or yellow; with
+the table; `--all` shows them. The output begins with the name of the database, and its host.
+A pipe gets all columns, uncropped, without that name, summary and total. What is wrong is red or yellow; with
 `NO_COLOR`, and in a pipe, nothing is.
 
 ACKED is the watermark everywhere: what a group has settled without a gap. HEAD is the last offset published.

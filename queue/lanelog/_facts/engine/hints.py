@@ -9,11 +9,11 @@ room = Room("hints")
 
 @room.warning("hints.no_socket")
 def hints_no_socket(*, error: BaseException | str) -> None:
-    """A socket for hints could not be opened, or `wake_address` not be bound: what would be told there is noticed by
-    the next look.
+    """A socket for hints could not be opened, or `wake_address` not be bound: its messages are found by the
+    next poll.
     """
 
 
 @room.warning("hints.places_unread")
 def hints_places_unread(*, error: BaseException | str) -> None:
-    """A publisher could not read who wants hints, and tries again once a second: their looks find its messages."""
+    """A publisher could not read which members want hints, and tries again once a second: polls find its messages."""

@@ -87,7 +87,7 @@ def server_restarted() -> None:
 
 @room.warning("servers.alternate")
 def servers_alternate(*, one: str, other: str) -> None:
-    """New connections lead to two servers by turns, as behind a proxy that balances them: this process connects
+    """New connections lead to two servers alternately, as behind a proxy that balances them: this process connects
     until each loop has the keeper's server. Let the address lead to the primary alone.
     """
 

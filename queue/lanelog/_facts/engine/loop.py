@@ -10,7 +10,7 @@ room = Room("loop")
 
 @room.error("loop.callback_failed")
 def loop_callback_failed(*, loop: str, callback: str, error: BaseException | str, exc_info: Raised) -> None:
-    """A loop's end could not be told."""
+    """The callback for a loop's end failed."""
 
 
 @room.error("loop.failed")

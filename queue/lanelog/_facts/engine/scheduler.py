@@ -33,4 +33,4 @@ def schedule_tzdata_differs(
 
 @room.warning("scheduling.denied")
 def scheduling_denied(*, duty: str, error: BaseException | str) -> None:
-    """The account may not do what delayed messages or schedules need; `lanelog grants` tells what is missing."""
+    """The account may not do what delayed messages or schedules need; `lanelog grants` prints what is missing."""

@@ -105,4 +105,4 @@ def subscription_stopped(*, topic: str, group: str) -> None:
 
 @room.warning("subscription.waited")
 def subscription_waited(*, topic: str, group: str, seconds: float, waits_for: str, running: int, lanes: int) -> None:
-    """The end takes long: `waits_for` says what is waited for; told every five seconds."""
+    """The end takes long: `waits_for` says what is waited for; logged every five seconds."""

@@ -57,7 +57,7 @@ def handler_raised_after_settling(
 @noticed("handler_slow", error=lambda fields: f"it has run for {fields['seconds']:.1f} s")
 @room.warning("handler.slow")
 def handler_slow(*, topic: str, key: str, group: str, offset: int, attempt: int, seconds: float, stack: str) -> None:
-    """A handler runs for longer than the visibility time-out. `stack` says where: one line a frame, no variables."""
+    """A handler runs for longer than the visibility time-out. `stack` says where: one row a frame, no variables."""
 
 
 @room.error("hook.failed")

@@ -21,15 +21,15 @@ from lanelog.errors import ConfigurationError
 
 _ABOUT = """# Events
 
-What lanelog logs, made from its own list by `lanelog events --markdown`. Each event goes through the standard library's
-logger that is named beside it, below `lanelog`. Its message is its name and its fields on one line; its fields are also
+These are the events that lanelog logs; `lanelog events --markdown` prints this page. Each heading names a logger of the
+standard library. The message of an event is its name and its fields, without a newline. The fields are also
 attributes of the record (`extra`), so that a JSON formatter indexes topic, key, group, offset and attempt. The name is
 the attribute `event`. A field whose name the record has already gets the prefix `lanelog_`: `name` is `lanelog_name`.
 
-lanelog configures no logging. Without any, Python prints warnings and errors to standard error, with their tracebacks;
-`logging.basicConfig(level="INFO")` shows the life of subscriptions as well. An event with the field `exc_info` has the
-traceback where there is an exception to show. No event has a payload or a password of its own; an exception's text is
-the application's.
+lanelog configures no logging. Without a configuration, Python prints warnings and errors to standard error, with their
+tracebacks; `logging.basicConfig(level="INFO")` shows the life of subscriptions as well. An event with the field
+`exc_info` has the traceback of its exception, if there is one. No event has a payload or a password of its own; an
+exception's text is the application's.
 """
 
 
