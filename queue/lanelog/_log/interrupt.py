@@ -10,8 +10,8 @@ more attempt is granted whatever caps the deliveries, because the operator ended
 later is refused.
 
 A dead owner's deliveries stay as they are: they are crashes. An owner that dies between this judgement and the COMMIT
-is treated as living, and its messages get one attempt more. An owner that is just logging in again, whose liveness lock
-is free for that moment, is treated as dead.
+is treated as living, and its messages get one attempt more, and so is one that died within a second of its last
+heartbeat. An owner that is just logging in again, whose liveness lock is free for that moment, is treated as dead.
 
 Lock order: leases X (held by the caller) → delivery (`interrupt`) → offsets (`unmark`). No other transaction writes
 these rows while the lease is locked and its epoch is raised. Bounded by `prefetch`, the messages that one owner may

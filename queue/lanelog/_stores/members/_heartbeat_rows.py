@@ -59,7 +59,11 @@ class HeartbeatRow:
     @property
     def expired(self) -> bool:
         """Whether its heartbeat has ended, or ends later than any that lanelog writes."""
-        return not self.now < self.expires_at <= self.now + LONGEST_MS
+        return self.ended(0)
+
+    def ended(self, ago_ms: int) -> bool:
+        """Whether it has ended so long ago, or ends later than any that lanelog writes."""
+        return not self.now - ago_ms < self.expires_at <= self.now + LONGEST_MS
 
     def lock_free_on(self, server: Incarnation) -> bool | None:
         """Whether its lock is free on that server. None: unknown.

@@ -1,6 +1,6 @@
 """`queue_subscriber_heartbeats`: one row for each owner, which keeps all its leases valid at once.
 
-Owns the SQL of its table. Never judges whether an owner is alive: `liveness` does.
+Owns the SQL of its table. Never judges whether an owner is alive: `_log/lookup/liveness` does.
 
 An owner that lives and stands aside is as one that left, also for older versions: `deregistered_at` is set. With each
 heartbeat it becomes the same as `heartbeat_at`. Of an owner that left it is greater.
@@ -170,7 +170,7 @@ DELETE = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats 
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
 # A dead owner's last heartbeat and lock, read again right before its lanes are taken (PRIMARY).
-STILL_SILENT = """
+LAST_SIGN = """
 SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) FROM queue_subscriber_heartbeats
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
@@ -286,18 +286,10 @@ def deregister_dead(cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int,
     cx.execute(DEREGISTER_DEAD, (FOUND_DEAD + finder, *at.columns, owner, heartbeat_at))
 
 
-def still_silent(
-    cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int, *, needs_free: bool, may_be_held: bool
-) -> bool:
-    """Whether an owner that is judged dead has given no sign of life since `heartbeat_at`. A missing row is silence.
-
-    `needs_free`: its lock must be known to be free. `may_be_held`: its lock does not matter.
-    """
-    row = cx.one(STILL_SILENT, (*at.columns, owner))
-    if row is None:
-        return True
-    beat, free = row
-    return int(beat) == heartbeat_at and (may_be_held or (bool(free) if needs_free else free != 0))
+def last_sign(cx: Executor, at: GroupTopic, owner: str) -> tuple[int, bool | None] | None:
+    """Return an owner's last heartbeat, and whether its lock is free (None: it has none). None: it has no row."""
+    row = cx.one(LAST_SIGN, (*at.columns, owner))
+    return row and (int(row[0]), None if row[1] is None else bool(row[1]))
 
 
 def purge_left(cx: Executor, at: GroupTopic, own: str, age: float) -> int:
