@@ -18,7 +18,7 @@ from attrs import frozen
 from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog._stores._points import placeholders
-from lanelog._stores.members._heartbeat_rows import FOUND_DEAD, VERSION_WITH_WORKLOAD, HeartbeatRow
+from lanelog._stores.members._heartbeat_rows import FOUND_DEAD, LOCK_FREE, VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ are longer, or that utf8mb3 does not have."""
 # Every owner of some groups of a topic, with its liveness lock and that lock's state (PRIMARY, prefix).
 MEMBERS = f"""
 SELECT consumer_group, subscriber_name, heartbeat_at, expires_at, deregistered_at,
-       IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, incarnation, {NOW_MS},
+       {LOCK_FREE}, server_started_at, incarnation, {NOW_MS},
        liveness_lock
 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group IN ({{groups}}) AND topic = %s
 """
@@ -99,7 +99,7 @@ WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
 
 # The owners among the first thousand rows that have not left, with their locks; no marks of evictions (PRIMARY).
 ACTIVE = f"""SELECT s.subscriber_name, s.heartbeat_at, s.expires_at, s.deregistered_at,
-       IF(s.liveness_lock = '', NULL, IS_FREE_LOCK(s.liveness_lock)), s.server_started_at, s.incarnation, {NOW_MS}
+       {LOCK_FREE}, s.server_started_at, s.incarnation, {NOW_MS}
 FROM (
   SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at, liveness_lock, server_started_at, incarnation
   FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
@@ -170,8 +170,8 @@ DELETE = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats 
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
 # A dead owner's last heartbeat and lock, read again right before its lanes are taken (PRIMARY).
-LAST_SIGN = """
-SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) FROM queue_subscriber_heartbeats
+LAST_SIGN = f"""
+SELECT heartbeat_at, {LOCK_FREE} FROM queue_subscriber_heartbeats
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
 from lanelog._stores._points import placeholders
-from lanelog._stores.members._heartbeat_rows import VERSION_WITH_WORKLOAD, HeartbeatRow
+from lanelog._stores.members._heartbeat_rows import LOCK_FREE, VERSION_WITH_WORKLOAD, HeartbeatRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
-
-_LOCK = "IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock))"
 
 # A workload without where handlers stand: they are the last of its fields, and may be long.
 _IN_SHORT = """SUBSTRING_INDEX(workload, ',"handlers":[', 1)"""
@@ -26,8 +24,8 @@ _WITHOUT_HANDLERS = ',"handlers":[]}'
 # Every owner of some groups of a topic, and what its workers do in short (PRIMARY, prefix). Columns of version 1 say
 # enough of the server that granted a lock.
 AT_WORK = f"""
-SELECT consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at, {_LOCK}, server_started_at,
-       {NOW_MS}, liveness_lock, {_IN_SHORT}
+SELECT consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at, {LOCK_FREE},
+       server_started_at, {NOW_MS}, liveness_lock, {_IN_SHORT}
 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({{groups}}) AND topic = %s AND subscriber_name <> ''
 """
@@ -37,8 +35,8 @@ AT_WORK_1 = AT_WORK.replace(_IN_SHORT, "NULL")
 
 # The next owners of a group behind a name (PRIMARY, prefix).
 NEXT_OF_GROUP = f"""
-SELECT consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at, {_LOCK}, server_started_at,
-       {NOW_MS}, liveness_lock, workload
+SELECT consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at, {LOCK_FREE},
+       server_started_at, {NOW_MS}, liveness_lock, workload
 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name > %s ORDER BY subscriber_name LIMIT %s
 """
