@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
@@ -30,8 +30,9 @@ from lanelog._log.fire import zone_data
 from lanelog._log.fire.catch_up import DueTimes, dues
 from lanelog._log.fire.occurrences import Occurrence
 from lanelog._log.fire.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, plan_due, wall
+from lanelog._stores._points import fitting
 from lanelog._stores.later import schedules
-from lanelog._stores.later.schedules import Due, ScheduleRow
+from lanelog._stores.later.schedules import ScheduleRow
 from lanelog._stores.log import messages, partitions
 from lanelog._stores.log.messages import NewMessage
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
@@ -133,7 +134,9 @@ class RecurringSchedules:
         ready = [
             due for due in found if now >= self._faulty.get(due.name, 0.0) and (topics is None or due.topic in topics)
         ]
-        turn = _Turn(deque(_chunks(ready)))
+        sizes = [due.payload_bytes for due in ready]  # a transaction should not lock and read more at once
+        chunks = fitting([due.name for due in ready], sizes, TRANSACTION_BYTES, most=TRANSACTION_SCHEDULES)
+        turn = _Turn(deque(chunks))
         while turn.todo:
             names = turn.todo.popleft()
             try:
@@ -348,17 +351,3 @@ class RecurringSchedules:
 def _last(row: ScheduleRow) -> int:
     """The latest time that was fired. A time in the future, from a clock that was set back, does not count."""
     return row.last_fire_at if row.last_fire_at <= row.now + CLOCK_BACK_MS else min(row.next_fire_at, row.now) - 1
-
-
-def _chunks(found: Sequence[Due]) -> Iterator[list[str]]:
-    """The names in groups, each as large as one transaction should lock and read."""
-    names: list[str] = []
-    size = 0
-    for due in found:
-        if names and (len(names) == TRANSACTION_SCHEDULES or size + due.payload_bytes > TRANSACTION_BYTES):
-            yield names
-            names, size = [], 0
-        names.append(due.name)
-        size += due.payload_bytes
-    if names:
-        yield names
