@@ -63,11 +63,11 @@ def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[st
         mine = rows.get(key, [])
         flying = [row for row in mine if row.lease_epoch == epoch and not row.acked]
         writes += [_again(key, row) for row in flying]
-        place, floor = places.get((at.group, key)), places.get(("", key))
+        place = places.get((at.group, key))
         if place is None or place.marked_epoch != epoch:
             continue
         void.append(key)
-        low = max(place.offset_acked, 0 if floor is None else floor.offset_acked)
+        low = offsets.reached(places, at.group, key)
         for offset in _uncovered(mine, low, min(place.marked_through, heads.get(key, 0))):
             writes.append(_first(key, offset, place.marked_age))
     deliveries.upsert(cx, at, writes)

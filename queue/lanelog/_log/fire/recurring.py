@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._base.checks import NAME_MAX
-from lanelog._database import Lock, codes
+from lanelog._database import codes
 from lanelog._facts.engine import scheduler as facts
 from lanelog._log import repair
 from lanelog._log.fire import zone_data
@@ -302,13 +302,10 @@ class RecurringSchedules:
 
     def _publish(self, cx: Executor, topic: str, fires: Sequence[_Fire], outcome: _Outcome) -> None:
         """Append the messages of one topic's schedules, in the order of their times, and move the schedules on."""
-        keys = {fire.row.key for fire in fires if fire.dues.times}
-        heads = partitions.heads(cx, topic, keys, Lock.FREE) if keys else {}
-        absent = keys - heads.keys()
-        busy = set(partitions.heads(cx, topic, absent)) if absent else set()
-        outcome.missing[topic] |= absent - busy
-        outcome.homeless += [fire.row.name for fire in fires if fire.row.key in absent - busy]
-        fires = [fire for fire in fires if fire.row.key not in absent]
+        heads, busy, missing = partitions.free_heads(cx, topic, {fire.row.key for fire in fires if fire.dues.times})
+        outcome.missing[topic] |= missing
+        outcome.homeless += [fire.row.name for fire in fires if fire.row.key in missing]
+        fires = [fire for fire in fires if fire.row.key not in missing | busy]
         wanted = sorted(
             ((one, fire.row) for fire in fires for one in fire.dues.times), key=lambda each: (each[0].at, each[1].name)
         )
