@@ -157,9 +157,14 @@ def load_each(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, Owne
     return _judged(cx, heartbeats.members_of(cx, topic, groups, tables=1))
 
 
-def at_work(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) -> dict[str, Owners]:
-    """Read the same, and what their workers do: without where handlers stand. `tables`: the version of the tables."""
-    return _judged(cx, member_rows.at_work(cx, topic, groups, tables=tables))
+def at_work(
+    cx: Executor, topic: str, groups: Sequence[str], *, tables: int, handlers: bool = False
+) -> dict[str, Owners]:
+    """Read the same, and what their workers do. `tables`: the version of the tables.
+
+    `handlers`: also where handlers stand, and only of the owners that say it.
+    """
+    return _judged(cx, member_rows.at_work(cx, topic, groups, tables=tables, handlers=handlers))
 
 
 def granting(cx: Executor, rows: Iterable[HeartbeatRow]) -> Incarnation:
