@@ -185,7 +185,6 @@ class Client:
     _database: Database = field(init=False)
     _publisher: Publisher = field(init=False)
     _appender: Appender = field(init=False)
-    _engine: Engine | None = field(default=None, init=False)
     _admin: Admin | None = field(default=None, init=False)
     _subscriptions: list[SubscriptionCore] = field(factory=list, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
@@ -221,7 +220,7 @@ class Client:
         self._ended = threading.Event()
         if self._closed:
             self._ended.set()  # the thread that was closing it is not in this process
-        self._engine = self._announcements.engine = None
+        self._announcements.engine = None
         self._notices = Notices()
         self._meter.forget_inherited()
         self._reachable.forget_inherited()
@@ -245,6 +244,10 @@ class Client:
         engine = getattr(self, "_engine", None)
         if (running or (engine is not None and engine.scheduling)) and not getattr(self, "_closed", True):
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
+
+    @property
+    def _engine(self) -> Engine | None:
+        return self._announcements.engine
 
     # -- the database --------------------------------------------------------------------------------------------------
 
@@ -626,15 +629,15 @@ class Client:
         """Return the engine, made at its first use. The caller holds the lock."""
         from lanelog._engine.engine import Engine
 
-        if self._engine is None:
-            self._engine = self._announcements.engine = Engine(
+        if self._announcements.engine is None:
+            self._announcements.engine = Engine(
                 self._database,
                 self._appender,
                 self._notices,
                 meter=self._meter,
                 read_places=self._announcements.read_places,
             )
-        return self._engine
+        return self._announcements.engine
 
     def _start_scheduler(self, *, committed: bool) -> None:
         with self._lock:

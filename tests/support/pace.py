@@ -14,7 +14,7 @@ ALWAYS = DigestPace(most_share=math.inf, again_times=math.inf)
 def paced(client: Client, **pace: Any) -> Client:
     """Give a client an engine of this pace, before it needs one; for the parts see `EnginePace`."""
     assert client._engine is None, "its loops have been made"
-    client._engine = client._announcements.engine = Engine(
+    client._announcements.engine = Engine(
         client._database,
         client._appender,
         client._notices,

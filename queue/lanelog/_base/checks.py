@@ -62,16 +62,11 @@ def _check_unusual_name(kind: str, value: str) -> None:
             raise ConfigurationError(f"{kind} must not contain {what}: {value!r}")
 
 
-def check_number(
-    what: str, value: object, *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS
-) -> float:
-    """Return `value` as a float if it is a finite number from `least` to `most`. A bool is no number.
-
-    `above`: it must be more than `least`.
-    """
+def check_number(what: str, value: object, *, above: bool = False, most: float = MAX_SECONDS) -> float:
+    """Return `value` as a float if it is a finite number from 0 to `most`. `above`: above 0. A bool is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} must be a number, not {type(value).__name__}")
-    return _in_range(what, value, least=least, above=above, most=most)
+    return _in_range(what, value, least=0.0, above=above, most=most)
 
 
 @overload
@@ -90,7 +85,10 @@ def seconds(value: Any) -> Any:
 def check_duration(
     what: str, value: object, *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS
 ) -> float:
-    """Return the seconds of `value`, a number or a timedelta, if they are finite and in range. See `check_number`."""
+    """Return the seconds of `value`, a number or a timedelta, if they are finite and in range.
+
+    `above`: they must be more than `least`.
+    """
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -212,13 +210,13 @@ def check_options(what: str, given: Iterable[str], known: Iterable[str]) -> None
 
 
 def duration(
-    *, least: float = 0.0, above: bool = False, most: float = MAX_SECONDS, optional: bool = False
+    *, above: bool = False, most: float = MAX_SECONDS, optional: bool = False
 ) -> Callable[[Any, Attribute[Any], object], None]:
     """Return a validator for seconds, see `check_duration`. The field's converter is `seconds`."""
 
     def validate(_: Any, attribute: Attribute[Any], value: object) -> None:
         if not (optional and value is None):
-            check_duration(attribute.name, value, least=least, above=above, most=most)
+            check_duration(attribute.name, value, above=above, most=most)
 
     return validate
 

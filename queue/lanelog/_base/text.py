@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 CELL_MAX: Final = 200
 NOTHING: Final = "-"
+TRACEBACK_HEAD: Final = "Traceback (most recent call last):"
+"""What begins the frames in an error text, behind the exception's own message."""
 
 
 def shown(value: str | None, most: int = CELL_MAX) -> str:
@@ -82,6 +84,11 @@ def _rough(seconds: float) -> str:
         if seconds >= unit:
             return f"{int(seconds // unit)}{name}"
     return f"{int(seconds)}s"
+
+
+def summary(error: str | None) -> str | None:
+    """Return the exception's own message, out of the error text that is kept with a message."""
+    return None if error is None else error.split(f"\n{TRACEBACK_HEAD}", 1)[0]
 
 
 def describe(error: BaseException) -> str:

@@ -11,6 +11,7 @@ them, because the floor row says how far the deletion got.
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from attrs import asdict, field, frozen
@@ -236,12 +237,10 @@ def _note(cx: Executor, topic: str, through: Mapping[str, int]) -> int:
 
 
 def _batches(lanes: Mapping[str, Span]) -> Iterator[list[tuple[str, int]]]:
-    batch: list[tuple[str, int]] = []
-    for key in sorted(lanes, key=str.encode):
-        for offset in range(lanes[key].deleted + 1, lanes[key].floor + 1):
-            batch.append((key, offset))
-            if len(batch) == MAX_POINTS:
-                yield batch
-                batch = []
-    if batch:
+    points = (
+        (key, offset)
+        for key in sorted(lanes, key=str.encode)
+        for offset in range(lanes[key].deleted + 1, lanes[key].floor + 1)
+    )
+    while batch := list(islice(points, MAX_POINTS)):
         yield batch

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._base.backoff import RANDOM, Backoff
-from lanelog._database import Lock, codes
+from lanelog._database import codes
 from lanelog._log import repair
 from lanelog._stores._points import MAX_POINTS
 from lanelog._stores.later import scheduled
@@ -157,17 +157,14 @@ class DelayedMessages:
 
     def _move(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> Moved:
         # heads X, in key order, SKIP LOCKED -> messages -> scheduled
-        keys = {key for key, _ in points}
-        heads = partitions.heads(cx, topic, keys, Lock.FREE)
-        absent = keys - heads.keys()
-        existing = set(partitions.heads(cx, topic, absent)) if absent else set()
+        heads, locked, missing = partitions.free_heads(cx, topic, {key for key, _ in points})
         found = scheduled.lock(cx, topic, [point for point in points if point[0] in heads]) if heads else []
         rows = _bounded(found, self.transaction_bytes)
         # A lane without a locked row is busy, too: its messages are being cancelled, or another process moves them.
-        busy = existing | (heads.keys() - {row.key for row in rows})
+        busy = locked | (heads.keys() - {row.key for row in rows})
         if rows:
             _write(cx, topic, rows, heads)
-        return Moved(len(rows), busy, absent - existing)
+        return Moved(len(rows), busy, missing)
 
 
 def _by_key(points: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:

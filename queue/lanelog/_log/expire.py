@@ -131,10 +131,10 @@ class ExpiredMessages:
         if groups.unattended_now(cx, at) != group:  # a member came, or an operator paused the group
             return []
         places = offsets.load(cx, at, [key])
-        place, floor = places.get((at.group, key)), places.get(("", key))
+        place = places.get((at.group, key))
         if place is not None and place.paused:
             return []
-        watermark = max(0 if place is None else place.offset_acked, 0 if floor is None else floor.offset_acked)
+        watermark = offsets.reached(places, at.group, key)
         rows = deliveries.load(cx, at, [key]).get(key, [])
         marked = 0 if place is None else place.marked_through
         gone = _unseen(expiry.expired(cx, lane, watermark, TRANSACTION_MESSAGES), watermark, marked, rows)

@@ -10,8 +10,8 @@ more attempt is granted whatever caps the deliveries, because the operator ended
 later is refused.
 
 A dead owner's deliveries stay as they are: they are crashes. An owner that dies between this judgement and the COMMIT
-is treated as living, and its messages get one attempt more. An owner that is just logging in again, whose liveness lock
-is free for that moment, is treated as dead.
+is treated as living, and its messages get one attempt more, and so is one that died within a second of its last
+heartbeat. An owner that is just logging in again, whose liveness lock is free for that moment, is treated as dead.
 
 Lock order: leases X (held by the caller) → delivery (`interrupt`) → offsets (`unmark`). No other transaction writes
 these rows while the lease is locked and its epoch is raised. Bounded by `prefetch`, the messages that one owner may
@@ -63,11 +63,11 @@ def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[st
         mine = rows.get(key, [])
         flying = [row for row in mine if row.lease_epoch == epoch and not row.acked]
         writes += [_again(key, row) for row in flying]
-        place, floor = places.get((at.group, key)), places.get(("", key))
+        place = places.get((at.group, key))
         if place is None or place.marked_epoch != epoch:
             continue
         void.append(key)
-        low = max(place.offset_acked, 0 if floor is None else floor.offset_acked)
+        low = offsets.reached(places, at.group, key)
         for offset in _uncovered(mine, low, min(place.marked_through, heads.get(key, 0))):
             writes.append(_first(key, offset, place.marked_age))
     deliveries.upsert(cx, at, writes)

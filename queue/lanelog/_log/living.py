@@ -1,6 +1,7 @@
 """Whether members of a group live, as the transaction that would delete the group asks it.
 
-Owns this judgement. Never deletes anything, and never decides that a lane is taken: that is the keepers' own judgement.
+Owns what a deletion waits for; `_log/lookup/liveness` judges. Never deletes anything, and never decides that a lane is
+taken.
 
 A member lives as long as it has not deregistered, and the server holds its lock or its heartbeat has not ended. A lock
 says more than a heartbeat: while the server takes no writes, as under a global read lock, heartbeats end and the
@@ -22,6 +23,7 @@ from attrs import define, field
 from lanelog._base.places import GroupTopic
 from lanelog._base.text import plural
 from lanelog._database import Incarnation, server_start
+from lanelog._log.lookup.liveness import may_live
 from lanelog._stores.members import heartbeats
 from lanelog.errors import ConfigurationError, DatabaseError
 
@@ -125,12 +127,10 @@ def _judged(cx: Executor, at: GroupTopic) -> list[tuple[HeartbeatRow, bool | Non
 
 
 def _lives(row: HeartbeatRow, server: Incarnation) -> bool | None:
-    if row.deregistered:
-        return False
-    if row.lock_free is False or not row.expired:
+    if may_live(row):
         return True
     # A lock that another run of the server granted was freed by the restart.
-    return False if row.lock_free_on(server) else None
+    return False if row.deregistered or row.lock_free_on(server) else None
 
 
 def refusal(at: GroupTopic, alive: Sequence[str], *, whole_topic: bool = False) -> ConfigurationError:

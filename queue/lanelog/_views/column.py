@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from lanelog._base.text import CELL_MAX, age, ago, number, shown
+from lanelog._base.text import CELL_MAX, age, ago, number, shown, summary
 
 NAME_LEAST: Final = 12
 """Cells that a name keeps at least. They are enough to tell names with the same beginning apart by their ends."""
@@ -104,9 +104,6 @@ class _Kind:
 
 
 def _summary(error: str | None) -> str:
-    # Here: a command that shows no error needs nothing of the engine.
-    from lanelog._error_text import summary
-
     return shown(summary(error))
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import lanelog
 from lanelog import Client, ConfigurationError, Outgoing
-from lanelog._error_text import MAX_BYTES, clip, summary
+from lanelog._base.text import summary
+from lanelog._engine.handler_error import MAX_BYTES, clip
 from support.commands import commands_sent
 from support.sql import one, rows
 from support.waiting import Record, accept, eventually

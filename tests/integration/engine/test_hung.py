@@ -294,10 +294,10 @@ def test_one_handler_that_hangs_beside_others_is_a_slow_lane(lanelog_client: Cli
 
 @pytest.mark.thorough
 def test_a_process_that_died_is_not_called_hung(lanelog_client: Client, stuck: Subscription, raw: Any) -> None:
-    """Its last heartbeat said so, but its lock is free."""
+    """Its last heartbeat said so, more than a second ago, but its lock is free."""
     let_pass(stuck, 31)
     eventually(lambda: w if (w := workload(lanelog_client)) and w.hung else None)
-    gone = "UPDATE queue_subscriber_heartbeats SET liveness_lock = 'nobody has it'"
+    gone = "UPDATE queue_subscriber_heartbeats SET liveness_lock = 'nobody has it', heartbeat_at = heartbeat_at - 2000"
     eventually(lambda: (rows(raw, gone), workload(lanelog_client))[1] is None)
 
 

@@ -34,8 +34,8 @@ HOW = pytest.mark.parametrize("how", ["return", *thorough("reject", "transaction
 BEATING, BEATEN = "before heartbeats.BEAT", "after heartbeats.BEAT"
 SEEMS_DEAD = "UPDATE queue_subscriber_heartbeats SET liveness_lock = 'lanelog:of nobody'"
 """Whose lock is free in two looks is dead."""
-UNDECIDED = ["after heartbeats.MEMBERS", "before heartbeats.STILL_SILENT"]
-DECIDED = ["after heartbeats.STILL_SILENT", TAKING, "after COMMIT following leases.TAKE"]
+UNDECIDED = ["after heartbeats.MEMBERS", "before heartbeats.LAST_SIGN"]
+DECIDED = ["after heartbeats.LAST_SIGN", TAKING, "after COMMIT following leases.TAKE"]
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lanelog import _error_text
 from lanelog._base.backoff import Backoff
 from lanelog._base.text import describe
+from lanelog._engine.handler_error import clip, raised, render
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
-from lanelog._error_text import clip
 from lanelog._facts.engine import worker as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._stores._redriven import CAP
@@ -49,13 +48,11 @@ def judge(config: SubscriptionConfig, attempt: Attempt, error: BaseException | N
     if isinstance(error, Reject):
         return rejected(attempt, error.reason)
     if isinstance(error, Retry):
-        return failed(
-            config, attempt, None, _error_text.render(error), now, delay=error.delay, raised=_error_text.raised(error)
-        )
+        return failed(config, attempt, None, render(error), now, delay=error.delay, raised=raised(error))
     if policy is AckPolicy.REJECT_ON_ERROR:
         # Ended.FAILED, because the handler has not raised Reject.
-        return rejected(attempt, _error_text.render(error), ended=Ended.FAILED, raised=_error_text.raised(error))
-    return failed(config, attempt, error, _error_text.render(error), now, raised=_error_text.raised(error))
+        return rejected(attempt, render(error), ended=Ended.FAILED, raised=raised(error))
+    return failed(config, attempt, error, render(error), now, raised=raised(error))
 
 
 def rejected(attempt: Attempt, reason: str, *, ended: Ended = Ended.REJECTED, raised: ExcInfo | None = None) -> Outcome:
@@ -114,7 +111,7 @@ def report(context: AttemptFields, error: BaseException, outcome: Outcome | None
     if isinstance(error, Postpone) and outcome is not None and outcome.verb is Verb.POSTPONE:
         return
     verb = "none" if outcome is None else outcome.verb.value
-    facts.handler_failed(**context, error=describe(error), outcome=verb, exc_info=_error_text.raised(error))
+    facts.handler_failed(**context, error=describe(error), outcome=verb, exc_info=raised(error))
 
 
 def exhausted(config: SubscriptionConfig, attempts: int, since_first: float) -> bool:

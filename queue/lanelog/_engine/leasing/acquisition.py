@@ -16,7 +16,6 @@ from attrs import frozen
 from lanelog._base.open_lane_keys import PREFIX
 from lanelog._database import Lock
 from lanelog._engine import lifecycle
-from lanelog._engine.leasing.liveness import Proof
 from lanelog._engine.leasing.sharing import Kind
 from lanelog._facts.engine import keeper as facts
 from lanelog._stores.consumers import groups
@@ -26,6 +25,7 @@ from lanelog._stores.members import heartbeats, leases
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._base.places import GroupTopic
     from lanelog._database import Executor, Session
     from lanelog._engine.leasing.liveness import DeadOwner, LivenessView
     from lanelog._engine.member.member import Member
@@ -73,7 +73,7 @@ def _take(session: Session, member: Member, dead: Sequence[DeadOwner], missing: 
     if not candidates:
         return Taken()
     with session.transaction() as cx:
-        holders = ["", *(each.owner for each in dead if _still_silent(cx, member, each))]
+        holders = ["", *(each.owner for each in dead if _still_dead(cx, at, each))]
         took = leases.take(cx, at, member.owner, candidates, holders)
     taken = took.lanes
     if took.absurd:
@@ -118,12 +118,7 @@ def deregister_dead(session: Session, member: Member, dead: Sequence[DeadOwner],
             known.add(each)
 
 
-def _still_silent(cx: Executor, member: Member, dead: DeadOwner) -> bool:
-    return heartbeats.still_silent(
-        cx,
-        member.at,
-        dead.owner,
-        dead.heartbeat_at,
-        needs_free=dead.proof is Proof.LOCK,
-        may_be_held=dead.proof is Proof.SILENCE,
-    )
+def _still_dead(cx: Executor, at: GroupTopic, dead: DeadOwner) -> bool:
+    """Whether a dead owner has given no sign of life since. A missing row is silence."""
+    sign = heartbeats.last_sign(cx, at, dead.owner)
+    return sign is None or (sign[0] == dead.heartbeat_at and dead.proof.still_holds(lock_free=sign[1]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from lanelog import _error_text
+from lanelog._base.text import summary
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import Attempt, Run, State
@@ -187,7 +187,7 @@ class Attempts:
                 self._harvest_locked(lane, attempt)
             attempt.state = State.SUPERSEDED
             self.state.counters.timed_out += 1
-            why = _error_text.summary(outcome.error)
+            why = summary(outcome.error)
             facts.attempt_timed_out(self.state.signals.notices, **self.state.about(attempt), error=why)
             self.apply_locked(lane, attempt, outcome, time.monotonic())
             self.state.finish_detached_locked(attempt)
@@ -356,5 +356,5 @@ class Attempts:
                 self.state.counters.postponed += 1
             else:
                 self.state.counters.retried += 1
-                why = _error_text.summary(error)
+                why = summary(error)
                 facts.attempt_retried(self.state.signals.notices, **self.state.about(attempt), error=why)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from lanelog import _error_text
+from lanelog._base.text import summary
 from lanelog._facts.engine import settler as facts
 from lanelog._stores.consumers.history import Ended
 
@@ -73,7 +73,7 @@ class WritingSide:
                 context["attempt"] = 0
                 facts.message_expired_dropped(state.signals.notices, **context, dead_letter_topic=None)
             else:
-                why = _error_text.summary(error)
+                why = summary(error)
                 facts.message_dropped(state.signals.notices, **context, error=why, exc_info=raised)
 
     @property

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog import _error_text
+from lanelog._base.text import summary
 from lanelog._database import Lock, codes
 from lanelog._engine.delivery import message_of
 from lanelog._facts.engine import settler as facts
@@ -156,7 +156,7 @@ class DeadLetters:
             "attempt": dead_letter.failures,
         }
         if outcome == "vanished":
-            facts.message_vanished(**context, error=_error_text.summary(dead_letter.error))
+            facts.message_vanished(**context, error=summary(dead_letter.error))
             return
         notices = member.signals.notices
         if dead_letter.ended is Ended.EXPIRED:
@@ -166,7 +166,7 @@ class DeadLetters:
                 notices,
                 **context,
                 dead_letter_topic=dead_topic,
-                error=_error_text.summary(dead_letter.error),
+                error=summary(dead_letter.error),
                 exc_info=dead_letter.raised,
             )
         hook = member.config.on_dead_letter

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog import _error_text
+from lanelog._engine import handler_error
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.outcome import ACKED, EXPIRED, Verb
@@ -102,7 +102,7 @@ def run_hook(hook: Callable[[], object]) -> None:
     try:
         copy_context().run(hook)
     except BaseException as error:  # noqa: BLE001 - it is logged with its traceback
-        facts.hook_failed(exc_info=_error_text.raised(error))
+        facts.hook_failed(exc_info=handler_error.raised(error))
 
 
 @define(eq=False)
@@ -338,7 +338,7 @@ class Workers:
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or attempt.state not in (State.RUNNING, State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
-                facts.handler_raised_after_settling(**member.about(attempt), exc_info=_error_text.raised(error))
+                facts.handler_raised_after_settling(**member.about(attempt), exc_info=handler_error.raised(error))
             return _After.DETACHED if left else _After.GO_ON
         outcome = policy.judge(self.config, attempt, error, time.monotonic())
         if error is not None:

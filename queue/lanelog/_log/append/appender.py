@@ -25,11 +25,6 @@ class Appender:
     committed: Callable[[str], None]
     """To be called with the topic after the commit. It wakes the fetchers of this process, and of others."""
 
-    def ensure_lanes(self, topic: str, keys: Iterable[str], *, deadline: float | None = None) -> None:
-        """Create the missing lanes on a connection of our own. Raises DatabaseError.
-
-        It is tried until `deadline` (monotonic). None: for a moment only, because a loop must not wait here.
-        """
-        self._lanes.ensure(
-            topic, set(keys), deadline=time.monotonic() + MOMENT_SECONDS if deadline is None else deadline
-        )
+    def ensure_lanes(self, topic: str, keys: Iterable[str]) -> None:
+        """Create the missing lanes on a connection of our own. It is tried for a moment only. Raises DatabaseError."""
+        self._lanes.ensure(topic, set(keys), deadline=time.monotonic() + MOMENT_SECONDS)

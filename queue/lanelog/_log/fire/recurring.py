@@ -17,21 +17,22 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
 from lanelog._base.checks import NAME_MAX
-from lanelog._database import Lock, codes
+from lanelog._database import codes
 from lanelog._facts.engine import scheduler as facts
 from lanelog._log import repair
 from lanelog._log.fire import zone_data
 from lanelog._log.fire.catch_up import DueTimes, dues
 from lanelog._log.fire.occurrences import Occurrence
 from lanelog._log.fire.planned import CLOCK_BACK_MS, PlannedRow, correction, cron_of, plan, plan_due, wall
+from lanelog._stores._points import fitting
 from lanelog._stores.later import schedules
-from lanelog._stores.later.schedules import Due, ScheduleRow
+from lanelog._stores.later.schedules import ScheduleRow
 from lanelog._stores.log import messages, partitions
 from lanelog._stores.log.messages import NewMessage
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
@@ -133,7 +134,9 @@ class RecurringSchedules:
         ready = [
             due for due in found if now >= self._faulty.get(due.name, 0.0) and (topics is None or due.topic in topics)
         ]
-        turn = _Turn(deque(_chunks(ready)))
+        sizes = [due.payload_bytes for due in ready]  # a transaction should not lock and read more at once
+        chunks = fitting([due.name for due in ready], sizes, TRANSACTION_BYTES, most=TRANSACTION_SCHEDULES)
+        turn = _Turn(deque(chunks))
         while turn.todo:
             names = turn.todo.popleft()
             try:
@@ -299,13 +302,10 @@ class RecurringSchedules:
 
     def _publish(self, cx: Executor, topic: str, fires: Sequence[_Fire], outcome: _Outcome) -> None:
         """Append the messages of one topic's schedules, in the order of their times, and move the schedules on."""
-        keys = {fire.row.key for fire in fires if fire.dues.times}
-        heads = partitions.heads(cx, topic, keys, Lock.FREE) if keys else {}
-        absent = keys - heads.keys()
-        busy = set(partitions.heads(cx, topic, absent)) if absent else set()
-        outcome.missing[topic] |= absent - busy
-        outcome.homeless += [fire.row.name for fire in fires if fire.row.key in absent - busy]
-        fires = [fire for fire in fires if fire.row.key not in absent]
+        heads, busy, missing = partitions.free_heads(cx, topic, {fire.row.key for fire in fires if fire.dues.times})
+        outcome.missing[topic] |= missing
+        outcome.homeless += [fire.row.name for fire in fires if fire.row.key in missing]
+        fires = [fire for fire in fires if fire.row.key not in missing | busy]
         wanted = sorted(
             ((one, fire.row) for fire in fires for one in fire.dues.times), key=lambda each: (each[0].at, each[1].name)
         )
@@ -348,17 +348,3 @@ class RecurringSchedules:
 def _last(row: ScheduleRow) -> int:
     """The latest time that was fired. A time in the future, from a clock that was set back, does not count."""
     return row.last_fire_at if row.last_fire_at <= row.now + CLOCK_BACK_MS else min(row.next_fire_at, row.now) - 1
-
-
-def _chunks(found: Sequence[Due]) -> Iterator[list[str]]:
-    """The names in groups, each as large as one transaction should lock and read."""
-    names: list[str] = []
-    size = 0
-    for due in found:
-        if names and (len(names) == TRANSACTION_SCHEDULES or size + due.payload_bytes > TRANSACTION_BYTES):
-            yield names
-            names, size = [], 0
-        names.append(due.name)
-        size += due.payload_bytes
-    if names:
-        yield names

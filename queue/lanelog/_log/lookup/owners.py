@@ -1,6 +1,6 @@
-"""Which owners of a group are alive, judged from their heartbeats and the server's locks.
+"""Which owners of a group are alive, for all who read their rows from outside.
 
-Owns this judgement for all who look from outside. Never takes a lane: that is the keeper's own, slower decision.
+Owns the words for it; `_log/lookup/liveness` judges. Never takes a lane: that is the keeper's own, slower decision.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from lanelog._base.places import GroupTopic
 from lanelog._database import Incarnation, server_start, signed
+from lanelog._log.lookup.liveness import Observation, Proof, proof
 from lanelog._process.workload import parsed
 from lanelog._stores.members import heartbeats, member_rows
 
@@ -38,13 +39,13 @@ class OwnerState(StrEnum):
     """What is known of a lane's owner or a group's member."""
 
     ALIVE = "alive"
-    """Its heartbeat is valid."""
+    """Its heartbeat is valid, or ran out less than two leases after it was written while its liveness lock is held."""
     ASIDE = "aside"
     """The same, but the server has too few connections for it: it gives its lanes to others until it has enough."""
     DEAD = "dead"
     """Its process is gone: its liveness lock is free, or others have found it dead and taken its lanes."""
     EXPIRED = "expired"
-    """Its heartbeat ran out: others may take its lanes."""
+    """Its heartbeat ran out, and no lock speaks for it any more: others may take its lanes."""
     STOPPED = "stopped"
     """It ended in order, and its row says so."""
     MISSING = "missing"
@@ -71,7 +72,7 @@ class LastMember:
 class Owners:
     """The heartbeat rows of a group on a topic, and when the server started.
 
-    The start is only read if a lock was found free.
+    The start is only read if the lock and the heartbeat of an owner contradict each other.
     """
 
     rows: Mapping[str, HeartbeatRow]
@@ -84,11 +85,10 @@ class Owners:
             return OwnerState.MISSING
         if row.deregistered:
             return OwnerState.STOPPED if row.found_dead_by is None else OwnerState.DEAD
-        if row.expired:
-            return OwnerState.EXPIRED
-        if row.lock_free_on(self._server):
-            return OwnerState.DEAD
-        return OwnerState.ASIDE if row.aside else OwnerState.ALIVE
+        dead = proof(row, self._server, Observation.since_heartbeat(row))
+        if dead is None:
+            return OwnerState.ASIDE if row.aside else OwnerState.ALIVE
+        return OwnerState.DEAD if dead is Proof.LOCK and not row.expired else OwnerState.EXPIRED
 
     def alive(self, owner: str) -> bool:
         """Return whether the owner is alive."""
@@ -157,14 +157,22 @@ def load_each(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, Owne
     return _judged(cx, heartbeats.members_of(cx, topic, groups, tables=1))
 
 
-def at_work(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) -> dict[str, Owners]:
-    """Read the same, and what their workers do: without where handlers stand. `tables`: the version of the tables."""
-    return _judged(cx, member_rows.at_work(cx, topic, groups, tables=tables))
+def at_work(
+    cx: Executor, topic: str, groups: Sequence[str], *, tables: int, handlers: bool = False
+) -> dict[str, Owners]:
+    """Read the same, and what their workers do. `tables`: the version of the tables.
+
+    `handlers`: also where handlers stand, and only of the owners that say it.
+    """
+    return _judged(cx, member_rows.at_work(cx, topic, groups, tables=tables, handlers=handlers))
 
 
 def granting(cx: Executor, rows: Iterable[HeartbeatRow]) -> Incarnation:
-    """Return the server as far as the judgement of these owners needs it. It is asked only if one's lock is free."""
-    doubtful = any(row.lock_free and not row.deregistered and not row.expired for row in rows)
+    """Return the server as far as the judgement of these owners needs it.
+
+    It is asked only if one's lock and heartbeat contradict each other.
+    """
+    doubtful = any(row.lock_free not in (None, row.expired) and not row.deregistered for row in rows)
     return Incarnation(server_start(cx), "") if doubtful else UNKNOWN
 
 

@@ -53,8 +53,7 @@ SET_DEAD_LETTER_TOPIC = """UPDATE queue_groups FORCE INDEX (PRIMARY) SET dead_le
 WHERE consumer_group = %s AND topic = %s"""
 
 # Groups that are not paused, have noted their dead letter topic, and have no living member (by_topic; heartbeats
-# PRIMARY). An owner that holds its liveness lock lives, even if its heartbeat has ended: the clock was set, or the
-# server stood still.
+# PRIMARY). The join finds the members of which `may_live` in `_log/lookup/liveness` says yes; a test compares the two.
 UNATTENDED = f"""
 SELECT g.consumer_group, g.dead_letter_topic, g.history_ms
 FROM queue_groups g FORCE INDEX (by_topic)

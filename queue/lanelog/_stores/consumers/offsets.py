@@ -189,6 +189,11 @@ def load(cx: Executor, at: GroupTopic, keys: Sequence[str]) -> dict[tuple[str, s
     return found
 
 
+def reached(rows: Mapping[tuple[str, str], OffsetsRow], group: str, key: str) -> int:
+    """Return up to where a group needs no message of a lane: its watermark, or the floor if that is higher."""
+    return max(rows[each, key].offset_acked if (each, key) in rows else 0 for each in ("", group))
+
+
 def move_watermarks(cx: Executor, at: GroupTopic, watermarks: Mapping[str, int]) -> None:
     """Set watermarks by key, up or down, and remove the run marks."""
     _write(cx, MOVE, at, watermarks)

@@ -186,6 +186,17 @@ def heads(cx: Executor, topic: str, keys: Iterable[str], lock: Lock = Lock.NONE)
     return {key: int(head) for key, head in points(cx, HEADS, sorted(keys), before=[topic], lock=lock)}
 
 
+def free_heads(cx: Executor, topic: str, keys: set[str]) -> tuple[dict[str, int], set[str], set[str]]:
+    """Lock the heads that no other transaction has. Return them, the keys whose head another has, and those of no lane.
+
+    They are locked in key order.
+    """
+    free = heads(cx, topic, keys, Lock.FREE)
+    absent = keys - free.keys()
+    busy = set(heads(cx, topic, absent))
+    return free, busy, absent - busy
+
+
 def head(cx: Executor, topic: str, key: str, lock: Lock) -> int | None:
     """Return the head of one lane. None: it is missing, or locked by another transaction that `lock` does not await."""
     return number(cx.one(HEAD.format(lock=lock), (topic, key)))

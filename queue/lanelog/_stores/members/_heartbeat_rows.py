@@ -1,4 +1,4 @@
-"""The rows of `queue_subscriber_heartbeats` as values. Never contains SQL."""
+"""The rows of `queue_subscriber_heartbeats` as values, and the expressions that several statements have for them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 FOUND_DEAD = "dead by "
 """What `liveness_lock` begins with in the row of an owner that was found dead. No lock is called like this."""
 VERSION_WITH_WORKLOAD = 6
+
+LOCK_FREE = "IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock))"
+"""Whether an owner's lock is free. NULL: it has none, or the server does not tell."""
 
 
 def finder(lock: str) -> str | None:
@@ -59,7 +62,11 @@ class HeartbeatRow:
     @property
     def expired(self) -> bool:
         """Whether its heartbeat has ended, or ends later than any that lanelog writes."""
-        return not self.now < self.expires_at <= self.now + LONGEST_MS
+        return self.ended(0)
+
+    def ended(self, ago_ms: int) -> bool:
+        """Whether it has ended so long ago, or ends later than any that lanelog writes."""
+        return not self.now - ago_ms < self.expires_at <= self.now + LONGEST_MS
 
     def lock_free_on(self, server: Incarnation) -> bool | None:
         """Whether its lock is free on that server. None: unknown.

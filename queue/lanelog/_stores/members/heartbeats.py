@@ -1,6 +1,6 @@
 """`queue_subscriber_heartbeats`: one row for each owner, which keeps all its leases valid at once.
 
-Owns the SQL of its table. Never judges whether an owner is alive: `liveness` does.
+Owns the SQL of its table. Never judges whether an owner is alive: `_log/lookup/liveness` does.
 
 An owner that lives and stands aside is as one that left, also for older versions: `deregistered_at` is set. With each
 heartbeat it becomes the same as `heartbeat_at`. Of an owner that left it is greater.
@@ -18,7 +18,7 @@ from attrs import frozen
 from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS, Incarnation, codes
 from lanelog._stores._points import placeholders
-from lanelog._stores.members._heartbeat_rows import FOUND_DEAD, VERSION_WITH_WORKLOAD, HeartbeatRow
+from lanelog._stores.members._heartbeat_rows import FOUND_DEAD, LOCK_FREE, VERSION_WITH_WORKLOAD, HeartbeatRow
 from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ are longer, or that utf8mb3 does not have."""
 # Every owner of some groups of a topic, with its liveness lock and that lock's state (PRIMARY, prefix).
 MEMBERS = f"""
 SELECT consumer_group, subscriber_name, heartbeat_at, expires_at, deregistered_at,
-       IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)), server_started_at, incarnation, {NOW_MS},
+       {LOCK_FREE}, server_started_at, incarnation, {NOW_MS},
        liveness_lock
 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group IN ({{groups}}) AND topic = %s
 """
@@ -99,7 +99,7 @@ WHERE s.deregistered_at = 0 AND s.expires_at >= {NOW_MS}
 
 # The owners among the first thousand rows that have not left, with their locks; no marks of evictions (PRIMARY).
 ACTIVE = f"""SELECT s.subscriber_name, s.heartbeat_at, s.expires_at, s.deregistered_at,
-       IF(s.liveness_lock = '', NULL, IS_FREE_LOCK(s.liveness_lock)), s.server_started_at, s.incarnation, {NOW_MS}
+       {LOCK_FREE}, s.server_started_at, s.incarnation, {NOW_MS}
 FROM (
   SELECT subscriber_name, heartbeat_at, expires_at, deregistered_at, liveness_lock, server_started_at, incarnation
   FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
@@ -170,8 +170,8 @@ DELETE = """DELETE queue_subscriber_heartbeats FROM queue_subscriber_heartbeats 
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s"""
 
 # A dead owner's last heartbeat and lock, read again right before its lanes are taken (PRIMARY).
-STILL_SILENT = """
-SELECT heartbeat_at, IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock)) FROM queue_subscriber_heartbeats
+LAST_SIGN = f"""
+SELECT heartbeat_at, {LOCK_FREE} FROM queue_subscriber_heartbeats
 WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
@@ -286,18 +286,10 @@ def deregister_dead(cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int,
     cx.execute(DEREGISTER_DEAD, (FOUND_DEAD + finder, *at.columns, owner, heartbeat_at))
 
 
-def still_silent(
-    cx: Executor, at: GroupTopic, owner: str, heartbeat_at: int, *, needs_free: bool, may_be_held: bool
-) -> bool:
-    """Whether an owner that is judged dead has given no sign of life since `heartbeat_at`. A missing row is silence.
-
-    `needs_free`: its lock must be known to be free. `may_be_held`: its lock does not matter.
-    """
-    row = cx.one(STILL_SILENT, (*at.columns, owner))
-    if row is None:
-        return True
-    beat, free = row
-    return int(beat) == heartbeat_at and (may_be_held or (bool(free) if needs_free else free != 0))
+def last_sign(cx: Executor, at: GroupTopic, owner: str) -> tuple[int, bool | None] | None:
+    """Return an owner's last heartbeat, and whether its lock is free (None: it has none). None: it has no row."""
+    row = cx.one(LAST_SIGN, (*at.columns, owner))
+    return row and (int(row[0]), None if row[1] is None else bool(row[1]))
 
 
 def purge_left(cx: Executor, at: GroupTopic, own: str, age: float) -> int:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
 from lanelog._stores._points import placeholders
-from lanelog._stores.members._heartbeat_rows import VERSION_WITH_WORKLOAD, HeartbeatRow
+from lanelog._stores.members._heartbeat_rows import LOCK_FREE, VERSION_WITH_WORKLOAD, HeartbeatRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
-
-_LOCK = "IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock))"
 
 # A workload without where handlers stand: they are the last of its fields, and may be long.
 _IN_SHORT = """SUBSTRING_INDEX(workload, ',"handlers":[', 1)"""
@@ -26,8 +24,8 @@ _WITHOUT_HANDLERS = ',"handlers":[]}'
 # Every owner of some groups of a topic, and what its workers do in short (PRIMARY, prefix). Columns of version 1 say
 # enough of the server that granted a lock.
 AT_WORK = f"""
-SELECT consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at, {_LOCK}, server_started_at,
-       {NOW_MS}, liveness_lock, {_IN_SHORT}
+SELECT consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at, {LOCK_FREE},
+       server_started_at, {NOW_MS}, liveness_lock, {_IN_SHORT}
 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({{groups}}) AND topic = %s AND subscriber_name <> ''
 """
@@ -37,8 +35,8 @@ AT_WORK_1 = AT_WORK.replace(_IN_SHORT, "NULL")
 
 # The next owners of a group behind a name (PRIMARY, prefix).
 NEXT_OF_GROUP = f"""
-SELECT consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at, {_LOCK}, server_started_at,
-       {NOW_MS}, liveness_lock, workload
+SELECT consumer_group, topic, subscriber_name, heartbeat_at, expires_at, deregistered_at, {LOCK_FREE},
+       server_started_at, {NOW_MS}, liveness_lock, workload
 FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND subscriber_name > %s ORDER BY subscriber_name LIMIT %s
 """
@@ -58,24 +56,24 @@ ORDER BY consumer_group, topic, subscriber_name""",
 # The same on tables without workloads (PRIMARY).
 NEXT_1 = NEXT.replace("liveness_lock, workload", "liveness_lock, NULL")
 
-# What the workers of the living owners of some groups do. A free lock is a dead process's (PRIMARY, prefix).
-WORKLOADS = f"""
-SELECT consumer_group, subscriber_name, workload FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY)
-WHERE consumer_group IN ({{groups}}) AND topic = %s AND workload IS NOT NULL AND expires_at >= {NOW_MS}
-      AND deregistered_at IN (0, heartbeat_at) AND (liveness_lock = '' OR COALESCE(IS_FREE_LOCK(liveness_lock), 0) = 0)
+# The owners that say what their workers do, and all that they say (PRIMARY, prefix).
+WORKLOADS = f"""{AT_WORK.replace(_IN_SHORT, "workload")}      AND workload IS NOT NULL
 ORDER BY consumer_group, topic, subscriber_name LIMIT 1000
 """
 
 
-def at_work(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) -> dict[str, list[HeartbeatRow]]:
+def at_work(
+    cx: Executor, topic: str, groups: Sequence[str], *, tables: int, handlers: bool = False
+) -> dict[str, list[HeartbeatRow]]:
     """Return every owner of each of a few groups, living or not. Workloads name no handlers.
 
-    `tables`: the version of the tables.
+    `tables`: the version of the tables. `handlers`: only owners that say what their workers do, with the handlers.
     """
-    query = AT_WORK if tables >= VERSION_WITH_WORKLOAD else AT_WORK_1
+    query = AT_WORK_1 if tables < VERSION_WITH_WORKLOAD else WORKLOADS if handlers else AT_WORK
+    end = "" if handlers else _WITHOUT_HANDLERS
     found: dict[str, list[HeartbeatRow]] = {group: [] for group in groups}
-    for group, _, *columns, short in cx.query(query.format(groups=placeholders(groups)), (*groups, topic)):
-        found.setdefault(group, []).append(_row([*columns, None if short is None else short + _WITHOUT_HANDLERS]))
+    for group, _, *columns, said in cx.query(query.format(groups=placeholders(groups)), (*groups, topic)):
+        found.setdefault(group, []).append(_row([*columns, None if said is None else said + end]))
     return found
 
 
@@ -97,9 +95,3 @@ def next_of_all(
 def _row(columns: Sequence[Any]) -> HeartbeatRow:
     *row, started, now, lock, workload = columns
     return HeartbeatRow.of(row, started, "", now, lock, workload)
-
-
-def workloads(cx: Executor, topic: str, groups: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return group, owner and workload of the living owners of a few groups. Only on tables of version 6 or newer."""
-    rows = cx.query(WORKLOADS.format(groups=placeholders(groups)), (*groups, topic))
-    return [(group, owner, workload) for group, owner, workload in rows]

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lanelog._base.text import age, moment, plural, shown
-from lanelog._error_text import summary
+from lanelog._base.text import age, moment, plural, shown, summary
 from lanelog._log.lookup.owners import GRACE
 from lanelog._stores import _counted as counted
 from lanelog.admin.operate.problem import BEHIND, FAILING, HEAD_LOCKED, OWNER_GONE, Problem, Rank, command

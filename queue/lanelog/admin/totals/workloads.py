@@ -1,15 +1,13 @@
 """What the workers of groups do, as their members' last heartbeats say.
 
-Owns the reading of these rows as values. Judges nothing.
+Owns the selection of the living ones. Judges nothing: `_log/lookup` does.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanelog._process.workload import parsed
-from lanelog._stores.members import member_rows
-from lanelog._stores.members._heartbeat_rows import VERSION_WITH_WORKLOAD
+from lanelog._log.lookup import owners as _owners
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +21,10 @@ def of_groups(cx: Executor, topic: str, groups: Sequence[str], *, tables: int) -
 
     Members that say nothing are missing: they pull, or their version is older.
     """
-    if tables < VERSION_WITH_WORKLOAD:
-        return {}
-    rows = member_rows.workloads(cx, topic, groups)
-    return {(group, owner): found for group, owner, text in rows if (found := parsed(text)) is not None}
+    owners = _owners.at_work(cx, topic, groups, tables=tables, handlers=True)
+    return {
+        (group, owner): found
+        for group, each in owners.items()
+        for owner in each.rows
+        if (found := each.workload(owner)) is not None
+    }

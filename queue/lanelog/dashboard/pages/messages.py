@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanelog._base.text import plural, shown
-from lanelog._error_text import summary
+from lanelog._base.text import plural, shown, summary
 from lanelog._views import message_columns
 from lanelog.admin import HistoryInfo, MessageInfo, ScheduleInfo
 from lanelog.dashboard.changes.actions import button, whole

@@ -8,14 +8,8 @@ import attrs
 import pytest
 
 from lanelog._database import START_TOLERANCE_MS, Incarnation
-from lanelog._engine.leasing.liveness import (
-    EVERYBODY_BACK_SECONDS,
-    SECOND_LOOK_SECONDS,
-    DeadOwner,
-    LivenessMonitor,
-    LivenessView,
-    Proof,
-)
+from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView
+from lanelog._log.lookup.liveness import EVERYBODY_BACK_SECONDS, SECOND_LOOK_SECONDS, Proof
 from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
 LEASE = 30.0

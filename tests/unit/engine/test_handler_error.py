@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from lanelog import _error_text
+from lanelog._base.text import summary
+from lanelog._engine import handler_error
+from lanelog._engine.handler_error import MAX_BYTES, clip, raised, render
 from lanelog._engine.working.workers import compose
-from lanelog._error_text import MAX_BYTES, clip, raised, render, summary
 from lanelog.message import Postpone, Reject, Retry
 from support.refusing import Mute
 
@@ -169,5 +170,5 @@ def test_a_text_that_fails_to_be_made_is_the_message(monkeypatch: pytest.MonkeyP
         raise RuntimeError("no")
 
     error = caught(charge)
-    monkeypatch.setattr(_error_text, "_causes", broken)
+    monkeypatch.setattr(handler_error, "_causes", broken)
     assert render(error) == "ValueError: no money"

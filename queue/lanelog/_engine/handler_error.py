@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lanelog._base.text import describe
+from lanelog._base.text import TRACEBACK_HEAD, describe
 from lanelog._facts.log import ExcInfo, encodable, traceback_of
 from lanelog.message import Postpone, Reject, Retry
 
@@ -36,9 +36,8 @@ CAUSES: Final = 5
 LINE: Final = 200
 """How many characters of a source line are kept."""
 
-_HEAD: Final = "Traceback (most recent call last):"
 _CUT: Final = "…"
-_OWN: Final = str(Path(__file__).parent / "_engine")
+_OWN: Final = str(Path(__file__).parent)
 
 
 def clip(text: str, most: int = MAX_BYTES) -> str:
@@ -48,11 +47,6 @@ def clip(text: str, most: int = MAX_BYTES) -> str:
     if len(data) <= most:
         return text
     return data[: most - len(_CUT.encode())].decode(errors="ignore") + _CUT
-
-
-def summary(text: str | None) -> str | None:
-    """The exception's own message, out of a text from `render`."""
-    return None if text is None else text.split(f"\n{_HEAD}", 1)[0]
 
 
 def raised(error: BaseException | None) -> ExcInfo | None:
@@ -84,13 +78,13 @@ def _render(error: BaseException) -> str:
         frames = [_shown(frame) for frame in traceback.extract_tb(_frames(each), limit=-FRAMES)]
         begin = f"{text}\nCaused by " if number else ""
         left = MAX_BYTES - len(begin.encode())
-        if left <= len(_HEAD):
+        if left <= len(TRACEBACK_HEAD):
             break
         message = clip(describe(each), min(left, MESSAGE_BYTES) if frames else left)
         text = begin + message
-        kept = _innermost(frames, MAX_BYTES - len(text.encode()) - len(_HEAD) - 2)
+        kept = _innermost(frames, MAX_BYTES - len(text.encode()) - len(TRACEBACK_HEAD) - 2)
         if kept:
-            text = "\n".join([text, _HEAD, *kept])
+            text = "\n".join([text, TRACEBACK_HEAD, *kept])
     return text
 
 

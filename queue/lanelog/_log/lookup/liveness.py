@@ -1,0 +1,120 @@
+"""Whether an owner is alive: the one judgement, of one row and of how long somebody has watched it.
+
+Pure: it never reads the database or a clock. Keepers take lanes by it, and administration shows it. Deletion asks for
+less than a proof of death: whether the owner may live.
+
+A keeper has watched, and knows for how long. Who reads one row only judges like a keeper that has watched since the
+row's heartbeat was written, on a server that was steady. So a screen calls no owner dead that this keeper calls alive.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, Final, Self
+
+from attrs import frozen
+
+from lanelog._base.backoff import OF_LOOPS
+from lanelog._base.checks import MAX_SECONDS
+
+if TYPE_CHECKING:
+    from lanelog._database import Incarnation
+    from lanelog._stores.members._heartbeat_rows import HeartbeatRow
+
+SECOND_LOOK_SECONDS: Final = 1.0
+"""The least time between the two looks that must find a lock free."""
+
+EVERYBODY_BACK_SECONDS: Final = OF_LOOPS.most + 1.0
+"""So long the server must have been steady before a free lock proves a death. The event that ended our session,
+or made it wait, may have ended all sessions. The last of them is back after the longest back-off."""
+
+VETO_DURATIONS: Final = 2
+"""How many of its own durations a heartbeat must stay unchanged before its owner counts as dead although the lock is
+held. A proxy may keep the session of a process that is gone."""
+
+
+class Proof(Enum):
+    """Why an owner counts as dead. The steal must find the same once more."""
+
+    LOCK = "its lock is free"
+    EXPIRY = "its heartbeat ran out, and it holds no lock"
+    SILENCE = "its heartbeat has not changed for two of its durations, whoever holds its lock"
+
+    def still_holds(self, *, lock_free: bool | None) -> bool:
+        """Whether the owner's lock, read again right before its lanes are taken, contradicts this proof nowhere."""
+        return self is Proof.SILENCE or bool(lock_free) or (self is Proof.EXPIRY and lock_free is None)
+
+
+@frozen(kw_only=True)
+class Observation:
+    """What is known of an owner beside its row, in seconds."""
+
+    unchanged: float
+    """Its heartbeat has not changed for so long."""
+    free: float
+    """Its lock has been free for so long, if it is free."""
+    steady: float
+    """The server has answered without a stall for so long."""
+
+    @classmethod
+    def since_heartbeat(cls, row: HeartbeatRow) -> Self:
+        """Return the most that anybody can know: it has watched a steady server since the row's heartbeat."""
+        unchanged = max(0, row.now - row.heartbeat_at) / 1000
+        return cls(unchanged=unchanged, free=unchanged, steady=inf)
+
+
+def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease: float = 0.0) -> Proof | None:
+    """Return why the owner of a row is dead. None: it lives, or it has left.
+
+    An owner is dead by its lock when three things are true. The lock was free in two looks at least a second apart. The
+    heartbeat has not changed between them. And the row names the incarnation that answers now: a restart frees every
+    lock, and must not lead to a steal.
+
+    An owner is dead by expiry when its heartbeat ran out by the database's clock. After a clock was set back, a
+    heartbeat may end later than its own duration allows. Such a heartbeat counts as expired when it has not changed for
+    that duration. A row of another program may say that it never ends: then `lease` counts.
+
+    Both need a steady server, for so long that all owners had time to come back after an event that hit all of them.
+
+    A lock that is held vetoes expiry: no owner dies because a server stood still or its clock was set. The veto ends
+    after a long silence: see `VETO_DURATIONS`.
+
+    Args:
+        row: The owner's row.
+        server: The incarnation that answers now.
+        watched: How long its heartbeat, its lock and the server have been watched.
+        lease: The watcher's own lease, in seconds. Expiry needs a server that was steady for so long. 0: the owner's.
+    """
+    if row.deregistered:
+        return None
+    free = row.lock_free_on(server)
+    if free and watched.free >= SECOND_LOOK_SECONDS and watched.steady >= EVERYBODY_BACK_SECONDS:
+        return Proof.LOCK
+    duration = _duration(row, lease)
+    if watched.steady < (lease or duration) or not _expired(row, watched.unchanged, duration):
+        return None
+    if free is not False:
+        return Proof.EXPIRY
+    return Proof.SILENCE if min(watched.unchanged, watched.steady) >= VETO_DURATIONS * duration else None
+
+
+def may_live(row: HeartbeatRow, *, silence_ms: int = 0) -> bool:
+    """Whether an owner has not left, and holds its lock or has been without a heartbeat for less than `silence_ms`.
+
+    `_stores.consumers.groups` asks the same of all members of all groups, in SQL.
+    """
+    return not row.deregistered and (row.lock_free is False or not row.ended(silence_ms))
+
+
+def _expired(row: HeartbeatRow, unchanged: float, duration: float) -> bool:
+    if row.expires_at < row.now:
+        return True
+    from_the_future = row.expires_at > row.now + duration * 1000
+    return from_the_future and unchanged >= duration
+
+
+def _duration(row: HeartbeatRow, lease: float) -> float:
+    """The row's lease, or the watcher's if no lease lasts so long: another program may have written the row."""
+    own = (row.expires_at - row.heartbeat_at) / 1000
+    return own if 0 < own <= MAX_SECONDS else lease
