@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import define, evolve, field
 
 from lanelog._base.places import GroupTopic, LaneId
-from lanelog.admin.audit_entry import NOBODY, Act, Actor
+from lanelog.admin.audit_entry import NOBODY, Act, Actor, Call
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.arguments import decided, limit_of, unheard
@@ -448,6 +448,13 @@ class Admin:
         """
         return evolve(self, actor=Actor.checked(by, reason))
 
+    def _call(self, dry_run: bool) -> Call:  # noqa: FBT001 - as the caller gave it
+        return Call(self._database, self._actor, dry_run)
+
+    def _destroying(self, dry_run: bool) -> Call:  # noqa: FBT001 - as the caller gave it
+        """Return the call of a method that cannot be taken back: it refuses what merely counts as false."""
+        return self._call(decided(dry_run))
+
     def seek(
         self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool
     ) -> Sought:
@@ -471,8 +478,7 @@ class Admin:
         """
         from lanelog.admin.change import seek
 
-        at = GroupTopic(topic=topic, group=group)
-        return seek.seek(self._database, at, key=key, to=to, actor=self._actor, dry_run=decided(dry_run))
+        return seek.seek(self._destroying(dry_run), GroupTopic(topic=topic, group=group), key=key, to=to)
 
     def pause(
         self,
@@ -500,9 +506,7 @@ class Admin:
         from lanelog.admin.change import pause_and_skip
 
         at = GroupTopic(topic=topic, group=group)
-        return pause_and_skip.pause(
-            self._database, at, key=key, by=by, reason=reason, actor=self._actor, dry_run=dry_run
-        )
+        return pause_and_skip.pause(self._call(dry_run), at, key=key, by=by, reason=reason)
 
     def resume(self, topic: str, group: str, *, key: str | None = None, dry_run: bool = False) -> Resumed:
         """End the pause of a group, or of one lane.
@@ -517,8 +521,7 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        at = GroupTopic(topic=topic, group=group)
-        return pause_and_skip.resume(self._database, at, key=key, actor=self._actor, dry_run=dry_run)
+        return pause_and_skip.resume(self._call(dry_run), GroupTopic(topic=topic, group=group), key=key)
 
     def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
         """Settle one message for one group without handling it. The other groups still get it.
@@ -543,9 +546,7 @@ class Admin:
         from lanelog.admin.change import pause_and_skip
 
         lane = LaneId(topic=topic, group=group, key=key)
-        return pause_and_skip.skip(
-            self._database, lane, offset, reason=reason, actor=self._actor, dry_run=decided(dry_run)
-        )
+        return pause_and_skip.skip(self._destroying(dry_run), lane, offset, reason=reason)
 
     def retry(self, topic: str, group: str, key: str, offset: int | None = None, *, dry_run: bool) -> Retried:
         """Let messages that failed or were postponed wait no longer: they are handed out again at once.
@@ -571,8 +572,7 @@ class Admin:
         """
         from lanelog.admin.change import retry
 
-        lane = LaneId(topic=topic, group=group, key=key)
-        return retry.retry(self._database, lane, offset, actor=self._actor, dry_run=decided(dry_run))
+        return retry.retry(self._destroying(dry_run), LaneId(topic=topic, group=group, key=key), offset)
 
     def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force. Any member may take it then.
@@ -594,8 +594,7 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        lane = LaneId(topic=topic, group=group, key=key)
-        return pause_and_skip.release(self._database, lane, actor=self._actor, dry_run=decided(dry_run))
+        return pause_and_skip.release(self._destroying(dry_run), LaneId(topic=topic, group=group, key=key))
 
     def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
         """Set the number of open lanes over which a topic spreads its messages without a key.
@@ -617,7 +616,7 @@ class Admin:
         """
         from lanelog.admin.change import open_lanes
 
-        return open_lanes.set_open_lanes(self._database, topic, lanes, actor=self._actor, dry_run=dry_run)
+        return open_lanes.set_open_lanes(self._call(dry_run), topic, lanes)
 
     def cancel_scheduled(
         self,
@@ -644,7 +643,7 @@ class Admin:
         from lanelog._log.lookup import known
 
         known.read(self._database, known.known_topic, "looking for the topic", topic)
-        act = Act(verb="cancel_scheduled", topic=topic, key=key or "", choice=f"id {id}", actor=self._actor)
+        act = Act(self._call(dry_run), "cancel_scheduled", topic=topic, key=key or "", choice=f"id {id}")
         return scheduled.cancel(self._database, topic, key, id, act, dry_run=dry_run)
 
     # -- dead letters --------------------------------------------------------------------------------------------------
@@ -775,21 +774,11 @@ class Admin:
         from lanelog.admin.dead_letters import redrive
         from lanelog.admin.dead_letters.selection import choice
 
-        return redrive.redrive(
-            self._database,
-            GroupTopic(topic=topic, group=group),
-            chosen=choice(ids, reason, everything=all, key=key, since=since, limit=limit),
-            rate=rate,
-            delay=delay,
-            ttl=ttl,
-            max_deliveries=max_deliveries,
-            to_topic=to_topic,
-            progress=progress,
-            actor=self._actor,
-            dry_run=decided(dry_run),
-            appender=self._appender,
-            wake_scheduler=self._delayed,
-        )
+        at = GroupTopic(topic=topic, group=group)
+        chosen = choice(ids, reason, everything=all, key=key, since=since, limit=limit)
+        copies = redrive.Copies(rate=rate, delay=delay, ttl=ttl, max_deliveries=max_deliveries, to_topic=to_topic)
+        call = self._destroying(dry_run)
+        return redrive.redrive(call, at, chosen, copies, progress, self._appender, self._delayed)
 
     def delete_dead_letters(
         self,
@@ -824,14 +813,9 @@ class Admin:
         from lanelog.admin.dead_letters import delete
         from lanelog.admin.dead_letters.selection import choice
 
-        return delete.delete_dead_letters(
-            self._database,
-            GroupTopic(topic=topic, group=group),
-            chosen=choice(ids, reason, everything=all, key=key, since=since, limit=limit),
-            progress=progress,
-            actor=self._actor,
-            dry_run=decided(dry_run),
-        )
+        at = GroupTopic(topic=topic, group=group)
+        chosen = choice(ids, reason, everything=all, key=key, since=since, limit=limit)
+        return delete.delete_dead_letters(self._destroying(dry_run), at, chosen, progress)
 
     # -- schedules -----------------------------------------------------------------------------------------------------
 
@@ -872,13 +856,13 @@ class Admin:
         """
         from lanelog.admin.schedules import schedules
 
-        return schedules.pause(self._database, name, by=by, reason=reason, actor=self._actor, dry_run=dry_run)
+        return schedules.pause(self._call(dry_run), name, by=by, reason=reason)
 
     def resume_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleResumed:
         """End the pause of a schedule. Times that passed during the pause are skipped, whatever `catch_up` says."""
         from lanelog.admin.schedules import schedules
 
-        return schedules.resume(self._database, name, actor=self._actor, dry_run=dry_run)
+        return schedules.resume(self._call(dry_run), name)
 
     def run_schedule(self, name: str, *, token: str | None = None, dry_run: bool = False) -> ScheduleRun:
         """Publish one message of a schedule at once. Its times stay as they are, and so does a pause.
@@ -895,20 +879,13 @@ class Admin:
         """
         from lanelog.admin.schedules import run_now
 
-        return run_now.run(
-            self._database,
-            name,
-            token=token,
-            actor=self._actor,
-            dry_run=dry_run,
-            appender=self._appender,
-        )
+        return run_now.run(self._call(dry_run), name, token=token, appender=self._appender)
 
     def remove_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleRemoved:
         """Remove a schedule. The messages it published stay. A process that declares it again creates it anew."""
         from lanelog.admin.schedules import schedules
 
-        return schedules.remove(self._database, name, actor=self._actor, dry_run=dry_run)
+        return schedules.remove(self._call(dry_run), name)
 
     # -- deleting ------------------------------------------------------------------------------------------------------
 
@@ -931,8 +908,7 @@ class Admin:
         """
         from lanelog.admin.change import delete
 
-        at = GroupTopic(topic=topic, group=group)
-        return delete.delete_group(self._database, at, actor=self._actor, evict=evict, dry_run=decided(dry_run))
+        return delete.delete_group(self._destroying(dry_run), GroupTopic(topic=topic, group=group), evict=evict)
 
     def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
         """Delete old messages of a topic, even if a group has not settled them.
@@ -949,7 +925,7 @@ class Admin:
         """
         from lanelog.admin.change import purge_messages
 
-        return purge_messages.purge(self._database, topic, before=before, actor=self._actor, dry_run=decided(dry_run))
+        return purge_messages.purge(self._destroying(dry_run), topic, before=before)
 
     def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
         """Delete a topic: its groups, lanes, messages and scheduled messages.
@@ -970,7 +946,7 @@ class Admin:
         """
         from lanelog.admin.change import delete
 
-        return delete.delete_topic(self._database, topic, actor=self._actor, dry_run=decided(dry_run))
+        return delete.delete_topic(self._destroying(dry_run), topic)
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 

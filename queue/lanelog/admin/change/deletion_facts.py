@@ -7,7 +7,7 @@ nothing. A call that fails in its middle writes what it had committed, and the e
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import asdict, define, field
 
@@ -18,8 +18,9 @@ from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-    from lanelog._database import Database
+    from lanelog._facts.fact import Fact
     from lanelog.admin.audit_entry import Act
 
 
@@ -43,37 +44,28 @@ class Tally:
         self.done |= bool(messages or unsettled or scheduled)
 
 
-@contextmanager
-def deleting(database: Database, act: Act) -> Iterator[Tally]:
+def deleting(act: Act) -> AbstractContextManager[Tally]:
     """At the end of the block, however it ends, write the event of what was deleted in it."""
-    tally = Tally()
-    try:
-        yield tally
-    except BaseException as error:
-        if tally.done:
-            facts.messages_deleted(error=describe(error), **_values(database, act, tally))
-        raise
-    if tally.done:
-        facts.messages_deleted(**_values(database, act, tally))
+    return _counted(act, facts.messages_deleted)
+
+
+def passing(act: Act) -> AbstractContextManager[Tally]:
+    """At the end of the block, write the event of messages that stay, but that a group passed without handling them."""
+    return _counted(act, facts.messages_passed)
 
 
 @contextmanager
-def passing(database: Database, act: Act) -> Iterator[Tally]:
-    """At the end of the block, write the event of messages that stay, but that a group passed without handling them."""
-    tally = Tally()
+def _counted(act: Act, write: Fact[...]) -> Iterator[Tally]:
+    tally, failed = Tally(), {}
     try:
         yield tally
     except BaseException as error:
-        if tally.done:
-            facts.messages_passed(error=describe(error), **_values(database, act, tally))
+        failed = {"error": describe(error)}
         raise
-    if tally.done:
-        facts.messages_passed(**_values(database, act, tally))
-
-
-def _values(database: Database, act: Act, tally: Tally) -> dict[str, Any]:
-    counts = {"messages": tally.messages, "unsettled": tally.unsettled, "scheduled": tally.scheduled}
-    return {**act.values(), **counts, **asdict(ProcessIdentity(database.config.user))}
+    finally:
+        if tally.done:
+            counts = {"messages": tally.messages, "unsettled": tally.unsettled, "scheduled": tally.scheduled}
+            write(**failed, **act.values(), **counts, **asdict(ProcessIdentity(act.database.config.user)))
 
 
 @define(eq=False)

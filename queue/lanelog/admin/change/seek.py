@@ -26,7 +26,7 @@ from lanelog._log.lookup.known import known_group, known_lane, pages, read, repe
 from lanelog._log.register import last_before
 from lanelog._stores.consumers import deliveries, offsets
 from lanelog._stores.log import partitions
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call
 from lanelog.admin.change.deletion_facts import Unanswered, passing
 from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
 from lanelog.admin.types.results import Sought, SoughtLane
@@ -59,16 +59,9 @@ class _Move:
     rows: tuple[int, ...]  # offsets of the delivery rows to delete
 
 
-def seek(
-    database: Database,
-    at: GroupTopic,
-    *,
-    key: str | None,
-    to: str | datetime | int,
-    actor: Actor,
-    dry_run: bool,
-) -> Sought:
+def seek(call: Call, at: GroupTopic, *, key: str | None, to: str | datetime | int) -> Sought:
     """See `Admin.seek`."""
+    database = call.database
     check_names(at)
     target, text = _target(to, key)
     if key is not None:
@@ -84,20 +77,20 @@ def seek(
         passed=0,
         clamped=0,
         moved=(),
-        dry_run=dry_run,
+        dry_run=call.dry_run,
     )
-    act = Act(verb="seek", topic=at.topic, group=at.group, key=key or "", choice=f"to {text}", actor=actor)
-    with passing(database, act) as tally:
+    act = Act(call, "seek", topic=at.topic, group=at.group, key=key or "", choice=f"to {text}")
+    with passing(act) as tally:
         for keys in _pages(database, at.topic, key):
             places = _places(database, at.topic, keys, target)
             unanswered = Unanswered()
-            moves = repeated(database, _page, "seeking", database, at, places, unanswered, act, dry_run=dry_run)
+            moves = repeated(database, _page, "seeking", act, at, places, unanswered)
             if key is not None and not moves:
                 raise ConfigurationError(
                     f"lane {key!r} of topic {at.topic!r} was purged meanwhile: nothing is left in it"
                 )
             sought = _added(sought, moves)
-            if not dry_run:
+            if not call.dry_run:
                 passed = unanswered.committed(sum(move.passed for move in moves))
                 tally.add(messages=passed, unsettled=passed)
     return sought
@@ -159,31 +152,23 @@ def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> di
     return found
 
 
-def _page(
-    database: Database,
-    at: GroupTopic,
-    places: Mapping[str, int | None],
-    unanswered: Unanswered,
-    act: Act,
-    *,
-    dry_run: bool,
-) -> list[_Move]:
+def _page(act: Act, at: GroupTopic, places: Mapping[str, int | None], unanswered: Unanswered) -> list[_Move]:
     """Seek in one page of lanes, in one transaction. A lane without a floor has been purged and is left out."""
-    with unanswered.attempt(), database.transaction(hasty=True) as cx:
-        epoch = 0 if dry_run else take_away.begin(cx, at)
-        rows = offsets.floors(cx, at.topic, places, Lock.NONE if dry_run else Lock.SHARE)
+    with unanswered.attempt(), act.database.transaction(hasty=True) as cx:
+        epoch = 0 if act.dry_run else take_away.begin(cx, at)
+        rows = offsets.floors(cx, at.topic, places, Lock.NONE if act.dry_run else Lock.SHARE)
         floors = {key: row.floor for key, row in rows.items()}
-        if not dry_run:
+        if not act.dry_run:
             take_away.lanes(cx, at, floors, epoch)
         moves = _plan(cx, at, floors, places)
-        if not dry_run:
+        if not act.dry_run:
             passed = sum(move.passed for move in moves)
             unanswered.plan(passed)
             # No other transaction can write these rows now: it would have to share-lock the leases first.
             deliveries.delete(cx, at, [(move.key, offset) for move in moves for offset in move.rows])
             offsets.move_watermarks(cx, at, {move.key: move.after for move in moves})
             if moves:
-                act.record(cx, database, messages=passed)
+                act.record(cx, messages=passed)
     return moves
 
 

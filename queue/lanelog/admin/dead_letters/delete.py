@@ -19,7 +19,7 @@ from lanelog._database import Lock
 from lanelog._log.lookup.known import known_group, read, repeated
 from lanelog._stores._points import chunked
 from lanelog._stores.consumers import deliveries, offsets
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call
 from lanelog.admin.change.deletion_facts import deleting
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.arguments import check_names
@@ -29,20 +29,13 @@ from lanelog.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lanelog._database import Database, Executor
+    from lanelog._database import Executor
     from lanelog.admin.dead_letters.selection import Choice, Letter
 
 
-def delete_dead_letters(
-    database: Database,
-    at: GroupTopic,
-    *,
-    chosen: Choice,
-    progress: Callable[[int], None],
-    actor: Actor,
-    dry_run: bool,
-) -> Deleted:
+def delete_dead_letters(call: Call, at: GroupTopic, chosen: Choice, progress: Callable[[int], None]) -> Deleted:
     """See `Admin.delete_dead_letters`."""
+    database, dry_run = call.database, call.dry_run
     check_names(at)
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
@@ -51,8 +44,8 @@ def delete_dead_letters(
     named: set[str] = set()
     count, any_letter = 0, False
     recorded = selection.recorded(chosen)
-    act = Act(verb="delete_dead_letters", topic=at.topic, group=at.group, choice=recorded, actor=actor)
-    with deleting(database, act) as tally:
+    act = Act(call, "delete_dead_letters", topic=at.topic, group=at.group, choice=recorded)
+    with deleting(act) as tally:
         for found in selection.letters(database, dead_topics, at, chosen):
             any_letter = True
             for batch in chunked(found):
@@ -61,7 +54,7 @@ def delete_dead_letters(
                 if dry_run:
                     count += len(batch)
                     continue
-                settled = repeated(database, _Settling(database, batch, act).attempt, "deleting dead letters")
+                settled = repeated(database, _Settling(batch, act).attempt, "deleting dead letters")
                 tally.add(messages=settled)
                 count += settled
                 progress(count)
@@ -81,7 +74,6 @@ def delete_dead_letters(
 class _Settling:
     """One batch of one dead letter topic, with its repetitions."""
 
-    database: Database
     letters: Sequence[Letter]
     act: Act
     _unknown: bool = False
@@ -92,7 +84,7 @@ class _Settling:
 
     def attempt(self) -> int:
         try:
-            with self.database.transaction(hasty=True) as cx:
+            with self.act.database.transaction(hasty=True) as cx:
                 return self._transaction(cx, self.letters[0].dead_topic)
         except DatabaseError as error:
             self._unknown |= error.outcome_unknown
@@ -106,5 +98,5 @@ class _Settling:
         points = selection.unsettled(cx, dead_topic, points)
         deliveries.settle_letters(cx, dead_topic, points, self.by)
         if points:
-            self.act.record(cx, self.database, messages=len(points))
+            self.act.record(cx, messages=len(points))
         return done + len(points)

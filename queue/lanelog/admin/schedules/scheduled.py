@@ -121,7 +121,7 @@ def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: 
             if not deleted and attempt.deleted:
                 return not messages.find_in_log(cx, topic, [(key, message_id)])
             if deleted and act is not None:
-                act.record(cx, database, messages=1, key=key)
+                act.record(cx, messages=1, key=key)
     except DatabaseError as error:
         attempt.deleted |= deleted and error.outcome_unknown
         raise
