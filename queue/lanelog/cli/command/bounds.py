@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from lanelog._base.text import age, shown
+from lanelog.cli.command import options
 
 if TYPE_CHECKING:
     from lanelog.admin import GroupInfo
@@ -34,11 +35,8 @@ _max_lag = click.option(
     metavar="N",
     help="Exit with status 1 if more than N messages are unsettled.",
 )
-_max_age = click.option(
-    "--max-age",
-    type=click.FloatRange(0),
-    metavar="S",
-    help="Exit with status 1 if the oldest unsettled message is older than S seconds.",
+_max_age = options.seconds(
+    "--max-age", "Exit with status 1 if the oldest unsettled message is older than S seconds.", within=(0, None)
 )
 
 

@@ -13,8 +13,8 @@ from lanelog._base.places import GroupTopic
 from lanelog._base.text import ago, shown
 from lanelog._views import columns
 from lanelog.admin.operate.hung import where_handlers_stand
+from lanelog.cli.command import options
 from lanelog.cli.command.bounds import Measured, alarms, bounding_letters, measured, monitored
-from lanelog.cli.command.options import arguments, examples, key_option, limit_option
 from lanelog.cli.command.pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli.command.verbs import reading
 from lanelog.cli.output import totals
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from lanelog.admin import Admin, GroupInfo, MemberInfo, TopicInfo
 
 
-@click.command(epilog=examples("topics", "topics orders", "topics --json"))
+@options.command("topics", "topics orders", "topics --json")
 @click.argument("topic", metavar="[NAME]", required=False)
-@limit_option
+@options.limit
 @reading
 def topics(admin: Admin, *, topic: str | None, limit: int) -> Answer:
     """List the topics, and what they hold; or describe the topic NAME."""
@@ -62,7 +62,7 @@ def _described(topic: TopicInfo, now: datetime) -> Answer:
     return Answer(data=topic, lines=[f"{head:<{width}}{text}" for head, text in about if text])
 
 
-@click.command(epilog=examples("groups", "groups 'orders*' --watch"))
+@options.command("groups", "groups 'orders*' --watch")
 @click.argument("topic", required=False)
 @monitored
 @reading
@@ -82,10 +82,10 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     )
 
 
-@click.command(epilog=examples("members", "members orders billing --stacks"))
-@arguments("[topic]", "[group]")
+@options.command("members", "members orders billing --stacks")
+@options.arguments("[topic]", "[group]")
 @click.option("--stacks", is_flag=True, help="Show below where handlers stand that have run for 10 s.")
-@limit_option
+@options.limit
 @reading
 def members(admin: Admin, *, topic: str | None, group: str | None, stacks: bool, limit: int) -> Answer:
     """List the subscribers of GROUP on TOPIC, or of all groups, alive or not, and how many of their workers are busy.
@@ -120,8 +120,8 @@ def _stacks(found: Sequence[MemberInfo]) -> list[str]:
     return lines or ["", "no handler has run for 10 s"]
 
 
-@click.command(epilog=examples("lanes orders billing --by lag", "lanes orders billing --limit 10 --watch"))
-@arguments("topic", "group")
+@options.command("lanes orders billing --by lag", "lanes orders billing --limit 10 --watch")
+@options.arguments("topic", "group")
 @click.option(
     "--by",
     "order_by",
@@ -130,7 +130,7 @@ def _stacks(found: Sequence[MemberInfo]) -> list[str]:
     show_default=True,
     help="The oldest message first, the greatest lag first, or by key.",
 )
-@limit_option
+@options.limit
 @monitored
 @reading
 def lanes(
@@ -171,8 +171,8 @@ def lanes(
     )
 
 
-@click.command(epilog=examples("lag orders --max-lag 10000 --max-age 300", "lag orders billing --sql"))
-@arguments("[topic]", "[group]")
+@options.command("lag orders --max-lag 10000 --max-age 300", "lag orders billing --sql")
+@options.arguments("[topic]", "[group]")
 @click.option("--sql", is_flag=True, help="Print a SQL statement instead: its one number is GROUP's lag on TOPIC.")
 @bounding_letters
 @monitored
@@ -252,10 +252,10 @@ def _dying(
     return [shown(each.topic) for each in over], left_out
 
 
-@click.command(epilog=examples("offsets orders billing --key ann"))
-@arguments("topic", "[group]")
-@key_option
-@limit_option
+@options.command("offsets orders billing --key ann")
+@options.arguments("topic", "[group]")
+@options.key
+@options.limit
 @reading
 def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, limit: int) -> Answer:
     """List where the groups are in the lanes of TOPIC."""
@@ -270,10 +270,10 @@ def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, lim
     )
 
 
-@click.command(epilog=examples("leases orders billing", "leases --stale"))
-@arguments("[topic]", "[group]")
+@options.command("leases orders billing", "leases --stale")
+@options.arguments("[topic]", "[group]")
 @click.option("--stale", is_flag=True, help="Only those in the name of an owner that is dead, expired or gone.")
-@limit_option
+@options.limit
 @reading
 def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, limit: int) -> Answer:
     """List which owner may work which lane."""
@@ -287,9 +287,9 @@ def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, l
     )
 
 
-@click.command(epilog=examples("audit", "audit orders --limit 20"))
+@options.command("audit", "audit orders --limit 20")
 @click.argument("topic", required=False)
-@limit_option
+@options.limit
 @reading
 def audit(admin: Admin, *, topic: str | None, limit: int) -> Answer:
     """List what operators did to TOPIC, or to all topics, the last first: who, when, what and why."""

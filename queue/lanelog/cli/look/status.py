@@ -13,8 +13,8 @@ from lanelog._views import columns
 from lanelog._views.sentences import sums
 from lanelog.admin.operate.problems import oldest_first
 from lanelog.admin.operate.status import LANES
+from lanelog.cli.command import options
 from lanelog.cli.command.bounds import alarms, measured, monitored
-from lanelog.cli.command.options import examples
 from lanelog.cli.command.pattern import topics_of
 from lanelog.cli.command.verbs import reading
 from lanelog.cli.look.problem_lines import told
@@ -28,7 +28,7 @@ _SHOWN: Final = 10
 _BEFORE: Final = "lanelog.status.before"
 
 
-@click.command(epilog=examples("status", "status 'orders*' --watch"))
+@options.command("status", "status 'orders*' --watch")
 @click.argument("topic", required=False)
 @monitored
 @reading

@@ -13,13 +13,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit
 
 import click
 
 from lanelog._base.checks import check_arguments, check_callable
+from lanelog._process.probes import host_and_port
 from lanelog._process.target import find
-from lanelog.cli.command.options import examples, url_option
+from lanelog.cli.command import options
 from lanelog.cli.command.verbs import Refused, announce, need, until_ended
 from lanelog.errors import ConfigurationError
 
@@ -33,7 +33,7 @@ _ANSWER: Final = 10.0
 _TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no secret
 
 
-@click.command(epilog=examples("web --listen 127.0.0.1:8080", "web --allow-actions"))
+@options.command("web --listen 127.0.0.1:8080", "web --allow-actions")
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Where to serve it.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A host name under which browsers reach it.")
 @click.option("--token-file", metavar="FILE", help=f"The token that users must give; default: {_TOKEN}.")
@@ -41,7 +41,7 @@ _TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no s
 @click.option("--trusted-proxy", "proxies", multiple=True, metavar="IP", help="The address of such a proxy.")
 @click.option("--mask", metavar="MODULE:FUNCTION", help="What returns the bytes to show of a message's payload.")
 @click.option("--allow-actions", is_flag=True, help="Let users change things, not only look.")
-@url_option
+@options.url
 def web(
     *, listen: str, hosts: tuple[str, ...], token_file: str | None, mask: str | None, url: str | None, **rules: Any
 ) -> None:
@@ -49,7 +49,10 @@ def web(
 
     An address beyond this machine needs a token, or a proxy that names the user.
     """
-    at, port = _address(listen)
+    address = host_and_port(listen)
+    if address is None:
+        raise click.UsageError(f"--listen {listen!r} is no HOST:PORT: write 127.0.0.1:8080")
+    at, port = address
     need("web", "starlette", "jinja2", "uvicorn")
     import uvicorn
 
@@ -115,12 +118,3 @@ def _loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
-
-
-def _address(text: str) -> tuple[str, int]:
-    """Return host and port. Port 0: any that is free."""
-    with suppress(ValueError):
-        parts = urlsplit(f"//{text}")
-        if parts.hostname and parts.port is not None and parts.netloc == text:
-            return parts.hostname, parts.port
-    raise click.UsageError(f"--listen {text!r} is no HOST:PORT: write 127.0.0.1:8080")
