@@ -24,7 +24,7 @@ from attrs import evolve
 from lanelog._base.text import shown
 from lanelog._process.extras import install
 from lanelog.cli.command import options
-from lanelog.cli.command.bounds import BOUNDS
+from lanelog.cli.command.bounds import MonitorBounds
 from lanelog.cli.command.names import give_types
 from lanelog.cli.output.answer import Answer, print_answer
 from lanelog.errors import LanelogError
@@ -174,7 +174,10 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
 
         if not watch:
             refuse_typed("--interval", "is for --watch")
-        if watch and any(params.get(bound) is not None for bound in BOUNDS):
+        bounds = MonitorBounds.taken(params)
+        if bounds is not None:
+            params["bounds"] = bounds
+        if watch and bounds is not None and bounds.given:
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
         connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect
         with connect(url) as client:

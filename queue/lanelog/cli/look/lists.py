@@ -14,7 +14,7 @@ from lanelog._base.text import ago, shown
 from lanelog._views import columns
 from lanelog.admin.operate.hung import where_handlers_stand
 from lanelog.cli.command import options
-from lanelog.cli.command.bounds import Measured, alarms, bounding_letters, measured, monitored
+from lanelog.cli.command.bounds import Measured, MonitorBounds, bounding_letters, measured, monitored
 from lanelog.cli.command.pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli.command.verbs import reading
 from lanelog.cli.output import totals
@@ -66,10 +66,9 @@ def _described(topic: TopicInfo, now: datetime) -> Answer:
 @click.argument("topic", required=False)
 @monitored
 @reading
-def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: float | None) -> Answer:
+def groups(admin: Admin, *, topic: str | None, bounds: MonitorBounds) -> Answer:
     """List the consumer groups of TOPIC, or of all topics. TOPIC may be a pattern such as 'orders*'."""
-    bounded = max_lag is not None or max_age is not None
-    named = groups_of(admin, topic, bounded=bounded)
+    named = groups_of(admin, topic, bounded=bounds.given)
     found = named.found
     return Answer(
         data=found,
@@ -77,8 +76,8 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
         table=Table(columns.GROUPS, found, admin.now()),
         total=totals.lag(found),
         nothing=totals.no_groups(topic),
-        alarms=alarms(measured(found), max_lag, max_age, left_out=named.left_out),
-        left_out="" if bounded else named.left_out,
+        alarms=bounds.alarms(measured(found), left_out=named.left_out),
+        left_out="" if bounds.given else named.left_out,
     )
 
 
@@ -134,14 +133,7 @@ def _stacks(found: Sequence[MemberInfo]) -> list[str]:
 @monitored
 @reading
 def lanes(
-    admin: Admin,
-    *,
-    topic: str,
-    group: str,
-    order_by: Literal["age", "lag", "key"],
-    limit: int,
-    max_lag: int | None,
-    max_age: float | None,
+    admin: Admin, *, topic: str, group: str, order_by: Literal["age", "lag", "key"], limit: int, bounds: MonitorBounds
 ) -> Answer:
     """List the lanes of TOPIC as GROUP sees them; a row's attempts and error are those of its first unsettled message.
 
@@ -150,8 +142,9 @@ def lanes(
     """
     found = admin.lanes(topic, group, order_by=order_by, limit=limit)
     cut = len(found) >= limit  # the worst lane may be beyond it
+    max_age = bounds.max_age
     judged = {each.key: each for each in found}
-    if cut and max_lag is not None:
+    if cut and bounds.max_lag is not None:
         judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="lag", limit=1))
     if cut and max_age is not None:
         judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="age", limit=1))
@@ -167,7 +160,7 @@ def lanes(
         table=Table(columns.LANES, found, admin.now()),
         total=totals.lag_of_lanes(found, limit),
         nothing=f"{where}: no lane; nothing is published to this topic yet, or all of it is collected",
-        alarms=alarms(places, max_lag, max_age),
+        alarms=bounds.alarms(places),
     )
 
 
@@ -177,31 +170,21 @@ def lanes(
 @bounding_letters
 @monitored
 @reading
-def lag(
-    admin: Admin,
-    *,
-    topic: str | None,
-    group: str | None,
-    sql: bool,
-    max_lag: int | None,
-    max_age: float | None,
-    max_dead_letters: int | None,
-) -> Answer:
+def lag(admin: Admin, *, topic: str | None, group: str | None, sql: bool, bounds: MonitorBounds) -> Answer:
     """Say how far behind the groups are: of all topics, of TOPIC, or only GROUP; `lanes --by lag` says where.
 
     TOPIC and GROUP may be patterns such as 'orders*'. --max-dead-letters is for each dead letter topic, for TOPIC, or
     for GROUP alone. Redriven and deleted dead letters do not count.
     """
-    bounded = any(bound is not None for bound in (max_lag, max_age, max_dead_letters))
-    if sql and bounded:
+    if sql and bounds.given:
         raise click.UsageError("--sql prints a statement and measures nothing: leave out the bounds")
-    named = groups_of(admin, topic, group, bounded=bounded)
+    named = groups_of(admin, topic, group, bounded=bounds.given)
     found, left_out = named.found, named.left_out
     if sql:
         return _lag_sql(found)
     dying: list[str] = []
-    if max_dead_letters is not None:
-        dying, unseen = _dying(admin, topic, group, found, max_dead_letters)
+    if bounds.max_dead_letters is not None:
+        dying, unseen = _dying(admin, topic, group, found, bounds.max_dead_letters)
         left_out = left_out or unseen
     return Answer(
         data=found,
@@ -209,10 +192,8 @@ def lag(
         table=Table(columns.LAG, found, admin.now()),
         total=totals.lag(found),
         nothing=totals.no_groups(topic),
-        alarms=alarms(
-            measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters, left_out=left_out
-        ),
-        left_out="" if bounded else left_out,
+        alarms=bounds.alarms(measured(found), dying=dying, left_out=left_out),
+        left_out="" if bounds.given else left_out,
     )
 
 
