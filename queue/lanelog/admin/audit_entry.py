@@ -8,6 +8,7 @@ repetition after an unanswered COMMIT records what it finds left to do, and noth
 from __future__ import annotations
 
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
@@ -16,8 +17,11 @@ from lanelog._process.identity import ProcessIdentity
 from lanelog._stores import audit
 from lanelog._stores.audit import AuditRow
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
+from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lanelog._database import Database, Executor
 
 _CHOICE_MAX = 2048
@@ -109,3 +113,33 @@ class Act:
         audit.record(cx, row)
         audit.forget(cx)
         self._parts += 1
+
+
+@define(eq=False)
+class Unanswered:
+    """What is known of a transaction whose COMMIT was not answered: its repetition may find that it is done."""
+
+    happened: bool = field(default=False, init=False)
+    """Whether the COMMIT of some attempt was not answered: what it planned may be done."""
+    lost: int = field(default=0, init=False)
+    """The count of what that attempt planned."""
+    _planned: int = field(default=0, init=False)
+
+    def plan(self, count: int) -> None:
+        """Note how many messages the transaction is about to commit."""
+        self._planned = count
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Run one attempt, its COMMIT included."""
+        self._planned = 0
+        try:
+            yield
+        except DatabaseError as error:
+            if error.outcome_unknown:
+                self.happened, self.lost = True, max(self.lost, self._planned)
+            raise
+
+    def committed(self, count: int) -> int:
+        """Return the count of what was done: by the answered attempt, or by an unanswered one before it."""
+        return max(count, self.lost)

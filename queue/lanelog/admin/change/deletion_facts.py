@@ -9,12 +9,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from attrs import asdict, define, field
+from attrs import asdict, define
 
 from lanelog._base.text import describe
 from lanelog._facts import admin as facts
 from lanelog._process.identity import ProcessIdentity
-from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,30 +65,3 @@ def _counted(act: Act, write: Fact[...]) -> Iterator[Tally]:
         if tally.done:
             counts = {"messages": tally.messages, "unsettled": tally.unsettled, "scheduled": tally.scheduled}
             write(**failed, **act.values(), **counts, **asdict(ProcessIdentity(act.database.config.user)))
-
-
-@define(eq=False)
-class Unanswered:
-    """The count of a transaction whose COMMIT was not answered: the repetition may find that it is done."""
-
-    lost: int = field(default=0, init=False)
-    _planned: int = field(default=0, init=False)
-
-    def plan(self, count: int) -> None:
-        """Note how many messages the transaction is about to commit."""
-        self._planned = count
-
-    @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Run one attempt, its COMMIT included."""
-        self._planned = 0
-        try:
-            yield
-        except DatabaseError as error:
-            if error.outcome_unknown:
-                self.lost = max(self.lost, self._planned)
-            raise
-
-    def committed(self, count: int) -> int:
-        """Return the count of what was done: by the answered attempt, or by an unanswered one before it."""
-        return max(count, self.lost)

@@ -25,8 +25,8 @@ from lanelog._stores._pause import RUNS, Pause
 from lanelog._stores.consumers import deliveries, groups, history, offsets
 from lanelog._stores.log import dead_letters
 from lanelog._stores.members import heartbeats, leases
-from lanelog.admin.audit_entry import Act, Call
-from lanelog.admin.change.deletion_facts import Unanswered, passing
+from lanelog.admin.audit_entry import Act, Call, Unanswered
+from lanelog.admin.change.deletion_facts import passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
 from lanelog.admin.lookup.given import given_group, given_lane, given_offset
 from lanelog.admin.totals import lane_totals, message_state

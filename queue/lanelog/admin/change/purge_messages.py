@@ -31,8 +31,8 @@ from lanelog._log.lookup.known import no_topic, pages, read, repeated
 from lanelog._stores.consumers import deliveries, groups, offsets
 from lanelog._stores.log import leaving, partitions
 from lanelog._stores.members import leases
-from lanelog.admin.audit_entry import Act, Call
-from lanelog.admin.change.deletion_facts import Unanswered, deleting
+from lanelog.admin.audit_entry import Act, Call, Unanswered
+from lanelog.admin.change.deletion_facts import deleting
 from lanelog.admin.change.seek import instants
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
 from lanelog.admin.lookup.given import given_topic

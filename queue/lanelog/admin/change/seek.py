@@ -26,8 +26,8 @@ from lanelog._log.lookup.known import known_group, known_lane, pages, read, repe
 from lanelog._log.register import last_before
 from lanelog._stores.consumers import deliveries, offsets
 from lanelog._stores.log import partitions
-from lanelog.admin.audit_entry import Act, Call
-from lanelog.admin.change.deletion_facts import Unanswered, passing
+from lanelog.admin.audit_entry import Act, Call, Unanswered
+from lanelog.admin.change.deletion_facts import passing
 from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
 from lanelog.admin.types.results import Sought, SoughtLane
 from lanelog.errors import ConfigurationError

@@ -33,11 +33,11 @@ from lanelog._stores._points import fitting
 from lanelog._stores.consumers import deliveries, groups, offsets
 from lanelog._stores.later import scheduled
 from lanelog._stores.log import dead_letters, partitions
-from lanelog.admin.audit_entry import Act, Call
+from lanelog.admin.audit_entry import Act, Call, Unanswered
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.types.results import Redriven
-from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
+from lanelog.errors import ConfigurationError, LanelogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,7 +142,6 @@ class _Redrive:
     named: set[str] = field(factory=set)
     held: dict[tuple[str, str], deque[Letter]] = field(factory=dict)
     """By dead letter topic and key: the dead letters that wait for a locked head, in order."""
-    _unknown: bool = False  # an attempt's COMMIT was not answered: the batch may be done
     _not_before: float = 0.0
     _pause: Event = field(factory=Event)
 
@@ -242,27 +241,24 @@ class _Redrive:
                 self._pause.wait(wait)
         keys = sorted({letter.key for letter in letters})
         repeated(self.act.database, self.appender.ensure_lanes, "creating lanes", self.target.topic, keys)
-        self._unknown = False
-        moved, busy = repeated(self.act.database, self._attempt, "redriving", letters, keys)
+        moved, busy = repeated(self.act.database, self._attempt, "redriving", letters, keys, Unanswered())
         self.moved += moved
         if self.copies.rate is not None:
             self._not_before = max(self._not_before, time.monotonic()) + moved / self.copies.rate
         self.progress(self.moved)
         return busy
 
-    def _attempt(self, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
-        try:
-            with self.act.database.transaction(hasty=True) as cx:
-                return self._transaction(cx, letters, keys)
-        except DatabaseError as error:
-            self._unknown |= error.outcome_unknown
-            raise selection.settled_meanwhile(error) from error
+    def _attempt(self, letters: Sequence[Letter], keys: Sequence[str], unanswered: Unanswered) -> tuple[int, set[str]]:
+        with selection.settling(), unanswered.attempt(), self.act.database.transaction(hasty=True) as cx:
+            return self._transaction(cx, letters, keys, may_be_done=unanswered.happened)
 
-    def _transaction(self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
+    def _transaction(
+        self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str], *, may_be_done: bool
+    ) -> tuple[int, set[str]]:
         dead_topic = letters[0].dead_topic
         for_group = self.target_group(cx)
         floors = offsets.floors(cx, dead_topic, keys, Lock.SHARE)
-        if self._unknown:
+        if may_be_done:
             points = [(letter.key, letter.offset) for letter in letters]
             done = deliveries.letters_settled_by(cx, dead_topic, points, self.by)
             if done:  # the COMMIT succeeded. It left the rest of the batch: its lane was locked, or it was settled

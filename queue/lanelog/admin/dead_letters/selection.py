@@ -7,6 +7,7 @@ they are settled. Another call may settle a dead letter that `letters` yielded, 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -309,8 +310,13 @@ def unsettled(cx: Executor, dead_topic: str, places: Sequence[tuple[str, int]]) 
     return sorted((key, offset) for key, offset in points(cx, UNSETTLED, places, before=[dead_topic]))
 
 
-def settled_meanwhile(error: DatabaseError) -> DatabaseError:
-    """Return the error to raise when settling failed. A duplicate means: settled since the look. It may be retried."""
-    if error.code != codes.DUPLICATE:
-        return error
-    return DatabaseError("a dead letter was settled meanwhile", code=codes.DUPLICATE, retriable=True)
+@contextmanager
+def settling() -> Iterator[None]:
+    """Run an attempt that settles dead letters. A duplicate means: settled since the look. It may be retried."""
+    try:
+        yield
+    except DatabaseError as error:
+        if error.code != codes.DUPLICATE:
+            raise
+        message = "a dead letter was settled meanwhile"
+        raise DatabaseError(message, code=codes.DUPLICATE, retriable=True) from error

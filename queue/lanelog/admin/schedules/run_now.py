@@ -18,7 +18,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from attrs import define
+from attrs import define, field
 
 from lanelog._database import Lock
 from lanelog._log.fire.recurring import metadata_of
@@ -26,7 +26,7 @@ from lanelog._log.lookup.known import read, repeated
 from lanelog._stores.later import schedules
 from lanelog._stores.log import messages, partitions
 from lanelog._stores.log.messages import NewMessage
-from lanelog.admin.audit_entry import Act, Call
+from lanelog.admin.audit_entry import Act, Call, Unanswered
 from lanelog.admin.schedules.schedules import check_schedule_name, locked, no_schedule
 from lanelog.admin.types.results import ScheduleRun
 from lanelog.errors import ConfigurationError, DatabaseError
@@ -78,8 +78,7 @@ class _Run:
     name: str
     id: str
     act: Act
-    _unknown: bool = False
-    """Whether the COMMIT of an attempt was not answered: then it may have published the message."""
+    _unanswered: Unanswered = field(factory=Unanswered, init=False)
 
     def planned(self, cx: Executor) -> ScheduleRun:
         """Return what would be published."""
@@ -92,12 +91,8 @@ class _Run:
         with self.act.database.autocommit() as cx:
             before = self._read(cx)
         appender.ensure_lanes(before.topic, [before.key])
-        try:
-            with self.act.database.transaction(hasty=True) as cx:
-                return self._publish(cx)
-        except DatabaseError as error:
-            self._unknown |= error.outcome_unknown
-            raise
+        with self._unanswered.attempt(), self.act.database.transaction(hasty=True) as cx:
+            return self._publish(cx)
 
     def _publish(self, cx: Executor) -> ScheduleRun:
         row = locked(cx, self.act.database, self.name)
@@ -106,7 +101,7 @@ class _Run:
             raise DatabaseError("the schedule moved to another lane, or its lane was purged", retriable=True)
         found = messages.find_ids(cx, row.topic, [(row.key, self.id)]).get((row.key, self.id))
         if found is not None:
-            return self._result(row, found, changed=self._unknown)
+            return self._result(row, found, changed=self._unanswered.happened)
         offset = heads[row.key] + 1
         metadata = metadata_of(row.name, row.now, row.metadata)
         if partitions.advance(cx, row.topic, {row.key: 1}) != 1:
