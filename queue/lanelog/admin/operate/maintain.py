@@ -24,11 +24,12 @@ from lanelog._log.due import DelayedMessages
 from lanelog._log.expire import ExpiredMessages
 from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._log.lookup.known import known_topic, pages, read, repeated
-from lanelog._log.lookup.names import dead_letter_topics, names
+from lanelog._log.lookup.names import names
 from lanelog._stores.consumers import groups, history, offsets
 from lanelog._stores.consumers.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._stores.consumers.history import BATCH
 from lanelog.admin.change.purge_messages import may_delete
+from lanelog.admin.dead_letters.selection import originals
 from lanelog.admin.lookup.arguments import check_list
 from lanelog.admin.types.results import Maintained
 from lanelog.errors import DatabaseError
@@ -53,7 +54,7 @@ HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
 def maintain(database: Database, *, topics: Collection[str] | None, appender: Appender) -> Maintained:
     """See `Admin.maintain`."""
     wanted = _chosen(database, topics)
-    originals = _originals(database)
+    original_of = read(database, originals, "listing topics")
     done = Counter[str]()
     failed: dict[str, str] = {}
     refusal: DatabaseError | None = None
@@ -65,7 +66,7 @@ def maintain(database: Database, *, topics: Collection[str] | None, appender: Ap
             done["expired"] += 0 if holds_letters else _bury_expired(database, topic, appender)
             read(database, may_delete, "looking for the privilege to delete")
             if holds_letters:
-                kept = _letters_kept(database, originals.get(topic))
+                kept = _letters_kept(database, original_of.get(topic))
                 release = partial(_release_letters, database, topic, kept=kept)
                 done["dead_letters"] += _collect(database, topic, release, letters=True)
             else:
@@ -129,13 +130,6 @@ def _chosen(database: Database, topics: Collection[str] | None) -> list[tuple[st
         read(database, known_topic, "looking for a topic", topic)
     holders = dict(read(database, names, "listing topics"))
     return [(topic, holders.get(topic, False)) for topic in wanted]
-
-
-def _originals(database: Database) -> dict[str, str]:
-    """Return the original topic of each dead letter topic."""
-    there = read(database, names, "listing topics")
-    plain = [topic for topic, holds_letters in there if not holds_letters]
-    return {dead: topic for topic, found in dead_letter_topics(plain, there).items() for dead in found}
 
 
 def _letters_kept(database: Database, topic: str | None) -> dict[tuple[str, str], int]:

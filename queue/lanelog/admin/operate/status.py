@@ -7,14 +7,12 @@ changes nothing. Each look-up has a snapshot of its own, so the parts of an answ
 from __future__ import annotations
 
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
 from lanelog._base.text import plural
 from lanelog._log.lookup.known import read
-from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.together import together
@@ -35,7 +33,7 @@ from lanelog.admin.operate.problems import (
 )
 from lanelog.admin.operate.writes import unwritten
 from lanelog.admin.read import messages
-from lanelog.admin.totals import lanes, registrations, topics, workloads
+from lanelog.admin.totals import group_sums, lanes, registrations, topics, workloads
 from lanelog.admin.totals.ages import USUAL
 from lanelog.admin.totals.registrations import GROUPS_MAX
 from lanelog.admin.totals.topics import GroupLook
@@ -260,11 +258,7 @@ def inside_groups(database: Database, looks: Sequence[GroupLook], *, believed: b
     `believed`: whether heartbeats say who lives.
     """
     worth = [look for look in looks if lanes_may_be_wrong(look.info, believed=believed)]
-    some = [
-        chunk
-        for _, of_topic in groupby(worth, key=lambda look: look.info.topic)
-        for chunk in chunked(list(of_topic), GROUPS_TOGETHER)
-    ]
+    some = group_sums.parts(worth, lambda look: look.info.topic)
     found: dict[tuple[str, str], InsideGroup] = {}
     for each in together([partial(_inside, database, chunk, believed=believed) for chunk in some]):
         found.update(each)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from attrs import frozen
 
@@ -19,12 +19,14 @@ from lanelog.admin.lookup.together import AT_ONCE, together
 from lanelog.admin.totals import lane_totals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lanelog._base.places import GroupTopic
     from lanelog._database import Database
     from lanelog._log.lookup.owners import Owners
     from lanelog.admin.totals.lane_totals import GroupFacts
+
+T = TypeVar("T")
 
 SHARING: Final = 10
 """Parts, at most, that share a snapshot: to begin and end one costs half as much as to read a topic with few lanes."""
@@ -44,11 +46,11 @@ class GroupSums:
     """How many are in the name of each owner."""
 
 
-def parts(places: Sequence[GroupTopic]) -> list[list[GroupTopic]]:
+def parts(groups: Sequence[T], topic_of: Callable[[T], str]) -> list[list[T]]:
     """Cut groups, in order of their topics, into parts of a few groups of one topic."""
     return [
         list(chunk)
-        for _, of_topic in groupby(places, key=lambda at: at.topic)
+        for _, of_topic in groupby(groups, key=topic_of)
         for chunk in chunked(list(of_topic), GROUPS_TOGETHER)
     ]
 

@@ -15,6 +15,7 @@ from lanelog._log.lookup.known import known_group, known_lane, known_topic, snap
 from lanelog._log.lookup.names import readers
 from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
+from lanelog._stores.log import partitions
 from lanelog._stores.members import leases
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.totals import ages, lane_totals, message_state
@@ -45,13 +46,7 @@ ORDER BY {signed("p.head_offset")} - {signed(WATERMARK)} - COALESCE((
         AND d.through_offset > {WATERMARK}), 0) DESC, p.partition_key LIMIT %s
 """
 
-# Keys in order (PRIMARY).
-BY_KEY = """
-SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s
-"""
-
-# The same in front of a key, the last one first (PRIMARY).
+# Keys in front of a key, the last one first (PRIMARY).
 BY_KEY_BACK = """
 SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > '' AND partition_key < %s ORDER BY partition_key DESC LIMIT %s
@@ -99,7 +94,7 @@ def lanes(
         elif before:
             keys = [key for (key,) in cx.query(BY_KEY_BACK, (at.topic, before, limit))][::-1]
         else:
-            keys = [key for (key,) in cx.query(BY_KEY, (at.topic, after, limit))]
+            keys = [key for key, _ in partitions.page(cx, at.topic, after, limit)]
         return _lanes(cx, at.topic, {at.group: keys}, [at.group] if paused else [])[at.group]
 
     return snapshot(database, look, "listing lanes")
@@ -201,7 +196,7 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
         else:
             # Every lane has a watermark for every group: this number of lanes is enough.
             lanes = -(-limit // max(1, len(groups)))
-            keys = [found for (found,) in cx.query(BY_KEY, (topic, "", lanes))]
+            keys = [found for found, _ in partitions.page(cx, topic, "", lanes)]
         facts = lane_totals.load(cx, topic, groups, keys)
         every = ((name, lane) for lane in keys for name in groups)
         return [_offset(topic, *place, facts[place]) for place in every if place in facts][:limit]

@@ -184,7 +184,7 @@ def look_at_groups(
 
     rows, uptime = snapshot(database, look, "listing groups")
     places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
-    some = group_sums.parts(places)
+    some = group_sums.parts(places, lambda at: at.topic)
     sums = group_sums.load(database, some, breadth.candidates)
     ages_of = dict(
         chain.from_iterable(
