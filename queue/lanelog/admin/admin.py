@@ -397,17 +397,8 @@ class Admin:
         """
         from lanelog.admin.read import history
 
-        return history.history(
-            self._database,
-            GroupTopic(topic=topic, group=group),
-            key=key,
-            offset=offset,
-            id=id,
-            outcome=outcome,
-            since=since,
-            until=until,
-            limit=limit,
-        )
+        chosen = history.HistoryFilter(key=key, offset=offset, id=id, outcome=outcome, since=since, until=until)
+        return history.history(self._database, GroupTopic(topic=topic, group=group), chosen, limit)
 
     def scheduled(self, topic: str, key: str | None = None, limit: int = 100) -> list[ScheduledInfo]:
         """Return messages that are not in the log yet, by key and id. A message may be due already.

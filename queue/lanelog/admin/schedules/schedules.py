@@ -13,6 +13,7 @@ the last fired one never fire again.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -71,18 +72,15 @@ def declare(
     check_schedule_name(name)
     check_name("topic", topic)
     outgoing = Outgoing(key, payload, metadata=metadata, ttl=ttl, codec=codec)
+    declared = partial(_declare, database, name, expression, timezone, catch_up, topic)
     layers = database.config.middleware
     if layers:
-        return publish_through(
-            layers,
-            Publication(topic, (outgoing,), name),
-            lambda messages: _declare(database, name, expression, topic, messages[0], timezone, catch_up),
-        )
-    return _declare(database, name, expression, topic, outgoing, timezone, catch_up)
+        return publish_through(layers, Publication(topic, (outgoing,), name), lambda messages: declared(messages[0]))
+    return declared(outgoing)
 
 
 def _declare(
-    database: Database, name: str, expression: str, topic: str, outgoing: Outgoing, timezone: str, catch_up: str
+    database: Database, name: str, expression: str, timezone: str, catch_up: str, topic: str, outgoing: Outgoing
 ) -> ScheduleInfo:
     cron = _cron.parse(expression, timezone)
     if catch_up not in tuple(CatchUp):
