@@ -97,13 +97,13 @@ def _readers(cx: Executor, at: GroupTopic) -> set[str]:
 
 
 def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int]:
-    def look(cx: Executor) -> dict[str, int]:
+    def query(cx: Executor) -> dict[str, int]:
         found: dict[str, lane_totals.GroupFacts] = {}
         for some in chunked(list(names), GROUPS_TOGETHER):
             found.update(lane_totals.totals(cx, topic, some))
         return {group: facts.lag for group, facts in found.items()}
 
-    return snapshot(database, look, "counting")
+    return snapshot(database, query, "counting")
 
 
 def _held_back(cx: Executor, at: GroupTopic, others: Sequence[str], page: Sequence[tuple[str, int]]) -> tuple[int, int]:

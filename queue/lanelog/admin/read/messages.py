@@ -138,7 +138,7 @@ def message(
     if offset is not None:
         offset_of(offset)
 
-    def look(cx: Executor) -> MessageInfo | None:
+    def query(cx: Executor) -> MessageInfo | None:
         known_lane(cx, topic, key)
         if message_id is None:
             found = cx.one(BY_OFFSET, (topic, key, offset))
@@ -149,7 +149,7 @@ def message(
         row = _MessageRow(*found)
         return _info(row, _settled(cx, topic, [(key, row.offset)]), _states_of(cx, row))
 
-    return snapshot(database, look, "reading a message")
+    return snapshot(database, query, "reading a message")
 
 
 def keys_of(database: Database, topic: str, message_id: str, limit: int) -> list[str]:
@@ -182,7 +182,7 @@ def messages(
     limit_of(limit)
     start = 1 if from_offset is None else offset_of(from_offset, "from_offset")
 
-    def look(cx: Executor) -> list[MessageInfo]:
+    def query(cx: Executor) -> list[MessageInfo]:
         known_lane(cx, topic, key)
         # Below that offset the server would walk rows that are deleted and still in the index.
         floor = offsets.floors(cx, topic, [key]).get(key)
@@ -196,7 +196,7 @@ def messages(
             wanted.append((key, offset))
         return _at(cx, topic, wanted)
 
-    return snapshot(database, look, "reading messages")
+    return snapshot(database, query, "reading messages")
 
 
 def at(database: Database, topic: str, places: Sequence[tuple[str, int]]) -> list[MessageInfo]:

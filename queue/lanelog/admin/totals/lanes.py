@@ -85,7 +85,7 @@ def lanes(
     if after and before:
         raise ConfigurationError("after and before exclude each other: read on in one direction")
 
-    def look(cx: Executor) -> list[LaneInfo]:
+    def query(cx: Executor) -> list[LaneInfo]:
         paused = known_group(cx, at).paused
         if order_by == "age":
             keys = ages.oldest(cx, at, limit, breadth)
@@ -97,7 +97,7 @@ def lanes(
             keys = [key for key, _ in partitions.page(cx, at.topic, after, limit)]
         return _lanes(cx, at.topic, {at.group: keys}, [at.group] if paused else [])[at.group]
 
-    return snapshot(database, look, "listing lanes")
+    return snapshot(database, query, "listing lanes")
 
 
 def of_groups(
@@ -108,10 +108,10 @@ def of_groups(
     A lane that is gone is left out. `paused`: the groups that are. `most`: fill the lanes of each group up to so many.
     """
 
-    def look(cx: Executor) -> dict[str, list[LaneInfo]]:
+    def query(cx: Executor) -> dict[str, list[LaneInfo]]:
         return _lanes(cx, topic, ages.filled(cx, topic, chosen, most) if most else chosen, paused)
 
-    return snapshot(database, look, "reading lanes")
+    return snapshot(database, query, "reading lanes")
 
 
 def lane(database: Database, at: LaneId) -> LaneInfo:
@@ -119,13 +119,13 @@ def lane(database: Database, at: LaneId) -> LaneInfo:
     check_names(at.of)
     check_name("key", at.key)
 
-    def look(cx: Executor) -> LaneInfo:
+    def query(cx: Executor) -> LaneInfo:
         paused = known_group(cx, at.of).paused
         known_lane(cx, at.topic, at.key)
         (found,) = _lanes(cx, at.topic, {at.group: [at.key]}, [at.group] if paused else [])[at.group]
         return found
 
-    return snapshot(database, look, "looking at a lane")
+    return snapshot(database, query, "looking at a lane")
 
 
 def _lanes(
@@ -188,7 +188,7 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
     optional("key", key)
     limit_of(limit)
 
-    def look(cx: Executor) -> list[OffsetInfo]:
+    def query(cx: Executor) -> list[OffsetInfo]:
         groups = _groups_of(cx, topic, group)
         if key is not None:
             known_lane(cx, topic, key)
@@ -201,7 +201,7 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
         every = ((name, lane) for lane in keys for name in groups)
         return [_offset(topic, *place, facts[place]) for place in every if place in facts][:limit]
 
-    return snapshot(database, look, "listing offsets")
+    return snapshot(database, query, "listing offsets")
 
 
 def _offset(topic: str, group: str, key: str, facts: LaneFacts) -> OffsetInfo:

@@ -176,13 +176,13 @@ def look_at_groups(
     optional("topic", topic)
     optional("group", group)
 
-    def look(cx: Executor) -> tuple[list[Registration], float]:
+    def query(cx: Executor) -> tuple[list[Registration], float]:
         uptime = _owners.uptime(cx)
         if topic is not None:
             known_topic(cx, topic)
         return registrations(cx, topic, group, limit), uptime
 
-    rows, uptime = snapshot(database, look, "listing groups")
+    rows, uptime = snapshot(database, query, "listing groups")
     places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
     some = group_sums.parts(places, lambda at: at.topic)
     sums = group_sums.load(database, some, breadth.candidates)
