@@ -23,7 +23,7 @@ from lanelog._database import NOW_MS
 from lanelog._log.lookup.known import read
 from lanelog._stores._points import BEYOND, united
 from lanelog._stores.log import partitions
-from lanelog.admin.lookup.together import together
+from lanelog.admin.lookup.parallel import in_parallel
 from lanelog.admin.totals import group_lanes
 from lanelog.admin.totals.group_lanes import Still
 from lanelog.admin.totals.lane_totals import LANES, WATERMARK
@@ -115,7 +115,7 @@ def oldest_of_many(database: Database, at: GroupTopic, borders: Sequence[str]) -
     """
     parts = zip(["", *borders], [*borders, BEYOND], strict=True)
     looks = [partial(read, database, _oldest_within, "looking for the oldest message", at, *part) for part in parts]
-    found = [age for age in together(looks) if age is not None]
+    found = [age for age in in_parallel(looks) if age is not None]
     return max(found) / 1000 if found else None
 
 

@@ -15,7 +15,7 @@ from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import repeated
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog._stores.members import leases
-from lanelog.admin.lookup.together import AT_ONCE, together
+from lanelog.admin.lookup.parallel import AT_ONCE, in_parallel
 from lanelog.admin.totals import lane_totals
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def load(database: Database, some: Sequence[Sequence[GroupTopic]], candidates: i
     """Return the sums of each group of these parts. Of its lanes, `candidates` are named: see `lane_totals.totals`."""
     size = min(SHARING, 1 + len(some) // (AT_ONCE * _SHARES))
     shares = [some[start : start + size] for start in range(0, len(some), size)]
-    return dict(chain.from_iterable(together([partial(_share, database, share, candidates) for share in shares])))
+    return dict(chain.from_iterable(in_parallel([partial(_share, database, share, candidates) for share in shares])))
 
 
 def _share(
