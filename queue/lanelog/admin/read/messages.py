@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from attrs import frozen
 
 from lanelog._base.places import GroupTopic
-from lanelog._log.lookup.known import known_lane, pages, read, snapshot
+from lanelog._log.lookup.known import known_lane, read, snapshot
 from lanelog._log.lookup.names import dead_letter_topics, names, readers
-from lanelog._stores._points import placeholders, points
+from lanelog._stores._points import points
 from lanelog._stores.consumers import groups, offsets
 from lanelog._stores.log import partitions
 from lanelog._stores.log.dead_letters import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
-from lanelog.admin.lookup.given import given_topic
+from lanelog.admin.read import heads
 from lanelog.admin.totals import lane_totals, message_state
 from lanelog.admin.types.messages import GroupState, MessageInfo
 from lanelog.admin.types.topology import MessageState
@@ -153,24 +153,11 @@ def message(
 
 
 def keys_of(database: Database, topic: str, message_id: str, limit: int) -> list[str]:
-    """See `Admin.keys_of`. Each page of lanes is one statement, with a look-up for each lane."""
+    """See `Admin.keys_of`. A thousand lanes are one statement, with a look-up for each lane."""
     check_name("id", message_id)
-    limit_of(limit)
-    given_topic(database, topic)
-    found: list[str] = []
-    left = limit
-    for page in pages(database, topic):
-        keys = [key for key, _ in page[:left]]
-        found += read(database, _holding, "looking for a message", topic, keys, message_id)
-        left -= len(keys)
-        if not left:
-            break
-    return found
-
-
-def _holding(cx: Executor, topic: str, keys: Sequence[str], message_id: str) -> list[str]:
-    sql = HOLDING.format(keys=placeholders(keys))
-    return sorted(key for (key,) in cx.query(sql, (topic, *keys, message_id)))
+    keys = heads.heads(database, topic, limit)
+    rows = read(database, points, "looking for a message", HOLDING, keys, before=[topic], after=[message_id])
+    return sorted(key for (key,) in rows)
 
 
 def messages(
