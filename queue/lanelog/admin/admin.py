@@ -975,7 +975,7 @@ class Admin:
         """
         from lanelog.admin.operate import repair
 
-        return repair.listed(self._database, limit_of(limit), heads=heads)
+        return repair.listed(self._database, limit_of(limit), repair.Extent(heads=heads))
 
     def doctor(self, *, repair: bool = False) -> list[Finding]:
         """Examine server, settings, privileges and tables: one finding for each check, with its remedy.

@@ -265,7 +265,7 @@ def _contradictions(patient: Patient) -> Finding:
             mended = repair.repaired(patient.database)
             if mended:
                 return good(f"mended: {_places(mended)}")
-        found = repair.listed(patient.database, _CONTRADICTIONS, everywhere=True)
+        found = repair.listed(patient.database, _CONTRADICTIONS, repair.EVERYWHERE)
     except SchemaError as error:
         return warn(f"the tables cannot be compared: {_line(error)}", "see the schema")
     if not found:
