@@ -79,7 +79,7 @@ class Access:
         """Return the user of a request. None: it is refused."""
         address = scope["client"][0] if scope.get("client") else ""
         if not self.authenticated:
-            return _LOCAL_USER if _is_loopback(address) else None
+            return _LOCAL_USER if is_loopback(address) else None
         identified: object = None if self.identify is None else self.identify(scope)
         if identified:
             return identified if isinstance(identified, str) else None  # `True` names nobody
@@ -88,7 +88,8 @@ class Access:
         return None if self.token is None else _holder(headers.get("authorization", ""), self.token)
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether an IP address is one of this machine alone."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

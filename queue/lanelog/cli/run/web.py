@@ -6,11 +6,9 @@ pages.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -58,11 +56,11 @@ def web(
 
     import lanelog
     from lanelog.dashboard import Access, dashboard
-    from lanelog.dashboard.access import LOOPBACK_HOSTS
+    from lanelog.dashboard.access import LOOPBACK_HOSTS, is_loopback
 
     name = f"[{at}]" if ":" in at else at
     access = Access(hosts=(*LOOPBACK_HOSTS, name, *hosts), token=_token(token_file), **rules)
-    if not _loopback(at) and not access.authenticated:
+    if not (at == "localhost" or is_loopback(at)) and not access.authenticated:
         raise Refused(f"{listen} is reached from other machines: set {_TOKEN} or --token-file, or name a trusted proxy")
     masking = None if mask is None else _mask(mask)
     with lanelog.connect(url, publish_timeout=_PATIENCE, connect_timeout=_PATIENCE, read_timeout=_ANSWER) as client:
@@ -112,9 +110,3 @@ def _mask(target: str) -> Mask:
         raise Refused(f"--mask: {error}") from error
     check_arguments(f"--mask {target}", check_callable(f"--mask {target}", function), "message")
     return cast("Mask", function)
-
-
-def _loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
