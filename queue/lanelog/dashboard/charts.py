@@ -3,7 +3,7 @@
 Owns the arithmetic from samples to points. Takes no sample, reads no history, and writes no HTML.
 
 Latency is the mean time from publish to settlement by Little's law (J. D. C. Little, 1961): messages that are there,
-divided by messages that leave in a second. It holds on average, so it is told for intervals in which messages leave.
+divided by messages that leave in a second. It holds on average, so it is shown for intervals in which messages leave.
 """
 
 from __future__ import annotations

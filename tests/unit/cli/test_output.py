@@ -18,7 +18,7 @@ from lanelog._views.column import count, name, text
 from lanelog.admin import OwnerState, SoughtLane
 from lanelog.cli._main import cli
 from lanelog.cli.command.bounds import Measured, MonitorBounds
-from lanelog.cli.command.times import instant, told
+from lanelog.cli.command.times import instant, time_text
 from lanelog.cli.command.verbs import INTERRUPTED, Verbs
 from lanelog.cli.output.answer import block, to_json
 from lanelog.cli.output.table import Table
@@ -148,7 +148,7 @@ def test_days_are_those_of_the_terminal_and_distances_are_from_now() -> None:
     assert {(day.hour, day.minute) for day in days} == {(0, 0)}
     assert days[0] < days[1] <= after < days[2]
     assert after - days[1] < timedelta(hours=25)
-    assert told(datetime(2026, 7, 1, tzinfo=UTC)) == "2026-07-01T00:00:00Z (2026-07-01 02:00:00 CEST)"
+    assert time_text(datetime(2026, 7, 1, tzinfo=UTC)) == "2026-07-01T00:00:00Z (2026-07-01 02:00:00 CEST)"
 
 
 def test_alarms_are_one_line() -> None:

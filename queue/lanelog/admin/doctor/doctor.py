@@ -249,14 +249,14 @@ def _row_locks(patient: Patient) -> Finding:
 
 
 def _hints(patient: Patient) -> Finding:
-    told = wake.told(patient.database, patient.cx)
-    if told.missed:
+    found = wake.reach(patient.database, patient.cx)
+    if found.missed:
         return warn(
-            told.said,
+            found.said,
             "run it again after a `lease_duration`, when a process that died is forgotten; if it stays, look whether a "
             "subscriber hangs, or a sandbox or AppArmor forbids abstract Unix sockets; until then looks find messages",
         )
-    return good(told.said)
+    return good(found.said)
 
 
 def _contradictions(patient: Patient) -> Finding:

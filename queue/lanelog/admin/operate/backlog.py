@@ -71,7 +71,7 @@ def name_keys(
     A lane of which another problem tells is not named: that is what holds it up.
     """
     behind = {(each.topic, each.group): place for place, each in enumerate(found) if each.what == BEHIND}
-    told = {(each.topic, each.group, each.key) for each in found}
+    named = {(each.topic, each.group, each.key) for each in found}
     chosen = sorted(
         (each for each in groups if (each.topic, each.group) in behind), key=lambda each: -(each.oldest_age or 0)
     )[:GROUPS]
@@ -80,7 +80,7 @@ def name_keys(
     heavy = [
         (group, lane)
         for group, lane in zip(chosen, looks, strict=True)
-        if lane is not None and lane.lag >= SHARE * group.lag and _place(lane) not in told
+        if lane is not None and lane.lag >= SHARE * group.lag and _place(lane) not in named
     ]
     if before is None:
         measured = _again(database, [lane for _, lane in heavy], began)

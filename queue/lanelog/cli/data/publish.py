@@ -18,7 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from lanelog._base.payloads.codec import utf8
 from lanelog._base.text import plural, shown
 from lanelog.cli.command import options
-from lanelog.cli.command.times import FORMS, told
+from lanelog.cli.command.times import FORMS, time_text
 from lanelog.cli.command.verbs import Unfinished, finish
 from lanelog.cli.output.answer import Answer
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
@@ -88,7 +88,7 @@ def publish(
         (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
     text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
     if model.deliver_at is not None and not receipt.offset and not receipt.duplicate:
-        text += f": {told(model.deliver_at)}"
+        text += f": {time_text(model.deliver_at)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json, config=client.config)
 
 

@@ -16,7 +16,7 @@ from lanelog._base.text import ago, moment, payload, plural, shown
 from lanelog._views import message_columns
 from lanelog.admin.read.history import OUTCOMES
 from lanelog.cli.command import options
-from lanelog.cli.command.times import FORMS, told
+from lanelog.cli.command.times import FORMS, time_text
 from lanelog.cli.command.verbs import announce, reading, refuse_typed
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer, block, to_json
@@ -211,8 +211,8 @@ def history(
 
 
 def _within(first: datetime | None, end: datetime | None) -> str:
-    since = "" if first is None else f", since {told(first)}"
-    return since if end is None else f"{since}, before {told(end)}"
+    since = "" if first is None else f", since {time_text(first)}"
+    return since if end is None else f"{since}, before {time_text(end)}"
 
 
 def _outcomes(found: Sequence[HistoryInfo]) -> str:

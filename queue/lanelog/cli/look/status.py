@@ -17,7 +17,7 @@ from lanelog.cli.command import options
 from lanelog.cli.command.bounds import MonitorBounds, measured, monitored
 from lanelog.cli.command.pattern import topics_of
 from lanelog.cli.command.verbs import reading
-from lanelog.cli.look.problem_lines import told
+from lanelog.cli.look.problem_lines import entries
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
 
@@ -50,7 +50,7 @@ def status(admin: Admin, *, topic: str | None, bounds: MonitorBounds) -> Answer:
     return Answer(
         data=found,
         before=[sums(found, behind=f"lag {found.lag:,}", oldest="oldest"), ""],
-        entries=told(found.problems, most=LANES, complete=not left_out, waiting=found.waiting),
+        entries=entries(found.problems, most=LANES, complete=not left_out, waiting=found.waiting),
         table=Table(columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
         alarms=bounds.alarms(measured(found.groups), left_out=left_out if unproven else ""),
         left_out="" if unproven else left_out,

@@ -84,12 +84,12 @@ def doctor(admin: Admin, *, repair: bool) -> Answer:
     return Answer(
         data=found,
         table=Table(message_columns.FINDINGS, found),
-        prose=[line for each in found for line in _told(each)],
+        prose=[line for each in found for line in _finding_lines(each)],
         alarms=[f"{plural(len(errors), 'error')}: {', '.join(errors)}"] if errors else (),
     )
 
 
-def _told(finding: Finding) -> list[Text]:
+def _finding_lines(finding: Finding) -> list[Text]:
     """Return the lines of a finding, uncropped: one line if it is ok, else also its remedy."""
     line = Text.assemble(
         (f"{finding.status:<8}", status_tone(finding) or ""), finding.check, ": ", shown(finding.detail, 1000)

@@ -16,7 +16,7 @@ import click
 
 from lanelog._base.text import moment, plural, shown
 from lanelog.cli.command import options
-from lanelog.cli.command.times import FORMS, instant, told
+from lanelog.cli.command.times import FORMS, instant, time_text
 from lanelog.cli.command.verbs import Unfinished, changing, login, steering
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.steer.sentences import left, would
@@ -78,7 +78,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
     """
     target = place(to)
     done = admin.seek(topic, group, key=key, to=target, dry_run=dry_run)
-    where = told(target) if isinstance(target, datetime) else done.to
+    where = time_text(target) if isinstance(target, datetime) else done.to
     text = (
         f"{would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {where}: "
         f"{plural(done.again, 'settled message')} again, {plural(done.passed, 'unsettled one')} passed over"
@@ -287,7 +287,7 @@ def purge(admin: Admin, *, topic: str, before: str | None, before_offset: int | 
     text = f"{would('delete', 'deleted', dry_run=dry_run)} {plural(done.messages, 'message')} "
     text += f"in {plural(done.lanes, 'lane')} of {shown(topic)}"
     if isinstance(end, datetime):
-        text += f", written before {told(end)}"
+        text += f", written before {time_text(end)}"
     return Answer(
         data=done,
         lines=[text, *_unsettled(done.unsettled)],

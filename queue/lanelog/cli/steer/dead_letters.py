@@ -17,7 +17,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from lanelog._base.text import age, moment, payload, plural, shown
 from lanelog._views import message_columns
 from lanelog.cli.command import options
-from lanelog.cli.command.times import FORMS, told
+from lanelog.cli.command.times import FORMS, time_text
 from lanelog.cli.command.verbs import Verbs, changing, reading, refuse_typed
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer, block, name
@@ -231,7 +231,7 @@ def _counting(what: str) -> Iterator[Callable[[int], None]]:
 
 
 def _since(chosen: dict[str, Any]) -> str:
-    return f", given up since {told(chosen['since'])}" if chosen["since"] else ""
+    return f", given up since {time_text(chosen['since'])}" if chosen["since"] else ""
 
 
 def _missing(count: int, group: str) -> list[str]:
