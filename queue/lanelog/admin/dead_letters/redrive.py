@@ -274,10 +274,7 @@ class _Redrive:
         if not points:
             return 0, busy
         deliveries.settle_letters(cx, dead_topic, points, self.by)
-        if self.timing.delay_ms:
-            copied, moved = self._copy_later(cx, dead_topic, points, for_group), True
-        else:
-            copied, moved = self._copy(cx, dead_topic, points, for_group, heads)
+        copied, moved = self._copy(cx, dead_topic, points, for_group, heads)
         if copied != len(points) or not moved:
             raise LanelogError(
                 f"{copied} of {len(points)} dead letters of {dead_topic!r} were copied: nothing was changed"
@@ -288,32 +285,18 @@ class _Redrive:
     def _copy(
         self, cx: Executor, dead_topic: str, points: Points, for_group: str, heads: Mapping[str, int]
     ) -> tuple[int, bool]:
-        """Copy to the ends of the lanes. Return the number of copies, and whether every head was moved."""
+        """Copy to the ends of the lanes, or with a delay to the scheduled messages, with the heads locked all the same.
+
+        Return the number of copies, and whether every head was moved that had to be.
+        """
+        target, cap, ttl_ms = self.target.topic, self.copies.max_deliveries or 0, self.timing.ttl_ms
+        if delay_ms := self.timing.delay_ms:
+            copied = scheduled.redrive(
+                cx, dead_topic, points, target=target, cap=cap, delay_ms=delay_ms, ttl_ms=ttl_ms, for_group=for_group
+            )
+            return copied, True
         copied = dead_letters.redrive(
-            cx,
-            dead_topic,
-            points,
-            heads,
-            target=self.target.topic,
-            cap=self.copies.max_deliveries or 0,
-            ttl_ms=self.timing.ttl_ms,
-            for_group=for_group,
+            cx, dead_topic, points, heads, target=target, cap=cap, ttl_ms=ttl_ms, for_group=for_group
         )
         counts = Counter(key for key, _ in points)
-        return copied, partitions.advance(cx, self.target.topic, counts) == len(counts)
-
-    def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
-        """Copy to the scheduled messages, with the heads locked as a publisher locks them.
-
-        Return the number of copies.
-        """
-        return scheduled.redrive(
-            cx,
-            dead_topic,
-            points,
-            target=self.target.topic,
-            cap=self.copies.max_deliveries or 0,
-            delay_ms=self.timing.delay_ms,
-            ttl_ms=self.timing.ttl_ms,
-            for_group=for_group,
-        )
+        return copied, partitions.advance(cx, target, counts) == len(counts)
