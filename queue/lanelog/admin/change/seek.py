@@ -14,10 +14,11 @@ head of that time). Two at once: lane by lane, the later one stands.
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from lanelog._base.checks import check_name
 from lanelog._database import Lock
@@ -67,19 +68,8 @@ def seek(call: Call, at: GroupTopic, *, key: str | None, to: str | datetime | in
     if key is not None:
         check_name("key", key)
     read(database, known_group, "looking for the group", at)
-    sought = Sought(
-        topic=at.topic,
-        group=at.group,
-        key=key,
-        to=text,
-        lanes=0,
-        again=0,
-        passed=0,
-        clamped=0,
-        moved=(),
-        dry_run=call.dry_run,
-    )
     act = Act(call, "seek", topic=at.topic, group=at.group, key=key or "", choice=f"to {text}")
+    counted, moved = Counter[str](), list[SoughtLane]()
     with passing(act) as tally:
         for keys in _pages(database, at.topic, key):
             places = _places(database, at.topic, keys, target)
@@ -89,11 +79,25 @@ def seek(call: Call, at: GroupTopic, *, key: str | None, to: str | datetime | in
                 raise ConfigurationError(
                     f"lane {key!r} of topic {at.topic!r} was purged meanwhile: nothing is left in it"
                 )
-            sought = _added(sought, moves)
+            again, passed = sum(move.again for move in moves), sum(move.passed for move in moves)
+            counted.update(lanes=len(moves), again=again, passed=passed, clamped=sum(move.clamped for move in moves))
+            changed = [move for move in moves if move.before != move.after][: MOVED_SHOWN - len(moved)]
+            moved += [SoughtLane(key=move.key, before=move.before, after=move.after) for move in changed]
             if not call.dry_run:
-                passed = unanswered.committed(sum(move.passed for move in moves))
+                passed = unanswered.committed(passed)
                 tally.add(messages=passed, unsettled=passed)
-    return sought
+    return Sought(
+        topic=at.topic,
+        group=at.group,
+        key=key,
+        to=text,
+        lanes=counted["lanes"],
+        again=counted["again"],
+        passed=counted["passed"],
+        clamped=counted["clamped"],
+        moved=tuple(moved),
+        dry_run=call.dry_run,
+    )
 
 
 def _target(to: object, key: str | None) -> tuple[str | int | datetime, str]:
@@ -202,18 +206,4 @@ def _move(key: str, *, floor: int, head: int, acked: int, rows: Sequence[Deliver
         again=max(0, before - after) + take_away.settled_between(rows, max(before, after), head),
         passed=max(0, after - before) - take_away.settled_between(rows, before, after),
         rows=tuple(row.offset for row in rows),
-    )
-
-
-def _added(sought: Sought, moves: Sequence[_Move]) -> Sought:
-    moved = [
-        SoughtLane(key=move.key, before=move.before, after=move.after) for move in moves if move.before != move.after
-    ]
-    return evolve(
-        sought,
-        lanes=sought.lanes + len(moves),
-        again=sought.again + sum(move.again for move in moves),
-        passed=sought.passed + sum(move.passed for move in moves),
-        clamped=sought.clamped + sum(move.clamped for move in moves),
-        moved=(sought.moved + tuple(moved))[:MOVED_SHOWN],
     )
