@@ -1,7 +1,7 @@
 """The facade of administration: the names of its verbs, and their documentation.
 
 `Admin` holds no state of its own; each method calls the module that does the work. Modules that few methods need are
-imported inside these methods: completion in a shell only looks at names, and must start fast.
+imported inside these methods: completion in a shell reads names alone, and must start fast.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 class Admin:
     """Administration of one database. Get it as `client.admin`. Thread-safe; it holds no connection of its own.
 
-    Methods that look take no locks. Methods that change say what they lock. In every list `limit` is 1 to 10,000.
+    Methods that read take no locks. Methods that change say what they lock. In every list `limit` is 1 to 10,000.
     `dry_run=True` returns what a call would change, and changes nothing.
 
     Every method raises these errors; the methods list only what is special to them:
@@ -104,14 +104,14 @@ class Admin:
     def __repr__(self) -> str:
         return f"<Admin of {self._database.config.safe_url()}>"
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def status(self, topics: Collection[str] | None = None, *, since: Status | None = None) -> Status:
-        """Find what is wrong, the worst first, each with a command that mends it or shows more.
+        """Find what is wrong, the worst first, each with a command that repairs it or shows more.
 
         The cost is bounded, however large the backlog is. Of each lagging group, the 100 lanes with the oldest messages
-        are looked at. At most 1,000 topics and 1,000 groups are; the answer counts those that were left out. Dead
-        letters are read for their reasons in 100 topics; of others, their number is told.
+        are read. At most 1,000 topics and 1,000 groups are; the answer counts those that were left out. Dead letters
+        are read for their reasons in 100 topics; of others, only their number is.
 
         A state that may pass by itself is no problem at first. A failing lane, and a lane or group without a living
         member, become one after 30 seconds. A running attempt and a backlog become one after 60 seconds, an archive or
@@ -119,14 +119,14 @@ class Admin:
         once.
 
         Where one key has at least half of the lag of a group that is behind, the problem names it, and says how many
-        messages a second come in and go out. For that, this looks twice, two seconds apart, or compares with `since`.
+        messages a second come in and go out. For that, this reads twice, two seconds apart, or compares with `since`.
 
         Args:
             topics: Look only at these topics. None: at all, up to 1,000.
             since: An earlier answer. Where a lag has grown since then, its problem says by how many messages a second.
 
         Returns:
-            The problems, and sums over the topics and groups that were looked at.
+            The problems, and sums over the topics and groups that were read.
         """
         from lanelog.admin.operate import status
 
@@ -196,7 +196,7 @@ class Admin:
             lines: How many messages from the end to begin with, 0 to 10,000. None: 10; but 0 without a key and with
                 `follow`.
             follow: Wait for new messages, without end. Leave the loop to stop.
-            interval: Seconds between two looks, at least 0.1.
+            interval: Seconds between two polls, at least 0.1.
         """
         from lanelog.admin.read import tail
 
@@ -348,7 +348,7 @@ class Admin:
         Args:
             topic: The topic.
             id: The id under which it was published.
-            limit: So many lanes are looked at, the first by key, 1 to 10,000.
+            limit: So many lanes are searched, the first by key, 1 to 10,000.
         """
         return messages.keys_of(self._database, topic, id, limit)
 
@@ -451,8 +451,8 @@ class Admin:
     ) -> Sought:
         """Set where a group goes on, in one lane or in all lanes.
 
-        Settled messages after that place are delivered again. The attempts of all messages after the new place are
-        forgotten. The owner of a lane loses it; a running member takes it again and goes on at the new place. A handler
+        Settled messages after that offset are delivered again. The attempts of all messages after the new offset are
+        forgotten. The owner of a lane loses it; a running member takes it again and goes on from there. A handler
         that was running is refused when it settles. Lanes that are created later begin at their floor.
 
         Locks floor, lease, delivery rows and offsets row of each lane, 200 lanes in one transaction. Repeat the call if
@@ -463,7 +463,7 @@ class Admin:
             group: The group.
             key: Only this lane. None: all lanes.
             to: `"earliest"` (the floor: the oldest messages that exist), `"latest"` (the head), an aware datetime (the
-                first message written then or later), or, with `key`, the offset of the next message. A place below the
+                first message written then or later), or, with `key`, the offset of the next message. A target below the
                 floor or above the head becomes the nearest one; `Sought.clamped` counts that.
             dry_run: True: only show.
         """
@@ -881,7 +881,7 @@ class Admin:
     # -- deleting ------------------------------------------------------------------------------------------------------
 
     def delete_group(self, topic: str, group: str, *, evict: bool = False, dry_run: bool) -> GroupDeleted:
-        """Delete a group and its place in every lane. Collection does not wait for it any more.
+        """Delete a group and its offset in every lane. Collection does not wait for it any more.
 
         It refuses while a member lives: one that has not stopped, and whose lock the server holds or whose heartbeat
         has not ended. Members that died without a lock are known by their silence alone: then it waits for a time of
@@ -965,7 +965,7 @@ class Admin:
     def contradictions(self, *, limit: int = 100, heads: int | None = None) -> list[Contradiction]:
         """Return lanes whose tables contradict each other, as they may after one table was restored.
 
-        Clients with running subscriptions mend them within `lease_duration`; `doctor(repair=True)` mends them at once.
+        Clients with running subscriptions repair them within `lease_duration`; `doctor(repair=True)` does it at once.
         `doctor` also finds messages that belong to no lane.
 
         Args:
@@ -981,7 +981,7 @@ class Admin:
         """Examine server, settings, privileges and tables: one finding for each check, with its remedy.
 
         Args:
-            repair: True: first mend lanes whose tables contradict each other. Lost messages stay lost; the messages
+            repair: True: first repair lanes whose tables contradict each other. Lost messages stay lost; the messages
                 that exist are delivered, some of them perhaps again. False: change nothing.
 
         Returns:
