@@ -35,6 +35,7 @@ AT_ONCE: Final = 16
 """Requests at the same time. Others who reach the address must not be able to start threads without end."""
 _LONGEST: Final = 500
 """Characters of a reason."""
+_PORT_MAX: Final = 65_535
 
 
 class BoundedThreads(ThreadingMixIn, TCPServer):
@@ -173,7 +174,10 @@ def serving(address: str | None, live: Reasons, ready: Reasons) -> Iterator[str]
     if address is None:
         yield ""
         return
-    host, port = _split(address)
+    found = host_and_port(address)
+    if found is None:
+        raise ConfigurationError(f"health {address!r} is no HOST:PORT: write 127.0.0.1:8081")
+    host, port = found
     try:
         listener = _Listener(host, port, {LIVE: live, READY: ready})
     except OSError as exc:
@@ -188,10 +192,8 @@ def serving(address: str | None, live: Reasons, ready: Reasons) -> Iterator[str]
         thread.join()
 
 
-def _split(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int] | None:
+    """Return the parts of an address to listen at. Port 0: any that is free. None: it is no `HOST:PORT`."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    with suppress(ValueError):
-        if host and 0 <= int(port) <= 65_535:  # noqa: PLR2004 - the greatest port
-            return host, int(port)
-    raise ConfigurationError(f"health {address!r} is no HOST:PORT: write 127.0.0.1:8081")
+    return (host, int(port)) if host and port.isdecimal() and int(port) <= _PORT_MAX else None

@@ -1,7 +1,7 @@
 """The facade of administration: the names of its verbs, and their documentation.
 
 `Admin` holds no state of its own; each method calls the module that does the work. Modules that few methods need are
-imported inside these methods: completion in a shell only looks at names, and must start fast.
+imported inside these methods: completion in a shell reads names alone, and must start fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import define, evolve, field
 
 from lanelog._base.places import GroupTopic, LaneId
-from lanelog.admin.audit_entry import NOBODY, Act, Actor
+from lanelog.admin.audit_entry import NOBODY, Act, Actor, Call
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.arguments import decided, limit_of, unheard
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 class Admin:
     """Administration of one database. Get it as `client.admin`. Thread-safe; it holds no connection of its own.
 
-    Methods that look take no locks. Methods that change say what they lock. In every list `limit` is 1 to 10,000.
+    Methods that read take no locks. Methods that change say what they lock. In every list `limit` is 1 to 10,000.
     `dry_run=True` returns what a call would change, and changes nothing.
 
     Every method raises these errors; the methods list only what is special to them:
@@ -104,14 +104,14 @@ class Admin:
     def __repr__(self) -> str:
         return f"<Admin of {self._database.config.safe_url()}>"
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def status(self, topics: Collection[str] | None = None, *, since: Status | None = None) -> Status:
-        """Find what is wrong, the worst first, each with a command that mends it or shows more.
+        """Find what is wrong, the worst first, each with a command that repairs it or shows more.
 
         The cost is bounded, however large the backlog is. Of each lagging group, the 100 lanes with the oldest messages
-        are looked at. At most 1,000 topics and 1,000 groups are; the answer counts those that were left out. Dead
-        letters are read for their reasons in 100 topics; of others, their number is told.
+        are read. At most 1,000 topics and 1,000 groups are; the answer counts those that were left out. Dead letters
+        are read for their reasons in 100 topics; of others, only their number is.
 
         A state that may pass by itself is no problem at first. A failing lane, and a lane or group without a living
         member, become one after 30 seconds. A running attempt and a backlog become one after 60 seconds, an archive or
@@ -119,14 +119,14 @@ class Admin:
         once.
 
         Where one key has at least half of the lag of a group that is behind, the problem names it, and says how many
-        messages a second come in and go out. For that, this looks twice, two seconds apart, or compares with `since`.
+        messages a second come in and go out. For that, this reads twice, two seconds apart, or compares with `since`.
 
         Args:
             topics: Look only at these topics. None: at all, up to 1,000.
             since: An earlier answer. Where a lag has grown since then, its problem says by how many messages a second.
 
         Returns:
-            The problems, and sums over the topics and groups that were looked at.
+            The problems, and sums over the topics and groups that were read.
         """
         from lanelog.admin.operate import status
 
@@ -196,7 +196,7 @@ class Admin:
             lines: How many messages from the end to begin with, 0 to 10,000. None: 10; but 0 without a key and with
                 `follow`.
             follow: Wait for new messages, without end. Leave the loop to stop.
-            interval: Seconds between two looks, at least 0.1.
+            interval: Seconds between two polls, at least 0.1.
         """
         from lanelog.admin.read import tail
 
@@ -348,7 +348,7 @@ class Admin:
         Args:
             topic: The topic.
             id: The id under which it was published.
-            limit: So many lanes are looked at, the first by key, 1 to 10,000.
+            limit: So many lanes are searched, the first by key, 1 to 10,000.
         """
         return messages.keys_of(self._database, topic, id, limit)
 
@@ -397,17 +397,8 @@ class Admin:
         """
         from lanelog.admin.read import history
 
-        return history.history(
-            self._database,
-            GroupTopic(topic=topic, group=group),
-            key=key,
-            offset=offset,
-            id=id,
-            outcome=outcome,
-            since=since,
-            until=until,
-            limit=limit,
-        )
+        chosen = history.HistoryFilter(key=key, offset=offset, id=id, outcome=outcome, since=since, until=until)
+        return history.history(self._database, GroupTopic(topic=topic, group=group), chosen, limit)
 
     def scheduled(self, topic: str, key: str | None = None, limit: int = 100) -> list[ScheduledInfo]:
         """Return messages that are not in the log yet, by key and id. A message may be due already.
@@ -448,13 +439,20 @@ class Admin:
         """
         return evolve(self, actor=Actor.checked(by, reason))
 
+    def _call(self, dry_run: bool) -> Call:  # noqa: FBT001 - as the caller gave it
+        return Call(self._database, self._actor, dry_run)
+
+    def _destroying(self, dry_run: bool) -> Call:  # noqa: FBT001 - as the caller gave it
+        """Return the call of a method that cannot be taken back: it refuses what merely counts as false."""
+        return self._call(decided(dry_run))
+
     def seek(
         self, topic: str, group: str, *, key: str | None = None, to: str | datetime | int, dry_run: bool
     ) -> Sought:
         """Set where a group goes on, in one lane or in all lanes.
 
-        Settled messages after that place are delivered again. The attempts of all messages after the new place are
-        forgotten. The owner of a lane loses it; a running member takes it again and goes on at the new place. A handler
+        Settled messages after that offset are delivered again. The attempts of all messages after the new offset are
+        forgotten. The owner of a lane loses it; a running member takes it again and goes on from there. A handler
         that was running is refused when it settles. Lanes that are created later begin at their floor.
 
         Locks floor, lease, delivery rows and offsets row of each lane, 200 lanes in one transaction. Repeat the call if
@@ -465,14 +463,13 @@ class Admin:
             group: The group.
             key: Only this lane. None: all lanes.
             to: `"earliest"` (the floor: the oldest messages that exist), `"latest"` (the head), an aware datetime (the
-                first message written then or later), or, with `key`, the offset of the next message. A place below the
+                first message written then or later), or, with `key`, the offset of the next message. A target below the
                 floor or above the head becomes the nearest one; `Sought.clamped` counts that.
             dry_run: True: only show.
         """
         from lanelog.admin.change import seek
 
-        at = GroupTopic(topic=topic, group=group)
-        return seek.seek(self._database, at, key=key, to=to, actor=self._actor, dry_run=decided(dry_run))
+        return seek.seek(self._destroying(dry_run), GroupTopic(topic=topic, group=group), key=key, to=to)
 
     def pause(
         self,
@@ -500,9 +497,7 @@ class Admin:
         from lanelog.admin.change import pause_and_skip
 
         at = GroupTopic(topic=topic, group=group)
-        return pause_and_skip.pause(
-            self._database, at, key=key, by=by, reason=reason, actor=self._actor, dry_run=dry_run
-        )
+        return pause_and_skip.pause(self._call(dry_run), at, key=key, by=by, reason=reason)
 
     def resume(self, topic: str, group: str, *, key: str | None = None, dry_run: bool = False) -> Resumed:
         """End the pause of a group, or of one lane.
@@ -517,8 +512,7 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        at = GroupTopic(topic=topic, group=group)
-        return pause_and_skip.resume(self._database, at, key=key, actor=self._actor, dry_run=dry_run)
+        return pause_and_skip.resume(self._call(dry_run), GroupTopic(topic=topic, group=group), key=key)
 
     def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
         """Settle one message for one group without handling it. The other groups still get it.
@@ -543,9 +537,7 @@ class Admin:
         from lanelog.admin.change import pause_and_skip
 
         lane = LaneId(topic=topic, group=group, key=key)
-        return pause_and_skip.skip(
-            self._database, lane, offset, reason=reason, actor=self._actor, dry_run=decided(dry_run)
-        )
+        return pause_and_skip.skip(self._destroying(dry_run), lane, offset, reason=reason)
 
     def retry(self, topic: str, group: str, key: str, offset: int | None = None, *, dry_run: bool) -> Retried:
         """Let messages that failed or were postponed wait no longer: they are handed out again at once.
@@ -571,8 +563,7 @@ class Admin:
         """
         from lanelog.admin.change import retry
 
-        lane = LaneId(topic=topic, group=group, key=key)
-        return retry.retry(self._database, lane, offset, actor=self._actor, dry_run=decided(dry_run))
+        return retry.retry(self._destroying(dry_run), LaneId(topic=topic, group=group, key=key), offset)
 
     def release(self, topic: str, group: str, key: str, *, dry_run: bool) -> Released:
         """Take a lane away from its owner by force. Any member may take it then.
@@ -594,8 +585,7 @@ class Admin:
         """
         from lanelog.admin.change import pause_and_skip
 
-        lane = LaneId(topic=topic, group=group, key=key)
-        return pause_and_skip.release(self._database, lane, actor=self._actor, dry_run=decided(dry_run))
+        return pause_and_skip.release(self._destroying(dry_run), LaneId(topic=topic, group=group, key=key))
 
     def set_open_lanes(self, topic: str, lanes: int, *, dry_run: bool = False) -> OpenLanes:
         """Set the number of open lanes over which a topic spreads its messages without a key.
@@ -617,7 +607,7 @@ class Admin:
         """
         from lanelog.admin.change import open_lanes
 
-        return open_lanes.set_open_lanes(self._database, topic, lanes, actor=self._actor, dry_run=dry_run)
+        return open_lanes.set_open_lanes(self._call(dry_run), topic, lanes)
 
     def cancel_scheduled(
         self,
@@ -644,7 +634,7 @@ class Admin:
         from lanelog._log.lookup import known
 
         known.read(self._database, known.known_topic, "looking for the topic", topic)
-        act = Act(verb="cancel_scheduled", topic=topic, key=key or "", choice=f"id {id}", actor=self._actor)
+        act = Act(self._call(dry_run), "cancel_scheduled", topic=topic, key=key or "", choice=f"id {id}")
         return scheduled.cancel(self._database, topic, key, id, act, dry_run=dry_run)
 
     # -- dead letters --------------------------------------------------------------------------------------------------
@@ -775,21 +765,11 @@ class Admin:
         from lanelog.admin.dead_letters import redrive
         from lanelog.admin.dead_letters.selection import choice
 
-        return redrive.redrive(
-            self._database,
-            GroupTopic(topic=topic, group=group),
-            chosen=choice(ids, reason, everything=all, key=key, since=since, limit=limit),
-            rate=rate,
-            delay=delay,
-            ttl=ttl,
-            max_deliveries=max_deliveries,
-            to_topic=to_topic,
-            progress=progress,
-            actor=self._actor,
-            dry_run=decided(dry_run),
-            appender=self._appender,
-            wake_scheduler=self._delayed,
-        )
+        at = GroupTopic(topic=topic, group=group)
+        chosen = choice(ids, reason, everything=all, key=key, since=since, limit=limit)
+        copies = redrive.Copies(rate=rate, delay=delay, ttl=ttl, max_deliveries=max_deliveries, to_topic=to_topic)
+        call = self._destroying(dry_run)
+        return redrive.redrive(call, at, chosen, copies, progress, self._appender, self._delayed)
 
     def delete_dead_letters(
         self,
@@ -824,14 +804,9 @@ class Admin:
         from lanelog.admin.dead_letters import delete
         from lanelog.admin.dead_letters.selection import choice
 
-        return delete.delete_dead_letters(
-            self._database,
-            GroupTopic(topic=topic, group=group),
-            chosen=choice(ids, reason, everything=all, key=key, since=since, limit=limit),
-            progress=progress,
-            actor=self._actor,
-            dry_run=decided(dry_run),
-        )
+        at = GroupTopic(topic=topic, group=group)
+        chosen = choice(ids, reason, everything=all, key=key, since=since, limit=limit)
+        return delete.delete_dead_letters(self._destroying(dry_run), at, chosen, progress)
 
     # -- schedules -----------------------------------------------------------------------------------------------------
 
@@ -872,13 +847,13 @@ class Admin:
         """
         from lanelog.admin.schedules import schedules
 
-        return schedules.pause(self._database, name, by=by, reason=reason, actor=self._actor, dry_run=dry_run)
+        return schedules.pause(self._call(dry_run), name, by=by, reason=reason)
 
     def resume_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleResumed:
         """End the pause of a schedule. Times that passed during the pause are skipped, whatever `catch_up` says."""
         from lanelog.admin.schedules import schedules
 
-        return schedules.resume(self._database, name, actor=self._actor, dry_run=dry_run)
+        return schedules.resume(self._call(dry_run), name)
 
     def run_schedule(self, name: str, *, token: str | None = None, dry_run: bool = False) -> ScheduleRun:
         """Publish one message of a schedule at once. Its times stay as they are, and so does a pause.
@@ -895,25 +870,18 @@ class Admin:
         """
         from lanelog.admin.schedules import run_now
 
-        return run_now.run(
-            self._database,
-            name,
-            token=token,
-            actor=self._actor,
-            dry_run=dry_run,
-            appender=self._appender,
-        )
+        return run_now.run(self._call(dry_run), name, token=token, appender=self._appender)
 
     def remove_schedule(self, name: str, *, dry_run: bool = False) -> ScheduleRemoved:
         """Remove a schedule. The messages it published stay. A process that declares it again creates it anew."""
         from lanelog.admin.schedules import schedules
 
-        return schedules.remove(self._database, name, actor=self._actor, dry_run=dry_run)
+        return schedules.remove(self._call(dry_run), name)
 
     # -- deleting ------------------------------------------------------------------------------------------------------
 
     def delete_group(self, topic: str, group: str, *, evict: bool = False, dry_run: bool) -> GroupDeleted:
-        """Delete a group and its place in every lane. Collection does not wait for it any more.
+        """Delete a group and its offset in every lane. Collection does not wait for it any more.
 
         It refuses while a member lives: one that has not stopped, and whose lock the server holds or whose heartbeat
         has not ended. Members that died without a lock are known by their silence alone: then it waits for a time of
@@ -931,8 +899,7 @@ class Admin:
         """
         from lanelog.admin.change import delete
 
-        at = GroupTopic(topic=topic, group=group)
-        return delete.delete_group(self._database, at, actor=self._actor, evict=evict, dry_run=decided(dry_run))
+        return delete.delete_group(self._destroying(dry_run), GroupTopic(topic=topic, group=group), evict=evict)
 
     def purge(self, topic: str, *, before: datetime | int, dry_run: bool) -> Purged:
         """Delete old messages of a topic, even if a group has not settled them.
@@ -949,7 +916,7 @@ class Admin:
         """
         from lanelog.admin.change import purge_messages
 
-        return purge_messages.purge(self._database, topic, before=before, actor=self._actor, dry_run=decided(dry_run))
+        return purge_messages.purge(self._destroying(dry_run), topic, before=before)
 
     def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
         """Delete a topic: its groups, lanes, messages and scheduled messages.
@@ -970,7 +937,7 @@ class Admin:
         """
         from lanelog.admin.change import delete
 
-        return delete.delete_topic(self._database, topic, actor=self._actor, dry_run=decided(dry_run))
+        return delete.delete_topic(self._destroying(dry_run), topic)
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 
@@ -998,7 +965,7 @@ class Admin:
     def contradictions(self, *, limit: int = 100, heads: int | None = None) -> list[Contradiction]:
         """Return lanes whose tables contradict each other, as they may after one table was restored.
 
-        Clients with running subscriptions mend them within `lease_duration`; `doctor(repair=True)` mends them at once.
+        Clients with running subscriptions repair them within `lease_duration`; `doctor(repair=True)` does it at once.
         `doctor` also finds messages that belong to no lane.
 
         Args:
@@ -1008,13 +975,13 @@ class Admin:
         """
         from lanelog.admin.operate import repair
 
-        return repair.listed(self._database, limit_of(limit), heads=heads)
+        return repair.listed(self._database, limit_of(limit), repair.Extent(heads=heads))
 
     def doctor(self, *, repair: bool = False) -> list[Finding]:
         """Examine server, settings, privileges and tables: one finding for each check, with its remedy.
 
         Args:
-            repair: True: first mend lanes whose tables contradict each other. Lost messages stay lost; the messages
+            repair: True: first repair lanes whose tables contradict each other. Lost messages stay lost; the messages
                 that exist are delivered, some of them perhaps again. False: change nothing.
 
         Returns:

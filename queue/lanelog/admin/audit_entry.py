@@ -8,16 +8,20 @@ repetition after an unanswered COMMIT records what it finds left to do, and noth
 from __future__ import annotations
 
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, define, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from lanelog._process.identity import ProcessIdentity
 from lanelog._stores import audit
 from lanelog._stores.audit import AuditRow
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
+from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lanelog._database import Database, Executor
 
 _CHOICE_MAX = 2048
@@ -43,33 +47,56 @@ class Actor:
 NOBODY = Actor()
 
 
-@define(eq=False, kw_only=True)
+@frozen
+class Call:
+    """What every method that changes something is given: the database, who calls, and whether it only shows."""
+
+    database: Database
+    actor: Actor
+    dry_run: bool
+
+    def but(self, *, by: str = "", reason: str = "") -> Call:
+        """Return the call of a verb that has arguments of its own for who acts and why."""
+        return evolve(self, actor=self.actor.but(by=by, reason=reason))
+
+
+@define(eq=False)
 class Act:
     """One call of a verb. It holds names and choices, never payloads."""
 
+    call: Call
     verb: str
-    topic: str = ""
-    group: str = ""
-    key: str = ""
-    choice: str = ""
+    topic: str = field(default="", kw_only=True)
+    group: str = field(default="", kw_only=True)
+    key: str = field(default="", kw_only=True)
+    choice: str = field(default="", kw_only=True)
     """What the caller chose besides names, such as "to latest"."""
-    actor: Actor = NOBODY
-    id: str = field(factory=lambda: uuid.uuid4().hex)
+    id: str = field(factory=lambda: uuid.uuid4().hex, init=False)
     _parts: int = field(default=0, init=False)
+
+    @property
+    def database(self) -> Database:
+        """Where it is done."""
+        return self.call.database
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether it only shows what it would do."""
+        return self.call.dry_run
 
     def values(self) -> dict[str, object]:
         """Return the fields of the call's event, without those that are empty."""
-        why = self.actor.reason or self.choice or "an operator's decision"
+        why = self.call.actor.reason or self.choice or "an operator's decision"
         given = {"verb": self.verb, "topic": self.topic, "group": self.group, "key": self.key, "why": why}
         return {name: value for name, value in given.items() if value}
 
-    def record(self, cx: Executor, database: Database, *, messages: int = 0, **known: Any) -> None:
+    def record(self, cx: Executor, *, messages: int = 0, **known: Any) -> None:
         """Write the row of this transaction. `known`: fields that are known only now, such as the topic.
 
         Tables of an older version have no place for it. It also deletes some rows that are over the retention: a call
         of many transactions must not write more than it deletes.
         """
-        if database.tables_version < audit.SINCE:
+        if self.database.tables_version < audit.SINCE:
             return
         fields = {"topic": self.topic, "group": self.group, "key": self.key, **known}
         row = AuditRow(
@@ -78,11 +105,41 @@ class Act:
             verb=self.verb,
             choice=self.choice[:_CHOICE_MAX],
             messages=messages,
-            by=self.actor.by,
-            reason=self.actor.reason,
-            **asdict(ProcessIdentity(database.config.user)),
+            by=self.call.actor.by,
+            reason=self.call.actor.reason,
+            **asdict(ProcessIdentity(self.database.config.user)),
             **fields,
         )
         audit.record(cx, row)
         audit.forget(cx)
         self._parts += 1
+
+
+@define(eq=False)
+class Unanswered:
+    """What is known of a transaction whose COMMIT was not answered: its repetition may find that it is done."""
+
+    happened: bool = field(default=False, init=False)
+    """Whether the COMMIT of some attempt was not answered: what it planned may be done."""
+    lost: int = field(default=0, init=False)
+    """The count of what that attempt planned."""
+    _planned: int = field(default=0, init=False)
+
+    def plan(self, count: int) -> None:
+        """Note how many messages the transaction is about to commit."""
+        self._planned = count
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Run one attempt, its COMMIT included."""
+        self._planned = 0
+        try:
+            yield
+        except DatabaseError as error:
+            if error.outcome_unknown:
+                self.happened, self.lost = True, max(self.lost, self._planned)
+            raise
+
+    def committed(self, count: int) -> int:
+        """Return the count of what was done: by the answered attempt, or by an unanswered one before it."""
+        return max(count, self.lost)

@@ -1,6 +1,7 @@
 """Who may use the dashboard, under which names, and whether they may change anything.
 
-Owns these rules and the check of credentials. Never sees a database, and answers no request (`guard` does).
+Owns these rules, the check of credentials, and the one door to every change: `Access.permit`. Never sees a database,
+and answers no request: `guard` and `rendering` do.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from lanelog._base.checks import check_callable
-from lanelog.errors import ConfigurationError
+from lanelog.errors import ConfigurationError, LanelogError
 
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 """The names under which a browser reaches a server of its own machine."""
@@ -22,6 +23,10 @@ TOKEN_MIN: Final = 16
 """The fewest characters of a token: shorter ones can be guessed."""
 _LOCAL_USER: Final = "local"
 _TOKEN_USER: Final = "token"  # noqa: S105 - the name of a user, no secret
+
+
+class NotAllowed(LanelogError):
+    """Users of this dashboard may look, and change nothing."""
 
 
 @frozen(kw_only=True)
@@ -65,11 +70,16 @@ class Access:
         """Whether a user must say who they are."""
         return self.token is not None or self.proxy_header is not None or self.identify is not None
 
+    def permit(self) -> None:
+        """Refuse a request that would change something, or show such a change, where users may only look."""
+        if not self.allow_actions:
+            raise NotAllowed("This dashboard was started without --allow-actions.")
+
     def user(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
         """Return the user of a request. None: it is refused."""
         address = scope["client"][0] if scope.get("client") else ""
         if not self.authenticated:
-            return _LOCAL_USER if _is_loopback(address) else None
+            return _LOCAL_USER if is_loopback(address) else None
         identified: object = None if self.identify is None else self.identify(scope)
         if identified:
             return identified if isinstance(identified, str) else None  # `True` names nobody
@@ -78,7 +88,8 @@ class Access:
         return None if self.token is None else _holder(headers.get("authorization", ""), self.token)
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether an IP address is one of this machine alone."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

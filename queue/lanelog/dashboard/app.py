@@ -31,12 +31,12 @@ from lanelog.dashboard.changes.jobs import Jobs
 from lanelog.dashboard.guard import Guard
 from lanelog.dashboard.handler_times import HandlerHistory
 from lanelog.dashboard.live import Fragment, Streams, WebPace
-from lanelog.dashboard.looks import SharedLook, SharedLooks
 from lanelog.dashboard.pages import stuck, tables, tiles
 from lanelog.dashboard.pages.asked import Asked, Maker
 from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.rendering import Renderer, trouble
 from lanelog.dashboard.samples import SPAN, Samples
+from lanelog.dashboard.shared_reads import SharedRead, SharedReads
 from lanelog.dashboard.views import WebPlace, link
 from lanelog.errors import LanelogError
 
@@ -132,16 +132,16 @@ class _Site:
     _place: WebPlace
     _live: bool
     _streams: Streams = field(init=False)
-    _status: SharedLook[Status] = field(init=False)
-    _letters: SharedLooks[tuple[str, str | None], DeadLetterCounts] = field(init=False)
+    _status: SharedRead[Status] = field(init=False)
+    _letters: SharedReads[tuple[str, str | None], DeadLetterCounts] = field(init=False)
     _samples: Samples = field(init=False)
     _history: HandlerHistory = field(init=False)
     _jobs: Jobs = field(init=False, factory=Jobs)
     _renderer: Renderer = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._status = SharedLook(lambda before: self._admin.status(since=before or _NOTHING_SEEN), FRESH)
-        self._letters = SharedLooks(lambda at: self._admin.count_dead_letters(*at, most=COUNTED), FRESH)
+        self._status = SharedRead(lambda before: self._admin.status(since=before or _NOTHING_SEEN), FRESH)
+        self._letters = SharedReads(lambda at: self._admin.count_dead_letters(*at, most=COUNTED), FRESH)
         self._samples = Samples(self._status, self._pace.sample)
         self._history = HandlerHistory(self._admin)
         self._streams = Streams(self._pace)

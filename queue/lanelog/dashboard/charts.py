@@ -3,14 +3,14 @@
 Owns the arithmetic from samples to points. Takes no sample, reads no history, and writes no HTML.
 
 Latency is the mean time from publish to settlement by Little's law (J. D. C. Little, 1961): messages that are there,
-divided by messages that leave in a second. It holds on average, so it is told for intervals in which messages leave.
+divided by messages that leave in a second. It holds on average, so it is shown for intervals in which messages leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final
 
 from attrs import frozen
@@ -87,6 +87,8 @@ class _Interval:
         )
 
 
+_Point = tuple[float, float] | None
+"""Where a line goes, each as a part of the box. None: it is broken."""
 _Reading = Callable[[_Interval], float | None]
 
 
@@ -135,31 +137,25 @@ def _made(
     title: str,
     top: str,
     over: HandlerTimes | _Drawn,
-    *lines: tuple[str, Iterator[str], str],
+    *lines: tuple[str, Iterable[_Point], str],
     note: str = "",
 ) -> Chart:
-    """Return a chart of some lines: the name of each, its pieces, and its last value."""
+    """Return a chart of some lines: the name of each, its points, and its last value."""
     made = [
-        ChartLine(name=name, tone=f"line{n}", pieces=tuple(found), now=now)
-        for n, (name, found, now) in enumerate(lines, 1)
+        ChartLine(name=name, tone=f"line{n}", pieces=tuple(_pieces(points)), now=now)
+        for n, (name, points, now) in enumerate(lines, 1)
     ]
     begin, end = (f"{each:%H:%M} UTC" for each in (over.begin, over.end))
     return Chart(title=title, top=top, begin=begin, end=end, lines=tuple(made), note=note)
 
 
-def _steps(times: HandlerTimes, read: Callable[[Percentiles], float], across: float, top: float) -> Iterator[str]:
-    piece: list[str] = []
+def _steps(times: HandlerTimes, read: Callable[[Percentiles], float], across: float, top: float) -> Iterator[_Point]:
     for number, each in enumerate(times.buckets):
         if each is None:
-            if piece:
-                yield " ".join(piece)
-            piece = []
+            yield None
             continue
-        height = HEIGHT * (1 - read(each) / top)
         for edge in (number * times.width, min(across, (number + 1) * times.width)):
-            piece.append(f"{edge / across * WIDTH:.1f},{height:.1f}")
-    if piece:
-        yield " ".join(piece)
+            yield edge / across, read(each) / top
 
 
 def short_age(seconds: float) -> str:
@@ -254,27 +250,25 @@ def _chart(title: str, drawn: _Drawn, text: Callable[[float | None], str], *read
     top = _above(greatest, seconds=text is age)
     across = (drawn.end - drawn.begin).total_seconds()
     lines = zip(readings, values, strict=True)
-    drawn_lines = ((name, _pieces(line, across, top), text(drawn.now(read))) for (name, read), line in lines)
+    drawn_lines = ((name, _course(line, across, top), text(drawn.now(read))) for (name, read), line in lines)
     return _made(title, text(top), drawn, *drawn_lines)
 
 
-def _pieces(line: Sequence[tuple[float, float | None]], across: float, top: float) -> Iterator[str]:
-    piece: list[str] = []
+def _course(line: Sequence[tuple[float, float | None]], across: float, top: float) -> Iterator[_Point]:
     last = 0.0
     for end, value in line:
-        if piece and (value is None or end - last > GAP + across / COLUMNS):
-            yield _seen(piece)
-            piece = []
-        if value is not None:
-            piece.append(f"{end / across * WIDTH:.1f},{HEIGHT * (1 - value / top):.1f}")
+        if end - last > GAP + across / COLUMNS:
+            yield None
+        yield None if value is None else (end / across, value / top)
         last = end
-    if piece:
-        yield _seen(piece)
 
 
-def _seen(piece: Sequence[str]) -> str:
-    """Return the points of a polyline. One with a single point would not be drawn: twice, it is a dot."""
-    return " ".join(piece if len(piece) > 1 else [*piece, *piece])
+def _pieces(points: Iterable[_Point]) -> Iterator[str]:
+    """Yield the polylines. One with a single point would not be drawn: twice, it is a dot."""
+    for there, some in groupby(points, key=lambda point: point is not None):
+        if there:
+            piece = [f"{x * WIDTH:.1f},{HEIGHT * (1 - y):.1f}" for x, y in filter(None, some)]
+            yield " ".join(piece if len(piece) > 1 else piece * 2)
 
 
 def _above_short(seconds: float) -> float:

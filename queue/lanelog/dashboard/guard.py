@@ -1,7 +1,7 @@
 """The one middleware in front of every route: names, origins, users, and the headers of every answer.
 
 Owns the refusal of requests that another site caused, that name another host, or that have no user. Never asks whether
-a request may change something: `ActionHandlers` does.
+a request may change something: `Access.permit` does.
 """
 
 from __future__ import annotations

@@ -77,15 +77,15 @@ class Streams:
 
     async def _events(self, make: Callable[[], Fragment], every: float) -> AsyncIterator[bytes]:
         until = monotonic() + self._pace.stream
-        told = ""
+        sent = ""
         yield f"retry: {RETRY * 1000:.0f}\n\n".encode()
         while True:
             fragment = await to_thread.run_sync(make, limiter=self._limiter)
-            # Without an event for a while, a browser that has gone would not be noticed: a comment is told.
-            yield _event("message", fragment.html) if fragment.html != told else b": still here\n\n"
+            # Without an event for a while, a browser that has gone would not be noticed: a comment is sent.
+            yield _event("message", fragment.html) if fragment.html != sent else b": still here\n\n"
             if fragment.last:
                 yield _event("end", "")
-            told = fragment.html
+            sent = fragment.html
             if fragment.last or monotonic() + every > until:
                 return
             await asyncio.sleep(every)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from lanelog._database import codes
-from lanelog.dashboard.access import Access
+from lanelog.dashboard.access import Access, NotAllowed
 from lanelog.dashboard.guard import USER
 from lanelog.dashboard.views import WebButton, WebPage, WebPlace, cell
 from lanelog.errors import ConfigurationError, DatabaseError
@@ -91,6 +91,8 @@ class Renderer:
 
     def failed(self, request: Request, error: Exception) -> HTMLResponse:
         """Return the page for an error of this library."""
+        if isinstance(error, NotAllowed):
+            return self.problem(request, 403, "Read-only", str(error))
         if isinstance(error, ConfigurationError):
             status, title = (404, "Not found") if request.method == "GET" else (400, "Refused")
             return self.problem(request, status, title, str(error))

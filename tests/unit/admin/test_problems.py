@@ -43,7 +43,7 @@ from lanelog.admin.operate.problems import (
     worst_first,
 )
 from lanelog.admin.operate.writes import Unwritten
-from lanelog.cli.look.problem_lines import told
+from lanelog.cli.look.problem_lines import entries
 from lanelog.cli.output.answer import Line
 from lanelog.cli.output.totals import lanes
 from lanelog.dashboard.pages.stuck import _buttons, headline
@@ -352,7 +352,7 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
     ]
     other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
     detail = "attempt 2 failed: no branch 0; the next in 3s; when the cause is mended, at once:"
-    lines = plain(told([*filter(None, failing), *filter(None, [other])], most=100))
+    lines = plain(entries([*filter(None, failing), *filter(None, [other])], most=100))
     assert lines[:4] == [
         "FAILING  merge builders 40 lanes, the oldest waits 1m40s",
         f"    lanes k0, k1, k2, …; the first: {detail}",
@@ -361,7 +361,7 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
     ]
     assert lines[4].startswith("FAILING  merge builders other offset 7")
     gone = [lane(key=f"k{n}", owner_state=OwnerState.DEAD) for n in range(3)]
-    lines = plain(told([each for one in gone if (each := of_lane(one, GROUP, None))], most=100))
+    lines = plain(entries([each for one in gone if (each := of_lane(one, GROUP, None))], most=100))
     gone_all = "its owner is dead, and others have not taken the lane yet; to free all its lanes:"
     assert lines == [
         "OWNER GONE  merge builders 3 lanes, the longest for 31s",
@@ -369,21 +369,21 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         "    $ lanelog release merge builders k0",
     ]
     slow = [lane(key=f"k{n}", state=MessageState.PROCESSING, attempts=1) for n in range(2)]
-    lines = plain(told([each for n, one in enumerate(slow) if (each := of_lane(one, GROUP, 61.0 + n))], most=100))
+    lines = plain(entries([each for n, one in enumerate(slow) if (each := of_lane(one, GROUP, 61.0 + n))], most=100))
     assert lines == [
         "SLOW  merge builders 2 lanes, the longest for 1m02s",
         "    lanes k0, k1; the first: attempt 1 has been running for 1m01s; which they are:",
         "    $ lanelog lanes merge builders --by age",
     ]
-    assert "40 lanes or more" in plain(told([*filter(None, failing)], most=40))[0]
-    assert plain(told([], most=100)) == ["nothing is stuck"]
+    assert "40 lanes or more" in plain(entries([*filter(None, failing)], most=40))[0]
+    assert plain(entries([], most=100)) == ["nothing is stuck"]
 
 
 def test_nothing_is_stuck_counts_what_waits_for_its_next_attempt() -> None:
     """A wait that is young is no problem, and is no silence either."""
-    assert plain(told([], most=100, waiting=1)) == ["nothing is stuck; 1 message waits for its next attempt"]
+    assert plain(entries([], most=100, waiting=1)) == ["nothing is stuck; 1 message waits for its next attempt"]
     several = "nothing is stuck in what was looked at; 1,200 messages wait for their next attempt"
-    assert plain(told([], most=100, waiting=1200, complete=False)) == [several]
+    assert plain(entries([], most=100, waiting=1200, complete=False)) == [several]
     seen = Status(
         at=WHEN, topics=1, groups=(group(waiting=2), group(waiting=1)), lag=3, oldest_age=1.0, oldest_age_exact=True,
         dead_letters=0, problems=(),
@@ -405,7 +405,7 @@ def test_each_connection_that_holds_heads_is_an_entry_of_its_own() -> None:
         "Connection {0} (app@h) has an open transaction that has locked this key. Publishes of the key wait for it and "
         "time out. Commit it, roll it back, or `KILL {0}`; then look again:"
     )
-    assert plain(told([held("a", 12), held("b", 15), held("c", 12)], most=100)) == [
+    assert plain(entries([held("a", 12), held("b", 15), held("c", 12)], most=100)) == [
         "HEAD LOCKED  merge - 2 lanes, the longest for 9s",
         f"    lanes a, c; the first: {by.format(12)}",
         "    $ lanelog status merge",
@@ -432,7 +432,7 @@ def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
     (paused,) = of_group(group(paused_at=WHEN), None)
     assert stuck
     for problem, word, tone in ((stuck, "FAILING", "red"), (paused, "PAUSED", "yellow")):
-        line = told([problem], most=100)[0][0]
+        line = entries([problem], most=100)[0][0]
         assert isinstance(line, Text)
         assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [(word, tone)]
 
@@ -453,21 +453,21 @@ def test_dead_letters_of_several_topics_are_one_line_each() -> None:
     """With their most frequent reason; those of a single topic keep the command that puts them back."""
     orders = attrs.evolve(TOPIC, topic="orders")
     letters = [*of_letters(TOPIC, [reason("bad " * 40, 5), reason("x", 2)]), *of_letters(orders, [reason("y", 1)])]
-    head, merge, other, look = plain(told(letters, most=100))
+    head, merge, other, look = plain(entries(letters, most=100))
     assert (head, look) == ("DEAD LETTERS  2 topics", "    $ lanelog dlq list merge --reasons")
     assert merge.startswith("    merge: 5 messages: bad bad")
     assert merge.endswith(", and 1 reason more")
     assert len(merge) <= 78
     assert other == "    orders: 1 message: y"
     assert "dlq redrive merge builders --reason r-2d71" in "".join(
-        plain(told(of_letters(TOPIC, [reason("x", 2)]), most=9))
+        plain(entries(of_letters(TOPIC, [reason("x", 2)]), most=9))
     )
 
 
 def test_a_hung_process_shows_where_its_handlers_stand() -> None:
     """Handlers with the same stack once, between the sentence and the command; a terminal breaks the sentence alone."""
     (hung,) = members_hung(GROUP, {"vm-23734:abc": HUNG})
-    (entry,) = told([hung], most=100)
+    (entry,) = entries([hung], most=100)
     assert [str(line) for line in entry] == hung.lines()
     head, sentence, *rest = entry
     assert (str(head), isinstance(sentence, Text)) == ("HUNG  merge builders, for 31s, owner vm-23734:abc", True)

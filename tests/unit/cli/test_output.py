@@ -17,8 +17,8 @@ from lanelog._base.text import age, ago, moment, payload, shown
 from lanelog._views.column import count, name, text
 from lanelog.admin import OwnerState, SoughtLane
 from lanelog.cli._main import cli
-from lanelog.cli.command.bounds import Measured, alarms
-from lanelog.cli.command.times import instant, told
+from lanelog.cli.command.bounds import Measured, MonitorBounds
+from lanelog.cli.command.times import instant, time_text
 from lanelog.cli.command.verbs import INTERRUPTED, Verbs
 from lanelog.cli.output.answer import block, to_json
 from lanelog.cli.output.table import Table
@@ -148,21 +148,23 @@ def test_days_are_those_of_the_terminal_and_distances_are_from_now() -> None:
     assert {(day.hour, day.minute) for day in days} == {(0, 0)}
     assert days[0] < days[1] <= after < days[2]
     assert after - days[1] < timedelta(hours=25)
-    assert told(datetime(2026, 7, 1, tzinfo=UTC)) == "2026-07-01T00:00:00Z (2026-07-01 02:00:00 CEST)"
+    assert time_text(datetime(2026, 7, 1, tzinfo=UTC)) == "2026-07-01T00:00:00Z (2026-07-01 02:00:00 CEST)"
 
 
 def test_alarms_are_one_line() -> None:
     """The worst is named, the others are counted; what is within its bound is silent."""
     measured = [Measured("merge a", 5, 1.0), Measured("merge b", 9, None), Measured("merge c", 7, 70.0)]
-    assert alarms(measured, 4, None) == ("lag 9 > 4 on merge b and 2 more",)
-    assert alarms(measured, 9, 60.0) == ("oldest 1m10s > 60s on merge c",)
-    assert alarms(measured, 8, 0.5) == ("lag 9 > 8 on merge b; oldest 1m10s > 0.5s on merge c and 1 more",)
-    assert alarms(measured, 9, 70.0) == ()
-    assert alarms(measured, None, None) == ()
+    assert MonitorBounds(4, None).alarms(measured) == ("lag 9 > 4 on merge b and 2 more",)
+    assert MonitorBounds(9, 60.0).alarms(measured) == ("oldest 1m10s > 60s on merge c",)
+    assert MonitorBounds(8, 0.5).alarms(measured) == (
+        "lag 9 > 8 on merge b; oldest 1m10s > 0.5s on merge c and 1 more",
+    )
+    assert MonitorBounds(9, 70.0).alarms(measured) == ()
+    assert MonitorBounds(None, None).alarms(measured) == ()
     older = "the oldest age of merge b is a lower bound: too many lanes lag to know it exactly"
     unsure = [each._replace(exact=each.name == "merge a") for each in measured]
-    assert alarms(unsure, None, 60.0) == (f"oldest 1m10s > 60s on merge c; {older}",)
-    assert alarms(unsure, 9, None) == ()
+    assert MonitorBounds(None, 60.0).alarms(unsure) == (f"oldest 1m10s > 60s on merge c; {older}",)
+    assert MonitorBounds(9, None).alarms(unsure) == ()
 
 
 def test_a_command_that_ctrl_c_breaks_off_ends_without_a_word() -> None:

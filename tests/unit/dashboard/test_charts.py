@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from lanelog._base.places import GroupTopic
 from lanelog.admin import HistoryInfo, Problem, Rank, Status
-from lanelog.dashboard import looks
+from lanelog.dashboard import shared_reads
 from lanelog.dashboard.changes.jobs import Job, Jobs
 from lanelog.dashboard.charts import COLUMNS, GAP, HEIGHT, WIDTH, Chart, draw, draw_times
 from lanelog.dashboard.handler_times import BUCKETS, HandlerTimes, Percentiles, percentiles
 from lanelog.dashboard.live import WebPace
-from lanelog.dashboard.looks import SharedLook
 from lanelog.dashboard.pages import stuck
 from lanelog.dashboard.samples import GROUPS, GroupSample, Sample, Samples
+from lanelog.dashboard.shared_reads import SharedRead
 from lanelog.errors import ConfigurationError, DatabaseError
 from unit.admin.test_problems import GROUP
 
@@ -107,7 +107,7 @@ def test_a_job_that_is_stopped_while_it_counts_does_nothing() -> None:
 
 def test_a_forked_child_waits_for_no_look_of_its_parent() -> None:
     """The thread that looks is not there in the child."""
-    look = SharedLook(lambda _: os.fork(), 60)
+    look = SharedRead(lambda _: os.fork(), 60)
     child = look()
     if child == 0:
         look.forget()  # waits for ever if the lock is the parent's
@@ -217,8 +217,8 @@ def test_looks_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
         clock.now += 0.5
         return len(asked)
 
-    monkeypatch.setattr(looks, "time", clock)
-    look = SharedLook(ask, 2.0)
+    monkeypatch.setattr(shared_reads, "time", clock)
+    look = SharedRead(ask, 2.0)
     assert look() == 1
     clock.now += 9.9
     assert look() == 1
@@ -235,7 +235,7 @@ def test_a_look_that_fails_fails_for_all_who_wait_for_it() -> None:
         asked.append(before)
         raise DatabaseError("away")
 
-    look = SharedLook(ask, 60)
+    look = SharedRead(ask, 60)
     for _ in range(3):
         with pytest.raises(DatabaseError, match="away"):
             look()

@@ -27,7 +27,7 @@ from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog._stores.consumers import deliveries, groups, offsets
 from lanelog._stores.later import scheduled, schedules
 from lanelog._stores.log import partitions
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call
 from lanelog.admin.change.deletion_facts import deleting, passing
 from lanelog.admin.change.purge_messages import delete_released, may_delete
 from lanelog.admin.lookup.arguments import check_names
@@ -49,9 +49,10 @@ ROUNDS = 3
 # -- a group -----------------------------------------------------------------------------------------------------------
 
 
-def delete_group(database: Database, at: GroupTopic, *, actor: Actor, evict: bool, dry_run: bool) -> GroupDeleted:
+def delete_group(call: Call, at: GroupTopic, *, evict: bool) -> GroupDeleted:
     """See `Admin.delete_group`."""
-    act = Act(verb="delete_group", topic=at.topic, group=at.group, choice="evict" if evict else "", actor=actor)
+    database, dry_run = call.database, call.dry_run
+    act = Act(call, "delete_group", topic=at.topic, group=at.group, choice="evict" if evict else "")
     check_names(at)
     topic, group = at.topic, at.group
     readers = read(database, _readers, "looking for the group", at)
@@ -67,8 +68,8 @@ def delete_group(database: Database, at: GroupTopic, *, actor: Actor, evict: boo
             read(database, end_groups.refuse_living, "reading members", [at])
     else:
         repeated(database, end_groups.try_to_delete, "looking for the privilege to delete", database)
-        with passing(database, act) as tally:
-            record = partial(act.record, database=database, messages=lag)
+        with passing(act) as tally:
+            record = partial(act.record, messages=lag)
             repeated(database, end_groups.end, "deleting a group", database, topic, [group], record, evict=evict)
             tally.done |= group in readers
             tally.add(messages=lag, unsettled=lag)
@@ -96,13 +97,13 @@ def _readers(cx: Executor, at: GroupTopic) -> set[str]:
 
 
 def _lags(database: Database, topic: str, names: Iterable[str]) -> dict[str, int]:
-    def look(cx: Executor) -> dict[str, int]:
+    def query(cx: Executor) -> dict[str, int]:
         found: dict[str, lane_totals.GroupFacts] = {}
         for some in chunked(list(names), GROUPS_TOGETHER):
             found.update(lane_totals.totals(cx, topic, some))
         return {group: facts.lag for group, facts in found.items()}
 
-    return snapshot(database, look, "counting")
+    return snapshot(database, query, "counting")
 
 
 def _held_back(cx: Executor, at: GroupTopic, others: Sequence[str], page: Sequence[tuple[str, int]]) -> tuple[int, int]:
@@ -121,8 +122,9 @@ def _held_back(cx: Executor, at: GroupTopic, others: Sequence[str], page: Sequen
 # -- a topic -----------------------------------------------------------------------------------------------------------
 
 
-def delete_topic(database: Database, topic: str, *, actor: Actor, dry_run: bool) -> TopicDeleted:
+def delete_topic(call: Call, topic: str) -> TopicDeleted:
     """See `Admin.delete_topic`."""
+    database, dry_run = call.database, call.dry_run
     check_name("topic", topic)
     letters = read(database, topics.letters_of, "looking for the topic", topic)
     # Read before anything is changed. A schedule that is declared meanwhile is missing here.
@@ -135,13 +137,13 @@ def delete_topic(database: Database, topic: str, *, actor: Actor, dry_run: bool)
     read(database, end_groups.refuse_living, "reading members", places, whole_topic=True)
     lags = _lags(database, topic, names)
     unsettled = {group: lag for group, lag in lags.items() if lag}
-    act = Act(verb="delete_topic", topic=topic, actor=actor)
-    with deleting(database, act) as tally:
+    act = Act(call, "delete_topic", topic=topic)
+    with deleting(act) as tally:
         if not dry_run:
             repeated(
                 database, end_groups.try_to_delete, "looking for the privilege to delete", database, _may_delete_topics
             )
-            record = partial(act.record, database=database, messages=sum(lags.values()))
+            record = partial(act.record, messages=sum(lags.values()))
             repeated(database, end_groups.end, "deleting groups", database, topic, names, record, others=False)
             tally.done = True
             tally.add(unsettled=sum(unsettled.values()))

@@ -7,19 +7,19 @@ nothing. A call that fails in its middle writes what it had committed, and the e
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attrs import asdict, define, field
+from attrs import asdict, define
 
 from lanelog._base.text import describe
 from lanelog._facts import admin as facts
 from lanelog._process.identity import ProcessIdentity
-from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-    from lanelog._database import Database
+    from lanelog._facts.fact import Fact
     from lanelog.admin.audit_entry import Act
 
 
@@ -43,61 +43,25 @@ class Tally:
         self.done |= bool(messages or unsettled or scheduled)
 
 
-@contextmanager
-def deleting(database: Database, act: Act) -> Iterator[Tally]:
+def deleting(act: Act) -> AbstractContextManager[Tally]:
     """At the end of the block, however it ends, write the event of what was deleted in it."""
-    tally = Tally()
-    try:
-        yield tally
-    except BaseException as error:
-        if tally.done:
-            facts.messages_deleted(error=describe(error), **_values(database, act, tally))
-        raise
-    if tally.done:
-        facts.messages_deleted(**_values(database, act, tally))
+    return _counted(act, facts.messages_deleted)
+
+
+def passing(act: Act) -> AbstractContextManager[Tally]:
+    """At the end of the block, write the event of messages that stay, but that a group passed without handling them."""
+    return _counted(act, facts.messages_passed)
 
 
 @contextmanager
-def passing(database: Database, act: Act) -> Iterator[Tally]:
-    """At the end of the block, write the event of messages that stay, but that a group passed without handling them."""
-    tally = Tally()
+def _counted(act: Act, write: Fact[...]) -> Iterator[Tally]:
+    tally, failed = Tally(), {}
     try:
         yield tally
     except BaseException as error:
-        if tally.done:
-            facts.messages_passed(error=describe(error), **_values(database, act, tally))
+        failed = {"error": describe(error)}
         raise
-    if tally.done:
-        facts.messages_passed(**_values(database, act, tally))
-
-
-def _values(database: Database, act: Act, tally: Tally) -> dict[str, Any]:
-    counts = {"messages": tally.messages, "unsettled": tally.unsettled, "scheduled": tally.scheduled}
-    return {**act.values(), **counts, **asdict(ProcessIdentity(database.config.user))}
-
-
-@define(eq=False)
-class Unanswered:
-    """The count of a transaction whose COMMIT was not answered: the repetition may find that it is done."""
-
-    lost: int = field(default=0, init=False)
-    _planned: int = field(default=0, init=False)
-
-    def plan(self, count: int) -> None:
-        """Note how many messages the transaction is about to commit."""
-        self._planned = count
-
-    @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Run one attempt, its COMMIT included."""
-        self._planned = 0
-        try:
-            yield
-        except DatabaseError as error:
-            if error.outcome_unknown:
-                self.lost = max(self.lost, self._planned)
-            raise
-
-    def committed(self, count: int) -> int:
-        """Return the count of what was done: by the answered attempt, or by an unanswered one before it."""
-        return max(count, self.lost)
+    finally:
+        if tally.done:
+            counts = {"messages": tally.messages, "unsettled": tally.unsettled, "scheduled": tally.scheduled}
+            write(**failed, **act.values(), **counts, **asdict(ProcessIdentity(act.database.config.user)))

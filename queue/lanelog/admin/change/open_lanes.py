@@ -10,25 +10,21 @@ Publishers that have not read the new number yet use the old one, and publish to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lanelog._base import open_lane_keys
 from lanelog._base.checks import check_integer, check_name
 from lanelog._base.text import plural
 from lanelog._database import Lock
 from lanelog._log.lookup.known import known_topic, no_topic, read, repeated
 from lanelog._stores.log import partitions
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.types.results import OpenLanes
 from lanelog.errors import SchemaError
 
-if TYPE_CHECKING:
-    from lanelog._database import Database
 
-
-def set_open_lanes(database: Database, topic: str, lanes: int, *, actor: Actor, dry_run: bool) -> OpenLanes:
+def set_open_lanes(call: Call, topic: str, lanes: int) -> OpenLanes:
     """See `Admin.set_open_lanes`."""
+    database = call.database
     check_name("topic", topic)
     check_integer("lanes", lanes, least=1, most=open_lane_keys.MOST)
     read(database, known_topic, "looking for the topic", topic)
@@ -37,18 +33,18 @@ def set_open_lanes(database: Database, topic: str, lanes: int, *, actor: Actor, 
             f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "
             f"has {open_lane_keys.DEFAULT} open lanes: run `lanelog migrate`"
         )
-    act = Act(verb="set_open_lanes", topic=topic, choice=plural(lanes, "open lane"), actor=actor)
-    before = repeated(database, _set, "setting the number of open lanes", database, topic, lanes, act, dry_run=dry_run)
-    return OpenLanes(topic=topic, before=before, lanes=lanes, changed=before != lanes, dry_run=dry_run)
+    act = Act(call, "set_open_lanes", topic=topic, choice=plural(lanes, "open lane"))
+    before = repeated(database, _set, "setting the number of open lanes", act, topic, lanes)
+    return OpenLanes(topic=topic, before=before, lanes=lanes, changed=before != lanes, dry_run=call.dry_run)
 
 
-def _set(database: Database, topic: str, lanes: int, act: Act, *, dry_run: bool) -> int:
+def _set(act: Act, topic: str, lanes: int) -> int:
     """Set the number in one transaction. Return the earlier number."""
-    with database.transaction(hasty=True) as cx:
+    with act.database.transaction(hasty=True) as cx:
         if partitions.topic_row(cx, topic, Lock.UPDATE) is None:
             raise no_topic(topic)
-        before = open_lanes.count(cx, database, topic)
-        if before != lanes and not dry_run:
+        before = open_lanes.count(cx, act.database, topic)
+        if before != lanes and not act.dry_run:
             partitions.set_open_lanes(cx, topic, lanes)
-            act.record(cx, database)
+            act.record(cx)
         return before

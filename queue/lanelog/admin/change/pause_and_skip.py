@@ -25,8 +25,8 @@ from lanelog._stores._pause import RUNS, Pause
 from lanelog._stores.consumers import deliveries, groups, history, offsets
 from lanelog._stores.log import dead_letters
 from lanelog._stores.members import heartbeats, leases
-from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change.deletion_facts import Unanswered, passing
+from lanelog.admin.audit_entry import Act, Call, Unanswered
+from lanelog.admin.change.deletion_facts import passing
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text
 from lanelog.admin.lookup.given import given_group, given_lane, given_offset
 from lanelog.admin.totals import lane_totals, message_state
@@ -38,31 +38,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._base.places import GroupTopic, LaneId
-    from lanelog._database import Database, Executor
+    from lanelog._database import Executor
     from lanelog._stores.consumers.deliveries import DeliveryRow
 
 # -- pause and resume --------------------------------------------------------------------------------------------------
 
 
-def pause(
-    database: Database,
-    at: GroupTopic,
-    *,
-    key: str | None,
-    by: str,
-    reason: str,
-    actor: Actor,
-    dry_run: bool,
-) -> Paused:
+def pause(call: Call, at: GroupTopic, *, key: str | None, by: str, reason: str) -> Paused:
     """See `Admin.pause`."""
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
-    actor = actor.but(by=by, reason=reason)
-    given_group(database, at, key)
-    act = Act(verb="pause", topic=at.topic, group=at.group, key=key or "", actor=actor)
-    wanted = Pause(1, actor.by, actor.reason)
-    before, now = repeated(database, _set, "pausing", database, at, key, wanted, act, dry_run=dry_run)
-    pause = before if before.at_ms else Pause(now, actor.by, actor.reason)
+    call = call.but(by=by, reason=reason)
+    given_group(call.database, at, key)
+    act = Act(call, "pause", topic=at.topic, group=at.group, key=key or "")
+    wanted = Pause(1, call.actor.by, call.actor.reason)
+    before, now = repeated(call.database, _set, "pausing", act, at, key, wanted)
+    pause = before if before.at_ms else wanted._replace(at_ms=now)
     return Paused(
         topic=at.topic,
         group=at.group,
@@ -71,16 +62,16 @@ def pause(
         paused_at=utc_from_ms(pause.at_ms),
         by=pause.by,
         reason=pause.reason,
-        lag=snapshot(database, _lag, "counting", at, key),
-        dry_run=dry_run,
+        lag=snapshot(call.database, _lag, "counting", at, key),
+        dry_run=call.dry_run,
     )
 
 
-def resume(database: Database, at: GroupTopic, *, key: str | None, actor: Actor, dry_run: bool) -> Resumed:
+def resume(call: Call, at: GroupTopic, *, key: str | None) -> Resumed:
     """See `Admin.resume`."""
-    given_group(database, at, key)
-    act = Act(verb="resume", topic=at.topic, group=at.group, key=key or "", actor=actor)
-    before, _ = repeated(database, _set, "resuming", database, at, key, RUNS, act, dry_run=dry_run)
+    given_group(call.database, at, key)
+    act = Act(call, "resume", topic=at.topic, group=at.group, key=key or "")
+    before, _ = repeated(call.database, _set, "resuming", act, at, key, RUNS)
     return Resumed(
         topic=at.topic,
         group=at.group,
@@ -89,24 +80,16 @@ def resume(database: Database, at: GroupTopic, *, key: str | None, actor: Actor,
         paused_at=utc_from_ms(before.at_ms) if before.at_ms else None,
         by=before.by,
         reason=before.reason,
-        dry_run=dry_run,
+        dry_run=call.dry_run,
     )
 
 
-def _set(
-    database: Database,
-    at: GroupTopic,
-    key: str | None,
-    wanted: Pause,
-    act: Act,
-    *,
-    dry_run: bool,
-) -> tuple[Pause, int]:
+def _set(act: Act, at: GroupTopic, key: str | None, wanted: Pause) -> tuple[Pause, int]:
     """Set or end a pause in one transaction.
 
     Return the earlier pause, and the database's clock, at which a pause begins.
     """
-    with database.transaction(hasty=True) as cx:
+    with act.database.transaction(hasty=True) as cx:
         # groups X → floor S → offsets; a group's pause locks the group's row alone. The locked floor keeps the purge of
         # the lane away, which would delete the flag.
         before = groups.lock_pause(cx, at)
@@ -120,14 +103,14 @@ def _set(
             floor = held.floor
             before = offsets.lock_pause(cx, at.lane(key))
         now = clock(cx)
-        if not dry_run and bool(before.at_ms) != bool(wanted.at_ms):
-            pause = Pause(now, wanted.by, wanted.reason) if wanted.at_ms else RUNS
+        if not act.dry_run and bool(before.at_ms) != bool(wanted.at_ms):
+            pause = wanted._replace(at_ms=now) if wanted.at_ms else RUNS
             if key is None:
                 groups.set_pause(cx, at, pause)
             else:
                 groups.count_lane_pause(cx, at)
                 offsets.set_pause(cx, at.lane(key), pause, floor)
-            act.record(cx, database)
+            act.record(cx)
         return before, now
 
 
@@ -140,42 +123,28 @@ def _lag(cx: Executor, at: GroupTopic, key: str | None) -> int:
 # -- skip and release --------------------------------------------------------------------------------------------------
 
 
-def skip(database: Database, lane: LaneId, offset: int, *, reason: str, actor: Actor, dry_run: bool) -> Skipped:
+def skip(call: Call, lane: LaneId, offset: int, *, reason: str) -> Skipped:
     """See `Admin.skip`."""
     group, topic, key = lane.columns
     check_text("reason", reason, REASON_MAX, empty=False)
-    given_offset(database, lane, offset)
+    given_offset(call.database, lane, offset)
     unanswered = Unanswered()
-    actor = actor.but(reason=reason)
-    act = Act(verb="skip", topic=topic, group=group, key=key, choice=f"offset {offset}", actor=actor)
-
-    def attempt() -> Skipped:
-        with unanswered.attempt():
-            return _skip(database, lane, offset, unanswered, act, reason=reason, dry_run=dry_run)
-
-    with passing(database, act) as tally:
-        skipped = repeated(database, attempt, "skipping")
-        passed = unanswered.committed(int(skipped.changed and not dry_run))
+    choice = f"offset {offset}"
+    act = Act(call.but(reason=reason), "skip", topic=topic, group=group, key=key, choice=choice)
+    with passing(act) as tally:
+        skipped = repeated(call.database, _skip, "skipping", act, lane, offset, unanswered, reason)
+        passed = unanswered.committed(int(skipped.changed and not call.dry_run))
         tally.add(messages=passed, unsettled=passed)
     return skipped
 
 
-def _skip(
-    database: Database,
-    lane: LaneId,
-    offset: int,
-    unanswered: Unanswered,
-    act: Act,
-    *,
-    reason: str,
-    dry_run: bool,
-) -> Skipped:
+def _skip(act: Act, lane: LaneId, offset: int, unanswered: Unanswered, reason: str) -> Skipped:
     at, topic, key = lane.of, lane.topic, lane.key
-    with database.transaction(hasty=True) as cx:
+    with unanswered.attempt(), act.database.transaction(hasty=True) as cx:
         held = take_away.hold(cx, lane)
         standing = _standing(cx, lane, offset)
         changed = standing.state is not MessageState.COMPLETED
-        if changed and not dry_run:
+        if changed and not act.dry_run:
             unanswered.plan(1)
             void = held.take(cx)
             rows = deliveries.load(cx, at, [key]).get(key, [])
@@ -191,7 +160,7 @@ def _skip(
                 owner=held.owner,
                 reason=reason,
             )
-            act.record(cx, database, messages=1)
+            act.record(cx, messages=1)
         return Skipped(
             topic=topic,
             group=at.group,
@@ -203,7 +172,7 @@ def _skip(
             attempts=standing.attempts,
             reason=reason,
             owner=(held.owner or None) if changed else None,
-            dry_run=dry_run,
+            dry_run=act.dry_run,
         )
 
 
@@ -226,14 +195,14 @@ def _standing(cx: Executor, lane: LaneId, offset: int) -> message_state.Standing
     return message_state.judge(group, body, message_state.covering(cx, lane, offset), facts)
 
 
-def release(database: Database, lane: LaneId, *, actor: Actor, dry_run: bool) -> Released:
+def release(call: Call, lane: LaneId) -> Released:
     """See `Admin.release`."""
-    given_lane(database, lane)
-    act = Act(verb="release", topic=lane.topic, group=lane.group, key=lane.key, actor=actor)
-    others = snapshot(database, _others, "looking for the owner's lanes", lane)
-    for start in range(0, 0 if dry_run else len(others), PAGE):
-        repeated(database, _release_others, "releasing", database, lane, others[start : start + PAGE], act)
-    done = repeated(database, _release, "releasing", database, lane, act, dry_run=dry_run)
+    given_lane(call.database, lane)
+    act = Act(call, "release", topic=lane.topic, group=lane.group, key=lane.key)
+    others = snapshot(call.database, _others, "looking for the owner's lanes", lane)
+    for start in range(0, 0 if call.dry_run else len(others), PAGE):
+        repeated(call.database, _release_others, "releasing", act, lane, others[start : start + PAGE])
+    done = repeated(call.database, _release, "releasing", act, lane)
     return evolve(done, others=others)
 
 
@@ -250,14 +219,14 @@ def _gone(cx: Executor, lane: LaneId) -> str | None:
     return held.owner if held is not None and held.owner and owners.load(cx, lane.of).gone(held.owner) else None
 
 
-def _release_others(database: Database, lane: LaneId, keys: Sequence[str], act: Act) -> None:
+def _release_others(act: Act, lane: LaneId, keys: Sequence[str]) -> None:
     """Take a page of the other lanes of a lane's owner away, if it still is gone.
 
     The lane itself comes last. If this process dies before that, the owner still has the lane, and a repetition takes
     the rest. What was in flight counts as a crash, as it does when another member takes the lanes over.
     """
     at = lane.of
-    with database.transaction(hasty=True) as cx:
+    with act.database.transaction(hasty=True) as cx:
         # floors S → leases X, as for one lane
         offsets.floors(cx, at.topic, keys, Lock.SHARE)
         gone = _gone(cx, lane)
@@ -265,19 +234,19 @@ def _release_others(database: Database, lane: LaneId, keys: Sequence[str], act: 
         taken = [(key, lease.epoch) for key, lease in held.items() if gone and lease.owner == gone]
         if gone and taken:
             leases.release(cx, at, gone, taken)
-            act.record(cx, database)
+            act.record(cx)
 
 
-def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Released:
+def _release(act: Act, lane: LaneId) -> Released:
     at, key = lane.of, lane.key
-    with database.transaction(hasty=True) as cx:
+    with act.database.transaction(hasty=True) as cx:
         # floor S → lease X → delivery → offsets → heartbeat: no lease row is born here.
         offsets.floors(cx, at.topic, [key], Lock.SHARE)
         held = leases.lock_owners(cx, at, [key]).get(key)
         owner = held.owner if held is not None else ""
         known = owners.load(cx, at)
         epoch = 0 if held is None else held.epoch + bool(owner)
-        if held is not None and owner and not dry_run:
+        if held is not None and owner and not act.dry_run:
             take_away.lanes(cx, at, [key], held.epoch)
             void = interrupt.interrupt(cx, at, {key: held})
             offsets.unmark(cx, at, void)
@@ -285,7 +254,7 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
                 # The others count it as a member as long as its lock is held, and would leave its share to it.
                 heartbeats.deregister_dead(cx, at, owner, known.rows[owner].heartbeat_at, by="release")
             epoch = leases.lock_owners(cx, at, [key])[key].epoch  # another one, if the row's was beyond counting
-            act.record(cx, database)
+            act.record(cx)
         return Released(
             topic=at.topic,
             group=at.group,
@@ -295,5 +264,5 @@ def _release(database: Database, lane: LaneId, act: Act, *, dry_run: bool) -> Re
             owner_state=known.state(owner) if owner else None,
             epoch=epoch,
             others=(),
-            dry_run=dry_run,
+            dry_run=act.dry_run,
         )

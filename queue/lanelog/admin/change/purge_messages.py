@@ -31,8 +31,8 @@ from lanelog._log.lookup.known import no_topic, pages, read, repeated
 from lanelog._stores.consumers import deliveries, groups, offsets
 from lanelog._stores.log import leaving, partitions
 from lanelog._stores.members import leases
-from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change.deletion_facts import Unanswered, deleting
+from lanelog.admin.audit_entry import Act, Call, Unanswered
+from lanelog.admin.change.deletion_facts import deleting
 from lanelog.admin.change.seek import instants
 from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
 from lanelog.admin.lookup.given import given_topic
@@ -63,8 +63,9 @@ class ReleasedLanes:
     """The same, summed over groups. It includes a COMMIT that released messages and was not answered."""
 
 
-def purge(database: Database, topic: str, *, before: datetime | int, actor: Actor, dry_run: bool) -> Purged:
+def purge(call: Call, topic: str, *, before: datetime | int) -> Purged:
     """See `Admin.purge`."""
+    database, dry_run = call.database, call.dry_run
     targets = _targets(topic, before)
     given_topic(database, topic)
     if not dry_run:
@@ -72,11 +73,11 @@ def purge(database: Database, topic: str, *, before: datetime | int, actor: Acto
     messages, lanes, remaining = 0, 0, 0
     unsettled: dict[str, int] = {}
     choice = f"before {before.isoformat() if isinstance(before, datetime) else f'offset {before}'}"
-    act = Act(verb="purge", topic=topic, choice=choice, actor=actor)
-    with deleting(database, act) as tally:
+    act = Act(call, "purge", topic=topic, choice=choice)
+    with deleting(act) as tally:
         for page in pages(database, topic, LANES_A_TRANSACTION):
             wanted = read(database, targets, "looking for an instant", dict(page))
-            for released in _released(database, topic, wanted, act, dry_run=dry_run):
+            for released in _released(act, topic, wanted):
                 gone = {key: span for key, span in released.lanes.items() if span[1] > span[0]}
                 lanes += len(gone)
                 remaining += sum(released.held.values())
@@ -120,19 +121,15 @@ def _targets(topic: str, before: object) -> Callable[[Executor, Mapping[str, int
     raise ConfigurationError(f"before must be an aware datetime or an offset (int), not {before!r}")
 
 
-def _released(
-    database: Database, topic: str, wanted: Mapping[str, int], act: Act, *, dry_run: bool
-) -> Iterator[ReleasedLanes]:
+def _released(act: Act, topic: str, wanted: Mapping[str, int]) -> Iterator[ReleasedLanes]:
     """Release these lanes. Lanes with a locked floor are tried again for `publish_timeout` seconds."""
     pause = Event()
-    until = time.monotonic() + database.config.publish_timeout
+    until = time.monotonic() + act.database.config.publish_timeout
     keys: Iterable[str] = wanted
     while True:
         some = {key: wanted[key] for key in keys}
         unanswered = Unanswered()
-        released = repeated(
-            database, _transaction, "releasing messages", database, topic, some, unanswered, act, dry_run=dry_run
-        )
+        released = repeated(act.database, _transaction, "releasing messages", act, topic, some, unanswered)
         released = evolve(released, lost=unanswered.committed(sum(released.unsettled.values())))
         if not released.held or time.monotonic() >= until:
             yield released
@@ -142,10 +139,9 @@ def _released(
         keys = released.held
 
 
-def _transaction(
-    database: Database, topic: str, wanted: Mapping[str, int], unanswered: Unanswered, act: Act, *, dry_run: bool
-) -> ReleasedLanes:
-    with unanswered.attempt(), database.transaction(hasty=True) as cx:
+def _transaction(act: Act, topic: str, wanted: Mapping[str, int], unanswered: Unanswered) -> ReleasedLanes:
+    dry_run = act.dry_run
+    with unanswered.attempt(), act.database.transaction(hasty=True) as cx:
         topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
         if topic_row is None:
             raise no_topic(topic)
@@ -180,14 +176,10 @@ def _transaction(
             for group in readers:
                 offsets.unmark(cx, at[group], void[group])
                 offsets.raise_watermarks(cx, at[group], reached[group])
-            _record(cx, database, act, sum(target - floors[key].floor for key, target in targets.items()))
+            if gone := sum(target - floors[key].floor for key, target in targets.items()):
+                act.record(cx, messages=gone)
         lanes = {key: (row.deleted_through, wanted[key]) for key, row in floors.items()}
         return ReleasedLanes(lanes, held, unsettled)
-
-
-def _record(cx: Executor, database: Database, act: Act, released: int) -> None:
-    if released:
-        act.record(cx, database, messages=released)
 
 
 def _places(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lanelog._log import take_away
 from lanelog._log.lookup.known import repeated
 from lanelog._stores.consumers import deliveries, offsets
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call
 from lanelog.admin.lookup.given import given_lane, given_offset
 from lanelog.admin.types.results import Retried
 
@@ -27,32 +27,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lanelog._base.places import LaneId
-    from lanelog._database import Database
     from lanelog._stores.consumers.deliveries import DeliveryRow
 
 
-def retry(database: Database, lane: LaneId, offset: int | None, *, actor: Actor, dry_run: bool) -> Retried:
+def retry(call: Call, lane: LaneId, offset: int | None) -> Retried:
     """See `Admin.retry`."""
     group, topic, key = lane.columns
     if offset is None:
-        given_lane(database, lane)
+        given_lane(call.database, lane)
     else:
-        given_offset(database, lane, offset)
+        given_offset(call.database, lane, offset)
     choice = "" if offset is None else f"offset {offset}"
-    act = Act(verb="retry", topic=topic, group=group, key=key, choice=choice, actor=actor)
-    return repeated(database, _retry, "retrying", database, lane, offset, act, dry_run=dry_run)
+    act = Act(call, "retry", topic=topic, group=group, key=key, choice=choice)
+    return repeated(call.database, _retry, "retrying", act, lane, offset)
 
 
-def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dry_run: bool) -> Retried:
+def _retry(act: Act, lane: LaneId, offset: int | None) -> Retried:
     at, key = lane.of, lane.key
-    with database.transaction(hasty=True) as cx:
+    with act.database.transaction(hasty=True) as cx:
         held = take_away.hold(cx, lane)
         waiting = tuple(_waiting(deliveries.load(cx, at, [key]).get(key, []), offset, held.watermark))
-        if waiting and not dry_run:
+        if waiting and not act.dry_run:
             void = held.take(cx)
             deliveries.make_due(cx, lane, waiting)
             offsets.unmark(cx, at, void)
-            act.record(cx, database, messages=len(waiting))
+            act.record(cx, messages=len(waiting))
         return Retried(
             topic=at.topic,
             group=at.group,
@@ -61,7 +60,7 @@ def _retry(database: Database, lane: LaneId, offset: int | None, act: Act, *, dr
             offsets=waiting,
             messages=len(waiting),
             owner=(held.owner or None) if waiting else None,
-            dry_run=dry_run,
+            dry_run=act.dry_run,
         )
 
 

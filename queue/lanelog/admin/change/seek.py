@@ -14,10 +14,11 @@ head of that time). Two at once: lane by lane, the later one stands.
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from lanelog._base.checks import check_name
 from lanelog._database import Lock
@@ -26,8 +27,8 @@ from lanelog._log.lookup.known import known_group, known_lane, pages, read, repe
 from lanelog._log.register import last_before
 from lanelog._stores.consumers import deliveries, offsets
 from lanelog._stores.log import partitions
-from lanelog.admin.audit_entry import Act, Actor
-from lanelog.admin.change.deletion_facts import Unanswered, passing
+from lanelog.admin.audit_entry import Act, Call, Unanswered
+from lanelog.admin.change.deletion_facts import passing
 from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
 from lanelog.admin.types.results import Sought, SoughtLane
 from lanelog.errors import ConfigurationError
@@ -59,48 +60,44 @@ class _Move:
     rows: tuple[int, ...]  # offsets of the delivery rows to delete
 
 
-def seek(
-    database: Database,
-    at: GroupTopic,
-    *,
-    key: str | None,
-    to: str | datetime | int,
-    actor: Actor,
-    dry_run: bool,
-) -> Sought:
+def seek(call: Call, at: GroupTopic, *, key: str | None, to: str | datetime | int) -> Sought:
     """See `Admin.seek`."""
+    database = call.database
     check_names(at)
     target, text = _target(to, key)
     if key is not None:
         check_name("key", key)
     read(database, known_group, "looking for the group", at)
-    sought = Sought(
-        topic=at.topic,
-        group=at.group,
-        key=key,
-        to=text,
-        lanes=0,
-        again=0,
-        passed=0,
-        clamped=0,
-        moved=(),
-        dry_run=dry_run,
-    )
-    act = Act(verb="seek", topic=at.topic, group=at.group, key=key or "", choice=f"to {text}", actor=actor)
-    with passing(database, act) as tally:
+    act = Act(call, "seek", topic=at.topic, group=at.group, key=key or "", choice=f"to {text}")
+    counted, moved = Counter[str](), list[SoughtLane]()
+    with passing(act) as tally:
         for keys in _pages(database, at.topic, key):
             places = _places(database, at.topic, keys, target)
             unanswered = Unanswered()
-            moves = repeated(database, _page, "seeking", database, at, places, unanswered, act, dry_run=dry_run)
+            moves = repeated(database, _page, "seeking", act, at, places, unanswered)
             if key is not None and not moves:
                 raise ConfigurationError(
                     f"lane {key!r} of topic {at.topic!r} was purged meanwhile: nothing is left in it"
                 )
-            sought = _added(sought, moves)
-            if not dry_run:
-                passed = unanswered.committed(sum(move.passed for move in moves))
+            again, passed = sum(move.again for move in moves), sum(move.passed for move in moves)
+            counted.update(lanes=len(moves), again=again, passed=passed, clamped=sum(move.clamped for move in moves))
+            changed = [move for move in moves if move.before != move.after][: MOVED_SHOWN - len(moved)]
+            moved += [SoughtLane(key=move.key, before=move.before, after=move.after) for move in changed]
+            if not call.dry_run:
+                passed = unanswered.committed(passed)
                 tally.add(messages=passed, unsettled=passed)
-    return sought
+    return Sought(
+        topic=at.topic,
+        group=at.group,
+        key=key,
+        to=text,
+        lanes=counted["lanes"],
+        again=counted["again"],
+        passed=counted["passed"],
+        clamped=counted["clamped"],
+        moved=tuple(moved),
+        dry_run=call.dry_run,
+    )
 
 
 def _target(to: object, key: str | None) -> tuple[str | int | datetime, str]:
@@ -159,31 +156,23 @@ def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> di
     return found
 
 
-def _page(
-    database: Database,
-    at: GroupTopic,
-    places: Mapping[str, int | None],
-    unanswered: Unanswered,
-    act: Act,
-    *,
-    dry_run: bool,
-) -> list[_Move]:
+def _page(act: Act, at: GroupTopic, places: Mapping[str, int | None], unanswered: Unanswered) -> list[_Move]:
     """Seek in one page of lanes, in one transaction. A lane without a floor has been purged and is left out."""
-    with unanswered.attempt(), database.transaction(hasty=True) as cx:
-        epoch = 0 if dry_run else take_away.begin(cx, at)
-        rows = offsets.floors(cx, at.topic, places, Lock.NONE if dry_run else Lock.SHARE)
+    with unanswered.attempt(), act.database.transaction(hasty=True) as cx:
+        epoch = 0 if act.dry_run else take_away.begin(cx, at)
+        rows = offsets.floors(cx, at.topic, places, Lock.NONE if act.dry_run else Lock.SHARE)
         floors = {key: row.floor for key, row in rows.items()}
-        if not dry_run:
+        if not act.dry_run:
             take_away.lanes(cx, at, floors, epoch)
         moves = _plan(cx, at, floors, places)
-        if not dry_run:
+        if not act.dry_run:
             passed = sum(move.passed for move in moves)
             unanswered.plan(passed)
             # No other transaction can write these rows now: it would have to share-lock the leases first.
             deliveries.delete(cx, at, [(move.key, offset) for move in moves for offset in move.rows])
             offsets.move_watermarks(cx, at, {move.key: move.after for move in moves})
             if moves:
-                act.record(cx, database, messages=passed)
+                act.record(cx, messages=passed)
     return moves
 
 
@@ -217,18 +206,4 @@ def _move(key: str, *, floor: int, head: int, acked: int, rows: Sequence[Deliver
         again=max(0, before - after) + take_away.settled_between(rows, max(before, after), head),
         passed=max(0, after - before) - take_away.settled_between(rows, before, after),
         rows=tuple(row.offset for row in rows),
-    )
-
-
-def _added(sought: Sought, moves: Sequence[_Move]) -> Sought:
-    moved = [
-        SoughtLane(key=move.key, before=move.before, after=move.after) for move in moves if move.before != move.after
-    ]
-    return evolve(
-        sought,
-        lanes=sought.lanes + len(moves),
-        again=sought.again + sum(move.again for move in moves),
-        passed=sought.passed + sum(move.passed for move in moves),
-        clamped=sought.clamped + sum(move.clamped for move in moves),
-        moved=(sought.moved + tuple(moved))[:MOVED_SHOWN],
     )

@@ -12,37 +12,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import define
-
 from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log.lookup.known import known_group, read, repeated
 from lanelog._stores._points import chunked
 from lanelog._stores.consumers import deliveries, offsets
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call, Unanswered
 from lanelog.admin.change.deletion_facts import deleting
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.types.results import Deleted
-from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lanelog._database import Database, Executor
     from lanelog.admin.dead_letters.selection import Choice, Letter
 
 
-def delete_dead_letters(
-    database: Database,
-    at: GroupTopic,
-    *,
-    chosen: Choice,
-    progress: Callable[[int], None],
-    actor: Actor,
-    dry_run: bool,
-) -> Deleted:
+def delete_dead_letters(call: Call, at: GroupTopic, chosen: Choice, progress: Callable[[int], None]) -> Deleted:
     """See `Admin.delete_dead_letters`."""
+    database, dry_run = call.database, call.dry_run
     check_names(at)
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
@@ -51,8 +40,8 @@ def delete_dead_letters(
     named: set[str] = set()
     count, any_letter = 0, False
     recorded = selection.recorded(chosen)
-    act = Act(verb="delete_dead_letters", topic=at.topic, group=at.group, choice=recorded, actor=actor)
-    with deleting(database, act) as tally:
+    act = Act(call, "delete_dead_letters", topic=at.topic, group=at.group, choice=recorded)
+    with deleting(act) as tally:
         for found in selection.letters(database, dead_topics, at, chosen):
             any_letter = True
             for batch in chunked(found):
@@ -61,7 +50,7 @@ def delete_dead_letters(
                 if dry_run:
                     count += len(batch)
                     continue
-                settled = repeated(database, _Settling(database, batch, act).attempt, "deleting dead letters")
+                settled = repeated(database, _settle, "deleting dead letters", act, batch, Unanswered())
                 tally.add(messages=settled)
                 count += settled
                 progress(count)
@@ -77,34 +66,16 @@ def delete_dead_letters(
     )
 
 
-@define(eq=False)
-class _Settling:
-    """One batch of one dead letter topic, with its repetitions."""
-
-    database: Database
-    letters: Sequence[Letter]
-    act: Act
-    _unknown: bool = False
-
-    @property
-    def by(self) -> str:
-        return f"deleted by call {self.act.id}"
-
-    def attempt(self) -> int:
-        try:
-            with self.database.transaction(hasty=True) as cx:
-                return self._transaction(cx, self.letters[0].dead_topic)
-        except DatabaseError as error:
-            self._unknown |= error.outcome_unknown
-            raise selection.settled_meanwhile(error) from error
-
-    def _transaction(self, cx: Executor, dead_topic: str) -> int:
-        floors = offsets.floors(cx, dead_topic, sorted({letter.key for letter in self.letters}), Lock.SHARE)
-        points = [(letter.key, letter.offset) for letter in self.letters]
-        done = len(deliveries.letters_settled_by(cx, dead_topic, points, self.by)) if self._unknown else 0
+def _settle(act: Act, letters: Sequence[Letter], unanswered: Unanswered) -> int:
+    """Settle one batch of one dead letter topic. Return the number of dead letters that this call has settled."""
+    by, dead_topic = f"deleted by call {act.id}", letters[0].dead_topic
+    points = [(letter.key, letter.offset) for letter in letters]
+    with selection.settling(), unanswered.attempt(), act.database.transaction(hasty=True) as cx:
+        floors = offsets.floors(cx, dead_topic, sorted({key for key, _ in points}), Lock.SHARE)
+        done = len(deliveries.letters_settled_by(cx, dead_topic, points, by)) if unanswered.happened else 0
         points = [(key, offset) for key, offset in points if key in floors and offset > floors[key].floor]
         points = selection.unsettled(cx, dead_topic, points)
-        deliveries.settle_letters(cx, dead_topic, points, self.by)
+        deliveries.settle_letters(cx, dead_topic, points, by)
         if points:
-            self.act.record(cx, self.database, messages=len(points))
+            act.record(cx, messages=len(points))
         return done + len(points)

@@ -14,9 +14,8 @@ from attrs import define, frozen
 from lanelog._base.checks import check_integer
 from lanelog._base.places import GroupTopic
 from lanelog._base.reasons import ERROR_MAX, REASON_MAX, names_of, reason_of, takes
-from lanelog._log.lookup.known import known_group, known_topic, read
-from lanelog._log.lookup.names import dead_letter_topics, names
-from lanelog.admin.dead_letters.selection import check_reason, meant
+from lanelog._log.lookup.known import known_group, read
+from lanelog.admin.dead_letters.selection import check_reason, holders, meant
 from lanelog.admin.lookup.arguments import check_text, limit_of, offset_of, optional
 from lanelog.admin.read.messages import SETTLING
 from lanelog.admin.types.messages import DeadLetterCounts, DeadLetterInfo, DeadLetterPage, DeadLetterReason
@@ -64,18 +63,6 @@ ERRORS = f"""
 SELECT m.topic, m.partition_key, m.`offset`, m.failed_group, LEFT(m.last_error, {ERROR_MAX}), m.failed_at
 FROM queue_messages m FORCE INDEX (PRIMARY) {_UNSETTLED} {_BEHIND}
 """
-
-
-def holders(cx: Executor, topic: str) -> tuple[list[str], str]:
-    """Return the topics that hold a topic's dead letters, and the original topic that these must have ('': any).
-
-    For an original topic, its dead letter topics. For a dead letter topic, itself.
-    """
-    known_topic(cx, topic)
-    found = names(cx, topic)
-    if dict(found)[topic]:
-        return [topic], ""
-    return list(dead_letter_topics([topic], found)[topic]), topic
 
 
 @frozen(kw_only=True)

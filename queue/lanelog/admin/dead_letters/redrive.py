@@ -22,7 +22,7 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from lanelog._base.checks import Duration, check_integer, check_name, check_number
 from lanelog._base.places import GroupTopic
@@ -33,16 +33,16 @@ from lanelog._stores._points import fitting
 from lanelog._stores.consumers import deliveries, groups, offsets
 from lanelog._stores.later import scheduled
 from lanelog._stores.log import dead_letters, partitions
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call, Unanswered
 from lanelog.admin.dead_letters import selection
 from lanelog.admin.lookup.arguments import check_names
 from lanelog.admin.types.results import Redriven
-from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
+from lanelog.errors import ConfigurationError, LanelogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lanelog._database import Database, Executor
+    from lanelog._database import Executor
     from lanelog._log.append.appender import Appender
     from lanelog._log.append.timing import Timing
     from lanelog.admin.dead_letters.selection import Choice, Letter
@@ -62,45 +62,52 @@ HEAD_HELD = 0.02
 """Seconds before a lane whose head is locked is tried again."""
 
 
+@frozen(kw_only=True)
+class Copies:
+    """What the copies of redriven dead letters are like. The fields are those of `Admin.redrive`."""
+
+    rate: float | None
+    delay: Duration
+    ttl: Duration | None
+    max_deliveries: int | None
+    to_topic: str | None
+
+    def timing(self) -> Timing:
+        """Check the options. Return when the copies are due and how long they live."""
+        if self.rate is not None:
+            check_number("rate", self.rate, above=True)
+        if self.max_deliveries is not None:
+            check_integer("max_deliveries", self.max_deliveries, least=1, most=MAX_DELIVERIES)
+        if self.to_topic is not None:
+            check_name("to_topic", self.to_topic)
+        return make_timing(self.delay, None, self.ttl)
+
+
 def redrive(
-    database: Database,
+    call: Call,
     at: GroupTopic,
-    *,
     chosen: Choice,
-    rate: float | None,
-    delay: Duration,
-    ttl: Duration | None,
-    max_deliveries: int | None,
-    to_topic: str | None,
+    copies: Copies,
     progress: Callable[[int], None],
-    actor: Actor,
-    dry_run: bool,
     appender: Appender,
     wake_scheduler: Callable[[], None],
 ) -> Redriven:
     """See `Admin.redrive`."""
+    database, dry_run, to_topic = call.database, call.dry_run, copies.to_topic
     check_names(at)
-    timing = _check(rate, delay, ttl, max_deliveries, to_topic)
+    timing = copies.timing()
     original, dead_topics = selection.dead_topics(database, at.topic)
     at = GroupTopic(topic=original, group=at.group)
     if to_topic in dead_topics:
         raise ConfigurationError(f"to_topic={to_topic!r} holds these dead letters: they would come back where they are")
     chosen = selection.resolved(database, dead_topics, at, chosen)
+    recorded = selection.recorded(chosen, to_topic)
     work = _Redrive(
-        database=database,
-        act=Act(
-            verb="redrive",
-            topic=at.topic,
-            group=at.group,
-            choice=selection.recorded(chosen, to_topic),
-            actor=actor,
-        ),
+        act=Act(call, "redrive", topic=at.topic, group=at.group, choice=recorded),
         at=at,
         target=at if to_topic is None else GroupTopic(topic=to_topic, group=at.group),
-        home=to_topic is None,
-        rate=rate,
+        copies=copies,
         timing=timing,
-        max_deliveries=max_deliveries,
         appender=appender,
         progress=progress,
     )
@@ -115,34 +122,18 @@ def redrive(
     finally:  # what has moved is there, even if the rest failed
         if work.moved:
             (wake_scheduler if timing.delay_ms else partial(appender.committed, work.target.topic))()
-    return work.result(chosen, dry_run=dry_run)
-
-
-def _check(
-    rate: float | None, delay: Duration, ttl: Duration | None, max_deliveries: int | None, to_topic: str | None
-) -> Timing:
-    """Check the options. Return when the copies are due and how long they live."""
-    if rate is not None:
-        check_number("rate", rate, above=True)
-    if max_deliveries is not None:
-        check_integer("max_deliveries", max_deliveries, least=1, most=MAX_DELIVERIES)
-    if to_topic is not None:
-        check_name("to_topic", to_topic)
-    return make_timing(delay, None, ttl)
+    return work.result(chosen)
 
 
 @define(eq=False, kw_only=True)
 class _Redrive:
     """One call, from batch to batch."""
 
-    database: Database
     act: Act
     at: GroupTopic  # with the original topic
     target: GroupTopic  # with the topic that the copies go to
-    home: bool  # whether the target is the original topic: then the group must be registered there
-    rate: float | None
+    copies: Copies
     timing: Timing
-    max_deliveries: int | None
     appender: Appender
     progress: Callable[[int], None]
     chosen: int = 0
@@ -151,7 +142,6 @@ class _Redrive:
     named: set[str] = field(factory=set)
     held: dict[tuple[str, str], deque[Letter]] = field(factory=dict)
     """By dead letter topic and key: the dead letters that wait for a locked head, in order."""
-    _unknown: bool = False  # an attempt's COMMIT was not answered: the batch may be done
     _not_before: float = 0.0
     _pause: Event = field(factory=Event)
 
@@ -159,6 +149,11 @@ class _Redrive:
     def by(self) -> str:
         """The mark of this call in the rows that settle dead letters."""
         return f"redriven by call {self.act.id}"
+
+    @property
+    def home(self) -> bool:
+        """Whether the copies go back to the original topic: then the group must be registered there."""
+        return self.copies.to_topic is None
 
     def check_target(self, cx: Executor) -> None:
         """Refuse a target topic or a group that does not exist."""
@@ -174,7 +169,7 @@ class _Redrive:
             return self.target.group
         if self.home:
             raise no_group(self.target)
-        if self.max_deliveries is not None:
+        if self.copies.max_deliveries is not None:
             raise ConfigurationError(
                 f"max_deliveries is for group {self.target.group!r} alone, "
                 f"which is not registered for topic {self.target.topic!r}"
@@ -207,7 +202,7 @@ class _Redrive:
 
     def finish(self) -> None:
         """Try again what is held, until nothing is, or until nothing has moved for `publish_timeout` seconds."""
-        patience = self.database.config.publish_timeout
+        patience = self.act.database.config.publish_timeout
         until = time.monotonic() + patience
         while self.held and time.monotonic() < until:
             before = self.moved
@@ -220,53 +215,50 @@ class _Redrive:
             elif self.held:
                 self._pause.wait(HEAD_HELD)
 
-    def result(self, choice: Choice, *, dry_run: bool) -> Redriven:
+    def result(self, choice: Choice) -> Redriven:
         """Return what was done, or what would be done."""
         return Redriven(
             topic=self.at.topic,
             group=self.at.group,
             to_topic=self.target.topic,
-            messages=self.chosen if dry_run else self.moved,
+            messages=self.chosen if self.act.dry_run else self.moved,
             keys=len(self.keys),
             missing=0 if choice.ids is None else len(choice.ids - self.named),
             remaining=sum(len(waiting) for waiting in self.held.values()),
             delay=self.timing.delay_ms / 1000,
-            dry_run=dry_run,
+            dry_run=self.act.dry_run,
         )
 
     def _batches(self, letters: Sequence[Letter]) -> Iterator[Sequence[Letter]]:
-        most = BATCH if self.rate is None else max(1, min(BATCH, int(self.rate * RATED_BATCH)))
+        most = BATCH if self.copies.rate is None else max(1, min(BATCH, int(self.copies.rate * RATED_BATCH)))
         return fitting(letters, [letter.payload_bytes for letter in letters], BATCH_BYTES, most=most)
 
     def _move(self, letters: Sequence[Letter]) -> set[str]:
         """Redrive one batch. Return the keys whose heads are locked."""
-        if self.rate is not None:
+        if self.copies.rate is not None:
             wait = self._not_before - time.monotonic()
             if wait > 0:
                 self._pause.wait(wait)
         keys = sorted({letter.key for letter in letters})
-        repeated(self.database, self.appender.ensure_lanes, "creating lanes", self.target.topic, keys)
-        self._unknown = False
-        moved, busy = repeated(self.database, self._attempt, "redriving", letters, keys)
+        repeated(self.act.database, self.appender.ensure_lanes, "creating lanes", self.target.topic, keys)
+        moved, busy = repeated(self.act.database, self._attempt, "redriving", letters, keys, Unanswered())
         self.moved += moved
-        if self.rate is not None:
-            self._not_before = max(self._not_before, time.monotonic()) + moved / self.rate
+        if self.copies.rate is not None:
+            self._not_before = max(self._not_before, time.monotonic()) + moved / self.copies.rate
         self.progress(self.moved)
         return busy
 
-    def _attempt(self, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
-        try:
-            with self.database.transaction(hasty=True) as cx:
-                return self._transaction(cx, letters, keys)
-        except DatabaseError as error:
-            self._unknown |= error.outcome_unknown
-            raise selection.settled_meanwhile(error) from error
+    def _attempt(self, letters: Sequence[Letter], keys: Sequence[str], unanswered: Unanswered) -> tuple[int, set[str]]:
+        with selection.settling(), unanswered.attempt(), self.act.database.transaction(hasty=True) as cx:
+            return self._transaction(cx, letters, keys, may_be_done=unanswered.happened)
 
-    def _transaction(self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str]) -> tuple[int, set[str]]:
+    def _transaction(
+        self, cx: Executor, letters: Sequence[Letter], keys: Sequence[str], *, may_be_done: bool
+    ) -> tuple[int, set[str]]:
         dead_topic = letters[0].dead_topic
         for_group = self.target_group(cx)
         floors = offsets.floors(cx, dead_topic, keys, Lock.SHARE)
-        if self._unknown:
+        if may_be_done:
             points = [(letter.key, letter.offset) for letter in letters]
             done = deliveries.letters_settled_by(cx, dead_topic, points, self.by)
             if done:  # the COMMIT succeeded. It left the rest of the batch: its lane was locked, or it was settled
@@ -282,46 +274,29 @@ class _Redrive:
         if not points:
             return 0, busy
         deliveries.settle_letters(cx, dead_topic, points, self.by)
-        if self.timing.delay_ms:
-            copied, moved = self._copy_later(cx, dead_topic, points, for_group), True
-        else:
-            copied, moved = self._copy(cx, dead_topic, points, for_group, heads)
+        copied, moved = self._copy(cx, dead_topic, points, for_group, heads)
         if copied != len(points) or not moved:
             raise LanelogError(
                 f"{copied} of {len(points)} dead letters of {dead_topic!r} were copied: nothing was changed"
             )
-        self.act.record(cx, self.database, messages=copied)
+        self.act.record(cx, messages=copied)
         return copied, busy
 
     def _copy(
         self, cx: Executor, dead_topic: str, points: Points, for_group: str, heads: Mapping[str, int]
     ) -> tuple[int, bool]:
-        """Copy to the ends of the lanes. Return the number of copies, and whether every head was moved."""
+        """Copy to the ends of the lanes, or with a delay to the scheduled messages, with the heads locked all the same.
+
+        Return the number of copies, and whether every head was moved that had to be.
+        """
+        target, cap, ttl_ms = self.target.topic, self.copies.max_deliveries or 0, self.timing.ttl_ms
+        if delay_ms := self.timing.delay_ms:
+            copied = scheduled.redrive(
+                cx, dead_topic, points, target=target, cap=cap, delay_ms=delay_ms, ttl_ms=ttl_ms, for_group=for_group
+            )
+            return copied, True
         copied = dead_letters.redrive(
-            cx,
-            dead_topic,
-            points,
-            heads,
-            target=self.target.topic,
-            cap=self.max_deliveries or 0,
-            ttl_ms=self.timing.ttl_ms,
-            for_group=for_group,
+            cx, dead_topic, points, heads, target=target, cap=cap, ttl_ms=ttl_ms, for_group=for_group
         )
         counts = Counter(key for key, _ in points)
-        return copied, partitions.advance(cx, self.target.topic, counts) == len(counts)
-
-    def _copy_later(self, cx: Executor, dead_topic: str, points: Points, for_group: str) -> int:
-        """Copy to the scheduled messages, with the heads locked as a publisher locks them.
-
-        Return the number of copies.
-        """
-        return scheduled.redrive(
-            cx,
-            dead_topic,
-            points,
-            target=self.target.topic,
-            cap=self.max_deliveries or 0,
-            delay_ms=self.timing.delay_ms,
-            ttl_ms=self.timing.ttl_ms,
-            for_group=for_group,
-        )
+        return copied, partitions.advance(cx, target, counts) == len(counts)

@@ -7,6 +7,7 @@ they are settled. Another call may settle a dead letter that `letters` yielded, 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -188,22 +189,32 @@ def recorded(chosen: Choice, to_topic: str | None = None) -> str:
     return ", ".join(parts)
 
 
+def holders(cx: Executor, topic: str) -> tuple[list[str], str]:
+    """Return the topics that hold a topic's dead letters, and the original topic that these must have ('': any).
+
+    For an original topic, its dead letter topics. For a dead letter topic, itself.
+    """
+    known_topic(cx, topic)
+    found = names(cx, topic)
+    if dict(found)[topic]:
+        return [topic], ""
+    return list(dead_letter_topics([topic], found)[topic]), topic
+
+
+def originals(cx: Executor) -> dict[str, str]:
+    """Return the original topic of each dead letter topic."""
+    there = names(cx)
+    plain = [topic for topic, holds_letters in there if not holds_letters]
+    return {dead: topic for topic, found in dead_letter_topics(plain, there).items() for dead in found}
+
+
 def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
     """Return the original topic and its dead letter topics, for the name of either."""
-
-    def look(cx: Executor) -> tuple[str, tuple[str, ...]]:
-        known_topic(cx, topic)
-        behind = names(cx, topic)
-        if not dict(behind)[topic]:
-            return topic, dead_letter_topics([topic], behind)[topic]
-        every = names(cx)
-        plain = [name for name, holds in every if not holds]
-        for original, dead in dead_letter_topics(plain, every).items():
-            if topic in dead:
-                return original, (topic,)
+    where, original = read(database, holders, "looking for dead letter topics", topic)
+    original = original or read(database, originals, "looking for dead letter topics").get(topic, "")
+    if not original:
         raise ConfigurationError(f"{topic!r} holds dead letters, but the topic that they came from is not there")
-
-    return read(database, look, "looking for dead letter topics")
+    return original, tuple(where)
 
 
 def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choice: Choice) -> Iterator[list[Letter]]:
@@ -309,8 +320,13 @@ def unsettled(cx: Executor, dead_topic: str, places: Sequence[tuple[str, int]]) 
     return sorted((key, offset) for key, offset in points(cx, UNSETTLED, places, before=[dead_topic]))
 
 
-def settled_meanwhile(error: DatabaseError) -> DatabaseError:
-    """Return the error to raise when settling failed. A duplicate means: settled since the look. It may be retried."""
-    if error.code != codes.DUPLICATE:
-        return error
-    return DatabaseError("a dead letter was settled meanwhile", code=codes.DUPLICATE, retriable=True)
+@contextmanager
+def settling() -> Iterator[None]:
+    """Run an attempt that settles dead letters. A duplicate means: settled since the look. It may be retried."""
+    try:
+        yield
+    except DatabaseError as error:
+        if error.code != codes.DUPLICATE:
+            raise
+        message = "a dead letter was settled meanwhile"
+        raise DatabaseError(message, code=codes.DUPLICATE, retriable=True) from error

@@ -47,7 +47,6 @@ def clock(patient: Patient) -> Finding:
         whose = f"member {shown(owner)} of group {shown(group)} of topic {shown(topic)}"
         what = "a heartbeat that it dated itself" if written > now else "the end of a heartbeat"
         return bad(
-            "clock",
             f"the server's clock is {_long(ahead)} behind {what}, of {whose}: it went back, or another program "
             "wrote that row",
             "let NTP slew the clock instead of stepping it, on every server that may become the primary; if no "
@@ -56,12 +55,11 @@ def clock(patient: Patient) -> Finding:
     off = there - (before + time.time()) / 2
     if abs(off) > _OFF:
         return warn(
-            "clock",
             f"the server's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this machine's: ages "
             "and leases are right, times of `seek` and `purge` are the server's",
             "run NTP on both",
         )
-    return good("clock", f"within {_OFF:.0f} s of this machine's")
+    return good(f"within {_OFF:.0f} s of this machine's")
 
 
 def _long(seconds: float) -> str:

@@ -32,17 +32,16 @@ def origin(patient: Patient) -> Finding:
     """Which server wrote the heartbeats."""
     database = patient.database
     if database.tables_version < heartbeats.VERSION_WITH_INCARNATION:
-        return good("origin", "the tables do not tell which server wrote them")
+        return good("the tables do not tell which server wrote them")
     try:
         found = origins.load(patient.cx, mariadb=database.facts().mariadb)
     except SchemaError as error:
-        return warn("origin", f"the heartbeats cannot be read: {error}", "see the schema")
+        return warn(f"the heartbeats cannot be read: {error}", "see the schema")
     if not found.copied:
         others = f"; {found.elsewhere:,} older ones by another" if found.elsewhere else ""
-        return good("origin", f"this server wrote {plural(found.here, 'heartbeat')}{others}")
+        return good(f"this server wrote {plural(found.here, 'heartbeat')}{others}")
     latest = f"{utc_from_ms(found.latest_elsewhere):%Y-%m-%d %H:%M:%S} UTC"
     return warn(
-        "origin",
         f"another server wrote {plural(found.elsewhere, 'heartbeat')}, the latest at {latest}: the tables are a copy, "
         "or the primary has changed and no member is here yet",
         "if the primary has changed, start members here; if this is a copy, they handle the original's messages again",
@@ -54,11 +53,10 @@ def triggers(patient: Patient) -> Finding:
     tables = sorted(declared_tables())
     found = patient.cx.query(TRIGGERS.format(tables=placeholders(tables)), tables)
     if not found:
-        return good("triggers", "none that this account may see")
+        return good("none that this account may see")
     named = [f"{shown(name)} ({timing} {event} on {table})" for name, timing, event, table in found]
     more = f", and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     return warn(
-        "triggers",
         f"{plural(len(named), 'trigger')} on lanelog's tables, which has none of its own: "
         f"{', '.join(named[:_SHOWN])}{more}",
         "if no online schema change runs now, DROP TRIGGER each that one has left: it may refuse every write",

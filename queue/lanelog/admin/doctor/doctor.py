@@ -11,17 +11,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import evolve
 
 from lanelog import migrations
 from lanelog._database import codes
 from lanelog.admin.doctor import clock, copies, locks, trials, wake
-from lanelog.admin.doctor.finding import bad, good, warn
+from lanelog.admin.doctor.finding import Patient, bad, good, warn
 from lanelog.admin.operate import repair, server, writes
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from lanelog._database import Database, Executor
     from lanelog._log.repair import Contradiction
@@ -47,54 +47,37 @@ _CONTRADICTIONS, _SHOWN = 1000, 5  # the most to look for, and the most to name
 _HEX_AND_ROOM = 2, 65_536  # packet bytes: two for each byte of payload, which travels as hex, and the statement
 
 
-@frozen
-class _Patient:
-    """The server that all checks look at."""
-
-    database: Database
-    cx: Executor
-    settings: Mapping[str, str]
-    repair: bool
-    old_after: float
-    """Seconds after which an open transaction is old."""
-
-    def on(self, name: str) -> bool:
-        """Return whether a setting of the server is on. A setting that the server does not know is off."""
-        return self.settings.get(name, "OFF").upper() in {"ON", "1", "YES"}
-
-
 def doctor(database: Database, *, repair: bool = False, old_after: float = 300.0) -> list[Finding]:
     """See `Admin.doctor`."""
     try:
         facts = database.facts()
         with database.autocommit() as cx:
-            patient = _Patient(
-                database=database,
-                cx=cx,
-                settings=_variables(cx, _GLOBAL),
-                repair=repair,
-                old_after=old_after,
-            )
+            patient = Patient(database, cx, _variables(cx, _GLOBAL), repair, old_after)
             name = "MariaDB" if facts.mariadb else "MySQL"
             where = f"{name} {'.'.join(map(str, facts.version))} at {database.config.safe_url()}"
-            return [good("reachable", where), *(_made(check, patient) for check in _CHECKS)]
+            return [_named("reachable", good(where)), *(_made(check, patient) for check in _CHECKS)]
     except (DatabaseError, ConfigurationError) as error:
-        return [bad("reachable", _line(error), "check URL, server and account")]
+        return [_named("reachable", bad(_line(error), "check URL, server and account"))]
 
 
-def _made(check: Callable[[_Patient], Finding], patient: _Patient) -> Finding:
-    """Make one check. If it cannot be made, that is its finding."""
-    name = check.__name__.strip("_").replace("_", " ")
+def _made(check: Callable[[Patient], Finding], patient: Patient) -> Finding:
+    """Make one check, which has the name of its function. If it cannot be made, that is its finding."""
     try:
-        return check(patient)
+        found = check(patient)
     except SchemaError as error:
-        return warn(name, f"the tables differ: {_line(error)}", "see the schema")
+        found = warn(f"the tables differ: {_line(error)}", "see the schema")
     except DatabaseError as error:
         if error.code in codes.DENIED_ANYWHERE:
-            return warn(name, f"this account may not look: {_line(error)}", "run it with more privileges")
-        if error.retriable:
+            found = warn(f"this account may not look: {_line(error)}", "run it with more privileges")
+        elif error.retriable:
             raise
-        return bad(name, _line(error), "see the message")
+        else:
+            found = bad(_line(error), "see the message")
+    return _named(check.__name__.strip("_").replace("_", " "), found)
+
+
+def _named(check: str, found: Finding) -> Finding:
+    return evolve(found, check=check)
 
 
 def _line(error: LanelogError) -> str:
@@ -109,87 +92,81 @@ def _variables(cx: Executor, names: tuple[str, ...]) -> dict[str, str]:
 # -- the checks, in the order in which they are shown ------------------------------------------------------------------
 
 
-def _version(patient: _Patient) -> Finding:
+def _version(patient: Patient) -> Finding:
     facts = patient.database.facts()
     name, newest = ("MariaDB", _NEWEST_MARIADB) if facts.mariadb else ("MySQL", _NEWEST_MYSQL)
     shown = f"{name} {'.'.join(map(str, facts.version))}"
     if facts.version[:2] > newest:
         text = ".".join(map(str, newest))
-        return warn(
-            "version", f"{shown} is untried: {text} is the newest one that was tried", "test before you rely on it"
-        )
-    return good("version", shown)
+        return warn(f"{shown} is untried: {text} is the newest one that was tried", "test before you rely on it")
+    return good(shown)
 
 
-def _replication(patient: _Patient) -> Finding:
+def _replication(patient: Patient) -> Finding:
     if patient.on("wsrep_on"):
-        return bad("replication", "this is a Galera cluster, which is not supported", "use a server without Galera")
+        return bad("this is a Galera cluster, which is not supported", "use a server without Galera")
     if patient.settings.get("group_replication_single_primary_mode", "ON").upper() == "OFF":
-        return bad("replication", "group replication runs with several primaries", "switch it to single-primary mode")
+        return bad("group replication runs with several primaries", "switch it to single-primary mode")
     if patient.on("read_only"):
-        return bad("replication", "the server is read-only", "connect to the primary")
+        return bad("the server is read-only", "connect to the primary")
     with suppress(SchemaError):  # `_schema` tells it
         migrations.admit(patient.database)
     why = writes.refused(patient.cx, patient.database)  # which server wrote the heartbeats: `copies.origin` tells it
     if why is not None:
         return bad(
-            "replication",
             why.detail,
             "connect to the primary; if this is it, wait for the backup, or end what holds the lock or a dead session",
         )
-    return good("replication", "a primary that takes writes")
+    return good("a primary that takes writes")
 
 
-def _schema(patient: _Patient) -> Finding:
+def _schema(patient: Patient) -> Finding:
     try:
         version = migrations.check(patient.database)
     except migrations.NotAdmitted as error:
-        return bad("schema", _line(error), "upgrade lanelog")
+        return bad(_line(error), "upgrade lanelog")
     except SchemaError as error:
-        return bad("schema", _line(error), "run `lanelog migrate` as the owner")
+        return bad(_line(error), "run `lanelog migrate` as the owner")
     if version < migrations.VERSION:
         return warn(
-            "schema",
             f"version {version}: this lanelog knows version {migrations.VERSION} and works without what is new in it",
             "run `lanelog migrate` as the owner, then start the processes again",
         )
     newer = "" if version == migrations.VERSION else f", which admits this lanelog of version {migrations.VERSION}"
-    return good("schema", f"version {version}{newer}")
+    return good(f"version {version}{newer}")
 
 
-def _privileges(patient: _Patient) -> Finding:
+def _privileges(patient: Patient) -> Finding:
     try:
         lacking = trials.lacking(patient.database)
     except DatabaseError as error:
         if error.code not in trials.NO_WRITES:
             raise
         return warn(
-            "privileges",
             f"those to write cannot be tried while the server takes no writes: {_line(error)}",
             "run it again on a server that takes writes",
         )
     enough = [name for name, missing in lacking.items() if not missing]
     if not enough:
         needed = ", ".join(lacking["reader"])
-        return bad("privileges", f"not even enough to read: {needed}", "run what `lanelog grants --role …` prints")
+        return bad(f"not even enough to read: {needed}", "run what `lanelog grants --role …` prints")
     first = next(((name, missing) for name, missing in lacking.items() if missing), None)
     if first is None:
-        return good("privileges", f"enough for {', '.join(enough)}")
+        return good(f"enough for {', '.join(enough)}")
     name, missing = first
-    return good("privileges", f"enough for {', '.join(enough)}; {name} lacks {', '.join(missing)}")
+    return good(f"enough for {', '.join(enough)}; {name} lacks {', '.join(missing)}")
 
 
-def _session_settings(patient: _Patient) -> Finding:
+def _session_settings(patient: Patient) -> Finding:
     # A session with another one that was ignored is not even reachable.
     if refused := patient.database.facts().locks_refused:
-        return bad("session settings", refused, "connect to the primary directly, or let the proxy pass them on")
-    return good("session settings", "the server has taken what lanelog sets")
+        return bad(refused, "connect to the primary directly, or let the proxy pass them on")
+    return good("the server has taken what lanelog sets")
 
 
-def _isolation(patient: _Patient) -> Finding:
+def _isolation(patient: Patient) -> Finding:
     if patient.on("log_bin") and patient.settings.get("binlog_format", "ROW").upper() == "STATEMENT":
         return bad(
-            "isolation",
             "binlog_format is STATEMENT, with which InnoDB refuses to write under READ COMMITTED",
             "SET GLOBAL binlog_format = 'ROW'",
         )
@@ -198,24 +175,23 @@ def _isolation(patient: _Patient) -> Finding:
         note = (
             "; your own REPEATABLE READ transactions may fail with 1020 when they publish (innodb_snapshot_isolation)"
         )
-    return good("isolation", f"READ COMMITTED{note}")
+    return good(f"READ COMMITTED{note}")
 
 
-def _packet_size(patient: _Patient) -> Finding:
+def _packet_size(patient: Patient) -> Finding:
     packet = int(patient.settings["max_allowed_packet"])
     payload = patient.database.config.max_payload_bytes
     factor, room = _HEX_AND_ROOM
     needed = payload * factor + room
     if packet < needed:
         return warn(
-            "packet size",
             f"max_allowed_packet is {packet}, a payload of max_payload_bytes ({payload}) needs {needed}",
             f"SET GLOBAL max_allowed_packet = {(needed + 1023) // 1024 * 1024}, and in the server's configuration",
         )
-    return good("packet size", f"max_allowed_packet is {packet} bytes")
+    return good(f"max_allowed_packet is {packet} bytes")
 
 
-def _durability(patient: _Patient) -> Finding:
+def _durability(patient: Patient) -> Finding:
     wrong = []
     if patient.settings.get("innodb_flush_log_at_trx_commit", "1") != "1":
         wrong.append("innodb_flush_log_at_trx_commit = 1")
@@ -225,81 +201,77 @@ def _durability(patient: _Patient) -> Finding:
         wrong.append("innodb_doublewrite = ON (in the configuration, with a restart)")
     if wrong:
         return warn(
-            "durability",
             "a crash of the server may lose what `publish` has confirmed",
             "set " + ", ".join(wrong),
         )
-    return good("durability", "what is committed is on disk")
+    return good("what is committed is on disk")
 
 
-def _oldest_transaction(patient: _Patient) -> Finding:
+def _oldest_transaction(patient: Patient) -> Finding:
     found = server.oldest_transaction(patient.cx)
     if found is None:
-        return good("oldest transaction", "none is open")
+        return good("none is open")
     if found.seconds > patient.old_after:
         return warn(
-            "oldest transaction",
             f"connection {found.connection} has had one open for {found.seconds:.0f} s: until it ends, deleted rows "
             "stay in every index",
             f"find out what it does (SHOW PROCESSLIST), then KILL {found.connection}",
         )
-    return good("oldest transaction", f"open for {found.seconds:.0f} s")
+    return good(f"open for {found.seconds:.0f} s")
 
 
-def _session_locks(patient: _Patient) -> Finding:
+def _session_locks(patient: Patient) -> Finding:
     if locks.sessions_keep(patient.database, patient.cx):
-        return good("session locks", "a lock belongs to its session and shows to others")
+        return good("a lock belongs to its session and shows to others")
     return bad(
-        "session locks",
         "a lock that one session took does not show to another: a proxy shares sessions, or several servers answer; "
         "who is dead is told by expiry alone, later",
         "connect to the primary directly, or switch the proxy's multiplexing off for lanelog",
     )
 
 
-def _row_locks(patient: _Patient) -> Finding:
+def _row_locks(patient: Patient) -> Finding:
     if patient.on("read_only") or patient.database.facts().locks_refused:
-        return good("row locks", "not tried: nothing may be locked here")
+        return good("not tried: nothing may be locked here")
     try:
         proven = locks.rows_are_locked(patient.database, patient.cx)
     except ConfigurationError as error:
-        return bad("row locks", _line(error), "use MySQL or MariaDB")
+        return bad(_line(error), "use MySQL or MariaDB")
     except SchemaError:  # no such table: `_schema` reports it
         proven = False
     except DatabaseError as error:
         if error.code in trials.NO_WRITES:
-            return good("row locks", "not tried: the server takes no writes")
+            return good("not tried: the server takes no writes")
         if error.code not in codes.DENIED_ANYWHERE:
             raise
-        return good("row locks", "not tried: this account may lock no row of queue_schema, the owner may")
-    return good("row locks", "a row that one session locked is skipped by another" if proven else "not tried")
+        return good("not tried: this account may lock no row of queue_schema, the owner may")
+    return good("a row that one session locked is skipped by another" if proven else "not tried")
 
 
-def _hints(patient: _Patient) -> Finding:
-    told = wake.told(patient.database, patient.cx)
-    if told.missed:
+def _hints(patient: Patient) -> Finding:
+    found = wake.reach(patient.database, patient.cx)
+    if found.missed:
         return warn(
-            "hints",
-            told.said,
+            found.said,
             "run it again after a `lease_duration`, when a process that died is forgotten; if it stays, look whether a "
             "subscriber hangs, or a sandbox or AppArmor forbids abstract Unix sockets; until then looks find messages",
         )
-    return good("hints", told.said)
+    return good(found.said)
 
 
-def _contradictions(patient: _Patient) -> Finding:
+def _contradictions(patient: Patient) -> Finding:
     try:
         if patient.repair and not patient.on("read_only"):
             mended = repair.repaired(patient.database)
             if mended:
-                return good("contradictions", f"mended: {_places(mended)}")
-        found = repair.listed(patient.database, _CONTRADICTIONS, everywhere=True)
+                return good(f"mended: {_places(mended)}")
+        found = repair.listed(patient.database, _CONTRADICTIONS, repair.EVERYWHERE)
     except SchemaError as error:
-        return warn("contradictions", f"the tables cannot be compared: {_line(error)}", "see the schema")
+        return warn(f"the tables cannot be compared: {_line(error)}", "see the schema")
     if not found:
-        return good("contradictions", "the tables agree with each other")
+        return good("the tables agree with each other")
     remedy = "`lanelog doctor --repair`" if not patient.on("read_only") else "`lanelog doctor --repair` on the primary"
-    return bad("contradictions", _places(found), f"{remedy}; find out which table was restored or lost rows")
+    return bad(_places(found), f"{remedy}; find out which table was restored or lost rows")
 
 
 def _places(found: Sequence[Contradiction]) -> str:
@@ -312,7 +284,7 @@ def _places(found: Sequence[Contradiction]) -> str:
     return "; ".join([*places, *([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])])
 
 
-_CHECKS: Final[tuple[Callable[[_Patient], Finding], ...]] = (
+_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (
     _version,
     _replication,
     _schema,

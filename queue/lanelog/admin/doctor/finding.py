@@ -5,36 +5,48 @@ Owns how a finding is made. Checks nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from attrs import frozen
 
 from lanelog.admin.types.results import Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lanelog._database import Database, Executor
 
 
-class Patient(Protocol):
-    """The server that the doctor looks at."""
+@frozen
+class Patient:
+    """The server that all checks look at."""
 
-    @property
-    def database(self) -> Database:
-        """Its database."""
+    database: Database
+    cx: Executor
+    settings: Mapping[str, str]
+    repair: bool
+    old_after: float
+    """Seconds after which an open transaction is old."""
 
-    @property
-    def cx(self) -> Executor:
-        """A connection to it."""
-
-
-def good(check: str, detail: str) -> Finding:
-    """Nothing is wrong."""
-    return Finding(check=check, status="ok", detail=detail, remedy="")
+    def on(self, name: str) -> bool:
+        """Return whether a setting of the server is on. A setting that the server does not know is off."""
+        return self.settings.get(name, "OFF").upper() in {"ON", "1", "YES"}
 
 
-def warn(check: str, detail: str, remedy: str) -> Finding:
+def good(detail: str) -> Finding:
+    """Nothing is wrong. Who makes the check gives the finding its name."""
+    return _found("ok", detail)
+
+
+def warn(detail: str, remedy: str) -> Finding:
     """It is worth knowing."""
-    return Finding(check=check, status="warning", detail=detail, remedy=remedy)
+    return _found("warning", detail, remedy)
 
 
-def bad(check: str, detail: str, remedy: str) -> Finding:
+def bad(detail: str, remedy: str) -> Finding:
     """Something does not work, or a promise is broken."""
-    return Finding(check=check, status="error", detail=detail, remedy=remedy)
+    return _found("error", detail, remedy)
+
+
+def _found(status: str, detail: str, remedy: str = "") -> Finding:
+    return Finding(check="", status=status, detail=detail, remedy=remedy)

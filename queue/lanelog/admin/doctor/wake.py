@@ -25,20 +25,20 @@ _NO_TOPIC = Hint(0, new_lanes=False)
 
 
 @frozen
-class Told:
-    """What there is to say."""
+class Reach:
+    """How many subscribers hints reach from here."""
 
     said: str
     missed: int = 0
     """Subscriptions on this host that want hints, and whose sockets took none."""
 
 
-def told(database: Database, cx: Executor) -> Told:
+def reach(database: Database, cx: Executor) -> Reach:
     """Say how many subscribers there are, how many want hints, and how many of those are reached from here."""
     if not own_host():
-        return Told("this system has none; messages of other processes are found by looking")
+        return Reach("this system has none; messages of other processes are found by looking")
     if database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
-        return Told("the tables have no place for them; messages of other processes are found by looking")
+        return Reach("the tables have no place for them; messages of other processes are found by looking")
     found = heartbeats.all_wake_places(cx, mariadb=database.facts().mariadb)
     places = [place for place, here in found if here]
     wanted = [place for place in places if place.address]
@@ -52,7 +52,7 @@ def told(database: Database, cx: Executor) -> Told:
         said += "" if database.config.wake_networks else ": this client has no wake_networks"
     if len(places) < len(found):
         said += f"; {len(found) - len(places)} that another server wrote are sent none"
-    return Told(said, missed=len(near) - reached)
+    return Reach(said, missed=len(near) - reached)
 
 
 def _sent(database: Database, places: Sequence[WakePlace]) -> int:

@@ -41,9 +41,9 @@ def keys(database: Database, topic: str, beginning: str, limit: int) -> list[str
     """See `Admin.key_names`."""
     limit_of(limit)
 
-    def look(cx: Executor) -> list[str]:
+    def query(cx: Executor) -> list[str]:
         exact = [key for key in partitions.heads(cx, topic, [beginning]) if key] if beginning else []
         behind = [key for key, _ in partitions.page(cx, topic, beginning, limit) if key.startswith(beginning)]
         return [key for key in (*exact, *behind) if key][:limit]
 
-    return read(database, look, "looking for keys")
+    return read(database, query, "looking for keys")

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 
 from lanelog._base.places import GroupTopic, LaneId
 from lanelog._base.text import plural
-from lanelog.admin.lookup.together import together
+from lanelog.admin.lookup.parallel import in_parallel
 from lanelog.admin.operate.problem import BEHIND, Problem
 from lanelog.admin.totals import lanes
 from lanelog.errors import ConfigurationError
@@ -71,16 +71,16 @@ def name_keys(
     A lane of which another problem tells is not named: that is what holds it up.
     """
     behind = {(each.topic, each.group): place for place, each in enumerate(found) if each.what == BEHIND}
-    told = {(each.topic, each.group, each.key) for each in found}
+    named = {(each.topic, each.group, each.key) for each in found}
     chosen = sorted(
         (each for each in groups if (each.topic, each.group) in behind), key=lambda each: -(each.oldest_age or 0)
     )[:GROUPS]
     began = time.monotonic()
-    looks = together([partial(_greatest, database, each) for each in chosen])
+    looks = in_parallel([partial(_greatest, database, each) for each in chosen])
     heavy = [
         (group, lane)
         for group, lane in zip(chosen, looks, strict=True)
-        if lane is not None and lane.lag >= SHARE * group.lag and _place(lane) not in told
+        if lane is not None and lane.lag >= SHARE * group.lag and _place(lane) not in named
     ]
     if before is None:
         measured = _again(database, [lane for _, lane in heavy], began)
@@ -118,7 +118,7 @@ def _again(database: Database, heavy: Sequence[LaneInfo], began: float) -> Mappi
     if not heavy:
         return {}
     time.sleep(max(0.0, began + APART - time.monotonic()))
-    looks = together([partial(_lane, database, lane) for lane in heavy])
+    looks = in_parallel([partial(_lane, database, lane) for lane in heavy])
     seconds = time.monotonic() - began
     return {
         _place(before): rates(before, after, seconds)

@@ -70,14 +70,12 @@ def _problem(topic: str, group: str, owner: str, found: Workload) -> Problem:
         f"{busy} of {shown(owner.rpartition(':')[0])} are busy, none has ended for {age(found.quiet)}, which is longer "
         f"than is normal there ({age(found.patience)})"
     )
+    remedy, mend = "what the members do", command("members", topic, group)
     if found.pid == _FIRST_OF_CONTAINER:
-        detail += (
-            f". End the container {shown(found.host)} without a grace period: SIGTERM alone waits for its handlers"
-        )
-        remedy, mend = "what the members do", command("members", topic, group)
+        container = f"the container {shown(found.host)}"
+        detail += f". End {container} without a grace period: SIGTERM alone waits for its handlers"
     elif not found.host.isprintable():  # a command is shown as it is
         detail += f". End process {found.pid} of the host {shown(found.host)} by SIGKILL"
-        remedy, mend = "what the members do", command("members", topic, group)
     else:
         remedy = (
             f"to end its process {found.pid}, run this on the host or in the container {shown(found.host)} (SIGTERM "

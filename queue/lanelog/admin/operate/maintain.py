@@ -11,8 +11,12 @@ privilege) is reported for that topic, and the other topics are done.
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
+
+from attrs import fields
 
 from lanelog._base.places import GroupTopic
 from lanelog._log import collect, members, purge_lane, repair
@@ -20,11 +24,12 @@ from lanelog._log.due import DelayedMessages
 from lanelog._log.expire import ExpiredMessages
 from lanelog._log.fire.recurring import RecurringSchedules
 from lanelog._log.lookup.known import known_topic, pages, read, repeated
-from lanelog._log.lookup.names import dead_letter_topics, names
+from lanelog._log.lookup.names import names
 from lanelog._stores.consumers import groups, history, offsets
 from lanelog._stores.consumers.groups import VERSION_WITH_DEAD_LETTER_TOPIC
 from lanelog._stores.consumers.history import BATCH
 from lanelog.admin.change.purge_messages import may_delete
+from lanelog.admin.dead_letters.selection import originals
 from lanelog.admin.lookup.arguments import check_list
 from lanelog.admin.types.results import Maintained
 from lanelog.errors import DatabaseError
@@ -46,108 +51,74 @@ HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long rows of history stay if their group is gone, or keeps no history any more."""
 
 
-def maintain(
-    database: Database,
-    *,
-    topics: Collection[str] | None,
-    appender: Appender,
-) -> Maintained:
+def maintain(database: Database, *, topics: Collection[str] | None, appender: Appender) -> Maintained:
     """See `Admin.maintain`."""
     wanted = _chosen(database, topics)
-    originals = _originals(database)
-    mended, appended, expired, collected, letters, lanes, heartbeats, outcomes = 0, 0, 0, 0, 0, 0, 0, 0
+    original_of = read(database, originals, "listing topics")
+    done = Counter[str]()
     failed: dict[str, str] = {}
     refusal: DatabaseError | None = None
-    fired = _fire(database, None if topics is None else [topic for topic, _ in wanted], appender, failed)
+    done["fired"] = _fire(database, None if topics is None else [topic for topic, _ in wanted], appender, failed)
     for topic, holds_letters in wanted:
         try:
-            mended += _mend(database, topic)
-            appended += _append(database, topic, appender)
-            expired += 0 if holds_letters else _bury_expired(database, topic, appender)
+            done["mended"] += _mend(database, topic)
+            done["appended"] += _append(database, topic, appender)
+            done["expired"] += 0 if holds_letters else _bury_expired(database, topic, appender)
             read(database, may_delete, "looking for the privilege to delete")
             if holds_letters:
-                kept = _letters_kept(database, originals.get(topic))
-                letters += _collect(
-                    database, topic, partial(_release_letters, database, topic, kept=kept), letters=True
-                )
+                kept = _letters_kept(database, original_of.get(topic))
+                release = partial(_release_letters, database, topic, kept=kept)
+                done["dead_letters"] += _collect(database, topic, release, letters=True)
             else:
-                collected += _collect(database, topic, partial(_release, database, topic), letters=False)
-                lanes += _purge(database, topic)
+                release = partial(_release, database, topic)
+                done["collected"] += _collect(database, topic, release, letters=False)
+                done["lanes_purged"] += _purge(database, topic)
             for group in read(database, groups.readers, "reading groups", topic):
                 at = GroupTopic(topic=topic, group=group)
-                heartbeats += read(database, members.forget, "deleting heartbeats", at)
+                done["heartbeats"] += read(database, members.forget, "deleting heartbeats", at)
         except DatabaseError as error:
             failed[topic] = str(error)
             refusal = None if error.retriable else error
     for at in read(database, history.kept, "looking for history"):
         if topics is None or at.topic in dict(wanted):  # None: deleted topics, too
             try:
-                outcomes += _purge_history(database, at)
+                done["history"] += _purge_history(database, at)
             except DatabaseError as error:
                 failed.setdefault(at.topic, str(error))
-    done = mended or appended or expired or collected or letters or lanes or heartbeats or fired or outcomes
-    if refusal is not None and not done and failed.keys() >= dict(wanted).keys():
+    if refusal is not None and not any(done.values()) and failed.keys() >= dict(wanted).keys():
         raise refusal  # the account may do nothing of all this
-    return Maintained(
-        topics=tuple(topic for topic, _ in wanted),
-        mended=mended,
-        appended=appended,
-        expired=expired,
-        collected=collected,
-        dead_letters=letters,
-        lanes_purged=lanes,
-        fired=fired,
-        history=outcomes,
-        heartbeats=heartbeats,
-        failed=failed,
-    )
+    counted = {each.name: done[each.name] for each in fields(Maintained) if each.name not in {"topics", "failed"}}
+    return Maintained(topics=tuple(topic for topic, _ in wanted), failed=failed, **counted)
 
 
-def _fire(
-    database: Database,
-    topics: Sequence[str] | None,
-    appender: Appender,
-    failed: dict[str, str],
-) -> int:
+def _fire(database: Database, topics: Sequence[str] | None, appender: Appender, failed: dict[str, str]) -> int:
     """Publish for the schedules that are due, of some topics or of all. Return the number of messages."""
-    session = database.session("maintenance")
     firing = RecurringSchedules(database, appender)
     try:
-        repeated(database, firing.set_back, "looking for a clock that went back", session, topics)
-        while repeated(database, firing.fire_due, "firing schedules", session, topics):
-            pass
+        with closing(database.session("maintenance")) as session:
+            repeated(database, firing.set_back, "looking for a clock that went back", session, topics)
+            while repeated(database, firing.fire_due, "firing schedules", session, topics):
+                pass
     except DatabaseError as error:
         failed[SCHEDULES] = str(error)
-    finally:
-        session.close()
     return firing.fired
 
 
 def _mend(database: Database, topic: str) -> int:
     """Mend lanes whose tables contradict each other. Return the number of contradictions."""
-    session = database.session("maintenance")
-    try:
+    with closing(database.session("maintenance")) as session:
         return len(repeated(database, repair.audit, "looking for contradictions", session, topic).mended)
-    finally:
-        session.close()
 
 
-def _append(
-    database: Database,
-    topic: str,
-    appender: Appender,
-) -> int:
+def _append(database: Database, topic: str, appender: Appender) -> int:
     """Move messages that are due into the log, except into locked lanes. Return their number."""
-    session = database.session("maintenance")
-    try:
+    with closing(database.session("maintenance")) as session:
         appending, moved, nothing = DelayedMessages(session, appender), 0, 0
         while nothing <= 1:  # an empty first round may have met locked lanes, or created missing ones: try once more
             some = repeated(database, appending.append, "appending what is due", [topic])
             moved += some
             nothing = 0 if some else nothing + 1
         return moved
-    finally:
-        session.close()
 
 
 def _chosen(database: Database, topics: Collection[str] | None) -> list[tuple[str, bool]]:
@@ -161,13 +132,6 @@ def _chosen(database: Database, topics: Collection[str] | None) -> list[tuple[st
     return [(topic, holders.get(topic, False)) for topic in wanted]
 
 
-def _originals(database: Database) -> dict[str, str]:
-    """Return the original topic of each dead letter topic."""
-    there = read(database, names, "listing topics")
-    plain = [topic for topic, holds_letters in there if not holds_letters]
-    return {dead: topic for topic, found in dead_letter_topics(plain, there).items() for dead in found}
-
-
 def _letters_kept(database: Database, topic: str | None) -> dict[tuple[str, str], int]:
     if topic is None:
         return {}
@@ -175,11 +139,7 @@ def _letters_kept(database: Database, topic: str | None) -> dict[tuple[str, str]
     return {(topic, group): retention_ms for group, retention_ms in kept.items()}
 
 
-def _bury_expired(
-    database: Database,
-    topic: str,
-    appender: Appender,
-) -> int:
+def _bury_expired(database: Database, topic: str, appender: Appender) -> int:
     """Make dead letters of what has expired for groups that no process consumes. Return the number of messages."""
     if database.tables_version < VERSION_WITH_DEAD_LETTER_TOPIC:
         return 0
@@ -234,19 +194,13 @@ def _release(database: Database, topic: str, keys: list[str]) -> Collected:
 
 def _purge(database: Database, topic: str) -> int:
     """Remove lanes that are drained and have been idle for `lane_idle_purge` seconds. Return their number."""
-    session = database.session("maintenance")
-    try:
-        gone, after = 0, ""
+    idle, tables, gone, after = database.config.lane_idle_purge, database.tables_version, 0, ""
+    with closing(database.session("maintenance")) as session:
         while True:
-            idle = database.config.lane_idle_purge
             keys = read(database, offsets.idle_floors, "looking for idle lanes", topic, after, idle, PURGES_A_PAGE)
-            tables = database.tables_version
-            chosen = read(
-                database, purge_lane.removable, "reading the number of open lanes", topic, keys, tables=tables
-            )
+            what = "reading the number of open lanes"
+            chosen = read(database, purge_lane.removable, what, topic, keys, tables=tables)
             gone += sum(repeated(database, purge_lane.drained, "purging a lane", session, topic, key) for key in chosen)
             if len(keys) < PURGES_A_PAGE:
                 return gone
             after = keys[-1]
-    finally:
-        session.close()

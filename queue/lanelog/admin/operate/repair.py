@@ -46,16 +46,26 @@ TOPIC_BETWEEN = """(SELECT %s, topic FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic > %s AND topic < %s ORDER BY topic LIMIT 1)"""
 
 
-def listed(
-    database: Database, limit: int, *, everywhere: bool = False, heads: int | None = None
-) -> list[Contradiction]:
-    """See `Admin.contradictions`.
+@frozen(kw_only=True)
+class Extent:
+    """How much of each topic is compared."""
 
-    `everywhere`: also messages that belong to no lane; one statement looks into 200 gaps.
-    """
+    everywhere: bool = False
+    """Whether messages that belong to no lane are looked for, too; one statement looks into 200 gaps."""
+    heads: int | None = None
+    """At the end of how many lanes the log is read. None: of all."""
+    groups: int | None = None
+    """How many groups are compared. None: all."""
+
+
+EVERYWHERE: Final = Extent(everywhere=True)
+
+
+def listed(database: Database, limit: int, extent: Extent) -> list[Contradiction]:
+    """See `Admin.contradictions`."""
     found: list[Contradiction] = []
-    for topic in _topics(database, everywhere=everywhere):
-        found += _of_topic(database, topic, limit - len(found), everywhere=everywhere, heads=heads)
+    for topic in _topics(database, everywhere=extent.everywhere):
+        found += _of_topic(database, topic, limit - len(found), extent)
         if len(found) >= limit:
             break
     return found[:limit]
@@ -77,7 +87,7 @@ def compare_topics(
 
     Of each topic, the log is read at the end of `heads` lanes, and no more than `GROUPS_MAX` groups are compared.
     """
-    until = time.monotonic() + seconds
+    until, extent = time.monotonic() + seconds, Extent(heads=heads, groups=GROUPS_MAX)
     topics = list(chosen) if chosen is not None else _topics(database, everywhere=False)
     found: list[Contradiction] = []
     for place, topic in enumerate(topics):
@@ -85,20 +95,12 @@ def compare_topics(
             break
         if time.monotonic() > until:
             return TopicsCompared(found=found[:limit], not_compared=len(topics) - place)
-        found += _of_topic(database, topic, limit - len(found), everywhere=False, heads=heads, groups_most=GROUPS_MAX)
+        found += _of_topic(database, topic, limit - len(found), extent)
     return TopicsCompared(found=found[:limit], not_compared=0)
 
 
-def _of_topic(
-    database: Database,
-    topic: str,
-    limit: int,
-    *,
-    everywhere: bool,
-    heads: int | None,
-    groups_most: int | None = None,
-) -> Iterator[Contradiction]:
-    for key in _doubtful(database, topic, limit, everywhere=everywhere, heads=heads, groups_most=groups_most):
+def _of_topic(database: Database, topic: str, limit: int, extent: Extent) -> Iterator[Contradiction]:
+    for key in _doubtful(database, topic, limit, extent):
         yield from snapshot(database, repair.examine, "examining a lane", topic, key)
 
 
@@ -110,7 +112,7 @@ def repaired(database: Database) -> list[Contradiction]:
     mended: list[Contradiction] = []
     with closing(database.session("repair")) as session:
         for topic in _topics(database, everywhere=True):
-            while doubtful := _doubtful(database, topic, PAGE, everywhere=True):
+            while doubtful := _doubtful(database, topic, PAGE, EVERYWHERE):
                 done = [each for key in doubtful for each in _mended(database, session, topic, key)]
                 mended += done
                 if not done:
@@ -130,22 +132,15 @@ def _mended(database: Database, session: Session, topic: str, key: str) -> list[
             )
 
 
-def _doubtful(
-    database: Database,
-    topic: str,
-    limit: int,
-    *,
-    everywhere: bool,
-    heads: int | None = None,
-    groups_most: int | None = None,
-) -> list[str]:
+def _doubtful(database: Database, topic: str, limit: int, extent: Extent) -> list[str]:
+    heads = extent.heads
     if heads is None:
         found = read(database, _all_doubtful, "looking for contradictions", topic, limit)
     else:
         what = "looking for contradictions"
-        found = read(database, _first_doubtful, what, topic, limit, heads, groups_most)
-        found += snapshot(database, _beyond_heads, what, topic, limit, heads, groups_most)
-    if everywhere:
+        found = read(database, _first_doubtful, what, topic, limit, heads, extent.groups)
+        found += snapshot(database, _beyond_heads, what, topic, limit, heads, extent.groups)
+    if extent.everywhere:
         known = [key for page in pages(database, topic) for key, _ in page]
         found += _between(database, KEY_BETWEEN, (topic,), known, limit)
     return list(dict.fromkeys(found))[:limit]

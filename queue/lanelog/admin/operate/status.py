@@ -7,17 +7,15 @@ changes nothing. Each look-up has a snapshot of its own, so the parts of an answ
 from __future__ import annotations
 
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
 from lanelog._base.text import plural
 from lanelog._log.lookup.known import read
-from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
-from lanelog.admin.lookup.together import together
+from lanelog.admin.lookup.parallel import in_parallel
 from lanelog.admin.operate import backlog, repair
 from lanelog.admin.operate.held_heads import held_heads
 from lanelog.admin.operate.hung import busy_words, members_hung, normal_seconds
@@ -35,7 +33,7 @@ from lanelog.admin.operate.problems import (
 )
 from lanelog.admin.operate.writes import unwritten
 from lanelog.admin.read import messages
-from lanelog.admin.totals import lanes, registrations, topics, workloads
+from lanelog.admin.totals import group_sums, lanes, registrations, topics, workloads
 from lanelog.admin.totals.ages import USUAL
 from lanelog.admin.totals.registrations import GROUPS_MAX
 from lanelog.admin.totals.topics import GroupLook
@@ -215,7 +213,7 @@ def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
     def look_at_writes() -> None:
         seen.unwritten = read(database, unwritten, "looking whether heartbeats are written", database)
 
-    together([look_at_topics, look_at_contradictions, look_at_groups, look_at_held_heads, look_at_writes])
+    in_parallel([look_at_topics, look_at_contradictions, look_at_groups, look_at_held_heads, look_at_writes])
     return seen
 
 
@@ -260,13 +258,9 @@ def inside_groups(database: Database, looks: Sequence[GroupLook], *, believed: b
     `believed`: whether heartbeats say who lives.
     """
     worth = [look for look in looks if lanes_may_be_wrong(look.info, believed=believed)]
-    some = [
-        chunk
-        for _, of_topic in groupby(worth, key=lambda look: look.info.topic)
-        for chunk in chunked(list(of_topic), GROUPS_TOGETHER)
-    ]
+    some = group_sums.parts(worth, lambda look: look.info.topic)
     found: dict[tuple[str, str], InsideGroup] = {}
-    for each in together([partial(_inside, database, chunk, believed=believed) for chunk in some]):
+    for each in in_parallel([partial(_inside, database, chunk, believed=believed) for chunk in some]):
         found.update(each)
     return [found.get((look.info.topic, look.info.group), InsideGroup()) for look in looks]
 

@@ -3,7 +3,7 @@
 Owns this judgement, which needs no privilege but SELECT. Changes nothing.
 
 Under a global read lock, as a backup takes it, no heartbeat can be written: all of them end, and the members live. On a
-replica, the heartbeats are as old as the replica is late, and the members' locks are on another server. Both are told
+replica, the heartbeats are as old as the replica is late, and the members' locks are on another server. Both are shown
 before anything else, and nothing about members is concluded there.
 
 A new primary whose workers have all died looks like a replica at first. So heartbeats that another server wrote say

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import frozen
+
 from lanelog._log.lookup.known import known_group, snapshot
 from lanelog._stores.consumers.history import Ended
 from lanelog.admin.lookup.arguments import (
@@ -50,46 +52,47 @@ WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offs
 """
 
 
-def history(
-    database: Database,
-    at: GroupTopic,
-    *,
-    key: str | None,
-    offset: int | None,
-    id: str | None,  # noqa: A002 - the field's name
-    outcome: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    limit: int,
-) -> list[HistoryInfo]:
+@frozen(kw_only=True)
+class HistoryFilter:
+    """Which messages are listed. The fields are those of `Admin.history`."""
+
+    key: str | None
+    offset: int | None
+    id: str | None
+    outcome: str | None
+    since: datetime | None
+    until: datetime | None
+
+    def statement(self) -> tuple[str, tuple[str | int, ...]]:
+        """Return the statement, and what it asks for beside group and topic. Raises ConfigurationError."""
+        optional("key", self.key)
+        optional("id", self.id)
+        if self.outcome is not None and self.outcome not in OUTCOMES:
+            raise ConfigurationError(f"outcome must be one of {', '.join(OUTCOMES)}, not {self.outcome!r}")
+        begin = 0 if self.since is None else milliseconds(aware("since", self.since))
+        end = _NEVER if self.until is None else milliseconds(aware("until", self.until)) - 1
+        filters = (begin, end, self.id or "", self.id or "", self.outcome or "", self.outcome or "")
+        if self.key is None and self.offset is not None:
+            raise ConfigurationError("an offset is a place in one lane: give its key, too")
+        if self.key is None:
+            return HISTORY, filters
+        span = (1, OFFSET_MAX) if self.offset is None else (offset_of(self.offset), self.offset)
+        return HISTORY_OF, (self.key, *span, *filters)
+
+
+def history(database: Database, at: GroupTopic, chosen: HistoryFilter, limit: int) -> list[HistoryInfo]:
     """See `Admin.history`."""
     check_names(at)
-    optional("key", key)
-    optional("id", id)
-    if outcome is not None and outcome not in OUTCOMES:
-        raise ConfigurationError(f"outcome must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
-    begin = 0 if since is None else milliseconds(aware("since", since))
-    end = _NEVER if until is None else milliseconds(aware("until", until)) - 1
     limit_of(limit)
-    sql, place = _at(key, offset)
-    args = (*at.columns, *place, begin, end, id or "", id or "", outcome or "", outcome or "", limit)
+    sql, args = chosen.statement()
 
-    def look(cx: Executor) -> list[tuple[Any, ...]]:
-        rows = cx.query(sql, args)
+    def query(cx: Executor) -> list[tuple[Any, ...]]:
+        rows = cx.query(sql, (*at.columns, *args, limit))
         if not rows:  # history outlives its group, so the group is only looked up if there is none
             known_group(cx, at)
         return rows
 
-    return [_left(at, *row) for row in snapshot(database, look, "reading history")]
-
-
-def _at(key: str | None, offset: int | None) -> tuple[str, tuple[str | int, ...]]:
-    """Return the statement, and what it asks for beside group and topic."""
-    if key is None and offset is not None:
-        raise ConfigurationError("an offset is a place in one lane: give its key, too")
-    if key is None:
-        return HISTORY, ()
-    return HISTORY_OF, (key, *((1, OFFSET_MAX) if offset is None else (offset_of(offset), offset)))
+    return [_left(at, *row) for row in snapshot(database, query, "reading history")]
 
 
 def _left(at: GroupTopic, *row: Any) -> HistoryInfo:

@@ -39,7 +39,7 @@ def members(
     if after is not None:
         _check_after(after, at)
 
-    def look(cx: Executor) -> list[MemberInfo]:
+    def query(cx: Executor) -> list[MemberInfo]:
         rows = _rows(cx, at, _FIRST if after is None else after, limit, database.tables_version)
         server = granting(cx, (row for _, row in rows))
         lanes = leases.counts_of_owners(cx, [(place, row.owner) for place, row in rows])
@@ -48,7 +48,7 @@ def members(
             for (place, row), count in zip(rows, lanes, strict=True)
         ]
 
-    return snapshot(database, look, "reading members")
+    return snapshot(database, query, "reading members")
 
 
 def _check_after(after: object, at: GroupTopic | None) -> None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from attrs import frozen
 
 from lanelog._base.places import GroupTopic
-from lanelog._log.lookup.known import known_lane, pages, read, snapshot
+from lanelog._log.lookup.known import known_lane, read, snapshot
 from lanelog._log.lookup.names import dead_letter_topics, names, readers
-from lanelog._stores._points import placeholders, points
+from lanelog._stores._points import points
 from lanelog._stores.consumers import groups, offsets
 from lanelog._stores.log import partitions
 from lanelog._stores.log.dead_letters import derived_id
 from lanelog.admin.lookup.arguments import limit_of, offset_of, optional, when
-from lanelog.admin.lookup.given import given_topic
+from lanelog.admin.read import heads
 from lanelog.admin.totals import lane_totals, message_state
 from lanelog.admin.types.messages import GroupState, MessageInfo
 from lanelog.admin.types.topology import MessageState
@@ -138,7 +138,7 @@ def message(
     if offset is not None:
         offset_of(offset)
 
-    def look(cx: Executor) -> MessageInfo | None:
+    def query(cx: Executor) -> MessageInfo | None:
         known_lane(cx, topic, key)
         if message_id is None:
             found = cx.one(BY_OFFSET, (topic, key, offset))
@@ -149,28 +149,15 @@ def message(
         row = _MessageRow(*found)
         return _info(row, _settled(cx, topic, [(key, row.offset)]), _states_of(cx, row))
 
-    return snapshot(database, look, "reading a message")
+    return snapshot(database, query, "reading a message")
 
 
 def keys_of(database: Database, topic: str, message_id: str, limit: int) -> list[str]:
-    """See `Admin.keys_of`. Each page of lanes is one statement, with a look-up for each lane."""
+    """See `Admin.keys_of`. A thousand lanes are one statement, with a look-up for each lane."""
     check_name("id", message_id)
-    limit_of(limit)
-    given_topic(database, topic)
-    found: list[str] = []
-    left = limit
-    for page in pages(database, topic):
-        keys = [key for key, _ in page[:left]]
-        found += read(database, _holding, "looking for a message", topic, keys, message_id)
-        left -= len(keys)
-        if not left:
-            break
-    return found
-
-
-def _holding(cx: Executor, topic: str, keys: Sequence[str], message_id: str) -> list[str]:
-    sql = HOLDING.format(keys=placeholders(keys))
-    return sorted(key for (key,) in cx.query(sql, (topic, *keys, message_id)))
+    keys = heads.heads(database, topic, limit)
+    rows = read(database, points, "looking for a message", HOLDING, keys, before=[topic], after=[message_id])
+    return sorted(key for (key,) in rows)
 
 
 def messages(
@@ -182,7 +169,7 @@ def messages(
     limit_of(limit)
     start = 1 if from_offset is None else offset_of(from_offset, "from_offset")
 
-    def look(cx: Executor) -> list[MessageInfo]:
+    def query(cx: Executor) -> list[MessageInfo]:
         known_lane(cx, topic, key)
         # Below that offset the server would walk rows that are deleted and still in the index.
         floor = offsets.floors(cx, topic, [key]).get(key)
@@ -196,7 +183,7 @@ def messages(
             wanted.append((key, offset))
         return _at(cx, topic, wanted)
 
-    return snapshot(database, look, "reading messages")
+    return snapshot(database, query, "reading messages")
 
 
 def at(database: Database, topic: str, places: Sequence[tuple[str, int]]) -> list[MessageInfo]:

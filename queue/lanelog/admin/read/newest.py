@@ -16,13 +16,13 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from lanelog._log.lookup.known import read
-from lanelog._stores._points import chunked, fitting, points
+from lanelog._stores._points import fitting, points
 from lanelog.admin.read import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from lanelog._database import Database, Executor
+    from lanelog._database import Database
     from lanelog.admin.types.messages import MessageInfo
 
     Points = Sequence[tuple[str, int]]
@@ -70,12 +70,5 @@ def chosen(stamps: Callable[[Points], Iterable[Stamp]], heads: Mapping[str, int]
 
 
 def _stamps(database: Database, topic: str, places: Points) -> list[Stamp]:
-    found: list[Stamp] = []
-    for chunk in chunked(places):
-        found += read(database, _read, "reading messages", topic, chunk)
-    return found
-
-
-def _read(cx: Executor, topic: str, places: Points) -> list[Stamp]:
-    found = points(cx, STAMPS, places, before=[topic])
+    found = read(database, points, "reading messages", STAMPS, places, before=[topic])
     return [(created, key, offset, size) for created, key, offset, size in found]

@@ -18,7 +18,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from attrs import define
+from attrs import define, field
 
 from lanelog._database import Lock
 from lanelog._log.fire.recurring import metadata_of
@@ -26,14 +26,14 @@ from lanelog._log.lookup.known import read, repeated
 from lanelog._stores.later import schedules
 from lanelog._stores.log import messages, partitions
 from lanelog._stores.log.messages import NewMessage
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call, Unanswered
 from lanelog.admin.schedules.schedules import check_schedule_name, locked, no_schedule
 from lanelog.admin.types.results import ScheduleRun
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
-    from lanelog._database import Database, Executor
+    from lanelog._database import Executor
     from lanelog._log.append.appender import Appender
     from lanelog._stores.later.schedules import ScheduleRow
 
@@ -58,22 +58,14 @@ def id_of(name: str, token: str) -> str:
     return f"{name}@run-{token}"
 
 
-def run(
-    database: Database,
-    name: str,
-    *,
-    token: str | None,
-    actor: Actor,
-    dry_run: bool,
-    appender: Appender,
-) -> ScheduleRun:
+def run(call: Call, name: str, *, token: str | None, appender: Appender) -> ScheduleRun:
     """See `Admin.run_schedule`."""
     check_schedule_name(name)
     message_id = id_of(name, secrets.token_hex(8) if token is None else _checked(token))
-    work = _Run(database, name, message_id, Act(verb="run_schedule", choice=f"schedule {name}", actor=actor))
-    if dry_run:
-        return read(database, work.planned, "reading a schedule")
-    done = repeated(database, work.attempt, "running a schedule", appender)
+    work = _Run(name, message_id, Act(call, "run_schedule", choice=f"schedule {name}"))
+    if call.dry_run:
+        return read(call.database, work.planned, "reading a schedule")
+    done = repeated(call.database, work.attempt, "running a schedule", appender)
     if done.changed:
         appender.committed(done.topic)
     return done
@@ -83,56 +75,50 @@ def run(
 class _Run:
     """One call."""
 
-    database: Database
     name: str
     id: str
     act: Act
-    _unknown: bool = False
-    """Whether the COMMIT of an attempt was not answered: then it may have published the message."""
+    _unanswered: Unanswered = field(factory=Unanswered, init=False)
 
     def planned(self, cx: Executor) -> ScheduleRun:
         """Return what would be published."""
         row = self._read(cx)
         offset = messages.find_ids(cx, row.topic, [(row.key, self.id)]).get((row.key, self.id))
-        return self._result(row, offset, changed=offset is None, dry_run=True)
+        return self._result(row, offset, changed=offset is None)
 
     def attempt(self, appender: Appender) -> ScheduleRun:
         """Publish the message, unless it is there."""
-        with self.database.autocommit() as cx:
+        with self.act.database.autocommit() as cx:
             before = self._read(cx)
         appender.ensure_lanes(before.topic, [before.key])
-        try:
-            with self.database.transaction(hasty=True) as cx:
-                return self._publish(cx)
-        except DatabaseError as error:
-            self._unknown |= error.outcome_unknown
-            raise
+        with self._unanswered.attempt(), self.act.database.transaction(hasty=True) as cx:
+            return self._publish(cx)
 
     def _publish(self, cx: Executor) -> ScheduleRun:
-        row = locked(cx, self.database, self.name)
+        row = locked(cx, self.act.database, self.name)
         heads = partitions.heads(cx, row.topic, [row.key], Lock.UPDATE)
         if row.key not in heads:
             raise DatabaseError("the schedule moved to another lane, or its lane was purged", retriable=True)
         found = messages.find_ids(cx, row.topic, [(row.key, self.id)]).get((row.key, self.id))
         if found is not None:
-            return self._result(row, found, changed=self._unknown, dry_run=False)
+            return self._result(row, found, changed=self._unanswered.happened)
         offset = heads[row.key] + 1
         metadata = metadata_of(row.name, row.now, row.metadata)
         if partitions.advance(cx, row.topic, {row.key: 1}) != 1:
             raise DatabaseError("a lane vanished while its head was locked", retriable=True)
         message = NewMessage(row.key, offset, self.id, row.payload, metadata, row.ttl_ms)
-        messages.insert(cx, row.topic, [message], self.database.max_packet())
+        messages.insert(cx, row.topic, [message], self.act.database.max_packet())
         schedules.count_run(cx, row.name)
-        self.act.record(cx, self.database, topic=row.topic, key=row.key, messages=1)
-        return self._result(row, offset, changed=True, dry_run=False)
+        self.act.record(cx, topic=row.topic, key=row.key, messages=1)
+        return self._result(row, offset, changed=True)
 
     def _read(self, cx: Executor) -> ScheduleRow:
-        row = schedules.get(cx, self.name, tables=self.database.tables_version)
+        row = schedules.get(cx, self.name, tables=self.act.database.tables_version)
         if row is None:
             raise no_schedule(cx, self.name)
         return row
 
-    def _result(self, row: ScheduleRow, offset: int | None, *, changed: bool, dry_run: bool) -> ScheduleRun:
+    def _result(self, row: ScheduleRow, offset: int | None, *, changed: bool) -> ScheduleRun:
         return ScheduleRun(
             name=row.name,
             topic=row.topic,
@@ -141,5 +127,5 @@ class _Run:
             offset=offset,
             changed=changed,
             next_fire_at=None if row.paused_at else utc_from_ms(row.next_fire_at),
-            dry_run=dry_run,
+            dry_run=self.act.dry_run,
         )

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import define
-
 from lanelog._base.checks import check_name
 from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._log.lookup.known import read, repeated
 from lanelog._stores._counted import signed
 from lanelog._stores.later import scheduled
 from lanelog._stores.log import messages
-from lanelog.admin.audit_entry import Act
+from lanelog.admin.audit_entry import Act, Unanswered
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import limit_of, optional
 from lanelog.admin.lookup.given import given_topic
 from lanelog.admin.types.messages import ScheduledInfo
-from lanelog.errors import ConfigurationError, DatabaseError
+from lanelog.errors import ConfigurationError
 from lanelog.message import decode_metadata, utc_from_ms
 
 if TYPE_CHECKING:
@@ -83,13 +81,6 @@ def _info(row: tuple[Any, ...]) -> ScheduledInfo:
     )
 
 
-@define
-class _Attempt:
-    """Whether an earlier attempt deleted the row with a COMMIT that was not answered."""
-
-    deleted: bool = False
-
-
 def cancel(
     database: Database, topic: str, key: str | None, message_id: str, act: Act | None = None, *, dry_run: bool = False
 ) -> bool:
@@ -109,23 +100,19 @@ def cancel(
         key = open_lanes.lane_of(database, topic, message_id)
     if dry_run:
         return read(database, scheduled.exists, "looking for a message", topic, key, message_id)
-    return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, _Attempt(), act)
+    return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, Unanswered(), act)
 
 
-def _cancel(database: Database, topic: str, key: str, message_id: str, attempt: _Attempt, act: Act | None) -> bool:
-    deleted = False
-    try:
-        with database.transaction(hasty=True) as cx:
-            # Locks the row in queue_scheduled; an operator also writes a new row of queue_audit.
-            deleted = scheduled.cancel(cx, topic, key, message_id)
-            if not deleted and attempt.deleted:
-                return not messages.find_in_log(cx, topic, [(key, message_id)])
-            if deleted and act is not None:
-                act.record(cx, database, messages=1, key=key)
-    except DatabaseError as error:
-        attempt.deleted |= deleted and error.outcome_unknown
-        raise
-    return deleted
+def _cancel(database: Database, topic: str, key: str, message_id: str, unanswered: Unanswered, act: Act | None) -> bool:
+    with unanswered.attempt(), database.transaction(hasty=True) as cx:
+        # Locks the row in queue_scheduled; an operator also writes a new row of queue_audit.
+        deleted = scheduled.cancel(cx, topic, key, message_id)
+        unanswered.plan(int(deleted))
+        if not deleted and unanswered.lost:
+            return not messages.find_in_log(cx, topic, [(key, message_id)])
+        if deleted and act is not None:
+            act.record(cx, messages=1, key=key)
+        return deleted
 
 
 def delete_all(database: Database, topic: str) -> int:

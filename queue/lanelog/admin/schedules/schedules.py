@@ -13,6 +13,7 @@ the last fired one never fire again.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ from lanelog._log.lookup.names import hint
 from lanelog._stores.later import schedules
 from lanelog._stores.later.schedules import ScheduleRow
 from lanelog._stores.log.messages import largest_row, wire_bytes
-from lanelog.admin.audit_entry import Act, Actor
+from lanelog.admin.audit_entry import Act, Call
 from lanelog.admin.lookup import open_lanes
 from lanelog.admin.lookup.arguments import BY_MAX, REASON_MAX, check_text, limit_of, when
 from lanelog.admin.types.results import SchedulePaused, ScheduleRemoved, ScheduleResumed
@@ -71,18 +72,15 @@ def declare(
     check_schedule_name(name)
     check_name("topic", topic)
     outgoing = Outgoing(key, payload, metadata=metadata, ttl=ttl, codec=codec)
+    declared = partial(_declare, database, name, expression, timezone, catch_up, topic)
     layers = database.config.middleware
     if layers:
-        return publish_through(
-            layers,
-            Publication(topic, (outgoing,), name),
-            lambda messages: _declare(database, name, expression, topic, messages[0], timezone, catch_up),
-        )
-    return _declare(database, name, expression, topic, outgoing, timezone, catch_up)
+        return publish_through(layers, Publication(topic, (outgoing,), name), lambda messages: declared(messages[0]))
+    return declared(outgoing)
 
 
 def _declare(
-    database: Database, name: str, expression: str, topic: str, outgoing: Outgoing, timezone: str, catch_up: str
+    database: Database, name: str, expression: str, timezone: str, catch_up: str, topic: str, outgoing: Outgoing
 ) -> ScheduleInfo:
     cron = _cron.parse(expression, timezone)
     if catch_up not in tuple(CatchUp):
@@ -170,37 +168,38 @@ def _checked_after(after: object) -> datetime:
     return after
 
 
-def pause(database: Database, name: str, *, by: str, reason: str, actor: Actor, dry_run: bool) -> SchedulePaused:
+def pause(call: Call, name: str, *, by: str, reason: str) -> SchedulePaused:
     """See `Admin.pause_schedule`."""
     check_schedule_name(name)
     check_text("by", by, BY_MAX)
     check_text("reason", reason, REASON_MAX)
-    actor = actor.but(by=by, reason=reason)
-    act = Act(verb="pause_schedule", choice=f"schedule {name}", actor=actor)
+    call = call.but(by=by, reason=reason)
+    act = Act(call, "pause_schedule", choice=f"schedule {name}")
 
     def once() -> SchedulePaused:
-        with database.transaction(hasty=True) as cx:
-            row = locked(cx, database, name)
-            if not row.paused_at and not dry_run:
-                schedules.pause(cx, name, row.now, actor.by, actor.reason)
-                act.record(cx, database, topic=row.topic, key=row.key)
+        with call.database.transaction(hasty=True) as cx:
+            row = locked(cx, call.database, name)
+            if not row.paused_at and not call.dry_run:
+                schedules.pause(cx, name, row.now, call.actor.by, call.actor.reason)
+                act.record(cx, topic=row.topic, key=row.key)
         return SchedulePaused(
             name=name,
             changed=not row.paused_at,
             paused_at=utc_from_ms(row.paused_at or row.now),
-            by=row.paused_by if row.paused_at else actor.by,
-            reason=row.pause_reason if row.paused_at else actor.reason,
+            by=row.paused_by if row.paused_at else call.actor.by,
+            reason=row.pause_reason if row.paused_at else call.actor.reason,
             next_fire_at=utc_from_ms(row.next_fire_at),
-            dry_run=dry_run,
+            dry_run=call.dry_run,
         )
 
-    return repeated(database, once, "pausing a schedule")
+    return repeated(call.database, once, "pausing a schedule")
 
 
-def resume(database: Database, name: str, *, actor: Actor, dry_run: bool) -> ScheduleResumed:
+def resume(call: Call, name: str) -> ScheduleResumed:
     """See `Admin.resume_schedule`."""
     check_schedule_name(name)
-    act = Act(verb="resume_schedule", choice=f"schedule {name}", actor=actor)
+    database = call.database
+    act = Act(call, "resume_schedule", choice=f"schedule {name}")
 
     def once() -> ScheduleResumed:
         with database.transaction(hasty=True) as cx:
@@ -210,7 +209,7 @@ def resume(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
                 found = plan(row, cron_of(row))
                 following = found.fired.following(found.cron, row.now)
                 next_fire_at = following.at
-                if not dry_run:
+                if not call.dry_run:
                     schedules.resume(cx, name, next_fire_at)
                     schedules.note_next(
                         cx,
@@ -219,7 +218,7 @@ def resume(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
                         tzdata=zone_data.version(row.timezone),
                         tables=database.tables_version,
                     )
-                    act.record(cx, database, topic=row.topic, key=row.key)
+                    act.record(cx, topic=row.topic, key=row.key)
         return ScheduleResumed(
             name=name,
             changed=bool(row.paused_at),
@@ -227,16 +226,17 @@ def resume(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
             by=row.paused_by,
             reason=row.pause_reason,
             next_fire_at=utc_from_ms(next_fire_at),
-            dry_run=dry_run,
+            dry_run=call.dry_run,
         )
 
     return repeated(database, once, "resuming a schedule")
 
 
-def remove(database: Database, name: str, *, actor: Actor, dry_run: bool) -> ScheduleRemoved:
+def remove(call: Call, name: str) -> ScheduleRemoved:
     """See `Admin.remove_schedule`."""
     check_schedule_name(name)
-    act = Act(verb="remove_schedule", choice=f"schedule {name}", actor=actor)
+    database = call.database
+    act = Act(call, "remove_schedule", choice=f"schedule {name}")
     attempts: list[ScheduleRow] = []
 
     def once() -> ScheduleRow:
@@ -245,13 +245,13 @@ def remove(database: Database, name: str, *, actor: Actor, dry_run: bool) -> Sch
             gone = bool(attempts) and schedules.lock(cx, name, tables=database.tables_version) is None
             row = attempts[0] if gone else locked(cx, database, name)
             attempts.append(row)
-            if not dry_run and not gone:
+            if not call.dry_run and not gone:
                 schedules.remove(cx, name)
-                act.record(cx, database, topic=row.topic, key=row.key)
+                act.record(cx, topic=row.topic, key=row.key)
         return row
 
     row = repeated(database, once, "removing a schedule")
-    return ScheduleRemoved(name=name, topic=row.topic, key=row.key, fired=row.fired, dry_run=dry_run)
+    return ScheduleRemoved(name=name, topic=row.topic, key=row.key, fired=row.fired, dry_run=call.dry_run)
 
 
 def locked(cx: Executor, database: Database, name: str) -> ScheduleRow:

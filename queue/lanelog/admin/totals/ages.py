@@ -22,11 +22,12 @@ from lanelog._base.places import GroupTopic
 from lanelog._database import NOW_MS
 from lanelog._log.lookup.known import read
 from lanelog._stores._points import BEYOND, united
-from lanelog.admin.lookup.together import together
+from lanelog._stores.log import partitions
+from lanelog.admin.lookup.parallel import in_parallel
 from lanelog.admin.totals import group_lanes
 from lanelog.admin.totals.group_lanes import Still
 from lanelog.admin.totals.lane_totals import LANES, WATERMARK
-from lanelog.admin.totals.message_state import bodies_at, next_bodies
+from lanelog.admin.totals.message_state import first_bodies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,12 +81,6 @@ SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s, 1
 """
 
-# Lanes in key order, to fill a list up with those that have nothing unsettled (PRIMARY).
-REST = """
-SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key > '' ORDER BY partition_key LIMIT %s
-"""
-
 
 def oldest(cx: Executor, at: GroupTopic, limit: int, breadth: Breadth) -> list[str]:
     """Return keys of at most `limit` lanes: those with the oldest message first, then lanes in which all is settled."""
@@ -97,7 +92,7 @@ def oldest(cx: Executor, at: GroupTopic, limit: int, breadth: Breadth) -> list[s
 def filled(cx: Executor, topic: str, keys: Mapping[str, Sequence[str]], limit: int) -> dict[str, list[str]]:
     """Return the first `limit` keys of each group. If there are fewer, other lanes follow, in order of their keys."""
     few = any(len(named) < limit for named in keys.values())
-    rest = [key for (key,) in cx.query(REST, (topic, limit))] if few else []
+    rest = [key for key, _ in partitions.page(cx, topic, "", limit)] if few else []
     return {group: list(dict.fromkeys([*named, *rest]))[:limit] for group, named in keys.items()}
 
 
@@ -120,7 +115,7 @@ def oldest_of_many(database: Database, at: GroupTopic, borders: Sequence[str]) -
     """
     parts = zip(["", *borders], [*borders, BEYOND], strict=True)
     looks = [partial(read, database, _oldest_within, "looking for the oldest message", at, *part) for part in parts]
-    found = [age for age in together(looks) if age is not None]
+    found = [age for age in in_parallel(looks) if age is not None]
     return max(found) / 1000 if found else None
 
 
@@ -141,9 +136,8 @@ def candidates(cx: Executor, topic: str, lanes: Mapping[str, GroupLanes], limit:
         since[group][still.key] = min(since[group].get(still.key, still), still)
     chosen = {group: sorted(found.values())[:limit] for group, found in since.items()}
     places = {(still.key, still.watermark + 1) for found in chosen.values() for still in found}
-    created = {(body.key, body.offset): body.created_at for body in bodies_at(cx, topic, places)}
     # A message may have been settled and collected since the watermarks were read. Then the next one is the oldest.
-    created |= {at: body.created_at for at, body in next_bodies(cx, topic, places - created.keys()).items()}
+    created = {at: body.created_at for at, body in first_bodies(cx, topic, places).items()}
     found = {}
     for group, stills in chosen.items():
         now = lanes[group].now

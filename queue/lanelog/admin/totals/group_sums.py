@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from attrs import frozen
 
@@ -15,16 +15,18 @@ from lanelog._log.lookup import owners as _owners
 from lanelog._log.lookup.known import repeated
 from lanelog._stores._points import GROUPS_TOGETHER, chunked
 from lanelog._stores.members import leases
-from lanelog.admin.lookup.together import AT_ONCE, together
+from lanelog.admin.lookup.parallel import AT_ONCE, in_parallel
 from lanelog.admin.totals import lane_totals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lanelog._base.places import GroupTopic
     from lanelog._database import Database
     from lanelog._log.lookup.owners import Owners
     from lanelog.admin.totals.lane_totals import GroupFacts
+
+T = TypeVar("T")
 
 SHARING: Final = 10
 """Parts, at most, that share a snapshot: to begin and end one costs half as much as to read a topic with few lanes."""
@@ -44,11 +46,11 @@ class GroupSums:
     """How many are in the name of each owner."""
 
 
-def parts(places: Sequence[GroupTopic]) -> list[list[GroupTopic]]:
+def parts(groups: Sequence[T], topic_of: Callable[[T], str]) -> list[list[T]]:
     """Cut groups, in order of their topics, into parts of a few groups of one topic."""
     return [
         list(chunk)
-        for _, of_topic in groupby(places, key=lambda at: at.topic)
+        for _, of_topic in groupby(groups, key=topic_of)
         for chunk in chunked(list(of_topic), GROUPS_TOGETHER)
     ]
 
@@ -57,7 +59,7 @@ def load(database: Database, some: Sequence[Sequence[GroupTopic]], candidates: i
     """Return the sums of each group of these parts. Of its lanes, `candidates` are named: see `lane_totals.totals`."""
     size = min(SHARING, 1 + len(some) // (AT_ONCE * _SHARES))
     shares = [some[start : start + size] for start in range(0, len(some), size)]
-    return dict(chain.from_iterable(together([partial(_share, database, share, candidates) for share in shares])))
+    return dict(chain.from_iterable(in_parallel([partial(_share, database, share, candidates) for share in shares])))
 
 
 def _share(

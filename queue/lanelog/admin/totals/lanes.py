@@ -15,6 +15,7 @@ from lanelog._log.lookup.known import known_group, known_lane, known_topic, snap
 from lanelog._log.lookup.names import readers
 from lanelog._stores._counted import signed
 from lanelog._stores._points import placeholders
+from lanelog._stores.log import partitions
 from lanelog._stores.members import leases
 from lanelog.admin.lookup.arguments import check_names, limit_of, optional, when
 from lanelog.admin.totals import ages, lane_totals, message_state
@@ -45,13 +46,7 @@ ORDER BY {signed("p.head_offset")} - {signed(WATERMARK)} - COALESCE((
         AND d.through_offset > {WATERMARK}), 0) DESC, p.partition_key LIMIT %s
 """
 
-# Keys in order (PRIMARY).
-BY_KEY = """
-SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
-WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s
-"""
-
-# The same in front of a key, the last one first (PRIMARY).
+# Keys in front of a key, the last one first (PRIMARY).
 BY_KEY_BACK = """
 SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > '' AND partition_key < %s ORDER BY partition_key DESC LIMIT %s
@@ -90,7 +85,7 @@ def lanes(
     if after and before:
         raise ConfigurationError("after and before exclude each other: read on in one direction")
 
-    def look(cx: Executor) -> list[LaneInfo]:
+    def query(cx: Executor) -> list[LaneInfo]:
         paused = known_group(cx, at).paused
         if order_by == "age":
             keys = ages.oldest(cx, at, limit, breadth)
@@ -99,10 +94,10 @@ def lanes(
         elif before:
             keys = [key for (key,) in cx.query(BY_KEY_BACK, (at.topic, before, limit))][::-1]
         else:
-            keys = [key for (key,) in cx.query(BY_KEY, (at.topic, after, limit))]
+            keys = [key for key, _ in partitions.page(cx, at.topic, after, limit)]
         return _lanes(cx, at.topic, {at.group: keys}, [at.group] if paused else [])[at.group]
 
-    return snapshot(database, look, "listing lanes")
+    return snapshot(database, query, "listing lanes")
 
 
 def of_groups(
@@ -113,10 +108,10 @@ def of_groups(
     A lane that is gone is left out. `paused`: the groups that are. `most`: fill the lanes of each group up to so many.
     """
 
-    def look(cx: Executor) -> dict[str, list[LaneInfo]]:
+    def query(cx: Executor) -> dict[str, list[LaneInfo]]:
         return _lanes(cx, topic, ages.filled(cx, topic, chosen, most) if most else chosen, paused)
 
-    return snapshot(database, look, "reading lanes")
+    return snapshot(database, query, "reading lanes")
 
 
 def lane(database: Database, at: LaneId) -> LaneInfo:
@@ -124,13 +119,13 @@ def lane(database: Database, at: LaneId) -> LaneInfo:
     check_names(at.of)
     check_name("key", at.key)
 
-    def look(cx: Executor) -> LaneInfo:
+    def query(cx: Executor) -> LaneInfo:
         paused = known_group(cx, at.of).paused
         known_lane(cx, at.topic, at.key)
         (found,) = _lanes(cx, at.topic, {at.group: [at.key]}, [at.group] if paused else [])[at.group]
         return found
 
-    return snapshot(database, look, "looking at a lane")
+    return snapshot(database, query, "looking at a lane")
 
 
 def _lanes(
@@ -193,7 +188,7 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
     optional("key", key)
     limit_of(limit)
 
-    def look(cx: Executor) -> list[OffsetInfo]:
+    def query(cx: Executor) -> list[OffsetInfo]:
         groups = _groups_of(cx, topic, group)
         if key is not None:
             known_lane(cx, topic, key)
@@ -201,12 +196,12 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
         else:
             # Every lane has a watermark for every group: this number of lanes is enough.
             lanes = -(-limit // max(1, len(groups)))
-            keys = [found for (found,) in cx.query(BY_KEY, (topic, "", lanes))]
+            keys = [found for found, _ in partitions.page(cx, topic, "", lanes)]
         facts = lane_totals.load(cx, topic, groups, keys)
         every = ((name, lane) for lane in keys for name in groups)
         return [_offset(topic, *place, facts[place]) for place in every if place in facts][:limit]
 
-    return snapshot(database, look, "listing offsets")
+    return snapshot(database, query, "listing offsets")
 
 
 def _offset(topic: str, group: str, key: str, facts: LaneFacts) -> OffsetInfo:

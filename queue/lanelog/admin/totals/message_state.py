@@ -14,7 +14,7 @@ from lanelog._stores._points import for_groups, points, united
 from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Mapping
 
     from lanelog._database import Executor
     from lanelog.admin.totals.lane_totals import LaneFacts
@@ -39,14 +39,12 @@ SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})
 """
 
-# The first message behind an offset, where the one at the next offset is missing (PRIMARY).
-NEXT_MESSAGE = """
-SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_messages FORCE INDEX (PRIMARY)
+# The first message behind an offset, where the one at the next offset is missing; several lanes joined by UNION ALL,
+# each part begins with the offset that was asked for (PRIMARY).
+NEXT_MESSAGES = """
+SELECT %s, partition_key, `offset`, created_at, expires_at, target_group FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key = %s AND `offset` > %s ORDER BY `offset` LIMIT 1
 """
-
-# The same for several lanes, joined by UNION ALL; each part begins with the offset that was asked for (PRIMARY).
-NEXT_MESSAGES = NEXT_MESSAGE.replace("SELECT", "SELECT %s,", 1)
 
 GroupLane = tuple[str, str]
 """A group and a key."""
@@ -177,10 +175,10 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
             break
     at = {place: offset for place, offset in at.items() if offset <= lanes[place].head}
     places = {(key, offset) for (_, key), offset in at.items()}
-    bodies = {(body.key, body.offset): body for body in bodies_at(cx, topic, places)}
+    bodies = first_bodies(cx, topic, places)
     found_first = {}
     for (group, key), offset in at.items():
-        body = bodies.get((key, offset)) or _next_body(cx, topic, key, offset)
+        body = bodies.get((key, offset))
         facts = lanes[group, key]
         standing = judge(group, body or Body(key, offset, 0, 0, ""), rows.get((group, key)), facts)
         age = None if body is None else max(0, facts.now - body.created_at)
@@ -188,18 +186,14 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
     return found_first
 
 
-def bodies_at(cx: Executor, topic: str, places: Collection[tuple[str, int]]) -> list[Body]:
-    """Return the messages at these keys and offsets. A hole is left out."""
-    return [Body(*row) for row in points(cx, MESSAGES_AT, sorted(places), before=[topic])]
+def first_bodies(cx: Executor, topic: str, places: set[tuple[str, int]]) -> dict[tuple[str, int], Body]:
+    """Return the messages at these keys and offsets, or the next ones behind them.
 
-
-def next_bodies(cx: Executor, topic: str, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Body]:
-    """Return the messages behind (key, offset) whose own message is missing: it was collected, or is a hole."""
-    rows = [(offset, topic, key, offset) for key, offset in sorted(places)]
-    return {(body[0], int(asked)): Body(*body) for asked, *body in united(cx, f"({NEXT_MESSAGES})", rows)}
-
-
-def _next_body(cx: Executor, topic: str, key: str, offset: int) -> Body | None:
-    """Return the message behind a hole, which a crash of the server can leave: the lane waits for that message."""
-    row = cx.one(NEXT_MESSAGE, (topic, key, offset))
-    return None if row is None else Body(*row)
+    A message may be missing because it was collected, or because a crash of the server left a hole: the lane waits for
+    the message behind it.
+    """
+    found = [Body(*row) for row in points(cx, MESSAGES_AT, sorted(places), before=[topic])]
+    bodies = {(body.key, body.offset): body for body in found}
+    rows = [(offset, topic, key, offset) for key, offset in sorted(places - bodies.keys())]
+    behind = united(cx, f"({NEXT_MESSAGES})", rows)
+    return bodies | {(body[0], int(asked)): Body(*body) for asked, *body in behind}

@@ -18,7 +18,7 @@ from lanelog._log.lookup.known import known_topic, read, snapshot
 from lanelog._log.lookup.names import dead_letter_topics, names, readers
 from lanelog._stores._points import points
 from lanelog.admin.lookup.arguments import limit_of, optional, when
-from lanelog.admin.lookup.together import together
+from lanelog.admin.lookup.parallel import in_parallel
 from lanelog.admin.totals import ages, group_sums
 from lanelog.admin.totals.registrations import GROUPS_MAX, Registration, registrations
 from lanelog.admin.types.topology import GroupInfo, TopicInfo
@@ -176,23 +176,23 @@ def look_at_groups(
     optional("topic", topic)
     optional("group", group)
 
-    def look(cx: Executor) -> tuple[list[Registration], float]:
+    def query(cx: Executor) -> tuple[list[Registration], float]:
         uptime = _owners.uptime(cx)
         if topic is not None:
             known_topic(cx, topic)
         return registrations(cx, topic, group, limit), uptime
 
-    rows, uptime = snapshot(database, look, "listing groups")
+    rows, uptime = snapshot(database, query, "listing groups")
     places = [GroupTopic(topic=row.topic, group=row.group) for row in rows]
-    some = group_sums.parts(places)
+    some = group_sums.parts(places, lambda at: at.topic)
     sums = group_sums.load(database, some, breadth.candidates)
     ages_of = dict(
         chain.from_iterable(
-            together([partial(_ages_of, database, {at: sums[at].facts for at in each}, breadth) for each in some])
+            in_parallel([partial(_ages_of, database, {at: sums[at].facts for at in each}, breadth) for each in some])
         )
     )
     exact = _exact([sums[at].facts.lanes.lagging for at in places], breadth)
-    oldest = together(
+    oldest = in_parallel(
         [
             partial(_oldest_of, database, at, sums[at].facts, ages_of[at], breadth, exact=which)
             for at, which in zip(places, exact, strict=True)

@@ -80,7 +80,7 @@ class Sought:
     passed: int
     """Unsettled messages that will not be delivered to this group."""
     clamped: int
-    """Lanes whose target is below the floor (collected) or above the head: they were set to the nearest place."""
+    """Lanes whose target is below the floor (collected) or above the head: they were set to the nearest offset."""
     moved: tuple[SoughtLane, ...] = field(repr=False)
     """The lanes whose watermark changed, at most 1,000 of them, in key order."""
     dry_run: bool
@@ -344,9 +344,9 @@ class Maintained:
     """What one round of `maintain` did."""
 
     topics: tuple[str, ...]
-    """Topics that were looked at."""
+    """Topics that the round was for."""
     mended: int
-    """Contradictions between the tables that were mended."""
+    """Contradictions between the tables that were repaired."""
     appended: int
     """Delayed messages that were due and are in the log now."""
     expired: int

@@ -1,9 +1,9 @@
-"""The values of verbs that look: topics, groups, members, lanes, leases, schedules.
+"""The values of methods that read: topics, groups, members, lanes, leases, schedules.
 
 Owns their fields and units. No SQL; only behaviour that follows from the fields. Import them from `lanelog.admin`.
 
 Durations and ages are float seconds. Times are aware UTC datetimes of the database's clock. Offsets and counts are int.
-None means "there is none", never "not looked at".
+None means "there is none", never "not read".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MessageState(StrEnum):
     """Its `expires_at` passed before a handler of the group had started: it is not delivered any more."""
 
 
-# -- looking: topics, groups, members ----------------------------------------------------------------------------------
+# -- reading: topics, groups, members ----------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
@@ -132,7 +132,7 @@ class GroupInfo:
     """False: there may be an older message.
 
     More than 10,000 lanes lag, in all groups of one answer; then only 500 lanes are
-    looked into, those in which nothing was settled for longest.
+    read for it, those in which nothing was settled for longest.
     """
     waiting: int
     """Messages that wait for the next attempt, after one that failed, crashed, was postponed or taken away."""
@@ -173,7 +173,7 @@ class MemberInfo:
     """
 
 
-# -- looking: lanes ----------------------------------------------------------------------------------------------------
+# -- reading: lanes ----------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
@@ -283,7 +283,7 @@ class LeaseInfo:
         return self.owner is not None and not (self.owner_state and self.owner_state.lives)
 
 
-# -- looking: schedules ------------------------------------------------------------------------------------------------
+# -- reading: schedules ------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)

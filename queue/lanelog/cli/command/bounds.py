@@ -6,18 +6,20 @@ Owns what a bound is compared with, and the line that says by how much it is exc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
+import attrs
 import click
+from attrs import frozen
 
 from lanelog._base.text import age, shown
+from lanelog.cli.command import options
 
 if TYPE_CHECKING:
     from lanelog.admin import GroupInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-BOUNDS: Final = ("max_lag", "max_age", "max_dead_letters")
 LETTERS_MAX: Final = 9999
 """The greatest bound of --max-dead-letters. `Admin.dead_letters` reads at most one dead letter more."""
 
@@ -34,11 +36,8 @@ _max_lag = click.option(
     metavar="N",
     help="Exit with status 1 if more than N messages are unsettled.",
 )
-_max_age = click.option(
-    "--max-age",
-    type=click.FloatRange(0),
-    metavar="S",
-    help="Exit with status 1 if the oldest unsettled message is older than S seconds.",
+_max_age = options.seconds(
+    "--max-age", "Exit with status 1 if the oldest unsettled message is older than S seconds.", within=(0, None)
 )
 
 
@@ -66,49 +65,58 @@ def measured(groups: Iterable[GroupInfo]) -> list[Measured]:
     ]
 
 
-def alarms(
-    what: Sequence[Measured],
-    max_lag: int | None,
-    max_age: float | None,
-    *,
-    dying: Sequence[str] = (),
-    max_dead_letters: int | None = None,
-    left_out: str = "",
-) -> tuple[str, ...]:
-    """Return one line at most: which bound is exceeded and by how much, the worst first.
+@frozen
+class MonitorBounds:
+    """The bounds of one call. None: there is no such bound."""
 
-    Args:
-        what: The places.
-        max_lag: The bound of the lag. None: no bound.
-        max_age: The bound of the age, in seconds. None: no bound.
-        dying: The names of places with more than `max_dead_letters`.
-        max_dead_letters: The bound of dead letters. None: no bound.
-        left_out: Says that some places were not looked at: nobody knows whether a bound holds for those.
-    """
-    late = [(each.name, each.lag) for each in what if max_lag is not None and each.lag > max_lag]
-    old = [
-        (each.name, each.oldest)
-        for each in what
-        if max_age is not None and each.oldest is not None and each.oldest > max_age
-    ]
-    exceeded = {name for name, _ in old}
-    unknown = [each.name for each in what if max_age is not None and not each.exact and each.name not in exceeded]
-    parts = []
-    if late:
-        name, lag = max(late, key=lambda each: each[1])
-        parts.append(f"lag {lag:,} > {max_lag:,} on {name}{_more(late)}")
-    if old:
-        name, oldest = max(old, key=lambda each: each[1])
-        parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
-    if unknown:
-        parts.append(
-            f"the oldest age of {unknown[0]}{_more(unknown)} is a lower bound: too many lanes lag to know it exactly"
-        )
-    if dying:
-        parts.append(f"dead letters > {max_dead_letters} on {dying[0]}{_more(dying)}")
-    if left_out and any(bound is not None for bound in (max_lag, max_age, max_dead_letters)):
-        parts.append(left_out)
-    return ("; ".join(parts),) if parts else ()
+    max_lag: int | None = None
+    max_age: float | None = None
+    """In seconds."""
+    max_dead_letters: int | None = None
+
+    @classmethod
+    def taken(cls, params: dict[str, Any]) -> Self | None:
+        """Take the bounds out of the parameters of a command. None: it has no such options."""
+        given = {name: params.pop(name) for name in list(params) if name in attrs.fields_dict(cls)}
+        return cls(**given) if given else None
+
+    @property
+    def given(self) -> bool:
+        """Whether there is any."""
+        return self != MonitorBounds()
+
+    def alarms(self, what: Sequence[Measured], *, dying: Sequence[str] = (), left_out: str = "") -> tuple[str, ...]:
+        """Return one line at most: which bound is exceeded and by how much, the worst first.
+
+        Args:
+            what: The places.
+            dying: The names of places with more than `max_dead_letters`.
+            left_out: Says that some places were not looked at: nobody knows whether a bound holds for those.
+        """
+        max_lag, max_age = self.max_lag, self.max_age
+        late = [(each.name, each.lag) for each in what if max_lag is not None and each.lag > max_lag]
+        old = [
+            (each.name, each.oldest)
+            for each in what
+            if max_age is not None and each.oldest is not None and each.oldest > max_age
+        ]
+        exceeded = {name for name, _ in old}
+        unknown = [each.name for each in what if max_age is not None and not each.exact and each.name not in exceeded]
+        parts = []
+        if late:
+            name, lag = max(late, key=lambda each: each[1])
+            parts.append(f"lag {lag:,} > {max_lag:,} on {name}{_more(late)}")
+        if old:
+            name, oldest = max(old, key=lambda each: each[1])
+            parts.append(f"oldest {age(oldest)} > {max_age:g}s on {name}{_more(old)}")
+        if unknown:
+            name = f"{unknown[0]}{_more(unknown)}"
+            parts.append(f"the oldest age of {name} is a lower bound: too many lanes lag to know it exactly")
+        if dying:
+            parts.append(f"dead letters > {self.max_dead_letters} on {dying[0]}{_more(dying)}")
+        if left_out and self.given:
+            parts.append(left_out)
+        return ("; ".join(parts),) if parts else ()
 
 
 def _more(found: Sequence[object]) -> str:

@@ -31,23 +31,46 @@ ANY_URL: Final[dict[str, Any]] = {
     "help": "mysql://user:password@host:3306/database; default: LANELOG_URL.",
     "callback": innermost,
 }
-url_option = click.option("--url", **ANY_URL)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-all_option = click.option("--all", "whole", is_flag=True, help="Show all rows, however low the terminal is.")
-wide_option = click.option("--wide", is_flag=True, help="Show all columns and all rows, and crop nothing.")
-why_option = click.option("--why", default="", metavar="TEXT", help="Why; `lanelog audit` shows it.")
-key_option = click.option("--key", help="Only this lane.")
-metadata_option = click.option(
+url = click.option("--url", **ANY_URL)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+all_rows = click.option("--all", "whole", is_flag=True, help="Show all rows, however low the terminal is.")
+wide = click.option("--wide", is_flag=True, help="Show all columns and all rows, and crop nothing.")
+why = click.option("--why", default="", metavar="TEXT", help="Why; `lanelog audit` shows it.")
+key = click.option("--key", help="Only this lane.")
+metadata = click.option(
     "--metadata", "pairs", multiple=True, metavar="NAME=VALUE", help="Of each message; may be repeated."
 )
-limit_option = click.option(
+limit = click.option(
     "--limit", default=100, show_default=True, metavar="N", help="At most so many entries, up to 10000."
 )
 
 
-def examples(*lines: str) -> str:
-    """Return the end of a verb's help, of lines as they are typed behind `lanelog`."""
-    return "\b\nExamples:\n" + "\n".join(f"  lanelog {line}" for line in lines)
+def command(
+    *examples: str, name: str | None = None, of: click.Group | None = None, short: str | None = None
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a verb.
+
+    Args:
+        examples: The end of its help: lines as they are typed behind `lanelog`.
+        name: What is typed, if that is not the name of the function.
+        of: The group below which it stands. None: it stands below `lanelog`, see `_main`.
+        short: Its line in the help of that group.
+    """
+    epilog = "\b\nExamples:\n" + "\n".join(f"  lanelog {line}" for line in examples)
+    make = click.command if of is None else of.command
+    return make(name, short_help=short, epilog=epilog)
+
+
+def seconds(
+    name: str,
+    help: str,  # noqa: A002 - as click calls it
+    *,
+    default: float | None = None,
+    within: tuple[float, float | None] | None = None,
+) -> Callable[[F], F]:
+    """Add an option that is a number of seconds. `within`: the least and the most. None: the verb checks it."""
+    kind = click.FLOAT if within is None else click.FloatRange(*within)
+    return click.option(name, type=kind, default=default, show_default=default is not None, metavar="S", help=help)
 
 
 def arguments(*names: str) -> Callable[[F], F]:
@@ -61,7 +84,7 @@ def arguments(*names: str) -> Callable[[F], F]:
     return add
 
 
-def time_option(name: str, help: str) -> Callable[[F], F]:  # noqa: A002 - as click calls it
+def time(name: str, help: str) -> Callable[[F], F]:  # noqa: A002 - as click calls it
     """Add an option that is a time."""
     return click.option(name, type=Time(), metavar="TIME", help=help)
 

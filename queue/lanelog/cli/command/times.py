@@ -1,6 +1,6 @@
 """Times as people write them on a command line.
 
-Owns which texts are a time, and how one is told back. Relative times are read by the clock of this machine, and days in
+Owns which texts are a time, and how one is written. Relative times are read by the clock of this machine, and days in
 the time zone of the terminal (TZ). Knows no verb.
 """
 
@@ -51,7 +51,7 @@ def _midnight(day: date) -> datetime:
 
 
 def _from_now(distance: re.Match[str]) -> datetime:
-    """Return a time in whole seconds: a preview tells it as exactly as it is meant."""
+    """Return a time in whole seconds: a preview shows it as exactly as it is meant."""
     sign, *parts = distance.groups()
     weeks, days, hours, minutes, seconds = (int(part or 0) for part in parts)
     by = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -59,7 +59,7 @@ def _from_now(distance: re.Match[str]) -> datetime:
     return now - by if sign == "-" else now + by
 
 
-def told(value: datetime) -> str:
+def time_text(value: datetime) -> str:
     """Return a time in UTC, and in the terminal's zone where that is another: who wrote `-1h` sees what it means."""
     local = value.astimezone()
     utc = moment(value.astimezone(UTC))

@@ -23,9 +23,9 @@ from attrs import evolve
 
 from lanelog._base.text import shown
 from lanelog._process.extras import install
-from lanelog.cli.command.bounds import BOUNDS
+from lanelog.cli.command import options
+from lanelog.cli.command.bounds import MonitorBounds
 from lanelog.cli.command.names import give_types
-from lanelog.cli.command.options import ANY_URL, all_option, json_option, url_option, why_option, wide_option
 from lanelog.cli.output.answer import Answer, print_answer
 from lanelog.errors import LanelogError
 from lanelog_command.early_signal import early
@@ -67,9 +67,9 @@ class Verbs(click.Group):
     draining: Collection[str] = ()
     """Verbs that end in order at a SIGTERM of before they ran. It ends all others as it ends any program."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.params.append(click.Option(["--url"], expose_value=False, **ANY_URL))
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params.append(click.Option(["--url"], expose_value=False, **options.ANY_URL))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs, in order."""
@@ -174,7 +174,10 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
 
         if not watch:
             refuse_typed("--interval", "is for --watch")
-        if watch and any(params.get(bound) is not None for bound in BOUNDS):
+        bounds = MonitorBounds.taken(params)
+        if bounds is not None:
+            params["bounds"] = bounds
+        if watch and bounds is not None and bounds.given:
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
         connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect
         with connect(url) as client:
@@ -187,19 +190,17 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
                 finish(look(), as_json=as_json, wide=wide, whole=whole)
 
     for option in (
-        click.option(
+        options.seconds(
             "--interval",
-            type=click.FloatRange(0.1, 3600),
+            "Seconds between looks of --watch, or ten times what a look takes, if that is more.",
             default=2.0,
-            show_default=True,
-            metavar="S",
-            help="Seconds between looks of --watch, or ten times what a look takes, if that is more.",
+            within=(0.1, 3600),
         ),
         click.option("--watch", is_flag=True, help="Look again and again until q or Ctrl-C; with --json, a line each."),
-        wide_option,
-        all_option,
-        json_option,
-        url_option,
+        options.wide,
+        options.all_rows,
+        options.as_json,
+        options.url,
     ):
         verb = option(verb)
     return verb
@@ -249,7 +250,7 @@ def _changing(function: Callable[..., Answer], flag: str, *, why: bool) -> Calla
         how = "add --execute to do it" if flag == "execute" else "leave --dry-run out to do it"
         finish(answer, as_json=as_json, note=f"nothing was changed: {how}" if dry_run else None)
 
-    return url_option(json_option(why_option(verb) if why else verb))
+    return options.url(options.as_json(options.why(verb) if why else verb))
 
 
 def login() -> str:

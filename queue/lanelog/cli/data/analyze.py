@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lanelog._base.text import moment, plural, shown
-from lanelog.cli.command.options import examples, innermost, json_option, time_option
+from lanelog.cli.command import options
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import finish
 from lanelog.cli.data.archive import need_spark, password_option
@@ -18,13 +18,13 @@ from lanelog.cli.output.answer import Answer
 from lanelog.config import ConnectConfig
 
 
-@click.command(epilog=examples("analyze --path /srv/archive --output report --format csv"))
+@options.command("analyze --path /srv/archive --output report --format csv")
 @click.option("--path", metavar="ARCHIVE", help="Directory of an archive. Default: only the live log is read.")
 @click.option(
     "--url",
     metavar="URL",
     help="mysql://user:password@host:3306/database; default: LANELOG_URL, else only the archive.",
-    callback=innermost,
+    callback=options.innermost,
 )
 @password_option
 @click.option("--no-live", is_flag=True, help="Read the archive alone, also where LANELOG_URL is set.")
@@ -37,7 +37,7 @@ from lanelog.config import ConnectConfig
     show_default=True,
     help="Of the tables.",
 )
-@time_option("--until", f"Leave out what is newer than {FORMS}.")
+@options.time("--until", f"Leave out what is newer than {FORMS}.")
 @click.option(
     "--stalled-after",
     type=click.FloatRange(0, min_open=True),
@@ -46,15 +46,15 @@ from lanelog.config import ConnectConfig
     metavar="S",
     help="Seconds without progress after which a lane stalls.",
 )
-@json_option
-def analyze(*, url: str | None, no_live: bool, topics: str, as_json: bool, **options: Any) -> None:
+@options.as_json
+def analyze(*, url: str | None, no_live: bool, topics: str, as_json: bool, **given: Any) -> None:
     """Analyse archive and live log on Spark: tables, and an HTML report. No message is counted twice."""
     if no_live and url is not None:
         raise click.UsageError("--no-live reads the archive alone: leave out --url")
     need_spark("matplotlib", "jinja2")
     from lanelog.spark.analyze import AnalyzeOptions, run
 
-    chosen = AnalyzeOptions(url=url, live=not no_live, topics=tuple(filter(None, topics.split(","))), **options)
+    chosen = AnalyzeOptions(url=url, live=not no_live, topics=tuple(filter(None, topics.split(","))), **given)
     done = run(chosen)
     counted = (
         f"{plural(done.messages, 'message')} in {plural(done.lanes, 'lane')} of {plural(len(done.topics), 'topic')}"

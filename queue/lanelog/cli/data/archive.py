@@ -12,7 +12,7 @@ import click
 
 from lanelog._base.text import plural, shown
 from lanelog._views import message_columns
-from lanelog.cli.command.options import examples, json_option, time_option, url_option
+from lanelog.cli.command import options
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import Unfinished, finish, need
 from lanelog.cli.output.answer import Answer
@@ -37,7 +37,7 @@ def need_spark(*others: str) -> None:
     need("spark", *_NEEDED, *others, also=java)
 
 
-@click.command(epilog=examples("archive --path /srv/archive --topics orders --once"))
+@options.command("archive --path /srv/archive --topics orders --once")
 @path_option
 @click.option("--topics", metavar="NAMES", help="Topics, separated by commas. Default: all.")
 @click.option("--pattern", metavar="REGEX", help="Topics whose whole name matches, also those that appear later.")
@@ -46,20 +46,13 @@ def need_spark(*others: str) -> None:
     "--group", default=None, metavar="NAME", help="The consumer group that the archive is; default: _archive."
 )
 @click.option("--checkpoint", metavar="DIRECTORY", help="Of Spark. Default: in the archive.")
-@click.option("--interval", type=float, default=10.0, show_default=True, metavar="S", help="Between micro-batches.")
+@options.seconds("--interval", "Between micro-batches.", default=10.0)
 @click.option("--max-messages", type=int, default=100_000, show_default=True, metavar="N", help="Of one micro-batch.")
-@click.option(
-    "--grace",
-    type=float,
-    default=3600.0,
-    show_default=True,
-    metavar="S",
-    help="How long merged files stay for readers.",
-)
+@options.seconds("--grace", "How long merged files stay for readers.", default=3600.0)
 @password_option
-@json_option
-@url_option
-def archive(*, topics: str | None, pattern: str | None, group: str | None, as_json: bool, **options: Any) -> None:
+@options.as_json
+@options.url
+def archive(*, topics: str | None, pattern: str | None, group: str | None, as_json: bool, **given: Any) -> None:
     """Archive the log to Parquet, with Spark, as a consumer group that collection waits for.
 
     May be stopped or killed at any time: each message is archived once. Status 1 if it could not go on.
@@ -74,7 +67,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
         topics=() if topics is None else tuple(topics.split(",")),
         pattern=".*" if pattern is None else pattern,
         group=GROUP if group is None else group,
-        **options,
+        **given,
     )
     tell_events(logging.WARNING if chosen.once else logging.INFO)
     try:
@@ -91,14 +84,14 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
     finish(Answer(data=done, lines=[text]), as_json=as_json, config=ConnectConfig.from_url(chosen.url))
 
 
-@click.command(epilog=examples("replay --path /srv/archive --topic orders --to again --dry-run"))
+@options.command("replay --path /srv/archive --topic orders --to again --dry-run")
 @path_option
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Published there; may be repeated.")
 @click.option("--to", metavar="TOPIC", help="Where they go. Default: back to where they were.")
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only of this key; may be repeated.")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Only of this id; may be repeated.")
-@time_option("--since", f"Written then or later, such as {FORMS}.")
-@time_option("--until", "Written before.")
+@options.time("--since", f"Written then or later, such as {FORMS}.")
+@options.time("--until", "Written before.")
 @click.option("--dead-letters-of", metavar="GROUP", help="This group's dead letters, for it alone.")
 @click.option("--target-group", metavar="GROUP", help="For this group alone; the others pass them by.")
 @click.option("--all-groups", is_flag=True, help="Dead letters for every group.")
@@ -108,9 +101,9 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
 )
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @password_option
-@json_option
-@url_option
-def replay(*, path: str, as_json: bool, **options: Any) -> None:
+@options.as_json
+@options.url
+def replay(*, path: str, as_json: bool, **given: Any) -> None:
     """Publish messages of an archive again, those of each key in their order.
 
     May be stopped or killed at any time. The same command goes on where it was; once it is done, it does nothing.
@@ -118,9 +111,9 @@ def replay(*, path: str, as_json: bool, **options: Any) -> None:
     need_spark()
     from lanelog.spark.replay import replay as run
 
-    done = run(path, **options)
+    done = run(path, **given)
     note = "nothing was published: leave --dry-run out" if done.dry_run else None
-    finish(_replayed(done), as_json=as_json, note=note, config=ConnectConfig.from_url(options["url"]))
+    finish(_replayed(done), as_json=as_json, note=note, config=ConnectConfig.from_url(given["url"]))
 
 
 def _replayed(done: Replayed) -> Answer:

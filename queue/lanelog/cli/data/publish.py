@@ -17,16 +17,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from lanelog._base.payloads.codec import utf8
 from lanelog._base.text import plural, shown
-from lanelog.cli.command.options import (
-    arguments,
-    examples,
-    json_option,
-    metadata_of,
-    metadata_option,
-    time_option,
-    url_option,
-)
-from lanelog.cli.command.times import FORMS, told
+from lanelog.cli.command import options
+from lanelog.cli.command.times import FORMS, time_text
 from lanelog.cli.command.verbs import Unfinished, finish
 from lanelog.cli.output.answer import Answer
 from lanelog.errors import ConfigurationError, LanelogError, PayloadTooLarge
@@ -39,17 +31,17 @@ if TYPE_CHECKING:
 _BATCH, _CHUNK = 1000, 1024 * 1024
 
 
-@click.command(epilog=examples("publish orders ann '{\"total\": 12}'", "publish orders ann --file lines.txt"))
-@arguments("topic", "[key]", "[message]")
+@options.command("publish orders ann '{\"total\": 12}'", "publish orders ann --file lines.txt")
+@options.arguments("topic", "[key]", "[message]")
 @click.option("--no-key", is_flag=True, help="It needs no order: leave KEY out, and it goes to an open lane.")
 @click.option("--file", "file", type=click.File("rb"), help="One message a line; `-`: standard input.")
 @click.option("--id", "message_id", metavar="ID", help="Makes MESSAGE idempotent: a second time it is a duplicate.")
-@click.option("--delay", type=float, metavar="S", help="Deliver in S seconds, and not at once.")
-@time_option("--deliver-at", f"Deliver at a time such as {FORMS[:-3]}+1h.")
-@click.option("--ttl", type=float, metavar="S", help="Deliver within S seconds, or not at all.")
-@metadata_option
-@json_option
-@url_option
+@options.seconds("--delay", "Deliver in S seconds, and not at once.")
+@options.time("--deliver-at", f"Deliver at a time such as {FORMS[:-3]}+1h.")
+@options.seconds("--ttl", "Deliver within S seconds, or not at all.")
+@options.metadata
+@options.as_json
+@options.url
 def publish(
     *,
     topic: str,
@@ -69,7 +61,7 @@ def publish(
     """
     import lanelog
 
-    metadata = metadata_of(pairs)
+    metadata = options.metadata_of(pairs)
     if no_key:
         if message is not None:
             raise ConfigurationError("with --no-key give TOPIC and MESSAGE alone: the messages have no KEY")
@@ -96,7 +88,7 @@ def publish(
         (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
     text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
     if model.deliver_at is not None and not receipt.offset and not receipt.duplicate:
-        text += f": {told(model.deliver_at)}"
+        text += f": {time_text(model.deliver_at)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json, config=client.config)
 
 

@@ -13,7 +13,7 @@ from lanelog._base.text import plural
 from lanelog._facts.fact import Fact
 from lanelog._facts.listing import EVENTS
 from lanelog._views.message_columns import EVENTS_LISTED
-from lanelog.cli.command.options import all_option, examples, json_option, wide_option
+from lanelog.cli.command import options
 from lanelog.cli.command.verbs import finish
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
@@ -33,12 +33,12 @@ exception's text is the application's.
 """
 
 
-@click.command(epilog=examples("events", "events handler.slow"))
+@options.command("events", "events handler.slow")
 @click.argument("name", required=False)
 @click.option("--markdown", is_flag=True, help="Print the documentation's page of them.")
-@wide_option
-@all_option
-@json_option
+@options.wide
+@options.all_rows
+@options.as_json
 def events(*, name: str | None, markdown: bool, whole: bool, wide: bool, as_json: bool) -> None:
     """List every event that lanelog logs, or describe the one with this NAME."""
     if markdown:

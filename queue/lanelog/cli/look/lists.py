@@ -13,8 +13,8 @@ from lanelog._base.places import GroupTopic
 from lanelog._base.text import ago, shown
 from lanelog._views import columns
 from lanelog.admin.operate.hung import where_handlers_stand
-from lanelog.cli.command.bounds import Measured, alarms, bounding_letters, measured, monitored
-from lanelog.cli.command.options import arguments, examples, key_option, limit_option
+from lanelog.cli.command import options
+from lanelog.cli.command.bounds import Measured, MonitorBounds, bounding_letters, measured, monitored
 from lanelog.cli.command.pattern import TOPICS_MAX, groups_of, topics_of
 from lanelog.cli.command.verbs import reading
 from lanelog.cli.output import totals
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from lanelog.admin import Admin, GroupInfo, MemberInfo, TopicInfo
 
 
-@click.command(epilog=examples("topics", "topics orders", "topics --json"))
+@options.command("topics", "topics orders", "topics --json")
 @click.argument("topic", metavar="[NAME]", required=False)
-@limit_option
+@options.limit
 @reading
 def topics(admin: Admin, *, topic: str | None, limit: int) -> Answer:
     """List the topics, and what they hold; or describe the topic NAME."""
@@ -62,14 +62,13 @@ def _described(topic: TopicInfo, now: datetime) -> Answer:
     return Answer(data=topic, lines=[f"{head:<{width}}{text}" for head, text in about if text])
 
 
-@click.command(epilog=examples("groups", "groups 'orders*' --watch"))
+@options.command("groups", "groups 'orders*' --watch")
 @click.argument("topic", required=False)
 @monitored
 @reading
-def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: float | None) -> Answer:
+def groups(admin: Admin, *, topic: str | None, bounds: MonitorBounds) -> Answer:
     """List the consumer groups of TOPIC, or of all topics. TOPIC may be a pattern such as 'orders*'."""
-    bounded = max_lag is not None or max_age is not None
-    named = groups_of(admin, topic, bounded=bounded)
+    named = groups_of(admin, topic, bounded=bounds.given)
     found = named.found
     return Answer(
         data=found,
@@ -77,15 +76,15 @@ def groups(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
         table=Table(columns.GROUPS, found, admin.now()),
         total=totals.lag(found),
         nothing=totals.no_groups(topic),
-        alarms=alarms(measured(found), max_lag, max_age, left_out=named.left_out),
-        left_out="" if bounded else named.left_out,
+        alarms=bounds.alarms(measured(found), left_out=named.left_out),
+        left_out="" if bounds.given else named.left_out,
     )
 
 
-@click.command(epilog=examples("members", "members orders billing --stacks"))
-@arguments("[topic]", "[group]")
+@options.command("members", "members orders billing --stacks")
+@options.arguments("[topic]", "[group]")
 @click.option("--stacks", is_flag=True, help="Show below where handlers stand that have run for 10 s.")
-@limit_option
+@options.limit
 @reading
 def members(admin: Admin, *, topic: str | None, group: str | None, stacks: bool, limit: int) -> Answer:
     """List the subscribers of GROUP on TOPIC, or of all groups, alive or not, and how many of their workers are busy.
@@ -120,8 +119,8 @@ def _stacks(found: Sequence[MemberInfo]) -> list[str]:
     return lines or ["", "no handler has run for 10 s"]
 
 
-@click.command(epilog=examples("lanes orders billing --by lag", "lanes orders billing --limit 10 --watch"))
-@arguments("topic", "group")
+@options.command("lanes orders billing --by lag", "lanes orders billing --limit 10 --watch")
+@options.arguments("topic", "group")
 @click.option(
     "--by",
     "order_by",
@@ -130,18 +129,11 @@ def _stacks(found: Sequence[MemberInfo]) -> list[str]:
     show_default=True,
     help="The oldest message first, the greatest lag first, or by key.",
 )
-@limit_option
+@options.limit
 @monitored
 @reading
 def lanes(
-    admin: Admin,
-    *,
-    topic: str,
-    group: str,
-    order_by: Literal["age", "lag", "key"],
-    limit: int,
-    max_lag: int | None,
-    max_age: float | None,
+    admin: Admin, *, topic: str, group: str, order_by: Literal["age", "lag", "key"], limit: int, bounds: MonitorBounds
 ) -> Answer:
     """List the lanes of TOPIC as GROUP sees them; a row's attempts and error are those of its first unsettled message.
 
@@ -150,8 +142,9 @@ def lanes(
     """
     found = admin.lanes(topic, group, order_by=order_by, limit=limit)
     cut = len(found) >= limit  # the worst lane may be beyond it
+    max_age = bounds.max_age
     judged = {each.key: each for each in found}
-    if cut and max_lag is not None:
+    if cut and bounds.max_lag is not None:
         judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="lag", limit=1))
     if cut and max_age is not None:
         judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="age", limit=1))
@@ -167,41 +160,31 @@ def lanes(
         table=Table(columns.LANES, found, admin.now()),
         total=totals.lag_of_lanes(found, limit),
         nothing=f"{where}: no lane; nothing is published to this topic yet, or all of it is collected",
-        alarms=alarms(places, max_lag, max_age),
+        alarms=bounds.alarms(places),
     )
 
 
-@click.command(epilog=examples("lag orders --max-lag 10000 --max-age 300", "lag orders billing --sql"))
-@arguments("[topic]", "[group]")
+@options.command("lag orders --max-lag 10000 --max-age 300", "lag orders billing --sql")
+@options.arguments("[topic]", "[group]")
 @click.option("--sql", is_flag=True, help="Print a SQL statement instead: its one number is GROUP's lag on TOPIC.")
 @bounding_letters
 @monitored
 @reading
-def lag(
-    admin: Admin,
-    *,
-    topic: str | None,
-    group: str | None,
-    sql: bool,
-    max_lag: int | None,
-    max_age: float | None,
-    max_dead_letters: int | None,
-) -> Answer:
+def lag(admin: Admin, *, topic: str | None, group: str | None, sql: bool, bounds: MonitorBounds) -> Answer:
     """Say how far behind the groups are: of all topics, of TOPIC, or only GROUP; `lanes --by lag` says where.
 
     TOPIC and GROUP may be patterns such as 'orders*'. --max-dead-letters is for each dead letter topic, for TOPIC, or
     for GROUP alone. Redriven and deleted dead letters do not count.
     """
-    bounded = any(bound is not None for bound in (max_lag, max_age, max_dead_letters))
-    if sql and bounded:
+    if sql and bounds.given:
         raise click.UsageError("--sql prints a statement and measures nothing: leave out the bounds")
-    named = groups_of(admin, topic, group, bounded=bounded)
+    named = groups_of(admin, topic, group, bounded=bounds.given)
     found, left_out = named.found, named.left_out
     if sql:
         return _lag_sql(found)
     dying: list[str] = []
-    if max_dead_letters is not None:
-        dying, unseen = _dying(admin, topic, group, found, max_dead_letters)
+    if bounds.max_dead_letters is not None:
+        dying, unseen = _dying(admin, topic, group, found, bounds.max_dead_letters)
         left_out = left_out or unseen
     return Answer(
         data=found,
@@ -209,10 +192,8 @@ def lag(
         table=Table(columns.LAG, found, admin.now()),
         total=totals.lag(found),
         nothing=totals.no_groups(topic),
-        alarms=alarms(
-            measured(found), max_lag, max_age, dying=dying, max_dead_letters=max_dead_letters, left_out=left_out
-        ),
-        left_out="" if bounded else left_out,
+        alarms=bounds.alarms(measured(found), dying=dying, left_out=left_out),
+        left_out="" if bounds.given else left_out,
     )
 
 
@@ -252,10 +233,10 @@ def _dying(
     return [shown(each.topic) for each in over], left_out
 
 
-@click.command(epilog=examples("offsets orders billing --key ann"))
-@arguments("topic", "[group]")
-@key_option
-@limit_option
+@options.command("offsets orders billing --key ann")
+@options.arguments("topic", "[group]")
+@options.key
+@options.limit
 @reading
 def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, limit: int) -> Answer:
     """List where the groups are in the lanes of TOPIC."""
@@ -270,10 +251,10 @@ def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, lim
     )
 
 
-@click.command(epilog=examples("leases orders billing", "leases --stale"))
-@arguments("[topic]", "[group]")
+@options.command("leases orders billing", "leases --stale")
+@options.arguments("[topic]", "[group]")
 @click.option("--stale", is_flag=True, help="Only those in the name of an owner that is dead, expired or gone.")
-@limit_option
+@options.limit
 @reading
 def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, limit: int) -> Answer:
     """List which owner may work which lane."""
@@ -287,9 +268,9 @@ def leases(admin: Admin, *, topic: str | None, group: str | None, stale: bool, l
     )
 
 
-@click.command(epilog=examples("audit", "audit orders --limit 20"))
+@options.command("audit", "audit orders --limit 20")
 @click.argument("topic", required=False)
-@limit_option
+@options.limit
 @reading
 def audit(admin: Admin, *, topic: str | None, limit: int) -> Answer:
     """List what operators did to TOPIC, or to all topics, the last first: who, when, what and why."""

@@ -15,8 +15,8 @@ import click
 from lanelog._base.text import ago, moment, payload, plural, shown
 from lanelog._views import message_columns
 from lanelog.admin.read.history import OUTCOMES
-from lanelog.cli.command.options import arguments, examples, json_option, limit_option, time_option, url_option
-from lanelog.cli.command.times import FORMS, told
+from lanelog.cli.command import options
+from lanelog.cli.command.times import FORMS, time_text
 from lanelog.cli.command.verbs import announce, reading, refuse_typed
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer, block, to_json
@@ -38,13 +38,13 @@ _NO_HISTORY = "no history; a group keeps one only if it subscribes with history=
 _NONE_SUCH = "no message that left like this; without options all are listed that the history has"
 
 
-@click.command(epilog=examples("show orders ann", "show orders ann 17", "show orders --id 01J9ZK --raw"))
-@arguments("topic", "[key]")
+@options.command("show orders ann", "show orders ann 17", "show orders --id 01J9ZK --raw")
+@options.arguments("topic", "[key]")
 @click.argument("offset", type=int, required=False)
 @click.option("--id", "message_id", metavar="ID", help="The message of this id, instead of an offset; needs no KEY.")
 @click.option("--from", "from_offset", type=int, metavar="OFFSET", help="List from here; default: the oldest.")
 @click.option("--raw", is_flag=True, help="Write the payload of one message, and nothing else.")
-@limit_option
+@options.limit
 @reading
 def show(
     admin: Admin,
@@ -148,8 +148,8 @@ def _error(group: str, text: str) -> list[str]:
 # -- tail --------------------------------------------------------------------------------------------------------------
 
 
-@click.command(epilog=examples("tail orders -n 20", "tail orders ann -n 20", "tail orders --follow"))
-@arguments("topic", "[key]")
+@options.command("tail orders -n 20", "tail orders ann -n 20", "tail orders --follow")
+@options.arguments("topic", "[key]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is published from now on, until Ctrl-C.")
 @click.option(
     "-n",
@@ -158,16 +158,9 @@ def _error(group: str, text: str) -> list[str]:
     metavar="N",
     help="Begin with the last N; default: 10, or 0 without KEY and with --follow.",
 )
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.1, 3600),
-    default=0.5,
-    show_default=True,
-    metavar="S",
-    help="Seconds between looks of --follow.",
-)
-@json_option
-@url_option
+@options.seconds("--interval", "Seconds between looks of --follow.", default=0.5, within=(0.1, 3600))
+@options.as_json
+@options.url
 def tail(
     *, topic: str, key: str | None, follow: bool, lines: int | None, interval: float, as_json: bool, url: str | None
 ) -> None:
@@ -192,27 +185,25 @@ def tail(
                 click.echo(to_json(message) if as_json else _line(message))
 
 
-@click.command(
-    epilog=examples("history orders billing --outcome failed", "history orders billing --key ann --since -1h")
-)
-@arguments("topic", "group")
+@options.command("history orders billing --outcome failed", "history orders billing --key ann --since -1h")
+@options.arguments("topic", "group")
 @click.option("--key", help="Only this lane, from its end.")
 @click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Only those that left like this.")
-@time_option("--since", f"Only those that left then or later: {FORMS}.")
-@time_option("--until", "Only those that left before.")
-@limit_option
+@options.time("--since", f"Only those that left then or later: {FORMS}.")
+@options.time("--until", "Only those that left before.")
+@options.limit
 @reading
 def history(
-    admin: Admin, *, topic: str, group: str, key: str | None, message_id: str | None, limit: int, **options: Any
+    admin: Admin, *, topic: str, group: str, key: str | None, message_id: str | None, limit: int, **given: Any
 ) -> Answer:
     """List how messages of TOPIC left GROUP, the last first. The group must subscribe with history=True."""
-    found = admin.history(topic, group, key=key, id=message_id, limit=limit, **options)
-    chosen = message_id is not None or any(each is not None for each in options.values())
+    found = admin.history(topic, group, key=key, id=message_id, limit=limit, **given)
+    chosen = message_id is not None or any(each is not None for each in given.values())
     where = totals.where(topic, group, key)
     return Answer(
         data=found,
-        summary=f"{where}{_within(options['since'], options['until'])}: {_outcomes(found)}",
+        summary=f"{where}{_within(given['since'], given['until'])}: {_outcomes(found)}",
         table=Table(message_columns.HISTORY, found, admin.now()),
         total=totals.listed(found, "message", limit) + ", the last first",
         nothing=f"{where}: {_NONE_SUCH if chosen else _NO_HISTORY}",
@@ -220,8 +211,8 @@ def history(
 
 
 def _within(first: datetime | None, end: datetime | None) -> str:
-    since = "" if first is None else f", since {told(first)}"
-    return since if end is None else f"{since}, before {told(end)}"
+    since = "" if first is None else f", since {time_text(first)}"
+    return since if end is None else f"{since}, before {time_text(end)}"
 
 
 def _outcomes(found: Sequence[HistoryInfo]) -> str:

@@ -33,7 +33,7 @@ _TOPIC: Final = 30
 _TONES: Final = {Rank.PAUSED: Tone.WARN, Rank.BEHIND: Tone.WARN}
 
 
-def told(problems: Sequence[Problem], *, most: int, complete: bool = True, waiting: int = 0) -> list[list[Line]]:
+def entries(problems: Sequence[Problem], *, most: int, complete: bool = True, waiting: int = 0) -> list[list[Line]]:
     """Return the lines of each entry, in order.
 
     Problems of one group that are alike stand where the first of them is. Dead letters of several topics are one entry,

@@ -13,11 +13,11 @@ from lanelog._views import columns
 from lanelog._views.sentences import sums
 from lanelog.admin.operate.problems import oldest_first
 from lanelog.admin.operate.status import LANES
-from lanelog.cli.command.bounds import alarms, measured, monitored
-from lanelog.cli.command.options import examples
+from lanelog.cli.command import options
+from lanelog.cli.command.bounds import MonitorBounds, measured, monitored
 from lanelog.cli.command.pattern import topics_of
 from lanelog.cli.command.verbs import reading
-from lanelog.cli.look.problem_lines import told
+from lanelog.cli.look.problem_lines import entries
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
 
@@ -28,11 +28,11 @@ _SHOWN: Final = 10
 _BEFORE: Final = "lanelog.status.before"
 
 
-@click.command(epilog=examples("status", "status 'orders*' --watch"))
+@options.command("status", "status 'orders*' --watch")
 @click.argument("topic", required=False)
 @monitored
 @reading
-def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: float | None) -> Answer:
+def status(admin: Admin, *, topic: str | None, bounds: MonitorBounds) -> Answer:
     """Say in ten seconds what is wrong, the worst first, each with the command that mends it.
 
     Without TOPIC: of all topics. TOPIC may be a pattern such as 'orders*'.
@@ -44,15 +44,14 @@ def status(admin: Admin, *, topic: str | None, max_lag: int | None, max_age: flo
     left_out = "; ".join(filter(None, (names.left_out, found.left_out)))
     if left_out:
         left_out += ": name a topic, or a pattern with fewer"
-    bounded = max_lag is not None or max_age is not None
     # Whether a bound holds depends on all groups, and on nothing else that was left out.
-    unproven = bounded and bool(names.left_out or found.groups_left_out)
+    unproven = bounds.given and bool(names.left_out or found.groups_left_out)
     lagging = sorted((group for group in found.groups if group.lag), key=lambda group: oldest_first(group.oldest_age))
     return Answer(
         data=found,
         before=[sums(found, behind=f"lag {found.lag:,}", oldest="oldest"), ""],
-        entries=told(found.problems, most=LANES, complete=not left_out, waiting=found.waiting),
+        entries=entries(found.problems, most=LANES, complete=not left_out, waiting=found.waiting),
         table=Table(columns.STATUS, lagging[:_SHOWN], found.at) if lagging else None,
-        alarms=alarms(measured(found.groups), max_lag, max_age, left_out=left_out if unproven else ""),
+        alarms=bounds.alarms(measured(found.groups), left_out=left_out if unproven else ""),
         left_out="" if unproven else left_out,
     )

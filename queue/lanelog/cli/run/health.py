@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from lanelog._base.text import shown
-from lanelog.cli.command.options import examples
+from lanelog.cli.command import options
 from lanelog.cli.command.verbs import ALARM
 
 _PATIENCE: Final = 5.0
@@ -21,7 +21,7 @@ _LONGEST: Final = 100_000
 """Bytes of an answer that are read."""
 
 
-@click.command(epilog=examples("health 127.0.0.1:8081/livez"))
+@options.command("health 127.0.0.1:8081/livez")
 @click.argument("address", metavar="URL")
 def health(*, address: str) -> None:
     """Ask a worker whether it lives and is ready: URL is what `--health` or `run(health=…)` said.

@@ -15,8 +15,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import click
 
 from lanelog._process.extras import install
-from lanelog._process.probes import BoundedThreads, Punctual
-from lanelog.cli.command.options import examples, url_option
+from lanelog._process.probes import BoundedThreads, Punctual, host_and_port
+from lanelog.cli.command import options
 from lanelog.cli.command.verbs import Refused, announce, refuse_typed, until_ended
 
 if TYPE_CHECKING:
@@ -28,10 +28,9 @@ _PATIENCE: Final = 3.0
 """Seconds after which a scrape says that the database cannot be reached."""
 _ANSWER: Final = 8.0
 """The same for a database that does not answer a statement. Prometheus waits for 10 s by default."""
-_PORT_MAX: Final = 65_535
 
 
-@click.command(epilog=examples("metrics --listen 127.0.0.1:9464", "metrics --rules"))
+@options.command("metrics --listen 127.0.0.1:9464", "metrics --rules")
 @click.option(
     "--listen",
     default="127.0.0.1:9464",
@@ -44,7 +43,7 @@ _PORT_MAX: Final = 65_535
     "--runbook", metavar="URL", help="With --rules: where your team reads this documentation's page operations/runbook."
 )
 @click.option("--dashboard", is_flag=True, help="Print a board for Grafana instead.")
-@url_option
+@options.url
 def metrics(*, listen: str, rules: bool, runbook: str | None, dashboard: bool, url: str | None) -> None:
     """Serve the metrics of the log to Prometheus, until Ctrl-C. A reader's account is enough.
 
@@ -123,7 +122,7 @@ class _Scrape(Punctual, WSGIRequestHandler):
 
 def _address(option: str, text: str) -> tuple[str, int]:
     """Return host and port. Port 0: any that is free."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > _PORT_MAX:
+    found = host_and_port(text)
+    if found is None:
         raise click.UsageError(f"{option} {text!r} is no HOST:PORT: write 127.0.0.1:9464")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return found

@@ -16,7 +16,7 @@ from rich.text import Text
 from lanelog._base.text import plural, shown
 from lanelog._views import message_columns
 from lanelog._views.message_columns import status_tone
-from lanelog.cli.command.options import examples, json_option, url_option
+from lanelog.cli.command import options
 from lanelog.cli.command.verbs import Refused, announce, finish, reading, refuse_typed, rest, until_ended
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lanelog.admin import Admin, Finding, Maintained
 
 
-@click.command("dev-server", epilog=examples("dev-server", "dev-server --server mysql-local"))
+@options.command("dev-server", "dev-server --server mysql-local", name="dev-server")
 @click.option(
     "--server",
     "kind",
@@ -57,8 +57,8 @@ def dev_server(kind: str) -> None:
     click.echo("stopped", err=True)
 
 
-@click.command(epilog=examples("migrate --url mysql://root:secret@db-1:3306/shop"))
-@url_option
+@options.command("migrate --url mysql://root:secret@db-1:3306/shop")
+@options.url
 def migrate(url: str | None) -> None:
     """Create or upgrade lanelog's tables. May be repeated, and run by many processes at once."""
     import lanelog
@@ -70,7 +70,7 @@ def migrate(url: str | None) -> None:
     click.echo("the tables are up to date")
 
 
-@click.command(epilog=examples("doctor", "doctor --json"))
+@options.command("doctor", "doctor --json")
 @click.option(
     "--repair", is_flag=True, help="Mend lanes whose tables contradict each other, as after a restore of one."
 )
@@ -84,12 +84,12 @@ def doctor(admin: Admin, *, repair: bool) -> Answer:
     return Answer(
         data=found,
         table=Table(message_columns.FINDINGS, found),
-        prose=[line for each in found for line in _told(each)],
+        prose=[line for each in found for line in _finding_lines(each)],
         alarms=[f"{plural(len(errors), 'error')}: {', '.join(errors)}"] if errors else (),
     )
 
 
-def _told(finding: Finding) -> list[Text]:
+def _finding_lines(finding: Finding) -> list[Text]:
     """Return the lines of a finding, uncropped: one line if it is ok, else also its remedy."""
     line = Text.assemble(
         (f"{finding.status:<8}", status_tone(finding) or ""), finding.check, ": ", shown(finding.detail, 1000)
@@ -99,14 +99,14 @@ def _told(finding: Finding) -> list[Text]:
     return [line, Text(f"        {shown(finding.remedy, 1000)}")]
 
 
-@click.command(epilog=examples("grants --role consumer --user app --host '10.0.%'"))
+@options.command("grants --role consumer --user app --host '10.0.%'")
 @click.option(
     "--role", required=True, metavar="ROLE", help="owner, reader, publisher, consumer, janitor, dashboard or admin."
 )
 @click.option("--user", metavar="NAME", help="Default: the role's name.")
 @click.option("--host", default="%", show_default=True, metavar="HOST", help="From where the account may connect.")
 @click.option("--database", metavar="NAME", help="Default: the one of the URL, else jobs.")
-@url_option
+@options.url
 def grants(role: str, user: str | None, host: str, database: str | None, url: str | None) -> None:
     """Print the statements that grant ROLE its privileges. Nothing is sent to a database."""
     from lanelog.admin.operate.grants import grants as statements
@@ -118,19 +118,12 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
     click.echo(statements(role, database=database, user=user, host=host), nl=False)
 
 
-@click.command(epilog=examples("maintain --once", "maintain orders invoices"))
+@options.command("maintain --once", "maintain orders invoices")
 @click.argument("topics", nargs=-1)
 @click.option("--once", is_flag=True, help="Do it once and exit, for cron.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(1, 86_400),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds between turns, without --once.",
-)
-@json_option
-@url_option
+@options.seconds("--interval", "Seconds between turns, without --once.", default=60.0, within=(1, 86_400))
+@options.as_json
+@options.url
 def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: bool, url: str | None) -> None:
     """Do for TOPICS, or for all, what running subscribers do for theirs: mend, append what is due, collect, purge.
 

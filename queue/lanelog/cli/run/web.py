@@ -6,20 +6,18 @@ pages.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit
 
 import click
 
 from lanelog._base.checks import check_arguments, check_callable
+from lanelog._process.probes import host_and_port
 from lanelog._process.target import find
-from lanelog.cli.command.options import examples, url_option
+from lanelog.cli.command import options
 from lanelog.cli.command.verbs import Refused, announce, need, until_ended
 from lanelog.errors import ConfigurationError
 
@@ -33,7 +31,7 @@ _ANSWER: Final = 10.0
 _TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no secret
 
 
-@click.command(epilog=examples("web --listen 127.0.0.1:8080", "web --allow-actions"))
+@options.command("web --listen 127.0.0.1:8080", "web --allow-actions")
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Where to serve it.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A host name under which browsers reach it.")
 @click.option("--token-file", metavar="FILE", help=f"The token that users must give; default: {_TOKEN}.")
@@ -41,7 +39,7 @@ _TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no s
 @click.option("--trusted-proxy", "proxies", multiple=True, metavar="IP", help="The address of such a proxy.")
 @click.option("--mask", metavar="MODULE:FUNCTION", help="What returns the bytes to show of a message's payload.")
 @click.option("--allow-actions", is_flag=True, help="Let users change things, not only look.")
-@url_option
+@options.url
 def web(
     *, listen: str, hosts: tuple[str, ...], token_file: str | None, mask: str | None, url: str | None, **rules: Any
 ) -> None:
@@ -49,17 +47,20 @@ def web(
 
     An address beyond this machine needs a token, or a proxy that names the user.
     """
-    at, port = _address(listen)
+    address = host_and_port(listen)
+    if address is None:
+        raise click.UsageError(f"--listen {listen!r} is no HOST:PORT: write 127.0.0.1:8080")
+    at, port = address
     need("web", "starlette", "jinja2", "uvicorn")
     import uvicorn
 
     import lanelog
     from lanelog.dashboard import Access, dashboard
-    from lanelog.dashboard.access import LOOPBACK_HOSTS
+    from lanelog.dashboard.access import LOOPBACK_HOSTS, is_loopback
 
     name = f"[{at}]" if ":" in at else at
     access = Access(hosts=(*LOOPBACK_HOSTS, name, *hosts), token=_token(token_file), **rules)
-    if not _loopback(at) and not access.authenticated:
+    if not (at == "localhost" or is_loopback(at)) and not access.authenticated:
         raise Refused(f"{listen} is reached from other machines: set {_TOKEN} or --token-file, or name a trusted proxy")
     masking = None if mask is None else _mask(mask)
     with lanelog.connect(url, publish_timeout=_PATIENCE, connect_timeout=_PATIENCE, read_timeout=_ANSWER) as client:
@@ -109,18 +110,3 @@ def _mask(target: str) -> Mask:
         raise Refused(f"--mask: {error}") from error
     check_arguments(f"--mask {target}", check_callable(f"--mask {target}", function), "message")
     return cast("Mask", function)
-
-
-def _loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
-def _address(text: str) -> tuple[str, int]:
-    """Return host and port. Port 0: any that is free."""
-    with suppress(ValueError):
-        parts = urlsplit(f"//{text}")
-        if parts.hostname and parts.port is not None and parts.netloc == text:
-            return parts.hostname, parts.port
-    raise click.UsageError(f"--listen {text!r} is no HOST:PORT: write 127.0.0.1:8080")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lanelog.cli.command.options import examples
+from lanelog.cli.command import options
 from lanelog.cli.command.values import Size
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PROCESSES_MAX: Final = 1000
 
 
-@click.command(epilog=examples("worker shop.billing:client --processes 4"))
+@options.command("worker shop.billing:client --processes 4")
 @click.argument("target", metavar="MODULE:CLIENT")
 @click.option(
     "--processes",
@@ -41,11 +41,8 @@ _PROCESSES_MAX: Final = 1000
 @click.option(
     "--metrics", metavar="HOST:PORT", help="Where to serve metrics to Prometheus: those of all processes, summed."
 )
-@click.option(
-    "--drain-timeout",
-    type=click.FloatRange(0),
-    metavar="S",
-    help="Seconds that running handlers have at the end; default: as long as they take.",
+@options.seconds(
+    "--drain-timeout", "Seconds that running handlers have at the end; default: as long as they take.", within=(0, None)
 )
 @click.option(
     "--max-messages",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._base.text import moment, plural, shown
-from lanelog.cli.command.options import arguments, examples, key_option, words
-from lanelog.cli.command.times import FORMS, instant, told
+from lanelog.cli.command import options
+from lanelog.cli.command.times import FORMS, instant, time_text
 from lanelog.cli.command.verbs import Unfinished, changing, login, steering
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.steer.sentences import left, would
@@ -66,9 +66,9 @@ def _where(topic: str, group: str, key: str | None = None) -> str:
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@click.command(epilog=examples("seek orders billing --to yesterday", "seek orders billing --key ann --to 17 --execute"))
-@arguments("topic", "group")
-@key_option
+@options.command("seek orders billing --to yesterday", "seek orders billing --key ann --to 17 --execute")
+@options.arguments("topic", "group")
+@options.key
 @click.option("--to", required=True, metavar="PLACE", help=f"{_PLACES[0].upper()}{_PLACES[1:]}.")
 @changing
 def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_run: bool) -> Answer:
@@ -78,7 +78,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
     """
     target = place(to)
     done = admin.seek(topic, group, key=key, to=target, dry_run=dry_run)
-    where = told(target) if isinstance(target, datetime) else done.to
+    where = time_text(target) if isinstance(target, datetime) else done.to
     text = (
         f"{would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {where}: "
         f"{plural(done.again, 'settled message')} again, {plural(done.passed, 'unsettled one')} passed over"
@@ -91,10 +91,10 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
     return Answer(data=done, lines=lines)
 
 
-@click.command(epilog=examples("pause orders billing --why deploy", "pause orders billing --key ann"))
-@arguments("topic", "group")
-@key_option
-@words(help="Why; shown wherever the pause is listed.")
+@options.command("pause orders billing --why deploy", "pause orders billing --key ann")
+@options.arguments("topic", "group")
+@options.key
+@options.words(help="Why; shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
 def pause(
@@ -109,9 +109,9 @@ def pause(
     return Answer(data=done, lines=[f"{text}: {plural(done.lag, 'message')} waiting"])
 
 
-@click.command(epilog=examples("resume orders billing", "resume orders billing --key ann"))
-@arguments("topic", "group")
-@key_option
+@options.command("resume orders billing", "resume orders billing --key ann")
+@options.arguments("topic", "group")
+@options.key
 @steering
 def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bool) -> Answer:
     """End a pause of GROUP on TOPIC. Lanes that were paused one by one are resumed one by one."""
@@ -124,12 +124,10 @@ def resume(admin: Admin, *, topic: str, group: str, key: str | None, dry_run: bo
     )
 
 
-@click.command(
-    epilog=examples("skip orders billing ann 17 --why broken", "skip orders billing ann 17 --why broken --execute")
-)
-@arguments("topic", "group", "key")
+@options.command("skip orders billing ann 17 --why broken", "skip orders billing ann 17 --why broken --execute")
+@options.arguments("topic", "group", "key")
 @click.argument("offset", type=int)
-@words(required=True, help="Why it is not handled; recorded.")
+@options.words(required=True, help="Why it is not handled; recorded.")
 @partial(changing, why=False)
 def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason: str, dry_run: bool) -> Answer:
     """Settle the message at OFFSET of lane KEY for GROUP without handling it. Other groups still get it."""
@@ -141,10 +139,8 @@ def skip(admin: Admin, *, topic: str, group: str, key: str, offset: int, reason:
     return Answer(data=done, lines=[text + plural(done.attempts, "attempt")])
 
 
-@click.command(
-    epilog=examples("retry orders billing ann --offset 17 --execute", "retry orders billing --all --execute")
-)
-@arguments("topic", "group", "[key]")
+@options.command("retry orders billing ann --offset 17 --execute", "retry orders billing --all --execute")
+@options.arguments("topic", "group", "[key]")
 @click.option("--offset", type=int, help="Only this message of KEY.")
 @click.option("--all", "everything", is_flag=True, help="Those of all lanes, lane by lane.")
 @changing
@@ -198,8 +194,8 @@ def _retry_all(admin: Admin, topic: str, group: str, *, dry_run: bool) -> Answer
     return Answer(data=data, lines=[f"{would('hand', 'handed', dry_run=dry_run)} out {what} at once"])
 
 
-@click.command(epilog=examples("release orders billing ann", "release orders billing ann --why 'it hangs' --execute"))
-@arguments("topic", "group", "key")
+@options.command("release orders billing ann", "release orders billing ann --why 'it hangs' --execute")
+@options.arguments("topic", "group", "key")
 @changing
 def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) -> Answer:
     """Take lane KEY away from its owner by force; any member of GROUP may take it then.
@@ -216,7 +212,7 @@ def release(admin: Admin, *, topic: str, group: str, key: str, dry_run: bool) ->
     return Answer(data=done, lines=[f"{text} ({done.owner_state}){more}"])
 
 
-@click.command("open-lanes", epilog=examples("open-lanes orders", "open-lanes orders 128"))
+@options.command("open-lanes orders", "open-lanes orders 128", name="open-lanes")
 @click.argument("topic")
 @click.argument("lanes", type=int, required=False)
 @steering
@@ -238,11 +234,10 @@ def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) ->
 # -- deleting ----------------------------------------------------------------------------------------------------------
 
 
-@click.command(
-    "delete-group",
-    epilog=examples("delete-group orders billing", "delete-group orders billing --why 'moved to v2' --execute"),
+@options.command(
+    "delete-group orders billing", "delete-group orders billing --why 'moved to v2' --execute", name="delete-group"
 )
-@arguments("topic", "group")
+@options.arguments("topic", "group")
 @click.option("--evict", is_flag=True, help="Also while members of it live: their subscriptions fail.")
 @changing
 def delete_group(admin: Admin, *, topic: str, group: str, evict: bool, dry_run: bool) -> Answer:
@@ -255,7 +250,7 @@ def delete_group(admin: Admin, *, topic: str, group: str, evict: bool, dry_run: 
     return Answer(data=done, lines=[text, then])
 
 
-@click.command("delete-topic", epilog=examples("delete-topic orders-old", "delete-topic orders-old --execute"))
+@options.command("delete-topic orders-old", "delete-topic orders-old --execute", name="delete-topic")
 @click.argument("topic")
 @changing
 def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
@@ -280,7 +275,7 @@ def delete_topic(admin: Admin, *, topic: str, dry_run: bool) -> Answer:
     )
 
 
-@click.command(epilog=examples("purge orders --before -30d", "purge orders --before-offset 1000 --execute"))
+@options.command("purge orders --before -30d", "purge orders --before-offset 1000 --execute")
 @click.argument("topic")
 @click.option("--before", metavar="TIME", help=f"A time such as {FORMS}.")
 @click.option("--before-offset", type=int, metavar="N", help="Or an offset, which is meant in every lane.")
@@ -292,7 +287,7 @@ def purge(admin: Admin, *, topic: str, before: str | None, before_offset: int | 
     text = f"{would('delete', 'deleted', dry_run=dry_run)} {plural(done.messages, 'message')} "
     text += f"in {plural(done.lanes, 'lane')} of {shown(topic)}"
     if isinstance(end, datetime):
-        text += f", written before {told(end)}"
+        text += f", written before {time_text(end)}"
     return Answer(
         data=done,
         lines=[text, *_unsettled(done.unsettled)],

@@ -16,8 +16,8 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from lanelog._base.text import age, moment, payload, plural, shown
 from lanelog._views import message_columns
-from lanelog.cli.command.options import arguments, examples, limit_option, time_option
-from lanelog.cli.command.times import FORMS, told
+from lanelog.cli.command import options
+from lanelog.cli.command.times import FORMS, time_text
 from lanelog.cli.command.verbs import Verbs, changing, reading, refuse_typed
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer, block, name
@@ -38,15 +38,17 @@ def dlq() -> None:
     """Look at dead letters, put them back or delete them. TOPIC is the original topic, or a dead letter topic."""
 
 
-@dlq.command(
-    "list",
-    short_help="List them, or count them by reason.",
-    epilog=examples("dlq list orders --reasons", "dlq list orders billing --reason r-4f2a --limit 20"),
+@options.command(
+    "dlq list orders --reasons",
+    "dlq list orders billing --reason r-4f2a --limit 20",
+    name="list",
+    of=dlq,
+    short="List them, or count them by reason.",
 )
-@arguments("topic", "[group]")
+@options.arguments("topic", "[group]")
 @click.option("--reasons", is_flag=True, help="Count them by reason, and name each reason: r-4f2a.")
 @click.option("--reason", metavar="NAME|TEXT", help="Only those with this reason, as --reasons shows it.")
-@limit_option
+@options.limit
 @reading
 def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason: str | None, limit: int) -> Answer:
     """List the dead letters of TOPIC, or only those that GROUP gave up.
@@ -88,8 +90,8 @@ def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
     )
 
 
-@dlq.command(short_help="Show one with its payload and error.", epilog=examples("dlq show orders ann 17"))
-@arguments("topic", "key")
+@options.command("dlq show orders ann 17", of=dlq, short="Show one with its payload and error.")
+@options.arguments("topic", "key")
 @click.argument("which", metavar="OFFSET|ID")
 @reading
 def show(admin: Admin, *, topic: str, key: str, which: str) -> Answer:
@@ -159,7 +161,7 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--limit", type=click.IntRange(1), metavar="N", help="Of those at most N, the oldest of each key first."
         ),
-        time_option("--since", f"Of those, or of all, only what was given up then or later: {FORMS}."),
+        options.time("--since", f"Of those, or of all, only what was given up then or later: {FORMS}."),
         click.option("--key", metavar="KEY", help="Of those, or of all, only the dead letters of this key."),
         click.option("--all", "everything", is_flag=True, help="All of them."),
         click.option("--reason", metavar="NAME|TEXT", help="Those with this reason, as `dlq list --reasons` shows it."),
@@ -169,26 +171,25 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
     return choosing
 
 
-@dlq.command(
-    short_help="Put them back, for the group that gave them up.",
-    epilog=examples(
-        "dlq redrive orders billing --reason r-4f2a",
-        "dlq redrive orders billing --key ann --since -1h --limit 10",
-        "dlq redrive orders billing --all --why 'fixed in 4.2' --execute",
-    ),
+@options.command(
+    "dlq redrive orders billing --reason r-4f2a",
+    "dlq redrive orders billing --key ann --since -1h --limit 10",
+    "dlq redrive orders billing --all --why 'fixed in 4.2' --execute",
+    of=dlq,
+    short="Put them back, for the group that gave them up.",
 )
-@arguments("topic", "group")
+@options.arguments("topic", "group")
 @_choice
 @click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
 @click.option("--delay", type=float, default=0.0, metavar="S", help="Deliver them S seconds from now.")
-@click.option("--ttl", type=float, metavar="S", help="Let them expire S seconds after that. Default: never.")
+@options.seconds("--ttl", "Let them expire S seconds after that. Default: never.")
 @click.option("--max-deliveries", type=int, metavar="N", help="Deliver each at most N times.")
 @click.option("--to-topic", metavar="TOPIC", help="Into another topic than the original.")
 @changing
-def redrive(admin: Admin, *, topic: str, group: str, chosen: dict[str, Any], dry_run: bool, **options: Any) -> Answer:
+def redrive(admin: Admin, *, topic: str, group: str, chosen: dict[str, Any], dry_run: bool, **given: Any) -> Answer:
     """Put dead letters of GROUP back into TOPIC, for this group only and in the order of each key."""
     with _counting("dead letters put back") as progress:
-        done = admin.redrive(topic, group, **chosen, **options, progress=progress, dry_run=dry_run)
+        done = admin.redrive(topic, group, **chosen, **given, progress=progress, dry_run=dry_run)
     text = f"{would('put', 'put', dry_run=dry_run)} {plural(done.messages, 'dead letter')} of {shown(group)} "
     text += f"in {plural(done.keys, 'lane')} back into {shown(done.to_topic)}{_since(chosen)}"
     if done.delay:
@@ -200,15 +201,14 @@ def redrive(admin: Admin, *, topic: str, group: str, chosen: dict[str, Any], dry
     )
 
 
-@dlq.command(
-    short_help="Settle them for ever.",
-    epilog=examples(
-        "dlq delete orders billing --reason r-4f2a",
-        "dlq delete orders billing --key ann --since -1h --limit 10",
-        "dlq delete orders billing --all --why 'test data' --execute",
-    ),
+@options.command(
+    "dlq delete orders billing --reason r-4f2a",
+    "dlq delete orders billing --key ann --since -1h --limit 10",
+    "dlq delete orders billing --all --why 'test data' --execute",
+    of=dlq,
+    short="Settle them for ever.",
 )
-@arguments("topic", "group")
+@options.arguments("topic", "group")
 @_choice
 @changing
 def delete(admin: Admin, *, topic: str, group: str, chosen: dict[str, Any], dry_run: bool) -> Answer:
@@ -231,7 +231,7 @@ def _counting(what: str) -> Iterator[Callable[[int], None]]:
 
 
 def _since(chosen: dict[str, Any]) -> str:
-    return f", given up since {told(chosen['since'])}" if chosen["since"] else ""
+    return f", given up since {time_text(chosen['since'])}" if chosen["since"] else ""
 
 
 def _missing(count: int, group: str) -> list[str]:

@@ -13,17 +13,7 @@ import click
 from lanelog._base.payloads.codec import utf8
 from lanelog._base.text import moment, plural, shown
 from lanelog._views import message_columns
-from lanelog.cli.command.options import (
-    arguments,
-    examples,
-    json_option,
-    limit_option,
-    metadata_of,
-    metadata_option,
-    time_option,
-    url_option,
-    words,
-)
+from lanelog.cli.command import options
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import Verbs, changing, finish, login, reading, steering
 from lanelog.cli.output import totals
@@ -44,8 +34,8 @@ def schedule() -> None:
     """Look at recurring messages; declare, run, pause or remove them."""
 
 
-@schedule.command("list", short_help="List the schedules by name.", epilog=examples("schedule list"))
-@limit_option
+@options.command("schedule list", name="list", of=schedule, short="List the schedules by name.")
+@options.limit
 @reading
 def list_(admin: Admin, *, limit: int) -> Answer:
     """List the schedules by name."""
@@ -61,11 +51,10 @@ def list_(admin: Admin, *, limit: int) -> Answer:
     )
 
 
-@schedule.command(
-    short_help="Declare a schedule, or change it.",
-    epilog=examples("schedule add nightly '30 2 * * *' reports daily sales"),
+@options.command(
+    "schedule add nightly '30 2 * * *' reports daily sales", of=schedule, short="Declare a schedule, or change it."
 )
-@arguments("name", "expression", "topic", "key", "message")
+@options.arguments("name", "expression", "topic", "key", "message")
 @_zone_option
 @click.option(
     "--catch-up",
@@ -74,11 +63,11 @@ def list_(admin: Admin, *, limit: int) -> Answer:
     metavar="WHAT",
     help="What to publish of what is missed: latest, all or none.",
 )
-@click.option("--ttl", type=float, metavar="S", help="Deliver each within S seconds, or not at all.")
-@metadata_option
-@json_option
-@url_option
-def add(*, message: str, pairs: tuple[str, ...], as_json: bool, url: str | None, **options: Any) -> None:
+@options.seconds("--ttl", "Deliver each within S seconds, or not at all.")
+@options.metadata
+@options.as_json
+@options.url
+def add(*, message: str, pairs: tuple[str, ...], as_json: bool, url: str | None, **settings: Any) -> None:
     """Publish MESSAGE under KEY at every time of EXPRESSION, or change the schedule NAME to that.
 
     EXPRESSION is one argument of five fields, minute hour day-of-month month day-of-week, or six with the second first:
@@ -87,7 +76,8 @@ def add(*, message: str, pairs: tuple[str, ...], as_json: bool, url: str | None,
     import lanelog
 
     # As bytes, as in `publish`: no content-type is added.
-    given: dict[str, Any] = {"payload": utf8("the payload", message), "metadata": metadata_of(pairs), **options}
+    metadata = options.metadata_of(pairs)
+    given: dict[str, Any] = {"payload": utf8("the payload", message), "metadata": metadata, **settings}
     with lanelog.connect(url) as client:
         done = client.schedule(**given)
     text = f"declared {shown(done.name)}: {shown(done.expression)} in {shown(done.timezone)}, "
@@ -95,11 +85,9 @@ def add(*, message: str, pairs: tuple[str, ...], as_json: bool, url: str | None,
     finish(Answer(data=done, lines=[text]), as_json=as_json, config=client.config)
 
 
-@schedule.command(
-    short_help="Let it publish nothing more, until resume.", epilog=examples("schedule pause nightly --why deploy")
-)
+@options.command("schedule pause nightly --why deploy", of=schedule, short="Let it publish nothing more, until resume.")
 @click.argument("name")
-@words(help="Why; shown wherever the pause is listed.")
+@options.words(help="Why; shown wherever the pause is listed.")
 @click.option("--by", default=None, metavar="NAME", help="Who pauses; default: your login name.")
 @partial(steering, why=False)
 def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool) -> Answer:
@@ -112,9 +100,7 @@ def pause(admin: Admin, *, name: str, reason: str, by: str | None, dry_run: bool
     return Answer(data=done, lines=[text])
 
 
-@schedule.command(
-    short_help="Take a pause back; what was missed is skipped.", epilog=examples("schedule resume nightly")
-)
+@options.command("schedule resume nightly", of=schedule, short="Take a pause back; what was missed is skipped.")
 @click.argument("name")
 @steering
 def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
@@ -125,9 +111,11 @@ def resume(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[f"{text}: next at {moment(done.next_fire_at)}"])
 
 
-@schedule.command(
-    short_help="Publish one message of it at once; its times stay.",
-    epilog=examples("schedule run nightly --why 'the report was wrong'", "schedule run nightly --dry-run"),
+@options.command(
+    "schedule run nightly --why 'the report was wrong'",
+    "schedule run nightly --dry-run",
+    of=schedule,
+    short="Publish one message of it at once; its times stay.",
 )
 @click.argument("name")
 @click.option("--token", metavar="TEXT", help="Publish one message only for all calls with this token.")
@@ -149,9 +137,11 @@ def run(admin: Admin, *, name: str, token: str | None, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[f"{text}; {then}"])
 
 
-@schedule.command(
-    short_help="Remove a schedule; what it published stays.",
-    epilog=examples("schedule remove nightly", "schedule remove nightly --execute"),
+@options.command(
+    "schedule remove nightly",
+    "schedule remove nightly --execute",
+    of=schedule,
+    short="Remove a schedule; what it published stays.",
 )
 @click.argument("name")
 @changing
@@ -163,14 +153,15 @@ def remove(admin: Admin, *, name: str, dry_run: bool) -> Answer:
     return Answer(data=done, lines=[text])
 
 
-@schedule.command(
-    short_help="Show when an expression would fire.",
-    epilog=examples("schedule preview '30 2 * * *' --timezone Europe/Berlin --count 3"),
+@options.command(
+    "schedule preview '30 2 * * *' --timezone Europe/Berlin --count 3",
+    of=schedule,
+    short="Show when an expression would fire.",
 )
 @click.argument("expression")
 @_zone_option
 @click.option("--count", default=10, show_default=True, metavar="N", help="So many times, up to 1000.")
-@time_option("--after", f"Later than a time such as {FORMS}; default: now.")
+@options.time("--after", f"Later than a time such as {FORMS}; default: now.")
 @reading
 def preview(admin: Admin, *, expression: str, timezone: str, count: int, after: datetime | None) -> Answer:
     """Show when EXPRESSION would fire, in its zone and in UTC. Nothing is declared."""

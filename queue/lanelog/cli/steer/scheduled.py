@@ -11,7 +11,7 @@ import click
 
 from lanelog._base.text import shown
 from lanelog._views import message_columns
-from lanelog.cli.command.options import arguments, examples, limit_option
+from lanelog.cli.command import options
 from lanelog.cli.command.verbs import Verbs, changing, reading
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer
@@ -28,12 +28,12 @@ def scheduled() -> None:
     """Look at messages that are not due yet, or take one back."""
 
 
-@scheduled.command(
-    "list", short_help="List them by key.", epilog=examples("scheduled list orders", "scheduled list orders --key ann")
+@options.command(
+    "scheduled list orders", "scheduled list orders --key ann", name="list", of=scheduled, short="List them by key."
 )
 @click.argument("topic")
 @click.option("--key", metavar="KEY", help="Only of this lane.")
-@limit_option
+@options.limit
 @reading
 def list_(admin: Admin, *, topic: str, key: str | None, limit: int) -> Answer:
     """List the messages of TOPIC that are not due yet, by key and id."""
@@ -48,10 +48,10 @@ def list_(admin: Admin, *, topic: str, key: str | None, limit: int) -> Answer:
     )
 
 
-@scheduled.command(
-    short_help="Take one back before it is due.", epilog=examples("scheduled cancel orders ann reminder-7 --execute")
+@options.command(
+    "scheduled cancel orders ann reminder-7 --execute", of=scheduled, short="Take one back before it is due."
 )
-@arguments("topic", "key", "id")
+@options.arguments("topic", "key", "id")
 @changing
 def cancel(admin: Admin, *, topic: str, key: str, id: str, dry_run: bool) -> Answer:  # noqa: A002 - the argument's name
     """Take back the message ID of lane KEY, which is not due yet: it will not be delivered."""

@@ -1,7 +1,7 @@
 """The handlers of actions: the preview, the action itself, and jobs that take long.
 
-Owns the way from a form to a verb, and the check that actions are allowed at all (`Access.allow_actions`). `actions`
-has the verbs. `guard` has refused requests without a user, and those of other sites, before.
+Owns the way from a form to a verb. `actions` has the verbs. `guard` has refused requests without a user, and those of
+other sites, before; `Access.permit` refuses them where nobody may act.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class ActionHandlers:
 
     def preview(self, request: Request) -> Response:
         """Show what an action would change, and ask why. Where it destroys, ask for a name, too."""
-        action = self._permitted(request)
-        if isinstance(action, Response):
-            return action
+        self._access.permit()
+        action = ACTIONS.get(request.path_params["name"])
+        if action is None:
+            return self._no_such_action(request)
         given = dict(request.query_params)
         fields = {name: given[name] for name in (*action.needs, *action.may) if given.get(name)}
         planned: tuple[str, ...] = ()
@@ -95,9 +96,10 @@ class ActionHandlers:
 
     async def act(self, request: Request) -> Response:
         """Do what a form asks for."""
-        action = self._permitted(request)
-        if isinstance(action, Response):
-            return action
+        self._access.permit()
+        action = ACTIONS.get(request.path_params["name"])
+        if action is None:
+            return self._no_such_action(request)
         form = {**request.query_params, **await _form(request)}
         return await run_in_threadpool(self._act, request, action, form)
 
@@ -170,18 +172,8 @@ class ActionHandlers:
         )
         return self._renderer.sheets(request, page)
 
-    def _permitted(self, request: Request) -> WebAction | Response:
-        """Return the action of a request, or the refusal if nobody may act."""
-        if refusal := self._read_only(request):
-            return refusal
-        action = ACTIONS.get(request.path_params["name"])
-        return action or self._renderer.problem(request, 404, "No such action", "")
-
-    def _read_only(self, request: Request) -> Response | None:
-        if self._access.allow_actions:
-            return None
-        text = "This dashboard was started without --allow-actions."
-        return self._renderer.problem(request, 403, "Read-only", text)
+    def _no_such_action(self, request: Request) -> Response:
+        return self._renderer.problem(request, 404, "No such action", "")
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -213,8 +205,7 @@ class ActionHandlers:
 
     async def stop_job(self, request: Request) -> Response:
         """Stop a job after its present batch."""
-        if refusal := self._read_only(request):
-            return refusal
+        self._access.permit()
         job = self._jobs.find((await _form(request)).get("id", ""))
         job.stop()
         facts.job_stopped(job=job.title, by=request.scope[USER])

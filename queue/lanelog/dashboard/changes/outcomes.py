@@ -42,35 +42,32 @@ def sentences(result: Any) -> tuple[str, ...]:
 def _skipped(it: Skipped) -> tuple[str, ...]:
     if not it.changed:
         return (f"Group {it.group} has settled message {it.offset} of lane {shown(it.key)} already: nothing to do.",)
-    found = [
+    known = f"Its id is {shown(it.id)}; it was {it.state} after {plural(it.attempts, 'attempt')}."
+    return _said(
         f"Message {it.offset} of lane {shown(it.key)} {_be(it)} settled for group {it.group} without being handled.",
-        f"Its id is {shown(it.id)}; it was {it.state} after {plural(it.attempts, 'attempt')}."
-        if it.id is not None
-        else "The log does not hold it any more.",
-    ]
-    return (*found, *_owner_loses(it.owner, it))
+        "The log does not hold it any more." if it.id is None else known,
+        _owner_loses(it),
+    )
 
 
 @sentences.register(Retried)
 def _retried(it: Retried) -> tuple[str, ...]:
     if not it.changed:
         return (f"Nothing in lane {shown(it.key)} waits for its next attempt: nothing to do.",)
+    what = f"{plural(it.messages, 'message')} of lane {shown(it.key)}"
     which = _named([str(each) for each in it.offsets])
-    said = (
-        f"{plural(it.messages, 'message')} of lane {shown(it.key)} {_be(it, it.messages)} due at once: offset {which}."
-    )
-    return (said, *_owner_loses(it.owner, it))
+    return _said(f"{what} {_be(it, it.messages)} due at once: offset {which}.", _owner_loses(it))
 
 
 @sentences.register(Released)
 def _released(it: Released) -> tuple[str, ...]:
     if not it.changed:
         return (f"Lane {shown(it.key)} has no owner: nothing to do.",)
-    lose = "would lose" if it.dry_run else "lost"
-    found = [f"{shown(it.owner)} ({it.owner_state}) {lose} lane {shown(it.key)}. Another worker takes it."]
-    if it.others:
-        found.append(f"It {lose} {plural(len(it.others), 'more lane')}, too: {_named(it.others)}.")
-    return tuple(found)
+    lose = _does(it, "lose", "lost")
+    return _said(
+        f"{shown(it.owner)} ({it.owner_state}) {lose} lane {shown(it.key)}. Another worker takes it.",
+        f"It {lose} {plural(len(it.others), 'more lane')}, too: {_named(it.others)}." if it.others else "",
+    )
 
 
 @sentences.register(Paused)
@@ -79,7 +76,7 @@ def _paused(it: Paused) -> tuple[str, ...]:
     if not it.changed:
         return (f"{where} has been paused since {moment(it.paused_at)}{_who(it.by, it.reason)}: nothing to do.",)
     waits = f"{plural(it.lag, 'message')} {'wait' if it.lag != 1 else 'waits'} until it is resumed"
-    return (f"{where} {'would be' if it.dry_run else 'is'} paused. {waits}.",)
+    return (f"{where} {_does(it, 'be', 'is')} paused. {waits}.",)
 
 
 @sentences.register(Resumed)
@@ -87,69 +84,59 @@ def _resumed(it: Resumed) -> tuple[str, ...]:
     where = _where(it.group, it.key)
     if not it.changed:
         return (f"{where} is not paused: nothing to do.",)
-    does = "would hand" if it.dry_run else "hands"
     return (
-        f"{where} {does} out messages again.",
+        f"{where} {_does(it, 'hand', 'hands')} out messages again.",
         f"It was paused since {moment(it.paused_at)}{_who(it.by, it.reason)}.",
     )
 
 
 @sentences.register(Sought)
 def _sought(it: Sought) -> tuple[str, ...]:
-    found = [f"{plural(it.lanes, 'lane')} of group {it.group} {_be(it, it.lanes)} set to {it.to}."]
-    if it.again:
-        found.append(f"{plural(it.again, 'settled message')} {_be(it, it.again)} delivered again.")
-    if it.passed:
-        never = "would never get" if it.dry_run else "never gets"
-        found.append(f"Group {it.group} {never} {plural(it.passed, 'message')} that it has not settled.")
-    if not it.again and not it.passed:
-        found.append("No message is delivered again, and none is left out.")
-    if it.clamped:
-        found.append(f"In {plural(it.clamped, 'lane')} that offset does not exist: the nearest one is taken.")
-    found += [
-        f"Lane {shown(each.key)}: the next message {'would be' if it.dry_run else 'is'} offset {each.after + 1}, "
-        f"not {each.before + 1}."
-        for each in it.moved[:_NAMED]
-    ]
-    if len(it.moved) > _NAMED:
-        found.append(f"{plural(len(it.moved) - _NAMED, 'more lane')} move likewise.")
-    if it.key is None and len(it.moved) > 1 and not it.dry_run:
-        found.append("No one step leads back: each lane had an offset of its own.")
-    return tuple(found)
+    rest, scattered = len(it.moved) - _NAMED, it.key is None and len(it.moved) > 1
+    return _said(
+        f"{plural(it.lanes, 'lane')} of group {it.group} {_be(it, it.lanes)} set to {it.to}.",
+        f"{plural(it.again, 'settled message')} {_be(it, it.again)} delivered again." if it.again else "",
+        f"Group {it.group} {_never_gets(it, it.passed)}" if it.passed else "",
+        "" if it.again or it.passed else "No message is delivered again, and none is left out.",
+        f"In {plural(it.clamped, 'lane')} that offset does not exist: the nearest one is taken." if it.clamped else "",
+        *(
+            f"Lane {shown(each.key)}: the next message {_does(it, 'be', 'is')} offset {each.after + 1}, "
+            f"not {each.before + 1}."
+            for each in it.moved[:_NAMED]
+        ),
+        f"{plural(rest, 'more lane')} move likewise." if rest > 0 else "",
+        "No one step leads back: each lane had an offset of its own." if scattered and not it.dry_run else "",
+    )
 
 
 @sentences.register(Redriven)
 def _redriven(it: Redriven) -> tuple[str, ...]:
-    go = "would go" if it.dry_run else "went"
     what = f"{plural(it.messages, 'dead letter')} with {plural(it.keys, 'key')}"
-    found = [f"{what} {go} back into topic {it.to_topic}, for group {it.group} alone."]
-    if not it.dry_run and it.messages:
-        found.append("What fails again becomes a dead letter again.")
-    if it.remaining:
-        found.append(f"{plural(it.remaining, 'dead letter')} stayed, because their lanes were locked: do it again.")
-    return (*found, *_missing(it.missing))
+    stayed = f"{plural(it.remaining, 'dead letter')} stayed, because their lanes were locked: do it again."
+    return _said(
+        f"{what} {_does(it, 'go', 'went')} back into topic {it.to_topic}, for group {it.group} alone.",
+        "What fails again becomes a dead letter again." if it.messages and not it.dry_run else "",
+        stayed if it.remaining else "",
+        _missing(it.missing),
+    )
 
 
 @sentences.register(Deleted)
 def _deleted(it: Deleted) -> tuple[str, ...]:
     what = f"{plural(it.messages, 'dead letter')} of group {it.group}, with {plural(it.keys, 'key')},"
-    return (f"{what} {_be(it, it.messages)} deleted for good.", *_missing(it.missing))
+    return _said(f"{what} {_be(it, it.messages)} deleted for good.", _missing(it.missing))
 
 
 @sentences.register(GroupDeleted)
 def _group_deleted(it: GroupDeleted) -> tuple[str, ...]:
-    found = [
+    kept = f"{plural(it.collectable, 'message')} that only this group kept can be collected then."
+    return _said(
         f"Group {it.group} of topic {it.topic} {_be(it)} deleted, with its offsets in {plural(it.lanes, 'lane')}.",
-        f"It {'would never get' if it.dry_run else 'never gets'} {plural(it.lag, 'message')} that it has not settled."
-        if it.lag
-        else "It has settled all messages.",
-    ]
-    if it.members:
-        found.append(f"{plural(it.members, 'live member')} {'would fail' if it.dry_run else 'failed'}.")
-    if it.collectable:
-        found.append(f"{plural(it.collectable, 'message')} that only this group kept can be collected then.")
-    left = f"These groups stay: {', '.join(it.groups_left)}." if it.groups_left else "The topic has no other group."
-    return (*found, left)
+        f"It {_never_gets(it, it.lag)}" if it.lag else "It has settled all messages.",
+        f"{plural(it.members, 'live member')} {_does(it, 'fail', 'failed')}." if it.members else "",
+        kept if it.collectable else "",
+        f"These groups stay: {', '.join(it.groups_left)}." if it.groups_left else "The topic has no other group.",
+    )
 
 
 @sentences.register(SchedulePaused)
@@ -158,7 +145,7 @@ def _schedule_paused(it: SchedulePaused) -> tuple[str, ...]:
     if not it.changed:
         return (f"{name} has been paused since {moment(it.paused_at)}{_who(it.by, it.reason)}: nothing to do.",)
     return (
-        f"{name} {'would be' if it.dry_run else 'is'} paused.",
+        f"{name} {_does(it, 'be', 'is')} paused.",
         f"Its next time, {moment(it.next_fire_at)}, is skipped if the pause lasts until then.",
     )
 
@@ -168,9 +155,8 @@ def _schedule_resumed(it: ScheduleResumed) -> tuple[str, ...]:
     name = f"Schedule {shown(it.name)}"
     if not it.changed:
         return (f"{name} is not paused: nothing to do.",)
-    does = "would publish" if it.dry_run else "publishes"
     return (
-        f"{name} {does} again, next at {moment(it.next_fire_at)}.",
+        f"{name} {_does(it, 'publish', 'publishes')} again, next at {moment(it.next_fire_at)}.",
         f"It was paused since {moment(it.paused_at)}{_who(it.by, it.reason)}.",
     )
 
@@ -238,6 +224,15 @@ def places(fields: Mapping[str, str]) -> tuple[WebCell, ...]:
 # -- pieces of sentences -----------------------------------------------------------------------------------------------
 
 
+def _said(*parts: str) -> tuple[str, ...]:
+    """Return the sentences that there are."""
+    return tuple(filter(None, parts))
+
+
+def _does(result: Any, verb: str, done: str) -> str:
+    return f"would {verb}" if result.dry_run else done
+
+
 def _be(result: Any, count: int = 1) -> str:
     if result.dry_run:
         return "would be"
@@ -253,16 +248,16 @@ def _who(by: str, reason: str) -> str:
     return f"{who} ({shown(reason)})" if reason else who
 
 
-def _owner_loses(owner: str | None, result: Any) -> tuple[str, ...]:
-    if not owner:
-        return ()
-    return (f"{owner} {'would lose' if result.dry_run else 'lost'} the lane, and may take it again.",)
+def _owner_loses(it: Skipped | Retried) -> str:
+    return f"{it.owner} {_does(it, 'lose', 'lost')} the lane, and may take it again." if it.owner else ""
 
 
-def _missing(count: int) -> tuple[str, ...]:
-    if not count:
-        return ()
-    return (f"{plural(count, 'id')} {'names' if count == 1 else 'name'} no dead letter of this group.",)
+def _never_gets(result: Any, count: int) -> str:
+    return f"{_does(result, 'never get', 'never gets')} {plural(count, 'message')} that it has not settled."
+
+
+def _missing(count: int) -> str:
+    return f"{plural(count, 'id')} {'names' if count == 1 else 'name'} no dead letter of this group." if count else ""
 
 
 def _named(names: tuple[str, ...] | list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from attrs import field, frozen
 
@@ -15,7 +15,7 @@ from lanelog._views.column import Column
 from lanelog.admin import Admin, DeadLetterCounts, Status
 from lanelog.dashboard.changes.jobs import Jobs
 from lanelog.dashboard.payload import Mask
-from lanelog.dashboard.views import Cell, WebCell, WebPage, WebSheet
+from lanelog.dashboard.views import Cell, WebCell, WebPage, WebSheet, to_group, to_topic
 from lanelog.errors import ConfigurationError
 
 Row = TypeVar("Row")
@@ -91,3 +91,9 @@ class Asked:
 
 
 Maker = Callable[[Asked], WebPage]
+
+OF_GROUP: Final[tuple[tuple[str, Own[Any]], ...]] = (
+    ("Topic", lambda each: to_topic(each.topic)),
+    ("Group", lambda each: to_group(each.topic, each.group)),
+)
+"""The first cells of a row about a group, which lead to its topic and to its lanes."""

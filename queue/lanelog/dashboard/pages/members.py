@@ -12,7 +12,7 @@ from lanelog._process.workload import RunningHandler
 from lanelog._views import columns
 from lanelog.admin import MemberInfo, OwnerState, Rank
 from lanelog.admin.operate.hung import HUNG, hung_member, state_of
-from lanelog.dashboard.pages.asked import Asked
+from lanelog.dashboard.pages.asked import OF_GROUP, Asked
 from lanelog.dashboard.views import (
     Texts,
     WebCell,
@@ -20,7 +20,6 @@ from lanelog.dashboard.views import (
     WebPage,
     WebUnder,
     link,
-    to_group,
     to_lane,
     to_message,
     to_topic,
@@ -64,7 +63,7 @@ def members(asked: Asked) -> WebPage:
                 shown,
                 columns.MEMBERS,
                 ("State", lambda each: _state(each, believed=believed)),
-                *((("Topic", _topic), ("Group", _group)) if topic is None else ()),
+                *(OF_GROUP if topic is None else ()),
                 ("Member", lambda each: each.name),
                 ("Process", _process),
                 ("Busy", lambda each: WebCell(_busy(each), None, _hung(each, believed=believed))),
@@ -136,14 +135,6 @@ def _state(member: MemberInfo, *, believed: bool) -> WebCell:
 def _hung(member: MemberInfo, *, believed: bool) -> str:
     """Return the tone of what says that a member hangs."""
     return "bad" if believed and state_of(member) == HUNG else ""
-
-
-def _topic(member: MemberInfo) -> WebCell:
-    return to_topic(member.topic)
-
-
-def _group(member: MemberInfo) -> WebCell:
-    return to_group(member.topic, member.group)
 
 
 def _process(member: MemberInfo) -> str:

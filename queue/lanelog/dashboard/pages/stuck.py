@@ -58,14 +58,14 @@ class StuckCard:
 
 def headline(status: Status) -> tuple[str, str]:
     """Return the health of the log in one line, and its tone."""
-    told = sums(status, behind=f"{plural(status.lag, 'message')} behind", oldest="the oldest")
+    figures = sums(status, behind=f"{plural(status.lag, 'message')} behind", oldest="the oldest")
     if status.left_out:
-        told += f"; {status.left_out}"
+        figures += f"; {status.left_out}"
     if not status.problems:
         calm = nothing_stuck(status.waiting, complete=not status.left_out)
-        return f"{calm[0].upper()}{calm[1:]}. {told}.", "warn" if status.left_out else "good"
+        return f"{calm[0].upper()}{calm[1:]}. {figures}.", "warn" if status.left_out else "good"
     worst = status.problems[0].rank
-    return f"{plural(len(status.problems), 'problem')}. {told}.", "bad" if worst <= Rank.NOBODY else "warn"
+    return f"{plural(len(status.problems), 'problem')}. {figures}.", "bad" if worst <= Rank.NOBODY else "warn"
 
 
 def cards(status: Status) -> list[StuckCard]:

@@ -19,8 +19,8 @@ from lanelog.dashboard.pages import letters as letter_pages
 from lanelog.dashboard.pages import members as member_pages
 from lanelog.dashboard.pages import messages as message_pages
 from lanelog.dashboard.pages import search as search_page
-from lanelog.dashboard.pages.asked import Asked, Maker
-from lanelog.dashboard.views import Texts, WebCell, WebPage, link, to_group, to_topic
+from lanelog.dashboard.pages.asked import OF_GROUP, Asked, Maker
+from lanelog.dashboard.views import Texts, WebCell, WebPage, link, to_topic
 
 ACTS: Final = 100
 """Entries of the audit on one page."""
@@ -65,8 +65,7 @@ def groups(asked: Asked) -> WebPage:
     sheet = asked.sheet(
         (each for each in status.groups if topic in (None, each.topic)),
         columns.GROUPS,
-        ("Topic", lambda each: to_topic(each.topic)),
-        ("Group", lambda each: to_group(each.topic, each.group)),
+        *OF_GROUP,
         ("State", lambda each: _group_state(each, worst.get((each.topic, each.group)), known=status.members_known)),
         ("Members", members),
         ("Busy", lambda each: _busy(each) if status.members_known else _UNKNOWN),
@@ -135,8 +134,7 @@ def archives(asked: Asked) -> WebPage:
     sheet = asked.sheet(
         (each for each in status.groups if each.order in ("archive", "replay")),
         columns.GROUPS,
-        ("Topic", lambda each: to_topic(each.topic)),
-        ("Group", lambda each: to_group(each.topic, each.group)),
+        *OF_GROUP,
         ("Kind", "ORDER"),
         ("State", state),
         ("Behind", "LAG"),

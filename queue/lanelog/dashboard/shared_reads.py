@@ -1,4 +1,4 @@
-"""The dashboard's looks at much of the log, shared by all who watch: one at a time, and none while the last is fresh.
+"""The dashboard's reads of much of the log, shared by all who watch: one at a time, and none while the last is fresh.
 
 Owns the last answers. Twenty browsers that refresh the front page cost the database what one does.
 """
@@ -21,18 +21,18 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 CYCLE: Final = DutyCycle(1 / 21)
-"""For the looks: an answer is kept while its look rests."""
+"""Of these reads: an answer is kept as long as its read rests."""
 OLDEST: Final = 60.0
 """The most seconds for which an answer is kept."""
-PLACES: Final = 50
-"""Answers that are kept of looks at one place each: those that were asked for last."""
+KEPT: Final = 50
+"""Answers of one topic each that are kept: those that were asked for last."""
 
 
 @define(eq=False)
-class SharedLook(Generic[T]):
-    """Returns the answer of `ask`, at most `fresh` seconds old, or older where a look takes long. Thread-safe.
+class SharedRead(Generic[T]):
+    """Returns the answer of `ask`, at most `fresh` seconds old, or older where a read takes long. Thread-safe.
 
-    After a look that took a second, the next one comes after twenty: it must not keep a large database busy.
+    After a read that took a second, the next one comes after twenty: it must not keep a large database busy.
 
     Threads that come while one asks wait for its answer. If it fails, they get its error, and so do all that come
     within `fresh` seconds: with the database away, threads must not wait one after the other.
@@ -58,13 +58,13 @@ class SharedLook(Generic[T]):
         with self._lock:
             began = time.monotonic()
             if began > self._until:
-                self._look(began)
+                self._read(began)
             if self._error is not None:
                 raise self._error.with_traceback(None)
             assert self._last is not None  # noqa: S101 - without an error there is an answer
             return self._last
 
-    def _look(self, began: float) -> None:
+    def _read(self, began: float) -> None:
         try:
             self._last, self._error = self._ask(self._last), None
         except LanelogError as exc:
@@ -81,13 +81,13 @@ class SharedLook(Generic[T]):
 
 
 @define(eq=False)
-class SharedLooks(Generic[K, T]):
-    """A `SharedLook` for each place that somebody looks at, such as a topic. Thread-safe."""
+class SharedReads(Generic[K, T]):
+    """A `SharedRead` for each key that somebody asks for, such as a topic. Thread-safe."""
 
     _ask: Callable[[K], T]
     _fresh: float
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
-    _looks: OrderedDict[K, SharedLook[T]] = field(init=False, factory=OrderedDict)
+    _reads: OrderedDict[K, SharedRead[T]] = field(init=False, factory=OrderedDict)
 
     def __attrs_post_init__(self) -> None:
         register_shared(self)
@@ -96,16 +96,16 @@ class SharedLooks(Generic[K, T]):
         """Forget, in a forked child, what the parent's threads hold."""
         self._lock = threading.Lock()
 
-    def __call__(self, place: K) -> T:
-        """Return the answer of one place."""
+    def __call__(self, key: K) -> T:
+        """Return the answer of one key."""
         with self._lock:
-            look = self._looks.setdefault(place, SharedLook(lambda _: self._ask(place), self._fresh))
-            self._looks.move_to_end(place)
-            while len(self._looks) > PLACES:
-                self._looks.popitem(last=False)
-        return look()
+            read = self._reads.setdefault(key, SharedRead(lambda _: self._ask(key), self._fresh))
+            self._reads.move_to_end(key)
+            while len(self._reads) > KEPT:
+                self._reads.popitem(last=False)
+        return read()
 
     def forget(self) -> None:
-        """Ask again at the next call of each place: something was changed."""
+        """Ask again at the next call of each key: something was changed."""
         with self._lock:
-            self._looks.clear()
+            self._reads.clear()
