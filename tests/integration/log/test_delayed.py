@@ -545,7 +545,9 @@ def test_a_scheduler_that_keeps_failing_stops_no_subscription(
     monkeypatch.setattr(scheduler, "NEXT", "SELECT %s, nothing")
     seen = Record()
     with caplog.at_level(logging.ERROR, "lanelog"):
-        subscription = lanelog_client.subscribe("t", "g", lambda m: seen(m.offset))
+        subscription = lanelog_client.subscribe(
+            "t", "g", lambda m: seen(m.offset), lease_duration=2.0, lease_renewal=0.4
+        )  # an error of this kind may last for a lease
         eventually(lambda: events(caplog, "scheduler.failed"), within=30.0)
     lanelog_client.publish("t", "a", b"x")
     assert seen.wait(1) == [1]
