@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -32,13 +33,10 @@ def test_an_error_tracker_shows_a_dead_letter(lanelog_client: Client, lanelog_ur
     """Sentry without a line of configuration: one issue, with the traceback of the handler and the message's place."""
     lanelog_client.publish("orders", "order-7", b"{}")
     journal = Record()
-    program = Program.start("tracked", "tracked.py", journal, url=lanelog_url)
-    try:
+    with closing(Program.start("tracked", "tracked.py", journal, url=lanelog_url)) as program:
         (line,) = program.said("tracked")
         program.terminate()
         assert program.ended() == 0
-    finally:
-        program.close()
     event = line["tracked"]
     assert (event["level"], event["logger"]) == ("error", "lanelog.settler")
     assert event["logentry"]["message"] == "message.dead_lettered %s"  # what it groups by

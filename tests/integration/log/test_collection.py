@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -355,15 +356,12 @@ def test_lanes_that_a_sleeping_group_holds_are_not_offered_for_purge(
     janitors.turn(lanelog_client)
     floors = "SELECT partition_key, offset_acked FROM queue_offsets WHERE consumer_group = '' AND partition_key <> ''"
     assert set(rows(raw, floors)) == {("a", 0), ("b", 0)}
-    session = database.session("test")
-    try:
+    with closing(database.session("test")) as session:
         assert offsets.idle_floors(session, "t", "", -1.0, 100) == []
         sleeper = lanelog_client.subscribe("t", "sleeper", accept, retention=0)
         eventually(lambda: passed(sleeper) == 3)
         janitors.turn(lanelog_client)
         assert offsets.idle_floors(session, "t", "", -1.0, 100) == ["a", "b"]
-    finally:
-        session.close()
 
 
 @pytest.mark.thorough

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -268,15 +268,12 @@ def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
     rows(raw, "DELETE FROM queue_messages WHERE `offset` > 2")
     set_head_back(raw, "t", 2)
     assert lanelog_client._engine is not None
-    session = lanelog_client._database.session("keeper")
-    try:
+    with closing(lanelog_client._database.session("keeper")) as session:
         [member] = subscription._core.members
         session.ensure()
         keeper = Coordinator(lanelog_client._engine.context, member, session)
         keeper.new_session(session, "", session.incarnation)
         keeper.reload()
-    finally:
-        session.close()
     assert mended() == ["group=g problem='watermark above the head' offset=4 head=2"]
     release.set()
     assert seen.wait(7)[5:] == names(1, 2)
@@ -359,14 +356,11 @@ def test_a_delayed_message_whose_offset_is_taken_is_appended_all_the_same(lanelo
     seen = Record()
     publish(lanelog_client, "m1", "m2")
     set_head_back(raw, "t")
-    session = lanelog_client._database.session("appending")
-    try:
+    with closing(lanelog_client._database.session("appending")) as session:
         lanelog_client.publish("t", "a", b"late", delay=0.001)
         lanelog_client.publish("t", "b", b"other", delay=0.001)
         appending = DelayedMessages(session, appender_of(lanelog_client._publisher, seen))
         eventually(lambda: (appending.append(), one(raw, "SELECT COUNT(*) FROM queue_scheduled") == 0)[1])
-    finally:
-        session.close()
     assert rows(raw, f"SELECT `offset`, payload FROM queue_messages WHERE {LANE} AND `offset` > 2") == [(3, b"late")]
 
 
