@@ -187,7 +187,7 @@ def test_every_page_names_its_database_and_environment(shop: lanelog.Client, mon
 
 
 @pytest.mark.parametrize("address", STREAMS)
-def test_a_page_that_is_watched_is_told_what_has_changed(shop: lanelog.Client, address: str) -> None:
+def test_a_page_that_is_watched_gets_what_has_changed(shop: lanelog.Client, address: str) -> None:
     """By a stream of events that ends by itself, and carries what the page itself shows."""
     answer = Visitor(dashboard(shop, pace=AT_ONCE)).send("GET", address)
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -283,7 +283,7 @@ def test_the_front_page_begins_with_tiles(lanelog_client: lanelog.Client) -> Non
 
 
 @pytest.mark.thorough
-def test_the_first_look_does_not_wait_for_rates(
+def test_the_first_page_does_not_wait_for_rates(
     lanelog_client: lanelog.Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page names the key of a backlog at once, and the next look has its rates."""
@@ -578,7 +578,7 @@ def test_a_message_is_found_by_its_id_alone(lanelog_client: lanelog.Client) -> N
 
 
 @pytest.mark.thorough
-def test_an_id_is_looked_up_in_so_many_lanes(lanelog_client: lanelog.Client) -> None:
+def test_an_id_is_searched_in_so_many_lanes(lanelog_client: lanelog.Client) -> None:
     """The page says in how many of them, and that the beginning of a key reaches the rest."""
     lanelog_client.publish_many("t", [(f"k{number:05}", b"x") for number in range(10_000)])
     lanelog_client.publish("t", "last", b"x", id="pr-17")
@@ -648,7 +648,7 @@ def test_a_result_leads_back(own_shop: lanelog.Client) -> None:
     assert "Lane good of group builders is not paused" in again
 
 
-def test_what_destroys_looks_like_it(shop: lanelog.Client) -> None:
+def test_buttons_of_what_destroys_are_red(shop: lanelog.Client) -> None:
     """Its buttons are red on every page; those of harmless actions are not."""
     visitor = Visitor(dashboard(shop, Access(allow_actions=True)))
     seen = set()

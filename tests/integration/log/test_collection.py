@@ -180,7 +180,7 @@ def test_a_drained_lane_is_purged_and_comes_back_above(
 
 
 @pytest.mark.thorough
-def test_purge_that_falls_behind_is_told_once(
+def test_purge_that_falls_behind_is_logged_once(
     janitors: Janitors, client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pass over the drained lanes that lasts too long is an event, and the next one only after one in time."""

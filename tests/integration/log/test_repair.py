@@ -196,7 +196,7 @@ def acked(raw: Any, group: str, offset: int) -> None:
     rows(raw, f"UPDATE queue_offsets SET offset_acked = {offset} WHERE consumer_group = '{group}' AND {LANE}")
 
 
-def test_a_full_pass_looks_after_groups_that_nobody_runs(
+def test_a_full_pass_repairs_groups_that_nobody_runs(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
 ) -> None:
     """Their watermark goes back before later messages reach it, after which nothing would tell that it was wrong."""
@@ -251,7 +251,7 @@ def test_an_owner_whose_memory_is_above_the_head_loses_the_lane(
 
 
 @pytest.mark.thorough
-def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
+def test_a_reload_repairs_contradictions_of_a_restarted_server(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
 ) -> None:
     """Memory is given up with the lane, also what it had settled: everything that is there is delivered again."""
@@ -302,9 +302,7 @@ def test_an_owner_that_meets_a_head_below_its_memory_loads_the_lane_again(
     assert "lane.ahead_of_head topic=t key=a group=g offset=8 head=3" in caplog.text
 
 
-def test_a_lane_that_is_right_costs_a_pass_no_statement_and_one_look_at_its_log(
-    lanelog_client: Client, raw: Any
-) -> None:
+def test_a_lane_without_contradictions_costs_a_pass_one_read_of_its_log(lanelog_client: Client, raw: Any) -> None:
     """Four statements, however many lanes and groups there are; a long log costs no more; and nothing is locked."""
     for group in ("g", "h"):
         assert handle(lanelog_client, Record(), group).stop(10)
@@ -375,7 +373,7 @@ def test_a_schedule_whose_offset_is_taken_fires_all_the_same(lanelog_client: Cli
     eventually(lambda: rows(raw, fired) == [(2, b"tick")])
 
 
-def test_a_caller_whose_offset_is_taken_is_told_so_and_goes_on(lanelog_client: Client, raw: Any) -> None:
+def test_a_caller_whose_offset_is_taken_gets_an_error_and_goes_on(lanelog_client: Client, raw: Any) -> None:
     """The error says what to do; his transaction is as it was before the call."""
     publish(lanelog_client, "m1")
     set_head_back(raw, "t")

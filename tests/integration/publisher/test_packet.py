@@ -239,7 +239,7 @@ def test_a_trigger_on_the_heads_hides_no_offset(publisher: Publisher, raw: Any, 
 
 
 @pytest.mark.thorough
-def test_an_offset_that_is_not_told_after_the_commit_is_found_again(
+def test_an_offset_whose_answer_is_lost_after_the_commit_is_found_again(
     publisher: Publisher, proxy: Proxy, raw: Any
 ) -> None:
     """Under a trigger, and the connection is lost before the offset is asked for: the message is there once."""

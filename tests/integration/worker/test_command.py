@@ -233,7 +233,7 @@ def test_a_process_that_cannot_exit_is_ended(start: Start, lanelog_client: Clien
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("drain", ["with a bound", "without one"])
-def test_a_process_that_hears_no_signal_is_killed_after_its_drain(
+def test_a_process_that_takes_no_signal_is_killed_after_its_drain(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], drain: str
 ) -> None:
     """It is stopped, as one is that hangs in the kernel: the command ends all the same, with status 1."""
