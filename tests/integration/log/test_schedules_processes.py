@@ -61,7 +61,6 @@ def test_five_processes_with_clocks_an_hour_apart_publish_once_a_second(fleet: F
     found = lanelog_client.admin.messages("t", "k", limit=PAGE)
     times = fire_times(lanelog_client)
     assert len(times) == len({message.id for message in found})
-    assert len(times) >= begin + SECONDS
     assert consecutive(times)
     late = [message.published_at - at for message, at in zip(found, times, strict=True)]
     assert min(late) >= timedelta(0)  # by the server's clock, not by any of theirs
