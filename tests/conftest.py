@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from lanelog.devserver import TEST_URL_VARIABLE, DevServer, ServerUnavailable, start
 from support.costs import Costs, Meter
+from support.databases import Databases
 
 # A test machine is shared: how long one example takes says nothing.
 settings.register_profile("lanelog", parent=settings(), deadline=None)
@@ -167,6 +168,22 @@ def lanelog_server(request: pytest.FixtureRequest) -> Iterator[DevServer]:
     """One server for the whole run. Tests must leave it running; `private_server` may be killed."""
     with start_or_fail(request.config) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def databases(lanelog_server: DevServer) -> Iterator[Databases]:
+    """Databases with lanelog's tables, on the server of the run."""
+    databases = Databases(lanelog_server)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def lanelog_url(databases: Databases, lanelog_server: DevServer) -> Iterator[str]:
+    """The URL of a database with lanelog's tables, which are empty."""
+    name = databases.take()
+    yield lanelog_server.root_url(name)
+    databases.give_back(name)
 
 
 @pytest.fixture

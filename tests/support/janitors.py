@@ -1,6 +1,7 @@
 """Janitors whose turns are taken by the test: what is not deleted by then stays, however long one waited."""
 
 import time
+from contextlib import closing
 
 import pytest
 
@@ -40,11 +41,8 @@ class Janitors:
     def turn(self, client: Client) -> None:
         """All that may be deleted now is, by one that remembers nothing and puts nothing off."""
         assert client._engine is not None
-        janitor = Janitor(client._engine.context)
-        try:
+        with closing(Janitor(client._engine.context)) as janitor:
             self.work(janitor)
-        finally:
-            janitor.close()
 
 
 def passed(subscription: Subscription) -> int:

@@ -81,11 +81,8 @@ def pair_of(start: Callable[[], DevServer]) -> Iterator[Pair]:
                 rows(raw, f"GRANT ALL ON *.* TO '{USER}'@'%'")
             with lanelog.connect(server.url) as client:
                 client.migrate()
-        proxy = Proxy(_target(first))
-        try:
+        with closing(Proxy(_target(first))) as proxy:
             yield Pair(first, second, proxy)
-        finally:
-            proxy.close()
 
 
 def _target(server: DevServer) -> ConnectConfig:

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from urllib.parse import quote
 
 from attrs import define, field
@@ -250,11 +250,8 @@ def _end(end: socket.socket) -> None:
 @contextmanager
 def proxy_to(url: str) -> Iterator[Proxy]:
     """A proxy to the server of a URL, until the end of the block."""
-    proxy = Proxy(ConnectConfig.from_url(url))
-    try:
+    with closing(Proxy(ConnectConfig.from_url(url))) as proxy:
         yield proxy
-    finally:
-        proxy.close()
 
 
 def connected(target: ConnectConfig) -> socket.socket:

@@ -1,7 +1,7 @@
 """Publishers for tests, and what gets in their way: lanes that somebody holds, a message that the server refuses."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from lanelog._database import Database
@@ -20,15 +20,11 @@ REFUSED = (
 @contextmanager
 def publisher_at(url: str, *, impatient: bool = False, **options: Any) -> Iterator[Publisher]:
     """A publisher with a pool of its own, closed with the block; see `give_up_soon`."""
-    database = Database(ConnectConfig.from_url(url, **options))
-    if impatient:
-        give_up_soon(database)
-    publisher = Publisher(database, lambda _: None)
-    try:
-        yield publisher
-    finally:
-        publisher.close()
-        database.close()
+    with closing(Database(ConnectConfig.from_url(url, **options))) as database:
+        if impatient:
+            give_up_soon(database)
+        with closing(Publisher(database, lambda _: None)) as publisher:
+            yield publisher
 
 
 def appender_of(publisher: Publisher, committed: Callable[[str], object] = bool) -> Appender:

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from operator import itemgetter
 from typing import Any
 
@@ -220,11 +221,8 @@ class Stage:
 
     def purge(self, key: str = "k") -> bool:
         """Purge a lane, if it is drained; whether it was."""
-        session = self.client._database.session("purge")
-        try:
+        with closing(self.client._database.session("purge")) as session:
             return purge_lane.drained(session, "t", key)
-        finally:
-            session.close()
 
     # -- what there is -------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_verb_tells_what_it_did_and_a_preview_nothing(
+def test_a_command_reports_what_it_did_and_a_preview_nothing(
     admin: Admin, caplog: pytest.LogCaptureFixture, who: str, name: str
 ) -> None:
     """One event for the call, with the account, the machine and the process; nothing to be done is not told."""
@@ -89,7 +89,7 @@ def test_a_seek_to_what_was_settled_passes_nothing(admin: Admin, caplog: pytest.
     assert told(caplog) == []
 
 
-def test_the_deletion_of_dead_letters_is_told(
+def test_the_deletion_of_dead_letters_is_logged(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, who: str
 ) -> None:
     """By their group, with the choice; a redrive deletes nothing."""
@@ -102,7 +102,7 @@ def test_the_deletion_of_dead_letters_is_told(
     assert told(caplog) == [f"messages.deleted {left} {who}"]
 
 
-def test_retention_tells_the_dead_letters_that_it_deletes(
+def test_retention_logs_the_dead_letters_that_it_deletes(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, who: str
 ) -> None:
     """Once for the topic, with their number; those that an operator has settled were told before."""
@@ -122,7 +122,7 @@ def test_retention_tells_the_dead_letters_that_it_deletes(
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("name", ["skip", "seek", "purge"])
-def test_what_an_unanswered_commit_did_is_told_once(
+def test_what_an_unanswered_commit_did_is_logged_once(
     admin: Admin, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str, committed: bool
 ) -> None:
     """The repetition finds it done, or does it: the event is the same."""
@@ -133,7 +133,7 @@ def test_what_an_unanswered_commit_did_is_told_once(
     assert line.startswith(f"{event} {says} ")
 
 
-def test_a_call_that_fails_in_its_middle_tells_what_it_had_done(
+def test_a_call_that_fails_in_its_middle_logs_what_it_had_done(
     admin: Admin, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The groups are gone, though their rows and the messages are not: it is told with the error."""

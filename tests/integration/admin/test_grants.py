@@ -264,7 +264,7 @@ def test_the_publisher_publishes_and_no_more(role_urls: dict[str, str]) -> None:
 
 
 @pytest.mark.skipif(not own_host(), reason="hints need Linux")
-def test_the_publisher_may_tell_subscribers(role_urls: dict[str, str]) -> None:
+def test_the_publisher_may_notify_subscribers(role_urls: dict[str, str]) -> None:
     """Its grants are enough to read where they listen."""
     with lanelog.connect(role_urls["consumer"]) as consumer, lanelog.connect(role_urls["publisher"]) as publisher:
         subscription = consumer.subscribe("merge", "builders", accept)
@@ -359,7 +359,7 @@ def test_the_reader_reads_and_no_more(role_urls: dict[str, str]) -> None:
             assert not caught.value.retriable
 
 
-def test_the_dashboard_looks_and_does_each_of_its_actions(role_urls: dict[str, str]) -> None:
+def test_the_dashboard_shows_its_pages_and_does_each_of_its_actions(role_urls: dict[str, str]) -> None:
     """Its grants are enough for every action and its preview, and for every page's look; it does not publish."""
     lane = {"topic": "merge", "group": "builders", "key": "repo-2"}
     group = {"topic": "merge", "group": "builders"}

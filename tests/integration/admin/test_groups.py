@@ -56,7 +56,7 @@ def test_a_group_is_the_sum_of_its_lanes(lanelog_client: Client, made: Situation
 
 
 @pytest.mark.thorough
-def test_many_groups_are_told_together_what_each_is_told_alone(
+def test_many_groups_read_together_are_as_each_read_alone(
     lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever they are, whichever lanes they have rows in, and however many pages and statements it takes."""

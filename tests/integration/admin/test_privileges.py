@@ -67,9 +67,7 @@ def assert_refused(url: str, verb: Verb, says: str) -> None:
 
 
 @pytest.mark.parametrize("verb", LOOKS, ids=str)
-def test_who_may_look_sees_everything_and_who_may_not_is_told_so(
-    accounts: dict[str, str], shop: str, verb: Verb
-) -> None:
+def test_a_reader_sees_everything_and_others_are_refused(accounts: dict[str, str], shop: str, verb: Verb) -> None:
     """SELECT, README's role `reader`, is enough; without it, also who may do something else with the tables."""
     if verb.method:
         seen = call(accounts["reader"], verb)

@@ -251,7 +251,7 @@ def test_the_oldest_of_many_lanes_is_found_wherever_it_is(
 # -- what must not happen ----------------------------------------------------------------------------------------------
 
 
-def test_looking_waits_for_no_lock(lanelog_server: DevServer) -> None:
+def test_reading_waits_for_no_lock(lanelog_server: DevServer) -> None:
     """Every reading verb answers while somebody holds every row there is."""
     with (
         open_shop(lanelog_server) as url,

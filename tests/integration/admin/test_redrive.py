@@ -218,7 +218,7 @@ def test_a_short_name_of_two_reasons_is_refused_with_longer_ones(lanelog_client:
     assert [letter.reason for letter in admin.dead_letters("t")] == ["no third"]
 
 
-def test_dead_letters_of_a_reason_are_looked_for_a_bounded_number_at_a_time(lanelog_client: Client, raw: Any) -> None:
+def test_dead_letters_of_a_reason_are_read_in_bounded_pages(lanelog_client: Client, raw: Any) -> None:
     """Each page says how far it looked; one after another, they have each dead letter of the reason once."""
     give_up(lanelog_client, raw, [(f"k{n}", "rare" if n % 5 == 3 else "usual") for n in range(10)])
     admin = lanelog_client.admin

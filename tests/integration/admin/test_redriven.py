@@ -33,7 +33,7 @@ def test_an_unanswered_deletion_is_counted_once(
     assert len(delivery_rows(raw, "", "t_dlq")) == 10
 
 
-def test_dead_letters_are_looked_up_by_their_own_ids(
+def test_dead_letters_are_found_by_their_own_ids(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever else is dead is not read; an id that only looks like one is looked for among the originals' ids."""

@@ -101,7 +101,7 @@ def test_a_paused_lane_survives_the_members_and_has_its_row(
         assert seen.wait(2) == [("b", 1), ("a", 1)]
 
 
-def test_dry_run_only_tells(lanelog_client: Client, raw: Any) -> None:
+def test_dry_run_only_reports(lanelog_client: Client, raw: Any) -> None:
     """Each verb returns what it would do, and no row of any table changes."""
     lanelog_client.publish_many("t", [("k", b"x")] * 3)
     settle(lanelog_client, 3)

@@ -67,7 +67,7 @@ def test_lines_are_messages(command: Command, raw: Any, tmp_path: Path, data: by
         assert payloads(raw, key) == lines
 
 
-def test_what_was_published_before_a_failure_is_told(command: Command, raw: Any) -> None:
+def test_what_was_published_before_a_failure_is_reported(command: Command, raw: Any) -> None:
     """Lines before the one that is too long stay; how many they are is in the line, and the exit status is 1."""
     data = b"".join(b"%d\n" % n for n in range(1200)) + b"y" * 2_000_000
     result = command("publish", "merge", "k", stdin=data, status=1)

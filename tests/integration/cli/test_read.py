@@ -239,7 +239,7 @@ def test_a_bound_of_the_age_is_not_kept_where_older_messages_may_be(
 
 
 @pytest.mark.thorough
-def test_a_bound_over_more_groups_than_can_be_looked_at_is_not_kept(
+def test_a_bound_over_more_groups_than_can_be_read_is_not_kept(
     command: Command, lanelog_client: lanelog.Client, made: Situations
 ) -> None:
     """Beyond 9,999 groups a bound exits with status 1: nobody knows whether it holds."""
@@ -311,7 +311,7 @@ def test_a_monitor_bounds_dead_letters(command: Command, lanelog_client: lanelog
         assert command("lag", *where, bound, "0").stderr == ""
 
 
-def test_status_says_what_is_stuck_and_what_mends_it(
+def test_status_names_what_is_stuck_and_what_repairs_it(
     command: Command, working: lanelog.Client, later: Callable[[], None]
 ) -> None:
     """The failing lane with its error, owner and command, which can be run as it stands, and shows what it would do."""
@@ -482,7 +482,7 @@ def test_tail_of_a_topic_says_which_lanes_it_left_out(
     assert command("tail", "merge", "a").stderr == ""
 
 
-def test_watch_looks_again_until_it_is_stopped(
+def test_watch_reads_again_until_it_is_stopped(
     command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line of JSON for each look, each with what is there by then; Ctrl-C ends it in order."""
@@ -557,7 +557,7 @@ def test_a_backlog_in_one_key_is_named_with_its_key_and_rates(
         on.set()
 
 
-def test_no_backlog_is_looked_at_twice(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_backlog_is_read_twice(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is behind, an answer takes no second look."""
     lanelog_client.publish("merge", "k", b"1")
     monkeypatch.setattr("lanelog.admin.operate.backlog.APART", 60.0)

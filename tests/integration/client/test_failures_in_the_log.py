@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -32,13 +33,10 @@ def test_an_error_tracker_shows_a_dead_letter(lanelog_client: Client, lanelog_ur
     """Sentry without a line of configuration: one issue, with the traceback of the handler and the message's place."""
     lanelog_client.publish("orders", "order-7", b"{}")
     journal = Record()
-    program = Program.start("tracked", "tracked.py", journal, url=lanelog_url)
-    try:
+    with closing(Program.start("tracked", "tracked.py", journal, url=lanelog_url)) as program:
         (line,) = program.said("tracked")
         program.terminate()
         assert program.ended() == 0
-    finally:
-        program.close()
     event = line["tracked"]
     assert (event["level"], event["logger"]) == ("error", "lanelog.settler")
     assert event["logentry"]["message"] == "message.dead_lettered %s"  # what it groups by
@@ -98,7 +96,7 @@ client.close()
 
 
 @pytest.mark.thorough
-def test_loggers_that_the_application_has_disabled_are_told_once(lanelog_client: Client, lanelog_url: str) -> None:
+def test_loggers_that_the_application_has_disabled_are_reported_once(lanelog_client: Client, lanelog_url: str) -> None:
     """logging.config does so with every logger that was there before, unless it is told not to."""
     command = [sys.executable, "-c", DISABLED, lanelog_url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -135,7 +133,7 @@ def test_the_command_line_shows_the_traceback(lanelog_client: Client, lanelog_ur
         assert "Traceback" not in text
 
 
-def test_a_life_is_told(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_life_of_a_subscription_is_logged(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """At INFO: the start, the lanes that came and went, in one event a turn, and the end."""
     lanelog_client.publish_many("t", [(f"k{number}", b"1") for number in range(8)])
     subscription = lanelog_client.subscribe("t", "g", accept, workers=3, order="serial")

@@ -27,7 +27,7 @@ def names(told: Told) -> list[tuple[Any, ...]]:
     return [(each.name, each.key, each.offset, each.attempt) for each in told]
 
 
-def test_a_message_that_fails_is_told_attempt_by_attempt(lanelog_client: lanelog.Client, told: Told) -> None:
+def test_a_message_that_fails_is_notified_attempt_by_attempt(lanelog_client: lanelog.Client, told: Told) -> None:
     """In order, with the error that the log names, and without its payload."""
 
     def fail(message: lanelog.Message) -> None:
@@ -41,7 +41,7 @@ def test_a_message_that_fails_is_told_attempt_by_attempt(lanelog_client: lanelog
     assert "secret" not in repr(told)
 
 
-def test_what_is_given_up_without_dead_letters_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
+def test_what_is_given_up_without_dead_letters_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
     """Dropped after an attempt, or expired before there was one."""
 
     def reject(message: lanelog.Message) -> None:
@@ -78,7 +78,7 @@ def test_a_message_that_expired_in_the_queue_of_a_worker_had_no_attempt(
 
 
 @pytest.mark.thorough
-def test_what_an_operator_does_to_a_group_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
+def test_what_an_operator_does_to_a_group_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
     """A pause, its end, and a lane that was taken from a handler."""
     entered, go = threading.Event(), threading.Event()
 
@@ -99,7 +99,7 @@ def test_what_an_operator_does_to_a_group_is_told(lanelog_client: lanelog.Client
 
 
 @pytest.mark.thorough
-def test_a_handler_that_takes_too_long_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
+def test_a_handler_that_takes_too_long_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
     """That it is slow, and that its time is over."""
     go = threading.Event()
     lanelog_client.publish("t", "k", b"x")
@@ -111,7 +111,7 @@ def test_a_handler_that_takes_too_long_is_told(lanelog_client: lanelog.Client, t
     assert {(first[name].key, first[name].offset) for name in ("handler_slow", "timed_out")} == {("k", 1)}
 
 
-def test_a_subscription_that_fails_is_told(lanelog_client: lanelog.Client, told: Told) -> None:
+def test_a_subscription_that_fails_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
     """With the reason: its group is gone."""
     subscription = lanelog_client.subscribe("t", "g", lambda _: None)
     lanelog_client.admin.delete_group("t", "g", evict=True, dry_run=False)

@@ -205,7 +205,7 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", [lanelog.Postpone, pytest.param(lanelog.Retry, marks=pytest.mark.thorough)])
-def test_a_waiting_message_keeps_wait_and_place_with_the_next_owner(
+def test_a_waiting_message_keeps_wait_and_order_with_the_next_owner(
     lanelog_client: Client, lanelog_url: str, raw: Any, how: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both stand in the database: another process of the group waits as long, and holds the key as long."""

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+from contextlib import closing
 
 import pytest
 
@@ -26,8 +27,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_database_that_is_away(private_serve
     """The first one drains, which needs the database; the second one, a second later, ends the process: status 130."""
     with lanelog.connect(private_server.url) as client:
         client.migrate()
-    fleet = Fleet(private_server.url)
-    try:
+    with closing(Fleet(private_server.url)) as fleet:
         port = free_port()
         worker = fleet.worker("w", run={"health": f"127.0.0.1:{port}"})
         eventually(lambda: listens(port), what="it answers probes, so it hears signals")
@@ -37,5 +37,3 @@ def test_a_second_ctrl_c_does_not_wait_for_a_database_that_is_away(private_serve
         never(lambda: worker.popen.poll() is not None, during=1.5, what="the end")
         worker.popen.send_signal(signal.SIGINT)
         assert worker.ended() == 128 + signal.SIGINT
-    finally:
-        fleet.close()

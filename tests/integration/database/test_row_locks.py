@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -76,13 +77,9 @@ def test_the_proof_is_put_off_while_no_connection_is_free(imitation: Proxy, lane
 def test_a_real_server_proves_itself_once(database: Database, lanelog_client: Client, raw: Any, table: str) -> None:
     """The row that one session has locked is skipped by the other, and free again after the proof."""
     row, args = proving(lanelog_client, raw, table)
-    session = database.session("test")
-    try:
-        with database.autocommit() as other:
-            assert row_locks.prove(session, other, row, args, server=database.facts())
-            assert other.one(f"{row} FOR UPDATE SKIP LOCKED", args) is not None
-    finally:
-        session.close()
+    with closing(database.session("test")) as session, database.autocommit() as other:
+        assert row_locks.prove(session, other, row, args, server=database.facts())
+        assert other.one(f"{row} FOR UPDATE SKIP LOCKED", args) is not None
 
 
 @pytest.mark.parametrize("table", ["heartbeat", "version"])
@@ -91,16 +88,12 @@ def test_a_row_that_is_gone_or_locked_by_another_proves_nothing(
 ) -> None:
     """Nothing is waited for, and nothing is concluded: a second process makes the same proof, or a row is deleted."""
     row, args = proving(lanelog_client, raw, table)
-    session = database.session("test")
-    try:
-        with database.autocommit() as other:
-            rows(raw, "START TRANSACTION")
-            rows(raw, f"{row} FOR UPDATE", *args)
-            assert not row_locks.prove(session, other, row, args, server=database.facts())
-            rows(raw, "ROLLBACK")
-            assert not row_locks.prove(session, other, row, ("none",) * len(args), server=database.facts())
-    finally:
-        session.close()
+    with closing(database.session("test")) as session, database.autocommit() as other:
+        rows(raw, "START TRANSACTION")
+        rows(raw, f"{row} FOR UPDATE", *args)
+        assert not row_locks.prove(session, other, row, args, server=database.facts())
+        rows(raw, "ROLLBACK")
+        assert not row_locks.prove(session, other, row, ("none",) * len(args), server=database.facts())
 
 
 def test_a_lock_that_was_lost_with_its_session_proves_nothing(

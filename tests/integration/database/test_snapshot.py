@@ -1,5 +1,6 @@
 """Snapshots: several queries that see one moment, on a pooled connection that is as before afterwards."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ def test_a_snapshot_is_one_moment_and_the_next_transaction_is_not(lanelog_url: s
     """What others commit meanwhile stays unseen until it ends; the connection is then at READ COMMITTED again."""
     rows(raw, "CREATE TABLE seen (n INT PRIMARY KEY)")
     count = "SELECT COUNT(*) FROM seen"
-    database = Database(ConnectConfig.from_url(lanelog_url, pool_size=2))  # one after the other, so always the same
-    try:
+    pool = ConnectConfig.from_url(lanelog_url, pool_size=2)  # one after the other, so always the same connection
+    with closing(Database(pool)) as database:
         for number in range(2):
             with database.snapshot() as cx:
                 assert cx.one(count) == (2 * number,)
@@ -26,8 +27,6 @@ def test_a_snapshot_is_one_moment_and_the_next_transaction_is_not(lanelog_url: s
                 rows(raw, "INSERT INTO seen VALUES (%s)", 2 * number + 1)
                 assert cx.one(count) == (2 * number + 2,)
                 cx.execute("UPDATE seen SET n = n")
-    finally:
-        database.close()
 
 
 def test_a_snapshot_writes_nothing(database: Database, raw: Any) -> None:

@@ -83,7 +83,7 @@ def send(line: socket.socket, heard: Receiver, *, token: int) -> None:
     [(True, NEVER, 1), (False, NEVER, 1), (True, FetcherPace().soon_seconds, 1), (True, NEVER, 100)],
     ids=["right", "wrong", "and by the clock", "many lanes"],
 )
-def test_the_looks_of_a_flood_take_their_share_of_the_time(
+def test_the_polls_of_a_flood_take_their_share_of_the_time(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, *, right: bool, interval: float, lanes: int
 ) -> None:
     """A hint before each turn: a wrong token causes no look, a right one as many as are paid.
@@ -140,7 +140,7 @@ def test_the_looks_of_a_flood_take_their_share_of_the_time(
         assert 0 < sum("payload" in sql for sql in asked) <= len(asked) / 2
 
 
-def test_the_look_behind_a_glance_is_not_slept_over(
+def test_the_poll_due_after_a_short_one_is_not_slept_over(
     lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn that took longer than the time until that look is followed by it at once, not when others look."""

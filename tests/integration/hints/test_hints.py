@@ -1,6 +1,6 @@
 """Hints: what another process publishes is noticed at once, and without them everything works as well.
 
-The second client of this process is told like another process: a sender leaves out its own receiver alone.
+The second client of this process gets hints like another process: a sender leaves out its own receiver alone.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
 import lanelog
-from lanelog import Client, Message, Retry, instruments, metrics
+from lanelog import Client, Message, Retry, Subscription, instruments, metrics
 from lanelog._engine.fetching.fetcher import Fetcher
 from lanelog._engine.fetching.pace import FetcherPace, MemberLooks
 from lanelog._engine.leasing.pace import KeeperPace
@@ -43,7 +43,11 @@ NEVER = 600.0
 SERVERS_PATIENCE = 4.0
 """Seconds, less than a statement of ours waits for a lock, and much more than the server needs to end one."""
 PUBLISHED = "SELECT SUM(head_offset) FROM queue_partitions WHERE topic = 't'"
-PLACES = "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE wake_address <> ''"
+MEMBER_HERE = (
+    "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, expires_at, wake_host, "
+    "wake_address, wake_token) VALUES ('g', %s, %s, 99999999999999, %s, %s, 1)"
+)
+ADDRESSES = "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE wake_address <> ''"
 
 
 @pytest.fixture
@@ -76,14 +80,23 @@ def acquaint(publisher: Client, raw: Any) -> int:
     Its first reading may come before the subscriber's heartbeat, and a busy server may end it. A later commit reads
     again.
     """
-    eventually(lambda: one(raw, PLACES))
+    eventually(lambda: one(raw, ADDRESSES))
 
-    def told() -> bool:
+    def hinted() -> bool:
         publisher.publish("t", "k", b"x")
         return sender(publisher).sent > 0
 
-    eventually(told)
+    eventually(hinted)
     return int(one(raw, PUBLISHED))
+
+
+def acquainted(client: Client, publisher: Client, raw: Any, **options: Any) -> tuple[Subscription, Record, int]:
+    """Subscribe, and have the publisher send hints. The messages until then are handled; how many they are is last."""
+    handled = Record()
+    subscription = client.subscribe("t", "g", handled, **options)
+    known = acquaint(publisher, raw)
+    handled.wait(known)
+    return subscription, handled, known
 
 
 def hints_found(client: Client) -> Finding:
@@ -122,7 +135,7 @@ def counted(client: Client) -> dict[str, float]:
 
 
 def calm_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return what waits until the fetcher has looked for all that it was told of."""
+    """Return what waits until the fetcher has polled for every hint."""
     seen, look = set[MemberLooks](), Fetcher._look
     monkeypatch.setattr(Fetcher, "_look", lambda self, member, looks: (look(self, member, looks), seen.add(looks)))
 
@@ -135,22 +148,19 @@ def calm_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Non
 
 
 UNHURRIED = FetcherPace(soon_seconds=NEVER, digests=ALWAYS)
-"""After a look that found something, the next one would come in ten minutes."""
+"""After a poll that found something, the next one would come in ten minutes."""
 
 
 @pytest.fixture
-def no_looks(lanelog_client: Client) -> None:
-    """The first client looks when it is told, or in ten minutes."""
+def no_polls(lanelog_client: Client) -> None:
+    """The first client polls when it gets a hint, or in ten minutes."""
     paced(lanelog_client, fetcher=UNHURRIED)
 
 
-@pytest.mark.usefixtures("no_looks")
-def test_a_hint_makes_a_subscriber_look(lanelog_client: Client, other: Client, raw: Any) -> None:
-    """Nothing but the hint can have told it: the next look by itself is ten minutes away."""
-    handled = Record()
-    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
-    known = acquaint(other, raw)
-    handled.wait(known)
+@pytest.mark.usefixtures("no_polls")
+def test_a_hint_makes_a_subscriber_poll(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """A subscriber that was notified polls at once: its next poll of its own is ten minutes away."""
+    subscription, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER)
     for count in (1, 2, 3):
         other.publish("t", "k", b"x")
         handled.wait(known + count)
@@ -159,11 +169,11 @@ def test_a_hint_makes_a_subscriber_look(lanelog_client: Client, other: Client, r
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("no_looks")
-def test_a_look_that_is_told_reads_where_heads_rose(
+@pytest.mark.usefixtures("no_polls")
+def test_a_poll_after_a_hint_reads_where_heads_rose(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a hundred lanes it reads behind the one that rose. If several of a part have risen, it reads their heads.
+    """Of a hundred lanes the fetcher reads behind the one that rose. If several of a part rose, it reads their heads.
 
     Lanes that were busy last come first, as long as it is one of them.
     """
@@ -184,10 +194,8 @@ def test_a_look_that_is_told_reads_where_heads_rose(
 
     keys = [f"key-{number}" for number in range(99)]
     other.publish_many("t", [(key, b"x") for key in keys])
-    handled, calm = Record(), calm_of(lanelog_client, monkeypatch)
-    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
-    known = acquaint(other, raw)
-    handled.wait(known)
+    calm = calm_of(lanelog_client, monkeypatch)
+    subscription, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
     eventually(lambda: subscription.stats().lanes == 100)
     assert lanelog_client._engine is not None
     (member,) = lanelog_client._engine.context.members()
@@ -229,15 +237,12 @@ def test_a_look_that_is_told_reads_where_heads_rose(
     assert subscription.state == "running"
 
 
-@pytest.mark.usefixtures("no_looks")
-def test_few_lanes_are_read_without_a_look(
+@pytest.mark.usefixtures("no_polls")
+def test_few_lanes_are_read_without_a_digest(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One statement reads behind all of them. Now and then a look comes: only a look finds what was set back."""
-    handled = Record()
-    lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
-    known = acquaint(other, raw)
-    handled.wait(known)
+    """One statement reads behind all of them. Now and then a digest is read: only a digest shows what was set back."""
+    _, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
     looks: list[str] = []
     parts = partitions.parts
     monkeypatch.setattr(partitions, "parts", lambda cx, topic: looks.append(topic) or parts(cx, topic))
@@ -248,17 +253,16 @@ def test_few_lanes_are_read_without_a_look(
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("no_looks")
+@pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("lanes", [1, 100])
-def test_what_a_glance_cannot_tell_is_looked_at(lanelog_client: Client, other: Client, raw: Any, lanes: int) -> None:
-    """More messages than it reads, one that is missing, and payloads too large for it: all that is there comes."""
+def test_a_fetch_of_few_rows_misses_nothing(lanelog_client: Client, other: Client, raw: Any, lanes: int) -> None:
+    """Messages beyond its limit, behind a missing one, and with payloads too large for it are delivered as well."""
     for number in range(lanes - 1):
         other.publish("t", f"key-{number}", b"x")
-    handled = Record()
     sizes = {"batch_size": 4, "prefetch": 200, "prefetch_bytes": 100_000}
-    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest", **sizes)
-    known = acquaint(other, raw)
-    handled.wait(known)
+    subscription, handled, known = acquainted(
+        lanelog_client, other, raw, poll_interval=NEVER, start="earliest", **sizes
+    )
     eventually(lambda: subscription.stats().lanes == lanes)
     other.publish_many("t", [("k", b"x")] * 11)
     handled.wait(known + 11)
@@ -273,7 +277,7 @@ def test_what_a_glance_cannot_tell_is_looked_at(lanelog_client: Client, other: C
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("no_looks")
+@pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("idle", [0, 60])
 def test_a_lane_that_has_messages_in_memory_hides_no_later_one(
     lanelog_client: Client, other: Client, raw: Any, idle: int
@@ -302,11 +306,11 @@ def test_a_lane_that_has_messages_in_memory_hides_no_later_one(
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("no_looks")
-def test_a_lane_that_waits_for_another_attempt_is_named_for_nothing(
+@pytest.mark.usefixtures("no_polls")
+def test_a_rise_in_a_lane_that_waits_for_an_attempt_disturbs_no_other(
     lanelog_client: Client, other: Client, raw: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of many lanes only that one rose, and nothing can be read for it now: its head is read, and all goes on."""
+    """Of many lanes only that one rose, and nothing can be read for it now: its head is read, and the others go on."""
     handled = Record()
 
     def handle(message: Message) -> None:
@@ -334,8 +338,8 @@ def test_a_lane_that_waits_for_another_attempt_is_named_for_nothing(
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("no_looks")
-def test_a_lane_that_is_named_by_chance_hides_no_other(lanelog_client: Client, other: Client, raw: Any) -> None:
+@pytest.mark.usefixtures("no_polls")
+def test_equal_sums_of_two_lanes_hide_neither(lanelog_client: Client, other: Client, raw: Any) -> None:
     """Two lanes rise so that the sums of their part name one of them: it has too few rows, and both are read."""
     alike: dict[int, str] = {}
     for number in itertools.count():
@@ -345,10 +349,7 @@ def test_a_lane_that_is_named_by_chance_hides_no_other(lanelog_client: Client, o
             break
     keys = [key, twin, *(f"other-{number}" for number in range(98))]
     other.publish_many("t", [(each, b"x") for each in keys])
-    handled = Record()
-    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
-    known = acquaint(other, raw)
-    handled.wait(known)
+    subscription, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
     eventually(lambda: subscription.stats().lanes == 101)
     other.publish("t", "k", b"x")  # by the look for it, the parts are known
     handled.wait(known + 1)
@@ -369,7 +370,7 @@ def test_a_forked_child_counts_its_own_hints(lanelog_client: Client, other: Clie
 
 
 def test_no_thread_and_no_connection_more_is_needed(lanelog_url: str) -> None:
-    """The fetcher hears hints, and who publishes sends them."""
+    """The fetcher's thread receives hints, and the publishing thread sends them."""
 
     def threads(*, wake: bool) -> list[str]:
         handled = Record()
@@ -382,12 +383,9 @@ def test_no_thread_and_no_connection_more_is_needed(lanelog_url: str) -> None:
     assert threads(wake=True) == threads(wake=False) != []
 
 
-def test_a_commit_of_the_callers_own_is_found_by_the_look(lanelog_client: Client, other: Client, raw: Any) -> None:
-    """Only the server hears of it, so nobody is told."""
-    handled = Record()
-    subscription = lanelog_client.subscribe("t", "g", handled)
-    known = acquaint(other, raw)
-    handled.wait(known)
+def test_a_commit_of_the_callers_own_is_found_by_polling(lanelog_client: Client, other: Client, raw: Any) -> None:
+    """The library does not see that commit, so it sends no hint."""
+    subscription, handled, known = acquainted(lanelog_client, other, raw)
     sent, heard = sender(other).sent, subscription.stats().hints
     raw.begin()
     other.publish("t", "k", b"mine", connection=raw)
@@ -396,33 +394,23 @@ def test_a_commit_of_the_callers_own_is_found_by_the_look(lanelog_client: Client
     assert (sender(other).sent, subscription.stats().hints) == (sent, heard)
 
 
-@pytest.mark.usefixtures("no_looks")
-def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Client, raw: Any) -> None:
-    """The process whose scheduler appends them tells the others."""
+@pytest.mark.usefixtures("no_polls")
+@pytest.mark.parametrize("scheduled", ["delayed", "recurring"])
+def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Client, raw: Any, scheduled: str) -> None:
+    """The process whose scheduler appends a delayed message, or fires a schedule, notifies the others."""
     handled = Record()
     lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
     engine = lanelog_client._engine
     assert engine is not None
-    engine._scheduling.stop()  # the other client's scheduler alone appends
+    engine._scheduling.stop()  # the other client's scheduler alone works
     known = acquaint(other, raw)
     handled.wait(known)
-    other.publish("t", "k", b"x", delay=0.2)
-    handled.wait(known + 1)
-
-
-@pytest.mark.usefixtures("no_looks")
-def test_messages_of_schedules_are_hinted(lanelog_client: Client, other: Client, raw: Any) -> None:
-    """The process whose scheduler fires one tells the others."""
-    handled = Record()
-    lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
-    engine = lanelog_client._engine
-    assert engine is not None
-    engine._scheduling.stop()  # the other client's scheduler alone fires
-    known = acquaint(other, raw)
-    handled.wait(known)
-    other.schedule("s", "* * * * *", topic="t", key="k", payload=b"x")
-    minute = "FLOOR(UNIX_TIMESTAMP() / 60) * 60000"  # in milliseconds: the one that has just begun
-    rows(raw, f"UPDATE queue_schedules SET next_fire_at = {minute}, expression_at = {minute} - 60000")
+    if scheduled == "delayed":
+        other.publish("t", "k", b"x", delay=0.2)
+    else:
+        other.schedule("s", "* * * * *", topic="t", key="k", payload=b"x")
+        minute = "FLOOR(UNIX_TIMESTAMP() / 60) * 60000"  # in milliseconds: the one that has just begun
+        rows(raw, f"UPDATE queue_schedules SET next_fire_at = {minute}, expression_at = {minute} - 60000")
     handled.wait(known + 1)
 
 
@@ -438,31 +426,23 @@ def keep_no_more(client: Client) -> None:
     eventually(turned.is_set)
 
 
-def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Client, raw: Any) -> None:
-    """Nothing but the hint can have told it: its next turn is ten minutes away."""
-    handled = Record()
-    subscription = lanelog_client.subscribe("t", "g", handled)
-    known = acquaint(other, raw)
-    handled.wait(known)
+@pytest.mark.parametrize("published", ["at once", "in a transaction"])
+def test_a_hint_of_new_lanes_wakes_the_keeper(lanelog_client: Client, other: Client, raw: Any, published: str) -> None:
+    """The lane gets its owner though the keeper's next turn is ten minutes away.
+
+    The hint comes when the lane is created. Where its first message is still being written, it starts without another
+    turn of the keeper.
+    """
+    subscription, handled, known = acquainted(lanelog_client, other, raw)
     keep_no_more(lanelog_client)
-    other.publish("t", "new", b"x")
+    if published == "at once":
+        other.publish("t", "new", b"x")
+    else:
+        with other.transaction() as tx:
+            other.publish("t", "new", b"x", connection=tx)
+            eventually(lambda: subscription.stats().lanes == 2)
     handled.wait(known + 1)
     assert subscription.stats().lanes == 2
-
-
-def test_a_new_lane_gets_its_owner_while_its_first_message_is_written(
-    lanelog_client: Client, other: Client, raw: Any
-) -> None:
-    """The hint comes when the lane is created, and the message starts without another turn of the keeper."""
-    handled = Record()
-    subscription = lanelog_client.subscribe("t", "g", handled)
-    known = acquaint(other, raw)
-    handled.wait(known)
-    keep_no_more(lanelog_client)
-    with other.transaction() as tx:
-        other.publish("t", "new", b"x", connection=tx)
-        eventually(lambda: subscription.stats().lanes == 2)
-    handled.wait(known + 1)
 
 
 def test_new_lanes_of_this_process_wake_its_keeper(lanelog_url: str) -> None:
@@ -475,16 +455,14 @@ def test_new_lanes_of_this_process_wake_its_keeper(lanelog_url: str) -> None:
 
 
 @pytest.mark.thorough
-def test_new_lanes_cost_no_look_at_the_others(
+def test_new_lanes_cost_no_poll_of_the_others(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a topic with a hundred lanes they are taken by name, and their messages are found without the other heads."""
     other.publish_many("t", [(f"key-{number}", b"x") for number in range(99)])
     paced(lanelog_client, fetcher=UNHURRIED, keeper=KeeperPace(claim_seconds=NEVER, content_seconds=NEVER))
-    handled, calm = Record(), calm_of(lanelog_client, monkeypatch)
-    subscription = lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER, start="earliest")
-    known = acquaint(other, raw)
-    handled.wait(known)
+    calm = calm_of(lanelog_client, monkeypatch)
+    subscription, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
     eventually(lambda: subscription.stats().lanes == 100)
     calm()
     other.publish("t", "key-7", b"x")  # by the look for it, the parts are known
@@ -513,10 +491,10 @@ def test_new_lanes_cost_no_look_at_the_others(
 
 
 @pytest.mark.thorough
-def test_what_two_members_reach_for_at_once_is_shared_out(
+def test_lanes_that_two_members_claim_at_once_are_shared_out(
     lanelog_client: Client, lanelog_url: str, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One hint wakes both, and both choose the same half of the new lanes: who came late takes the other half at once.
+    """One hint wakes both members, and both choose the same half of the new lanes: the later one takes the other half.
 
     The next try by itself is ten minutes away.
     """
@@ -549,14 +527,11 @@ def test_what_two_members_reach_for_at_once_is_shared_out(
 
 
 @pytest.mark.thorough
-def test_new_lanes_are_told_of_when_the_places_can_be_read_again(
+def test_new_lanes_are_hinted_once_the_targets_can_be_read_again(
     lanelog_client: Client, other: Client, lanelog_url: str, raw: Any
 ) -> None:
     """The publisher of the new lane could not read who is there; its next commit is in a lane that is known."""
-    handled = Record()
-    lanelog_client.subscribe("t", "g", handled)
-    known = acquaint(other, raw)
-    handled.wait(known)
+    _, handled, _ = acquainted(lanelog_client, other, raw)
     keep_no_more(lanelog_client)
     with lanelog.connect(lanelog_url) as late:
         rows(raw, "LOCK TABLES queue_subscriber_heartbeats WRITE")
@@ -566,16 +541,16 @@ def test_new_lanes_are_told_of_when_the_places_can_be_read_again(
             rows(raw, "UNLOCK TABLES")
         assert sender(late)._failing
 
-        def told() -> bool:
+        def hinted() -> bool:
             late.publish("t", "k", b"x")
             return sender(late).sent > 0
 
-        eventually(told)
+        eventually(hinted)
         handled.until(lambda items: "new" in {each.key for each in items})
 
 
-def test_without_wake_nothing_is_told(lanelog_url: str, lanelog_client: Client, raw: Any) -> None:
-    """No socket, no place in the heartbeat, nothing sent; the looks find the messages."""
+def test_without_wake_no_hint_is_sent(lanelog_url: str, lanelog_client: Client, raw: Any) -> None:
+    """There is no socket and no address in the heartbeat; polling finds the messages."""
     handled = Record()
     with lanelog.connect(lanelog_url, wake=False) as deaf, lanelog.connect(lanelog_url, wake=False) as mute:
         deaf.subscribe("t", "g", handled)
@@ -583,20 +558,15 @@ def test_without_wake_nothing_is_told(lanelog_url: str, lanelog_client: Client, 
         mute.publish("t", "k", b"x")
         lanelog_client.publish("t", "k", b"x")
         handled.wait(2)
-        assert one(raw, PLACES) == 0
+        assert one(raw, ADDRESSES) == 0
         assert sender(lanelog_client).sent == 0
 
 
 def test_a_subscriber_that_is_gone_costs_a_lost_hint(lanelog_client: Client, other: Client, raw: Any) -> None:
-    """The publisher counts it and goes on; whoever lives is told."""
+    """The publisher counts it and goes on; a living subscriber is notified."""
     lanelog_client.subscribe("t", "g", accept)
-    eventually(lambda: one(raw, PLACES))
-    rows(
-        raw,
-        "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, expires_at, wake_host, "
-        "wake_address, wake_token) VALUES ('g', 't', 'gone', 99999999999999, %s, 'lanelog-gone', 1)",
-        own_host(),
-    )
+    eventually(lambda: one(raw, ADDRESSES))
+    rows(raw, MEMBER_HERE, "t", "gone", own_host(), "lanelog-gone")
     acquaint(other, raw)
     assert (sender(other).sent, sender(other).lost) == (1, 1)
     eventually(lambda: counted(lanelog_client) == {"sent": 0, "lost": 0, "heard": 1})
@@ -608,19 +578,19 @@ def test_a_subscriber_that_is_gone_costs_a_lost_hint(lanelog_client: Client, oth
     assert hints_finding(other) == "1 of 1 subscriptions want them; on this host 1, reached 1"
 
 
-def test_places_of_other_hosts_are_told_nothing(lanelog_client: Client, other: Client, raw: Any) -> None:
+def test_addresses_of_other_hosts_get_no_hint(lanelog_client: Client, other: Client, raw: Any) -> None:
     """A heartbeat row aims no packets at anybody."""
     lanelog_client.subscribe("t", "g", accept)
-    eventually(lambda: one(raw, PLACES) == 1)
+    eventually(lambda: one(raw, ADDRESSES) == 1)
     rows(raw, "UPDATE queue_subscriber_heartbeats SET wake_host = 'elsewhere'")
     other.publish("t", "k", b"x")
     assert (sender(other).sent, sender(other).lost) == (0, 0)
 
 
-def test_a_process_is_told_by_another(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+def test_a_process_is_notified_by_another(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
     """Each of them has a socket of its own; a killed one is lost, and its lanes go on elsewhere."""
     workers = [fleet.worker(name) for name in ("a", "b")]
-    eventually(lambda: one(raw, PLACES) == 2)
+    eventually(lambda: one(raw, ADDRESSES) == 2)
 
     def handled() -> int:  # not how often: a lane that moves, or what a killed one had not committed, comes again
         return len({(line["key"], line["offset"]) for line in fleet.heard("handled")})
@@ -629,11 +599,11 @@ def test_a_process_is_told_by_another(fleet: Fleet, lanelog_client: Client, raw:
         lanelog_client.publish("t", f"k{number}", {})
     eventually(lambda: handled() == 20)
 
-    def told() -> bool:  # the server may have been too busy to tell in time who is there: a later commit asks again
+    def hinted() -> bool:  # the server may have been too busy to tell in time who is there: a later commit asks again
         lanelog_client.publish("t", "k0", {})
         return sender(lanelog_client).sent >= 2
 
-    eventually(told)
+    eventually(hinted)
     workers[0].kill()
     before = one(raw, PUBLISHED)
     for number in range(20):
@@ -641,13 +611,13 @@ def test_a_process_is_told_by_another(fleet: Fleet, lanelog_client: Client, raw:
     eventually(lambda: handled() == before + 20)
 
 
-def test_no_publisher_waits_for_the_places_where_the_scheduler_runs(
+def test_no_publisher_waits_for_hint_targets_where_the_scheduler_runs(
     lanelog_client: Client, other: Client, raw: Any
 ) -> None:
-    """The table of heartbeats is locked, and a publish is answered; the subscriber is told when it can be read."""
+    """The table of heartbeats is locked, and a publish returns; the subscriber is notified once it can be read."""
     lanelog_client.subscribe("t", "g", accept)
     other.subscribe("u", "g", accept)
-    eventually(lambda: one(raw, PLACES) == 2)
+    eventually(lambda: one(raw, ADDRESSES) == 2)
     publishing = threading.Thread(target=other.publish, args=("t", "k", b"x"))
     rows(raw, "LOCK TABLES queue_subscriber_heartbeats WRITE")
     try:
@@ -661,10 +631,10 @@ def test_no_publisher_waits_for_the_places_where_the_scheduler_runs(
     eventually(lambda: sender(other).sent == 1)
 
 
-def test_who_only_publishes_waits_for_the_places_for_a_moment(
+def test_a_process_that_only_publishes_waits_briefly_for_hint_targets(
     lanelog_client: Client, other: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server ends the reading of what is locked: no error, one line of the log, and hints when it can be read."""
+    """The server ends the read of the locked table: no error, one line of the log, and hints once it can be read."""
     lanelog_client.subscribe("t", "g", accept)
     acquaint(other, raw)  # lane and connection are there
     caplog.clear()
@@ -690,10 +660,10 @@ def test_who_only_publishes_waits_for_the_places_for_a_moment(
     assert hints.sent > sent
 
 
-def test_no_other_publisher_waits_for_who_reads_the_places(
+def test_no_other_publisher_waits_for_the_thread_that_reads_hint_targets(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that reads has published, and given its place in the line of the topic to others."""
+    """The thread that reads has published, and has left the queue of the topic."""
     lanelog_client.subscribe("t", "g", accept)
     acquaint(other, raw)
     reading, go = threading.Event(), threading.Event()
@@ -723,42 +693,42 @@ def test_no_other_publisher_waits_for_who_reads_the_places(
 def test_a_topic_that_always_follows_another_one_is_hinted(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are published to within a second, and not again for longer than a topic is read: each is told in time."""
-    told = Record()
-    monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: told(hint.topic) or len(targets))
+    """Both are published to within a second, and not again for longer than a topic is read: each is hinted in time."""
+    sent = Record()
+    monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: sent(hint.topic) or len(targets))
     monkeypatch.setattr(sender_module, "time", clock := Clock())
     for topic in ("a", "b"):
         lanelog_client.subscribe(topic, "g", accept)
-    eventually(lambda: one(raw, PLACES) == 2)
+    eventually(lambda: one(raw, ADDRESSES) == 2)
     for _ in range(3):
         for topic in ("a", "b"):
             other.publish(topic, "k", b"x")
         clock.now += 15.0
-    assert set(told.items) == {number_of("a"), number_of("b")}
+    assert set(sent.items) == {number_of("a"), number_of("b")}
 
 
 @pytest.mark.thorough
-def test_hints_of_new_lanes_are_paid_for_and_owed(
+def test_hints_of_new_lanes_are_limited_and_made_up_for(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A publisher with a key for each message sends no more than its share. The next hint says that lanes are new."""
-    told = Record()
-    monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: told(hint) or len(targets))
+    sent = Record()
+    monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: sent(hint) or len(targets))
     monkeypatch.setattr(sender_module, "time", clock := Clock())
     lanelog_client.subscribe("t", "g", accept)
-    eventually(lambda: one(raw, PLACES))
+    eventually(lambda: one(raw, ADDRESSES))
     for number in range(200):
         other.publish("t", f"k{number}", b"x")
-    assert 40 <= sum(hint.new_lanes for hint in told.items) <= 60
-    assert 40 <= sum(hint.messages for hint in told.items) <= 60
+    assert 40 <= sum(hint.new_lanes for hint in sent.items) <= 60
+    assert 40 <= sum(hint.messages for hint in sent.items) <= 60
     clock.now += 15.0
     other.publish("t", "k0", b"x")
-    assert told.items[-1].new_lanes
+    assert sent.items[-1].new_lanes
     other.publish("t", "k0", b"x")
-    assert not told.items[-1].new_lanes
+    assert not sent.items[-1].new_lanes
 
 
-def test_an_error_while_the_places_are_read_is_none_of_the_publish(
+def test_publish_succeeds_when_reading_hint_targets_fails(
     other: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The message is committed: who publishes it again would have it twice."""
@@ -771,32 +741,24 @@ def test_an_error_while_the_places_are_read_is_none_of_the_publish(
     assert events(caplog, "publish.notification_failed")
 
 
-def test_what_another_program_writes_into_a_row_harms_no_other_topic(
+def test_a_row_of_another_program_harms_no_other_topic(
     lanelog_client: Client, other: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The comparison does not see a space at the end of a name; a socket's name that is not ASCII is left out."""
     lanelog_client.subscribe("t", "g", accept)
-    eventually(lambda: one(raw, PLACES))
+    eventually(lambda: one(raw, ADDRESSES))
     for topic, name, address in (("t ", "spaced", "lanelog-spaced"), ("t", "snowman", "lanelog-\u2603")):
-        rows(
-            raw,
-            "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, expires_at, wake_host, "
-            "wake_address, wake_token) VALUES ('g', %s, %s, 99999999999999, %s, %s, 1)",
-            topic,
-            name,
-            own_host(),
-            address,
-        )
+        rows(raw, MEMBER_HERE, topic, name, own_host(), address)
     acquaint(other, raw)
     assert sender(other).lost == 0
     assert not events(caplog, "hints.places_unread") + events(caplog, "publish.notification_failed")
 
 
 @pytest.mark.parametrize(("address", "network"), [("127.0.0.1", "127.0.0.0/8"), ("::1", "::1/128")])
-def test_a_subscriber_on_another_host_is_told_where_both_allow_it(
+def test_a_subscriber_on_another_host_is_notified_where_both_allow_it(
     lanelog_url: str, other: Client, raw: Any, address: str, network: str
 ) -> None:
-    """Its row says that it is on another host; then the publisher whose `wake_networks` have its address tells it."""
+    """Its row says that it is on another host; a publisher whose `wake_networks` have its address notifies it."""
     handled = Record()
     with (
         lanelog.connect(lanelog_url, wake_address=address) as subscriber,
@@ -804,7 +766,7 @@ def test_a_subscriber_on_another_host_is_told_where_both_allow_it(
     ):
         paced(subscriber, fetcher=UNHURRIED)
         subscription = subscriber.subscribe("t", "g", handled, poll_interval=NEVER, lease_duration=NEVER)
-        eventually(lambda: one(raw, PLACES) == 1)
+        eventually(lambda: one(raw, ADDRESSES) == 1)
         rows(raw, "UPDATE queue_subscriber_heartbeats SET wake_host = 'elsewhere'")
         if "@" not in one(raw, "SELECT wake_address FROM queue_subscriber_heartbeats"):
             pytest.skip("this machine does not have the address")
@@ -824,8 +786,8 @@ def test_a_subscriber_on_another_host_is_told_where_both_allow_it(
         )
 
 
-def test_on_one_host_the_unix_socket_is_taken(lanelog_url: str, other: Client, raw: Any) -> None:
-    """A subscriber that names an address for other hosts is told by publishers of its own as before."""
+def test_on_one_host_the_unix_socket_is_used(lanelog_url: str, other: Client, raw: Any) -> None:
+    """A subscriber that names an address for other hosts still gets hints of its own host by the socket."""
     handled = Record()
     with lanelog.connect(lanelog_url, wake_address="127.0.0.1") as subscriber:
         subscription = subscriber.subscribe("t", "g", handled)
@@ -835,7 +797,7 @@ def test_on_one_host_the_unix_socket_is_taken(lanelog_url: str, other: Client, r
 
 
 def test_tables_without_the_columns_work_as_before(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
-    """Nothing is told, and nothing else changes."""
+    """No hint is sent, and nothing else changes."""
     set_back(raw, 3)
     handled = Record()
     with lanelog.connect(lanelog_url) as subscriber, lanelog.connect(lanelog_url) as publisher:

@@ -126,9 +126,7 @@ def test_two_who_append_share_the_lanes(
 
 
 @pytest.mark.thorough
-def test_one_who_looked_before_the_other_committed_moves_nothing_twice(
-    stage: Stage, appending: DelayedMessages
-) -> None:
+def test_one_who_read_before_the_other_committed_moves_nothing_twice(stage: Stage, appending: DelayedMessages) -> None:
     """What it found due is gone when it comes to lock it, also if the id was scheduled anew for later."""
     mover = moving(stage, "after scheduled.DUE")
     assert appending.append() == 1

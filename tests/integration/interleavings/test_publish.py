@@ -83,7 +83,7 @@ def test_a_caller_waits_for_a_group_commit_and_comes_behind_it(stage: Stage, poi
 
 
 @pytest.mark.thorough
-def test_callers_who_want_each_others_lanes_are_told_and_one_of_them_commits(stage: Stage) -> None:
+def test_of_callers_who_want_each_others_lanes_one_is_refused_and_one_commits(stage: Stage) -> None:
     """Two transactions in opposite orders: one is rolled back whole and may be repeated, the other commits at once."""
     before = f"{IN_THE_BLOCK} before b"
     stage.client.publish_many("t", [("a", b"0"), ("b", b"0")])
@@ -268,7 +268,7 @@ def test_a_hole_is_not_passed_under_an_open_publish(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "point", ["before COMMIT following partitions.SHARE_HEAD", *thorough("after partitions.SHARE_HEAD")]
 )
-def test_a_publish_waits_for_the_look_at_a_hole_and_no_longer(stage: Stage, point: str) -> None:
+def test_a_publish_waits_for_the_check_of_a_hole_and_no_longer(stage: Stage, point: str) -> None:
     """Publishers of other lanes do not wait at all; what is published meanwhile comes right behind the hole."""
     hole(stage, 1)
     reader = stage.member("reader", point)

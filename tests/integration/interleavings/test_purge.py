@@ -223,7 +223,7 @@ def test_a_purge_gives_up_at_once_when_a_lease_is_being_born(stage: Stage, point
 
 
 @pytest.mark.thorough
-def test_a_lane_that_goes_between_the_look_and_the_birth_of_its_lease_gets_none(stage: Stage) -> None:
+def test_a_lane_purged_before_its_lease_is_made_gets_none(stage: Stage) -> None:
     """The keeper looks again under the topic row: no lease of a lane that is gone, and a higher one when it is back."""
     stage.register("h", start="latest")
     rows(stage.raw, "UPDATE queue_partition_leases SET consumer_group = 'h', lease_epoch = %s", EPOCH + 20)

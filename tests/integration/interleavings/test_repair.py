@@ -49,7 +49,9 @@ def test_a_purge_and_rebirth_between_two_reads_of_a_load_is_no_contradiction(sta
 
 
 @DIES
-def test_a_publish_under_a_mend_waits_and_comes_behind_what_is_stored(stage: Stage, drained: None, dies: bool) -> None:
+def test_a_publish_under_a_repair_waits_and_comes_behind_what_is_stored(
+    stage: Stage, drained: None, dies: bool
+) -> None:
     """The head is locked from the first look at it to the COMMIT; whoever dies there has changed nothing."""
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 9, marked_through = 9 WHERE consumer_group = ''")
     mending = stage.stopped("before COMMIT following partitions.LOCK_HEAD", "audit", "k", topic="t")
@@ -60,7 +62,7 @@ def test_a_publish_under_a_mend_waits_and_comes_behind_what_is_stored(stage: Sta
 
 @pytest.mark.thorough
 @DIES
-def test_a_settlement_under_a_mend_waits_and_is_refused(stage: Stage, dies: bool) -> None:
+def test_a_settlement_under_a_repair_waits_and_is_refused(stage: Stage, dies: bool) -> None:
     """The lease is taken away in the same transaction; if that dies, the settlement is committed as if nothing was."""
     seldom = {"lease_duration": 600.0}  # between two full passes of the owner's own janitor, which would be first
     owner = settling(stage, "return", BEFORE_THE_FENCE["return"], **seldom)
@@ -82,7 +84,7 @@ def test_a_settlement_under_a_mend_waits_and_is_refused(stage: Stage, dies: bool
 
 @pytest.mark.thorough
 @DIES
-def test_a_second_mend_waits_and_finds_what_the_first_has_left(stage: Stage, drained: None, dies: bool) -> None:
+def test_a_second_repair_waits_and_finds_what_the_first_has_left(stage: Stage, drained: None, dies: bool) -> None:
     """One of them mends the lane, and tells it; if the first dies, that is the second."""
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 9 WHERE consumer_group = 'g'")
     first = stage.stopped("before COMMIT following offsets.REWIND", "audit", "k", topic="t")

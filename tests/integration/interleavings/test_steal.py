@@ -230,7 +230,7 @@ def judged(stage: Stage, point: str) -> tuple[Actor, Actor]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", UNDECIDED)
-def test_an_owner_whose_heartbeat_comes_before_the_steal_looks_again_keeps_its_lane(stage: Stage, point: str) -> None:
+def test_an_owner_whose_heartbeat_comes_before_the_second_check_keeps_its_lane(stage: Stage, point: str) -> None:
     """Whatever the thief has seen before: nothing is delivered twice, nothing is refused."""
     owner, thief = judged(stage, point)
     thief.go(point)
@@ -247,9 +247,7 @@ def test_an_owner_whose_heartbeat_comes_before_the_steal_looks_again_keeps_its_l
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", DECIDED)
-def test_an_owner_whose_heartbeat_comes_behind_that_look_loses_its_lane_and_is_no_member_less(
-    stage: Stage, point: str
-) -> None:
+def test_an_owner_whose_heartbeat_comes_behind_the_second_check_loses_its_lane_alone(stage: Stage, point: str) -> None:
     """What it does then is refused, and the thief begins it again. It still has a heartbeat, and a share."""
     owner, thief = judged(stage, point)
     thief.go(point)

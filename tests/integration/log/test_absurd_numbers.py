@@ -261,7 +261,7 @@ def test_a_watermark_beyond_counting_says_nothing_about_a_lost_head(group: Group
     assert group.client.publish("t", "bad", b"6").offset == 6
 
 
-def test_collection_ends_where_the_head_was_mended_far_above_the_log(group: Group, admin: Admin, raw: Any) -> None:
+def test_collection_ends_where_the_head_was_raised_far_above_the_log(group: Group, admin: Admin, raw: Any) -> None:
     """What was never stored is not deleted one by one. The lane goes on behind its head."""
     first = group.join()
     group.handles(b"1", *KEYS)

@@ -133,7 +133,7 @@ def test_deliver_at_is_an_instant_and_one_in_the_past_is_due_at_once(lanelog_cli
 @pytest.mark.parametrize(
     "subscribes", [pytest.param(True, marks=pytest.mark.thorough, id="subscriber"), pytest.param(False, id="publisher")]
 )
-def test_an_idle_client_looks_at_the_moment_at_which_a_message_is_due(
+def test_an_idle_client_reads_at_the_moment_at_which_a_message_is_due(
     lanelog_client: Client, raw: Any, turns: Record, subscribes: bool
 ) -> None:
     """Whatever the delay: what it schedules wakes it, and each look plans the next one for then at the latest."""
@@ -367,7 +367,7 @@ def test_our_own_transactions_wake_the_scheduler_when_they_commit(
     assert "a" in waiting(raw)
 
 
-def test_what_becomes_visible_during_a_look_is_not_left_to_the_one_a_second_later(
+def test_what_becomes_visible_during_a_read_does_not_wait_for_a_later_one(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who sees it while the scheduler is at work has it look again: this look may have read before that."""
@@ -545,7 +545,9 @@ def test_a_scheduler_that_keeps_failing_stops_no_subscription(
     monkeypatch.setattr(scheduler, "NEXT", "SELECT %s, nothing")
     seen = Record()
     with caplog.at_level(logging.ERROR, "lanelog"):
-        subscription = lanelog_client.subscribe("t", "g", lambda m: seen(m.offset))
+        subscription = lanelog_client.subscribe(
+            "t", "g", lambda m: seen(m.offset), lease_duration=2.0, lease_renewal=0.4
+        )  # an error of this kind may last for a lease
         eventually(lambda: events(caplog, "scheduler.failed"), within=30.0)
     lanelog_client.publish("t", "a", b"x")
     assert seen.wait(1) == [1]

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -196,7 +196,7 @@ def acked(raw: Any, group: str, offset: int) -> None:
     rows(raw, f"UPDATE queue_offsets SET offset_acked = {offset} WHERE consumer_group = '{group}' AND {LANE}")
 
 
-def test_a_full_pass_looks_after_groups_that_nobody_runs(
+def test_a_full_pass_repairs_groups_that_nobody_runs(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
 ) -> None:
     """Their watermark goes back before later messages reach it, after which nothing would tell that it was wrong."""
@@ -251,7 +251,7 @@ def test_an_owner_whose_memory_is_above_the_head_loses_the_lane(
 
 
 @pytest.mark.thorough
-def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
+def test_a_reload_repairs_contradictions_of_a_restarted_server(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
 ) -> None:
     """Memory is given up with the lane, also what it had settled: everything that is there is delivered again."""
@@ -268,15 +268,12 @@ def test_a_reload_mends_what_the_restarted_server_contradicts_itself_in(
     rows(raw, "DELETE FROM queue_messages WHERE `offset` > 2")
     set_head_back(raw, "t", 2)
     assert lanelog_client._engine is not None
-    session = lanelog_client._database.session("keeper")
-    try:
+    with closing(lanelog_client._database.session("keeper")) as session:
         [member] = subscription._core.members
         session.ensure()
         keeper = Coordinator(lanelog_client._engine.context, member, session)
         keeper.new_session(session, "", session.incarnation)
         keeper.reload()
-    finally:
-        session.close()
     assert mended() == ["group=g problem='watermark above the head' offset=4 head=2"]
     release.set()
     assert seen.wait(7)[5:] == names(1, 2)
@@ -305,9 +302,7 @@ def test_an_owner_that_meets_a_head_below_its_memory_loads_the_lane_again(
     assert "lane.ahead_of_head topic=t key=a group=g offset=8 head=3" in caplog.text
 
 
-def test_a_lane_that_is_right_costs_a_pass_no_statement_and_one_look_at_its_log(
-    lanelog_client: Client, raw: Any
-) -> None:
+def test_a_lane_without_contradictions_costs_a_pass_one_read_of_its_log(lanelog_client: Client, raw: Any) -> None:
     """Four statements, however many lanes and groups there are; a long log costs no more; and nothing is locked."""
     for group in ("g", "h"):
         assert handle(lanelog_client, Record(), group).stop(10)
@@ -359,14 +354,11 @@ def test_a_delayed_message_whose_offset_is_taken_is_appended_all_the_same(lanelo
     seen = Record()
     publish(lanelog_client, "m1", "m2")
     set_head_back(raw, "t")
-    session = lanelog_client._database.session("appending")
-    try:
+    with closing(lanelog_client._database.session("appending")) as session:
         lanelog_client.publish("t", "a", b"late", delay=0.001)
         lanelog_client.publish("t", "b", b"other", delay=0.001)
         appending = DelayedMessages(session, appender_of(lanelog_client._publisher, seen))
         eventually(lambda: (appending.append(), one(raw, "SELECT COUNT(*) FROM queue_scheduled") == 0)[1])
-    finally:
-        session.close()
     assert rows(raw, f"SELECT `offset`, payload FROM queue_messages WHERE {LANE} AND `offset` > 2") == [(3, b"late")]
 
 
@@ -381,7 +373,7 @@ def test_a_schedule_whose_offset_is_taken_fires_all_the_same(lanelog_client: Cli
     eventually(lambda: rows(raw, fired) == [(2, b"tick")])
 
 
-def test_a_caller_whose_offset_is_taken_is_told_so_and_goes_on(lanelog_client: Client, raw: Any) -> None:
+def test_a_caller_whose_offset_is_taken_gets_an_error_and_goes_on(lanelog_client: Client, raw: Any) -> None:
     """The error says what to do; his transaction is as it was before the call."""
     publish(lanelog_client, "m1")
     set_head_back(raw, "t")

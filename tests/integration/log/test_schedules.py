@@ -332,7 +332,7 @@ def test_a_faulty_schedule_stops_no_other_and_says_so_once(
     assert "Atlantis" in event
 
 
-def test_what_is_faulty_is_not_worth_another_try_soon_and_what_is_held_is(
+def test_a_held_schedule_is_tried_again_soon_and_a_faulty_one_is_not(
     database: Database, session: Session, publisher: Publisher, admin_only: Client, raw: Any, open_raw: Any
 ) -> None:
     """A faulty schedule is due all the time: the loop takes an ordinary turn, not one for what somebody holds."""
@@ -623,7 +623,7 @@ def test_steering_survives_a_commit_that_is_not_answered(
     assert admin_only.admin.schedules() == []
 
 
-def test_a_preview_begins_now_or_when_it_is_told(admin_only: Client) -> None:
+def test_a_preview_begins_now_or_at_a_given_time(admin_only: Client) -> None:
     """As many times as asked for; the same ones are fired, see the next test."""
     preview = admin_only.admin.preview_schedule
     (soon,) = preview("* * * * *", count=1)

@@ -1,5 +1,6 @@
 """Recurring messages by several processes: wrong clocks, other time zone data, kills before and after COMMIT."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,22 +9,63 @@ import pytest
 
 import lanelog
 from lanelog import Client
+from support.clocks import clock, libfaketime
 from support.firing import Firing
 from support.processes import Fleet
 from support.sql import one, rows
 from support.stage import Stage
-from support.ticking import consecutive, every_second, fire_times
 from support.waiting import eventually
 from support.zones import tzdata
 
 NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 SECONDS = 15
+CLOCKS = [None, "+1h", "-1h", "+1h", "-1h"]
+PAGE = 1000
+
+
+def fire_times(client: Client) -> list[datetime]:
+    """What the messages in the lane say, in its order."""
+    if not any(topic.topic == "t" and topic.lanes for topic in client.admin.topics()):
+        return []
+    found = client.admin.messages("t", "k", limit=PAGE)
+    return [datetime.fromisoformat(message.metadata["lanelog.fire_time"]) for message in found]
+
+
+def consecutive(times: list[datetime]) -> bool:
+    """Whether there is one for each second, in order."""
+    return times == [times[0] + timedelta(seconds=number) for number in range(len(times))]
 
 
 @pytest.mark.thorough
 def test_five_processes_with_clocks_an_hour_apart_publish_once_a_second(fleet: Fleet, lanelog_client: Client) -> None:
     """As many messages as seconds, no duplicate, none missing."""
-    every_second(fleet, lanelog_client, SECONDS)
+    library = libfaketime()
+    programs = [
+        fleet.start(
+            f"p{number}", "ticking.py", environment=clock(library, wrong) if wrong else {}, expression="* * * * * *"
+        )
+        for number, wrong in enumerate(CLOCKS)
+    ]
+    read = [program.said("ready")[0]["clock"] - time.time() for program in programs]
+    assert max(read) - min(read) == pytest.approx(7200, abs=60)
+    begin = len(fire_times(lanelog_client))
+    eventually(
+        lambda: len(fire_times(lanelog_client)) >= begin + SECONDS,
+        within=SECONDS + 15,
+        what="a message for each second",
+    )
+    for program in programs:
+        program.tell("stop")
+    for program in programs:
+        assert program.ended() == 0
+    found = lanelog_client.admin.messages("t", "k", limit=PAGE)
+    times = fire_times(lanelog_client)
+    assert len(times) == len({message.id for message in found})
+    assert consecutive(times)
+    late = [message.published_at - at for message, at in zip(found, times, strict=True)]
+    assert min(late) >= timedelta(0)  # by the server's clock, not by any of theirs
+    assert max(late) < timedelta(seconds=5)  # what would count as missed
+    assert not fleet.logged("schedule.missed")
 
 
 @pytest.mark.thorough

@@ -84,7 +84,7 @@ def test_a_pulled_message_takes_until_it_is_settled(lanelog_client: Client, regi
     assert found["lanelog_client_end_to_end_seconds_count", "t", "g"] == 1
 
 
-def test_what_is_held_is_told(lanelog_client: Client, registry: CollectorRegistry) -> None:
+def test_measures_count_what_is_held(lanelog_client: Client, registry: CollectorRegistry) -> None:
     """Messages that run, those that are read ahead with their bytes, those that wait for another attempt."""
     metrics.observe(lanelog_client, registry)
     entered, go_on = threading.Event(), threading.Event()
@@ -122,7 +122,7 @@ def test_who_waits_for_the_pool_is_counted(lanelog_url: str, registry: Collector
     assert scraped(registry)["lanelog_client_published_messages_total", "t"] == 1
 
 
-def test_threads_that_crowd_a_pool_are_told_once_with_the_number_to_set(
+def test_a_crowded_pool_is_logged_once_with_the_number_to_set(
     lanelog_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One WARNING, once there were many waits, names the size with which none of the threads would have waited."""

@@ -170,7 +170,7 @@ def test_a_paused_group_says_so(log: lanelog.Client) -> None:
 
 
 @pytest.mark.parametrize(("fresh", "seen"), [(3600.0, 3), (0.0, 4)])
-def test_monitors_that_ask_at_the_same_time_cost_one_look(log: lanelog.Client, fresh: float, seen: int) -> None:
+def test_monitors_that_ask_at_the_same_time_cost_one_read(log: lanelog.Client, fresh: float, seen: int) -> None:
     """They get the answer of the last look while it is fresh."""
     registry = CollectorRegistry()
     registry.register(LogCollector(log.admin, fresh=fresh))

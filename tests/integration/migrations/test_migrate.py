@@ -151,7 +151,7 @@ def test_twenty_processes_migrate_at_once(empty: Database, empty_url: str, table
         ("DELETE FROM queue_schema", f"version {VERSION} is not recorded in queue_schema"),
     ],
 )
-def test_a_difference_is_named_with_what_mends_it(empty: Database, change: str, says: str) -> None:
+def test_a_difference_is_named_with_what_repairs_it(empty: Database, change: str, says: str) -> None:
     """The error is enough to repair the database by: it quotes the statement, which then works."""
     migrate(empty)
     run(empty, change)

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,8 @@ def publish_in_block(topic: str, keys: list[str], *, commit: bool = True) -> lis
 
 def append() -> int:
     """Move one page of what is due; nobody else in this process does."""
-    session = client._database.session("appending")
-    try:
+    with closing(client._database.session("appending")) as session:
         return DelayedMessages(session, client._appender).append()
-    finally:
-        session.close()
 
 
 def cancel(topic: str, key: str, message_id: str) -> bool:
@@ -100,31 +98,22 @@ def cancel(topic: str, key: str, message_id: str) -> bool:
 
 
 def purge(topic: str, key: str) -> bool:
-    session = client._database.session("purge")
-    try:
+    with closing(client._database.session("purge")) as session:
         return purge_lane.drained(session, topic, key)
-    finally:
-        session.close()
 
 
 def audit(topic: str) -> int:
     """Look through a topic for contradictions, as a full pass does; how many were mended."""
-    session = client._database.session("audit")
-    try:
+    with closing(client._database.session("audit")) as session:
         return len(repair.audit(session, topic).mended)
-    finally:
-        session.close()
 
 
 def fire() -> int:
     """Fire what is due, once; how many messages that were."""
     client.ping()  # as before any loop starts: which columns there are is known
-    session = client._database.session("firing")
     firing = RecurringSchedules(client._database, appender_of(client._publisher))
-    try:
+    with closing(client._database.session("firing")) as session:
         firing.fire_due(session)
-    finally:
-        session.close()
     return firing.fired
 
 

@@ -51,7 +51,7 @@ def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: 
 
 
 @pytest.mark.thorough
-def test_each_of_many_that_give_up_at_once_is_told_the_holder(lanelog_url: str, number: int) -> None:
+def test_the_error_of_each_of_many_that_give_up_at_once_names_the_holder(lanelog_url: str, number: int) -> None:
     """They ask the server together."""
     with (
         publisher_at(lanelog_url, impatient=True, publish_timeout=0.5) as publisher,
@@ -63,7 +63,7 @@ def test_each_of_many_that_give_up_at_once_is_told_the_holder(lanelog_url: str, 
 
 
 @pytest.mark.thorough
-def test_a_holder_is_told_from_those_who_wait_as_well(lanelog_url: str, number: int, open_raw: Any, raw: Any) -> None:
+def test_a_holder_is_distinguished_from_those_who_wait(lanelog_url: str, number: int, open_raw: Any, raw: Any) -> None:
     """Others who wait in front are not the ones to look for."""
     waiting = open_raw()
     waiter = threading.Thread(target=hold, args=(waiting, "k"))

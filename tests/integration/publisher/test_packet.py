@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -239,7 +239,7 @@ def test_a_trigger_on_the_heads_hides_no_offset(publisher: Publisher, raw: Any, 
 
 
 @pytest.mark.thorough
-def test_an_offset_that_is_not_told_after_the_commit_is_found_again(
+def test_an_offset_whose_answer_is_lost_after_the_commit_is_found_again(
     publisher: Publisher, proxy: Proxy, raw: Any
 ) -> None:
     """Under a trigger, and the connection is lost before the offset is asked for: the message is there once."""
@@ -428,8 +428,7 @@ def test_a_handler_gets_a_connection_for_single_statements(lanelog_url: str, dri
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_nothing_is_sent_to_a_server_that_has_hung_up(lanelog_url: str, raw: Any, driver: Driver) -> None:
     """A connection that ended while it was idle is replaced: nobody has to ask what became of the packet."""
-    database = Database(ConnectConfig.from_url(lanelog_url, driver=driver, pool_size=2))
-    try:
+    with closing(Database(ConnectConfig.from_url(lanelog_url, driver=driver, pool_size=2))) as database:
         assert database.commit_at_once([Statement("DO LAST_INSERT_ID(%s)", (7,))], noted="SELECT 7") == 7
         with database.autocommit() as cx:
             found = cx.one("SELECT CONNECTION_ID()")
@@ -438,8 +437,6 @@ def test_nothing_is_sent_to_a_server_that_has_hung_up(lanelog_url: str, raw: Any
         sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = %s"
         eventually(lambda: one(raw, sql, found[0]) == 0)
         assert database.commit_at_once([Statement("DO LAST_INSERT_ID(%s)", (7,))], noted="SELECT 7") == 7
-    finally:
-        database.close()
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -188,14 +189,21 @@ def test_a_second_signal_does_not_wait(start: Start, lanelog_client: Client, tmp
 
 
 @pytest.mark.thorough
-def test_a_handler_that_outlasts_the_drain_is_cut_off(start: Start, lanelog_client: Client, tmp_path: Path) -> None:
-    """The command ends in time, and its message goes back with an attempt that does not count."""
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_handler_that_outlasts_the_drain_is_cut_off(
+    start: Start, lanelog_client: Client, tmp_path: Path, *, supervised: bool
+) -> None:
+    """The process ends in time, also if its supervisor was killed. The attempt of its message does not count."""
     worker = start("--drain-timeout", "0.2")
-    worker.started()
+    (pid,) = worker.started()
     lanelog_client.publish("t", "k", {"wait": str(tmp_path / "never")})
     worker.program.said("started")
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended(within=20) == 0
+    if supervised:
+        worker.signal(signal.SIGTERM)
+        assert worker.program.ended(within=20) == 0
+    else:
+        worker.program.kill()
+        eventually(lambda: not alive(pid), within=30)
     (tmp_path / "never").touch()
     again = start()
     assert [line["attempt"] for line in again.handled()] == [1]
@@ -225,7 +233,7 @@ def test_a_process_that_cannot_exit_is_ended(start: Start, lanelog_client: Clien
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("drain", ["with a bound", "without one"])
-def test_a_process_that_hears_no_signal_is_killed_after_its_drain(
+def test_a_process_that_takes_no_signal_is_killed_after_its_drain(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], drain: str
 ) -> None:
     """It is stopped, as one is that hangs in the kernel: the command ends all the same, with status 1."""
@@ -356,13 +364,12 @@ def test_an_import_that_hangs_is_tried_again(start: Start, bounds: Callable[...,
 def test_a_process_whose_database_does_not_answer_is_not_killed(lanelog_url: str, bounds: Callable[..., None]) -> None:
     """It accepts, and then says nothing: loops wait for it, and the process says so."""
     bounds("silence", SILENCE=1.0, GRACE=2.0)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        worker = Commanded(f"mysql://nobody@127.0.0.1:{silent.getsockname()[1]}/nowhere")
-        try:
-            worker.started()
-            never(lambda: len(worker.program.lines) > 1, during=8.0, what="another process")
-        finally:
-            worker.close()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        closing(Commanded(f"mysql://nobody@127.0.0.1:{silent.getsockname()[1]}/nowhere")) as worker,
+    ):
+        worker.started()
+        never(lambda: len(worker.program.lines) > 1, during=8.0, what="another process")
 
 
 @pytest.mark.thorough
@@ -387,24 +394,6 @@ def test_processes_that_were_stopped_with_their_supervisor_are_not_killed(
     assert worker.started(2) == pids
     worker.signal(signal.SIGTERM)
     assert worker.program.ended() == 0
-
-
-@pytest.mark.thorough
-def test_a_handler_without_a_supervisor_is_cut_off_uncounted(
-    start: Start, lanelog_client: Client, tmp_path: Path
-) -> None:
-    """It outlasts the drain of a process whose supervisor was killed: its message is no crash."""
-    worker = start("--drain-timeout", "0.2")
-    (pid,) = worker.started()
-    lanelog_client.publish("t", "k", {"wait": str(tmp_path / "never")})
-    worker.program.said("started")
-    worker.program.kill()
-    eventually(lambda: not alive(pid), within=30)
-    (tmp_path / "never").touch()
-    again = start()
-    assert [line["attempt"] for line in again.handled()] == [1]
-    again.signal(signal.SIGTERM)
-    assert again.program.ended() == 0
 
 
 @pytest.mark.thorough
@@ -501,11 +490,8 @@ def test_a_client_that_is_not_found_ends_the_command(
     lanelog_url: str, target: str, says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With the reason: nobody would mend it while the command tries again."""
-    worker = Commanded(lanelog_url, target=target)
-    try:
+    with closing(Commanded(lanelog_url, target=target)) as worker:
         assert worker.program.ended() == 2
-    finally:
-        worker.close()
     assert says in capfd.readouterr().err
 
 

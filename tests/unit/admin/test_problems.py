@@ -229,7 +229,7 @@ def test_lanes_of_a_group_without_members_are_no_problems_of_their_own() -> None
     assert of_lane(gone, group(members=0), None) is None
 
 
-def test_a_group_whose_lanes_are_not_looked_at_has_no_lane_in_which_something_is_wrong() -> None:
+def test_a_group_whose_lanes_are_not_read_has_no_lane_with_a_problem() -> None:
     """Whatever its lanes are like, as far as their sums in the group allow it."""
     lanes: tuple[dict[str, Any], ...] = (
         {},
@@ -258,7 +258,7 @@ def test_a_group_whose_lanes_are_not_looked_at_has_no_lane_in_which_something_is
     assert found > 100
 
 
-def test_lanes_of_a_group_that_moves_are_not_looked_at() -> None:
+def test_lanes_of_a_group_that_moves_are_not_read() -> None:
     """Nor those of a group of which one line says it all: it is paused, or nobody consumes."""
     assert lanes_may_be_wrong(GROUP)
     for changes in ({"oldest_age": 30.0}, {"lag": 0, "oldest_age": None}, {"members": 0}, {"paused_at": WHEN}):

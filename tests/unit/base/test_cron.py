@@ -122,7 +122,7 @@ def test_an_expression_or_zone_of_another_type_is_refused(wrong: object) -> None
         parse("* * * * *", wrong)  # type: ignore[arg-type]
 
 
-def test_an_expression_that_never_fires_is_told_in_time() -> None:
+def test_an_expression_that_never_fires_is_refused_in_time() -> None:
     """Thirtieth of February: at once. A first or twenty-first that is a last Monday: after a search of fifty years."""
     with pytest.raises(ConfigurationError, match="bad day-of-month"):
         parse("0 0 30 2 *", BERLIN)

@@ -115,7 +115,7 @@ def test_types_of_applications_come_back_as_documented(value: object, comes_back
         (object(), r"\$ is of type object"),
     ],
 )
-def test_what_cannot_be_json_is_refused_with_its_place(value: object, says: str) -> None:
+def test_what_cannot_be_json_is_refused_with_its_path(value: object, says: str) -> None:
     """The error names place and type, never a value or a key that is no field's name, and the ways out."""
     with pytest.raises(ConfigurationError, match=f"the payload cannot be JSON: .*({says})") as caught:
         encode_json(value)

@@ -126,7 +126,7 @@ def test_text_is_cropped_in_its_middle(value: str, width: int) -> None:
         assert value.endswith(tail) or "…" in value
 
 
-def test_what_is_cropped_can_be_told_apart() -> None:
+def test_cropped_names_stay_different() -> None:
     """Names that begin alike and end otherwise stay different; a wide character counts as two cells."""
     assert crop("customer-00000000000001", 12) == "custom…00001"
     assert crop("中文鍵中文鍵", 7) == "中…鍵"
@@ -299,7 +299,7 @@ class Mall(Shop):
         return [f"{beginning}{number:05}" for number in range(10_000)][:limit]
 
 
-def test_a_pattern_that_fits_more_than_is_looked_at_says_so() -> None:
+def test_a_pattern_that_matches_more_than_is_read_says_so() -> None:
     """More topics than can be listed, or more groups than are looked at."""
     topics = topics_of(Mall(), "shard-*")  # type: ignore[arg-type]
     assert (len(topics.topics or ()), topics.left_out) == (9_999, "only the first 9,999 topics were looked at")

@@ -208,7 +208,7 @@ class TestConnectOptions:
         text = refused(ConnectConfig, **{"database": "jobs", field: value})
         assert "hunter2" not in text
 
-    def test_safe_url_tells_the_rest(self) -> None:
+    def test_safe_url_shows_the_rest(self) -> None:
         """People see which server, database, socket and certificate."""
         url = "mysql://root@h:3306/jobs?unix_socket=/run/my.sock&ssl=true&ssl_ca=/ca.pem&ssl_verify=false"
         assert ConnectConfig.from_url(url).safe_url() == url

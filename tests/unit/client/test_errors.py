@@ -46,7 +46,7 @@ def test_without_a_message_the_docstring_speaks(error: type[LanelogError]) -> No
     assert error().retriable is False
 
 
-def test_a_database_error_tells_code_and_outcome() -> None:
+def test_a_database_error_has_code_and_outcome() -> None:
     """The fields of a DatabaseError are those that were given, to it and to no other."""
     error = DatabaseError("lost during COMMIT", code=2013, retriable=True, outcome_unknown=True)
     assert (error.code, error.retriable, error.outcome_unknown) == (2013, True, True)

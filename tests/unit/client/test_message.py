@@ -188,7 +188,7 @@ class TestMessage:
         make().reject("bad \ud800 größe")
         assert delivery.calls == [("reject", "bad \\ud800 größe")]
 
-    def test_a_dead_letter_tells_its_origin(self, make: Make) -> None:
+    def test_a_dead_letter_has_its_origin(self, make: Make) -> None:
         """Readers of a dead letter topic see where a message comes from and why."""
         origin = DeadLetter(
             original_topic="merge",

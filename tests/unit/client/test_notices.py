@@ -65,7 +65,7 @@ def test_a_function_that_is_slow_holds_nobody_up_and_learns_what_it_has_missed()
     assert told == [0]
 
 
-def test_a_listener_that_was_stopped_is_told_nothing_more() -> None:
+def test_a_listener_that_was_stopped_gets_nothing_more() -> None:
     """Others of the same name are."""
     notices, told = Notices(), list[str]()
     first = notices.on("retried", lambda _: told.append("first"))
@@ -77,7 +77,7 @@ def test_a_listener_that_was_stopped_is_told_nothing_more() -> None:
     assert told == ["second"]
 
 
-def test_what_cannot_be_told_is_refused() -> None:
+def test_an_unknown_notice_or_listener_is_refused() -> None:
     """A misspelt name, and what is no function."""
     with lanelog.connect("mysql://root@127.0.0.1:1/jobs") as client:
         with pytest.raises(lanelog.ConfigurationError, match="dead_lettered"):

@@ -71,7 +71,7 @@ def test_a_group_that_goes_back_and_a_purged_lane_make_nothing_negative() -> Non
     assert [line.now for line in rates.lines] == ["0.0", "0.0"]
 
 
-def test_a_line_is_broken_where_nobody_looked() -> None:
+def test_a_line_is_broken_where_nothing_was_sampled() -> None:
     """What happened when is unknown there."""
     steps = [(10.0, 10 * each, 5) for each in range(5)]
     chart = everything(sampled(*steps, (GAP + 1, 60, 5), *steps[1:]))["Lag, in messages"]
@@ -105,7 +105,7 @@ def test_a_job_that_is_stopped_while_it_counts_does_nothing() -> None:
     assert (job.state, job.done, done) == ("stopped", 0, [])
 
 
-def test_a_forked_child_waits_for_no_look_of_its_parent() -> None:
+def test_a_forked_child_waits_for_no_sample_of_its_parent() -> None:
     """The thread that looks is not there in the child."""
     look = SharedRead(lambda _: os.fork(), 60)
     child = look()
@@ -190,7 +190,7 @@ def test_a_single_bucket_is_a_step_that_can_be_seen() -> None:
     )
 
 
-def test_times_that_are_over_are_not_told_as_of_now() -> None:
+def test_times_that_are_over_are_not_shown_as_of_now() -> None:
     """Nothing ended in the last two buckets."""
     seen = Percentiles(p50=70, p99=70)
     chart = draw_times(
@@ -208,7 +208,7 @@ class Clock:
         return self.now
 
 
-def test_looks_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """After one that took half a second, all pages show its answer for ten."""
     asked, clock = [], Clock()
 
@@ -227,7 +227,7 @@ def test_looks_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [None, 1]
 
 
-def test_a_look_that_fails_fails_for_all_who_wait_for_it() -> None:
+def test_a_sample_that_fails_fails_for_all_who_wait_for_it() -> None:
     """One after another they would wait for the time-out of each."""
     asked = []
 

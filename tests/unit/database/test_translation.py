@@ -37,7 +37,7 @@ def test_what_may_pass_is_retriable(code: int) -> None:
         (1062, "text (error 1062)"),
     ],
 )
-def test_what_an_operator_must_mend_says_how(code: int, remedy: str) -> None:
+def test_an_error_for_an_operator_says_what_to_do(code: int, remedy: str) -> None:
     """Repeating does not help; the message says what does, and shows a number that we do not know as it is."""
     error = translated(code)
     assert isinstance(error, DatabaseError)

@@ -47,7 +47,7 @@ def test_an_exception_without_frames_is_its_message() -> None:
     assert render(TimeoutError("too late")) == "TimeoutError: too late"
 
 
-def test_what_it_was_raised_from_is_told_as_well() -> None:
+def test_the_cause_of_an_error_is_in_its_text() -> None:
     """The first cause is what somebody looks for."""
 
     def translate() -> None:
@@ -62,7 +62,7 @@ def test_what_it_was_raised_from_is_told_as_well() -> None:
     assert text.endswith('    raise ValueError("no money")')
 
 
-def test_the_members_of_a_group_are_told() -> None:
+def test_the_members_of_an_exception_group_are_in_its_text() -> None:
     """An exception group says what it is a group of."""
 
     def both() -> None:

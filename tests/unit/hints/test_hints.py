@@ -95,7 +95,7 @@ def test_one_reading_is_bounded_and_followed_by_deafness(receiver: Receiver) -> 
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "::1"])
-def test_both_sockets_are_heard_each_within_its_bound(ip: str) -> None:
+def test_both_sockets_are_read_each_within_its_bound(ip: str) -> None:
     """One that is flooded keeps nobody from being heard at the other; the place tells both addresses."""
     receiver = Receiver()
     receiver.open(UdpAddress.parse(ip))
@@ -120,7 +120,7 @@ def test_both_sockets_are_heard_each_within_its_bound(ip: str) -> None:
     receiver.close()
 
 
-def test_behind_nat_the_socket_hears_at_its_port_of_every_address(caplog: pytest.LogCaptureFixture) -> None:
+def test_behind_nat_the_socket_listens_at_its_port_of_every_address(caplog: pytest.LogCaptureFixture) -> None:
     """The row tells the address that publishers see; without a port nobody could send there, so it is left out."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))

@@ -166,7 +166,7 @@ def test_what_was_fired_today_at_another_moment_is_not_awaited_today() -> None:
     assert correction(evolve(tomorrow, fired_local=fired.row_form(ZONE)), cron) is None
 
 
-def test_a_clock_that_went_back_is_told_from_other_data() -> None:
+def test_a_clock_that_went_back_is_distinguished_from_other_data() -> None:
     """The row waits for another occurrence than the next one here, at a moment that both agree on."""
     cron = cron_in(NOON, HOUR)
     for noted in (True, False):

@@ -178,7 +178,7 @@ def test_an_insert_for_a_packet_fits_or_there_is_none(texts: list[tuple[str, byt
         ("5.7.44-log", (5, 7, 44), "mysql", False),
     ],
 )
-def test_servers_are_told_apart(text: str, version: tuple[int, ...], family: str, *, supported: bool) -> None:
+def test_servers_are_distinguished(text: str, version: tuple[int, ...], family: str, *, supported: bool) -> None:
     """By the version as numbers, so that 26.10 is newer than 8.0; what is too old is refused by name."""
     facts = ServerFacts.from_row((text, 1, 1, "q", "one"))
     assert (facts.version, facts.family) == (version, family)

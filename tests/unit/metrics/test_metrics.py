@@ -103,7 +103,7 @@ Served = Callable[[], AbstractContextManager[str]]
 
 @pytest.mark.thorough
 @SERVED
-def test_slow_peers_turn_nobody_away(served: Served) -> None:
+def test_slow_peers_keep_nobody_out(served: Served) -> None:
     """They may hold all threads. Whoever comes then is answered, and the oldest of them is closed."""
     with served() as url, ExitStack() as opened:
         slow = [opened.enter_context(socket.create_connection(served_at(url), timeout=IN_TIME)) for _ in range(AT_ONCE)]

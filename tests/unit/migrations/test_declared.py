@@ -42,7 +42,7 @@ def test_a_comment_with_a_quote_is_read() -> None:
     assert list(table.columns) == ["a"]
 
 
-def test_every_difference_names_its_place_and_its_remedy() -> None:
+def test_every_difference_names_its_table_and_its_remedy() -> None:
     """Missing or different, column or index: the text names it, the remedy is a statement about that table."""
     table = declared_tables()["queue_messages"]
     columns = dict(table.columns)

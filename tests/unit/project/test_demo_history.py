@@ -294,7 +294,7 @@ def test_the_lane_is_the_second_level_path(path: bytes, lane: str) -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"no header line", b"\xff\n", b"{}\n", b"[]\n", b"null\n", b'{"source": 1}\n', b"{\n"]
 )
-def test_what_is_no_job_is_told_apart(payload: bytes) -> None:
+def test_a_payload_that_is_no_job_is_refused(payload: bytes) -> None:
     """Any other payload is refused with a reason, never taken for a job."""
     with pytest.raises(MalformedJob, match="header"):
         Job.decode(payload)

@@ -56,7 +56,7 @@ def some_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANELOG_URL", "mysql://nobody@127.0.0.1:1/nowhere")
 
 
-def test_every_file_is_looked_at() -> None:
+def test_every_file_has_a_test() -> None:
     """A new one needs a test."""
     files = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
     assert files == {

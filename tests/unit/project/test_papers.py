@@ -252,7 +252,7 @@ def test_editors_show_the_defaults_of_the_code(kind: type) -> None:
         assert any(re.match(rf"{re.escape(each)}(?![\w,.]\w)", text) for each in spoken(real[option])), option
 
 
-def test_the_waits_of_the_default_policy_are_told_as_they_are() -> None:
+def test_the_waits_of_the_default_policy_are_documented_as_they_are() -> None:
     """Wherever they are told: so many seconds after each attempt, up to a second more, and 60 s at most."""
     policy = lanelog.RetryPolicy(max_attempts=None)
     waits = [policy.decide(attempt=number, since_first=0.0, error=None) or 0.0 for number in (1, 2, 3, 4, 50)]
@@ -303,7 +303,7 @@ def test_the_table_of_stores_names_what_is_there() -> None:
     assert listed == {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "_stores").rglob("[!_]*.py")}
 
 
-def test_the_states_of_a_message_are_told_by_columns_that_exist() -> None:
+def test_the_states_of_a_message_are_documented_by_columns_that_exist() -> None:
     """Six states, in words of the schema."""
     rows = table("State", "In the database, for a group and lane")
     assert [row[0] for row in rows] == ["pending", "processing", "retryable", "postponed", "completed", "failed"]

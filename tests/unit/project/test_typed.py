@@ -74,7 +74,7 @@ def test_the_types_of_options_are_those_of_the_configurations() -> None:
 
 
 @pytest.mark.parametrize("name", ["ConnectOptions", "SubscriptionOptions"])
-def test_each_option_is_documented_where_an_editor_looks(name: str) -> None:
+def test_each_option_is_documented_where_an_editor_shows_it(name: str) -> None:
     """A docstring stands below each field and tells the default."""
     (found,) = (
         node

@@ -106,7 +106,7 @@ def test_a_message_that_nobody_took_is_not_stored() -> None:
     assert line.take() == []
 
 
-def test_a_holder_without_a_place_pauses_between_its_attempts() -> None:
+def test_a_holder_that_is_refused_pauses_between_its_attempts() -> None:
     """Also the one that was told so while it led: it asks the server no more often than the back-off says."""
     writer = Writer({"k"}, {"k"}, AssertionError("it asked again at once"))
     with pytest.raises(DatabaseError, match="locked by others"):
@@ -114,7 +114,7 @@ def test_a_holder_without_a_place_pauses_between_its_attempts() -> None:
     assert writer.answers
 
 
-def test_an_interrupt_while_a_batch_goes_on_one_by_one_costs_nobody_his_turn() -> None:
+def test_an_interrupt_while_a_batch_goes_on_one_by_one_costs_nobody_his_publish() -> None:
     """Ctrl-C in the thread that repeats a failed batch member by member: those not reached yet are led by others."""
     group = grouping(Writer(DatabaseError("refused", retriable=False), KeyboardInterrupt()), timeout=20)
     first, second, third = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))

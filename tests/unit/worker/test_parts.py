@@ -315,7 +315,7 @@ def test_a_process_that_ends_by_itself_is_not_killed_before() -> None:
     assert own_end.WRITES + own_end.LOGS < ENDS
 
 
-def test_a_place_waits_longer_after_each_death_that_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_waits_longer_after_each_death_that_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that had worked for a while counts from the beginning again."""
     counted: list[int] = []
 
