@@ -195,5 +195,7 @@ def serving(address: str | None, live: Reasons, ready: Reasons) -> Iterator[str]
 def host_and_port(address: str) -> tuple[str, int] | None:
     """Return the parts of an address to listen at. Port 0: any that is free. None: it is no `HOST:PORT`."""
     host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    return (host, int(port)) if host and port.isdecimal() and int(port) <= _PORT_MAX else None
+    host = host.removeprefix("[").removesuffix("]").lower()
+    if not host or "/" in host or "@" in host or not port.isdecimal() or int(port) > _PORT_MAX:
+        return None
+    return host, int(port)

@@ -1246,4 +1246,5 @@ def test_the_verb_refuses_other_addresses_without_authentication(tmp_path: Path)
     empty = tmp_path / "token"
     empty.write_text("\n")
     assert "no token" in command("web", "--token-file", str(empty), status=2).stderr
-    assert "HOST:PORT" in command("web", "--listen", "8080", status=2).stderr
+    for wrong in ("8080", "user@localhost:8080"):
+        assert "HOST:PORT" in command("web", "--listen", wrong, status=2).stderr

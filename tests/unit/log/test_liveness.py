@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -56,3 +57,19 @@ def test_a_screen_never_shows_dead_what_a_keeper_that_watched_calls_alive(
     else:
         assert bool(view.dead) == (not state.lives)
         assert state is not OwnerState.DEAD or view.dead
+
+
+@pytest.mark.parametrize("ahead", [1, 3_600_000, 2**53])
+@pytest.mark.parametrize(("lasts", "lives"), [(15_000, False), (15_000, True), (0, True)])
+def test_a_lock_decides_while_a_heartbeat_is_of_a_time_to_come(ahead: int, lasts: int, lives: bool) -> None:
+    """After a clock was set back, or of another program: a screen and a keeper's second look come to the same."""
+    beat = WRITTEN + ahead
+
+    def row(now: int) -> HeartbeatRow:
+        return HeartbeatRow("other", beat, beat + lasts, 0, not lives, SERVER, now)
+
+    keeper = LivenessMonitor(me="me", lease_duration=15)
+    for passed in (0, 2000):
+        view = keeper.judge([row(WRITTEN + passed)], now=passed / 1000, steady_since=-1000.0, incarnation=SERVER)
+    assert bool(view.dead) is not lives
+    assert Owners({"other": row(WRITTEN)}, SERVER).state("other").lives is lives

@@ -59,9 +59,15 @@ class Observation:
 
     @classmethod
     def since_heartbeat(cls, row: HeartbeatRow) -> Self:
-        """Return the most that anybody can know: it has watched a steady server since the row's heartbeat."""
-        unchanged = max(0, row.now - row.heartbeat_at) / 1000
-        return cls(unchanged=unchanged, free=unchanged, steady=inf)
+        """Return the most that anybody can know: it has watched a steady server since the row's heartbeat.
+
+        After a clock was set back, a heartbeat may be of a time to come. Then nobody knows when it was written, and a
+        free lock is believed at once. One that no lanelog can have written counts as old, unless its lock is held.
+        """
+        ahead = row.heartbeat_at - row.now
+        absurd = ahead > MAX_SECONDS * 1000 and row.lock_free is not False
+        unchanged = inf if absurd else max(0, -ahead) / 1000
+        return cls(unchanged=unchanged, free=inf if ahead > 0 else unchanged, steady=inf)
 
 
 def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease: float = 0.0) -> Proof | None:
@@ -96,7 +102,8 @@ def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease
         return None
     if free is not False:
         return Proof.EXPIRY
-    return Proof.SILENCE if min(watched.unchanged, watched.steady) >= VETO_DURATIONS * duration else None
+    silent = duration > 0 and min(watched.unchanged, watched.steady) >= VETO_DURATIONS * duration
+    return Proof.SILENCE if silent else None
 
 
 def may_live(row: HeartbeatRow, *, silence_ms: int = 0) -> bool:
@@ -110,6 +117,8 @@ def may_live(row: HeartbeatRow, *, silence_ms: int = 0) -> bool:
 def _expired(row: HeartbeatRow, unchanged: float, duration: float) -> bool:
     if row.expires_at < row.now:
         return True
+    if not duration:  # nobody knows for how long it was to last
+        return row.expired
     from_the_future = row.expires_at > row.now + duration * 1000
     return from_the_future and unchanged >= duration
 

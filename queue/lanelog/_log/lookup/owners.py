@@ -109,7 +109,8 @@ class Owners:
         A proxy may keep the session of a process that is gone. A server that stood still for a moment makes every
         heartbeat run out.
         """
-        return self.state(owner) is OwnerState.EXPIRED and (self.silent(owner) or 0) > GRACE
+        row = self.rows.get(owner)
+        return row is not None and not row.deregistered and row.expired and (self.silent(owner) or 0) > GRACE
 
     def left(self, owner: str) -> float:
         """Return the seconds until the owner's leases may be taken by expiry."""

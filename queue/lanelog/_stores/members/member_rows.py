@@ -56,8 +56,9 @@ ORDER BY consumer_group, topic, subscriber_name""",
 # The same on tables without workloads (PRIMARY).
 NEXT_1 = NEXT.replace("liveness_lock, workload", "liveness_lock, NULL")
 
-# The owners that say what their workers do, and all that they say (PRIMARY, prefix).
-WORKLOADS = f"""{AT_WORK.replace(_IN_SHORT, "workload")}      AND workload IS NOT NULL
+# The owners that have not left and say what their workers do, and all that they say (PRIMARY, prefix).
+WORKLOADS = f"""{AT_WORK.replace(_IN_SHORT, "workload")}  AND workload IS NOT NULL
+  AND deregistered_at IN (0, heartbeat_at)
 ORDER BY consumer_group, topic, subscriber_name LIMIT 1000
 """
 
