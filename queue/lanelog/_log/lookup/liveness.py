@@ -5,6 +5,7 @@ less than a proof of death: whether the owner may live.
 
 A keeper has watched, and knows for how long. Who reads one row only judges like a keeper that has watched since the
 row's heartbeat was written, on a server that was steady. So a screen calls no owner dead that this keeper calls alive.
+A heartbeat that ran out while the lock is held is no death yet: screens call it expired.
 """
 
 from __future__ import annotations
@@ -102,8 +103,7 @@ def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease
         return None
     if free is not False:
         return Proof.EXPIRY
-    silent = duration > 0 and min(watched.unchanged, watched.steady) >= VETO_DURATIONS * duration
-    return Proof.SILENCE if silent else None
+    return Proof.SILENCE if duration and min(watched.unchanged, watched.steady) >= VETO_DURATIONS * duration else None
 
 
 def may_live(row: HeartbeatRow, *, silence_ms: int = 0) -> bool:

@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from lanelog._base.places import GroupTopic
 from lanelog._database import Incarnation, server_start, signed
-from lanelog._log.lookup.liveness import Observation, Proof, proof
+from lanelog._log.lookup.liveness import Observation, proof
 from lanelog._process.workload import parsed
 from lanelog._stores.members import heartbeats, member_rows
 
@@ -39,13 +39,13 @@ class OwnerState(StrEnum):
     """What is known of a lane's owner or a group's member."""
 
     ALIVE = "alive"
-    """Its heartbeat is valid, or ran out less than two leases after it was written while its liveness lock is held."""
+    """Its heartbeat is valid."""
     ASIDE = "aside"
     """The same, but the server has too few connections for it: it gives its lanes to others until it has enough."""
     DEAD = "dead"
     """Its process is gone: its liveness lock is free, or others have found it dead and taken its lanes."""
     EXPIRED = "expired"
-    """Its heartbeat ran out, and no lock speaks for it any more: others may take its lanes."""
+    """Its heartbeat ran out. Others take its lanes: at once, or after two of its leases while its lock is held."""
     STOPPED = "stopped"
     """It ended in order, and its row says so."""
     MISSING = "missing"
@@ -72,7 +72,7 @@ class LastMember:
 class Owners:
     """The heartbeat rows of a group on a topic, and when the server started.
 
-    The start is only read if the lock and the heartbeat of an owner contradict each other.
+    The start is only read if a lock was found free.
     """
 
     rows: Mapping[str, HeartbeatRow]
@@ -85,10 +85,11 @@ class Owners:
             return OwnerState.MISSING
         if row.deregistered:
             return OwnerState.STOPPED if row.found_dead_by is None else OwnerState.DEAD
-        dead = proof(row, self._server, Observation.since_heartbeat(row))
-        if dead is None:
-            return OwnerState.ASIDE if row.aside else OwnerState.ALIVE
-        return OwnerState.DEAD if dead is Proof.LOCK and not row.expired else OwnerState.EXPIRED
+        if row.expired:
+            return OwnerState.EXPIRED
+        if proof(row, self._server, Observation.since_heartbeat(row)) is not None:
+            return OwnerState.DEAD
+        return OwnerState.ASIDE if row.aside else OwnerState.ALIVE
 
     def alive(self, owner: str) -> bool:
         """Return whether the owner is alive."""
@@ -171,9 +172,9 @@ def at_work(
 def granting(cx: Executor, rows: Iterable[HeartbeatRow]) -> Incarnation:
     """Return the server as far as the judgement of these owners needs it.
 
-    It is asked only if one's lock and heartbeat contradict each other.
+    It is asked only if a lock is free although the heartbeat is valid.
     """
-    doubtful = any(row.lock_free not in (None, row.expired) and not row.deregistered for row in rows)
+    doubtful = any(row.lock_free and not row.expired and not row.deregistered for row in rows)
     return Incarnation(server_start(cx), "") if doubtful else UNKNOWN
 
 
