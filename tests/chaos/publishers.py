@@ -28,7 +28,7 @@ from chaos.worker import PUBLISH_TIMEOUT, TOPIC, follow_parent, noted, until_the
 from lanelog._database.connection.driver import SILENCE_SECONDS
 from lanelog._log.append import draft
 from lanelog._log.append import unknown_outcome as doubt
-from lanelog.publisher import packet
+from lanelog.publisher import batch
 
 ROLLS_BACK: Final = 0.3
 UNNAMED: Final = 0.7
@@ -199,7 +199,7 @@ def main(url: str, directory: str, name: str, seed: str, keys: str, become: hint
     draft.new_id = make_id
     # Packets in spite of the short time-out: what had an unknown outcome is never published again here. A repetition of
     # the library's own waits no longer than the server keeps a silent session.
-    packet.LATEST = PUBLISH_TIMEOUT
+    batch.LATEST = PUBLISH_TIMEOUT
     doubt.LATEST = float(SILENCE_SECONDS)
     stop, haste = threading.Event(), Haste()
     # By a thread, since the main one waits for the event again and again: it may have its lock just now.

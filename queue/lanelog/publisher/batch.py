@@ -1,29 +1,39 @@
-"""The transactions of group commit: lock heads, place the waiting threads' messages, insert, commit.
+"""The transactions of group commit: lock heads, give the waiting threads' messages offsets, insert, commit.
 
 Owns these transactions, for threads that share one. A crash before the COMMIT publishes nothing; after it, everything.
 Lanes that are locked or missing are left out. Never waits for a head unless its caller asks for that. Missing lanes are
 created between transactions, never in one.
+
+A message that is alone is published in one round trip: lock, insert, advance and COMMIT travel in one packet. That
+never waits for a head, and never repeats. A new id needs no look-up, so the whole transaction can be sent before the
+offset is known. A packet that the network delays may run after its message was repeated. The repeated message has the
+same id, so the late packet's insert fails, and nothing is stored twice. A copy that was collected meanwhile would not
+stop it: see `unknown_outcome.refuse_outdated`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from attrs import define, frozen
 
-from lanelog._database import Database, Lock, codes
+from lanelog._database import GRACE, LATEST, Database, Lock, codes
 from lanelog._log.append import unknown_outcome
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.placing import note_attempt, write
-from lanelog._stores.log import partitions
+from lanelog._stores.log import messages, partitions
+from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
-from lanelog.publisher import packet
-from lanelog.publisher.line import Waiter
+from lanelog.publisher.topic_queue import Waiter
 
 Choose = Callable[[Mapping[str, int]], Sequence[Waiter]]
-"""Takes the heads that the transaction has locked, by key. Returns the members whose messages it is to write."""
+"""Takes the heads that the transaction has locked, by key. Returns the waiters whose messages it is to write."""
+
+_LARGEST_ALONE: Final = 16 * 1024
+"""The most bytes of a message that travels in one packet. For a longer one, the round trips are a small part."""
 
 
 @frozen
@@ -36,8 +46,40 @@ class _Left:
     """There is no such lane."""
 
 
-def _fits(member: Waiter) -> bool:
-    return packet.fits(member.draft, member.deadline - time.monotonic())
+def fits_a_packet(draft: Draft, left: float) -> bool:
+    """Whether a message may be published in one packet. Its id must be new, and it must be short and without a delay.
+
+    `left`: the seconds until its publish_timeout. Then its caller learns of an unknown outcome. By then no packet may
+    be on its way any more: the caller's own repetition would not know of it.
+    """
+    return (
+        not draft.looked_up
+        and not draft.timing.scheduled
+        and draft.wire_bytes <= _LARGEST_ALONE
+        and left + GRACE >= LATEST
+    )
+
+
+def send(database: Database, draft: Draft) -> int | None:
+    """Publish a message in one packet. Return its offset when it is committed. Raises DatabaseError.
+
+    None: nothing was written. The head is locked or missing, or the server takes one statement at a time.
+    """
+    insert = messages.insert_next(
+        draft.topic,
+        draft.key,
+        message_id=draft.id,
+        payload=draft.payload,
+        metadata=draft.metadata,
+        ttl_ms=draft.timing.ttl_ms,
+    )
+    try:
+        around = partitions.around_next(draft.topic, draft.key, insert)
+        return database.commit_at_once(around, noted=partitions.NOTED_OFFSET)
+    except DatabaseError as exc:
+        if exc.code == codes.NULL_REFUSED:
+            return None
+        raise
 
 
 @define(eq=False)
@@ -59,10 +101,10 @@ class BatchWriter:
         deadline: float,
         alone: Waiter | None = None,
     ) -> set[str]:
-        """Commit the messages of the members that `choose` returns. Return the keys whose heads others have locked.
+        """Commit the messages of the waiters that `choose` returns. Return the keys whose heads others have locked.
 
         A transaction is repeated after a retriable error, until `deadline` (monotonic). `persist`: after a lock
-        time-out, too. `wait`: it waits for locked heads. `alone`: the member, if the batch has no other. A member that
+        time-out, too. `wait`: it waits for locked heads. `alone`: the waiter, if the batch has no other. A waiter that
         is known to be committed has its receipt when this returns or raises.
         """
         busy: set[str] = set()
@@ -80,54 +122,53 @@ class BatchWriter:
         return busy
 
     def _attempt(self, topic: str, keys: set[str], choose: Choose, *, wait: bool, alone: Waiter | None) -> _Left:
-        if alone is not None and alone.waiting and _fits(alone) and self._send(alone):
-            return _Left(set(), set())
+        if alone is not None and alone.waiting and fits_a_packet(alone.draft, alone.deadline - time.monotonic()):
+            self._send(alone)
+            if alone.receipt is not None:
+                self._announce(topic, [alone.receipt])
+                return _Left(set(), set())
         return self._transact(topic, keys, choose, wait=wait)
 
-    def _send(self, member: Waiter) -> bool:
-        """Publish a member's message in one packet. Return whether it was committed."""
-        draft = member.draft
+    def _send(self, waiter: Waiter) -> None:
+        """Publish a waiter's message in one packet. If it was committed, the waiter has its receipt."""
+        draft = waiter.draft
         began = unknown_outcome.now()
         try:
-            offset = packet.publish(self._database, draft)
+            offset = send(self._database, draft)
             if offset is not None:
-                self._settle([member], [Receipt(offset, draft.id, duplicate=False, key=draft.key)])
+                self._settle([waiter], [Receipt(offset, draft.id, duplicate=False, key=draft.key)])
         except BaseException as exc:
             # Its offset is not known. With SCHEDULED, a message with this id counts as this one at any offset.
             note_attempt([draft], [Receipt(SCHEDULED, draft.id, duplicate=False, key=draft.key)], exc, began)
             draft.sent_at = draft.doubted_at
             raise
-        if member.receipt is None:
-            return False
-        self._announce(draft.topic, [member.receipt])
-        return True
 
     @staticmethod
-    def _settle(members: Sequence[Waiter], receipts: Sequence[Receipt]) -> None:
-        """Give committed members their receipts. An interrupt may come between two: the rest is noted as in doubt."""
-        for member, receipt in zip(members, receipts, strict=True):
-            member.receipt = receipt
-            member.signal.set()
+    def _settle(waiters: Sequence[Waiter], receipts: Sequence[Receipt]) -> None:
+        """Give committed waiters their receipts. An interrupt may come between two: the rest is noted as in doubt."""
+        for waiter, receipt in zip(waiters, receipts, strict=True):
+            waiter.receipt = receipt
+            waiter.signal.set()
 
     def _transact(self, topic: str, keys: set[str], choose: Choose, *, wait: bool) -> _Left:
         # heads X, in key order -> messages -> scheduled
         drafts: list[Draft] = []
         receipts: list[Receipt] = []
-        members: Sequence[Waiter] = ()
+        waiters: Sequence[Waiter] = ()
         began = unknown_outcome.now()
         try:
             with self._database.transaction() as transaction:
                 heads = partitions.heads(transaction, topic, keys, Lock.UPDATE if wait else Lock.FREE)
                 absent = keys - heads.keys()
                 existing = set(partitions.heads(transaction, topic, absent)) if absent else set()
-                members = choose(heads) if heads else ()
-                if members:
-                    drafts += [member.draft for member in members]
+                waiters = choose(heads) if heads else ()
+                if waiters:
+                    drafts += [waiter.draft for waiter in waiters]
                     write(transaction, topic, drafts, heads, receipts)
-            self._settle(members, receipts)
+            self._settle(waiters, receipts)
         except BaseException as exc:
             note_attempt(drafts, receipts, exc, began)
             raise
-        if members:
+        if waiters:
             self._announce(topic, receipts)
         return _Left(existing, absent - existing)

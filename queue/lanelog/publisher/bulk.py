@@ -23,7 +23,7 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.lock_report import Locked, lanes
 from lanelog.publisher.lock_waiters import LockWaiters
-from lanelog.publisher.wakeup import Wakeup
+from lanelog.publisher.topic_queue import Wakeup
 
 
 @frozen(kw_only=True)

@@ -1,6 +1,6 @@
 """The bound of connections that wait for busy lanes: one for each lane, and half of the pool in all.
 
-Never waits. A thread that gets no place tries again without a wait at the server. So a slow transaction of another
+Never waits. A thread that gets no slot tries again without a wait at the server. So a slow transaction of another
 program delays the lanes that it holds, and no other.
 """
 
@@ -20,9 +20,9 @@ Lane = tuple[str, str]
 
 @define(eq=False)
 class LockWaiters:
-    """Places for connections that wait for a head at the server. Thread-safe."""
+    """Slots for connections that wait for a head at the server. Thread-safe."""
 
-    places: int
+    slots: int
     _waiting: dict[object, frozenset[Lane]] = field(factory=dict, init=False)
     """The lanes of each connection that may wait."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -32,21 +32,21 @@ class LockWaiters:
 
     @contextmanager
     def enter(self, lanes: Collection[Lane]) -> Iterator[bool]:
-        """Take a place for one connection that may wait for these lanes. Yields whether there was one."""
+        """Take a slot for one connection that may wait for these lanes. Yields whether there was one."""
         wanted = frozenset(lanes)
         connection = object()
         try:
             with self._lock:
                 entered = (
                     bool(wanted)
-                    and len(self._waiting) < self.places
+                    and len(self._waiting) < self.slots
                     and all(wanted.isdisjoint(others) for others in list(self._waiting.values()))
                 )
                 if entered:
                     self._waiting[connection] = wanted
             yield entered
         finally:
-            self._waiting.pop(connection, None)  # one call without a lock: an interrupt leaves no place taken
+            self._waiting.pop(connection, None)  # one call without a lock: an interrupt leaves no slot taken
 
     def abandon(self) -> None:
         """Forget all waits in a forked child: it has none of the threads."""

@@ -185,8 +185,8 @@ def test_eight_threads_at_once_share_a_transaction(client: Client, raw: Any, con
     locker = connect(autocommit=True)
 
     def queued() -> int:
-        line = client._publisher._group._lines.get("t")
-        return len(line.ready) if line is not None else -1
+        queue = client._publisher._group._queues.get("t")
+        return len(queue.ready) if queue is not None else -1
 
     with ThreadPoolExecutor(8) as pool, counting(raw) as sent:
         rows(locker, "LOCK TABLES queue_messages WRITE")

@@ -58,8 +58,8 @@ def publish(topic: str, key: str, payload: str = "{}", **options: Any) -> int:
 
 def gathered(topic: str) -> int:
     """How many messages of this process wait for the end of a transaction that another thread of it leads."""
-    line = client._publisher._group._lines.get(topic)
-    return len(line.ready) if line is not None else 0
+    queue = client._publisher._group._queues.get(topic)
+    return len(queue.ready) if queue is not None else 0
 
 
 def publish_many(topic: str, keys: list[str]) -> list[int]:

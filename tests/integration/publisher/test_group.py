@@ -19,7 +19,7 @@ from lanelog._log.append.placing import write
 from lanelog.errors import DatabaseError, PayloadTooLarge
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher, batch
-from lanelog.publisher.line import Waiter
+from lanelog.publisher.topic_queue import Waiter
 from support.publishing import REFUSED, ensure_lanes, hold, publisher_at
 from support.sql import rows
 from support.waiting import eventually
@@ -63,14 +63,14 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 def ready(publisher: Publisher) -> list[Waiter]:
     """Who waits in memory for a leader."""
-    line = publisher._group._lines.get("t")
-    return [] if line is None else list(line.ready)
+    queue = publisher._group._queues.get("t")
+    return [] if queue is None else list(queue.ready)
 
 
 def queueing(publisher: Publisher, key: str) -> int:
     """How many wait in memory for a busy lane."""
-    line = publisher._group._lines.get("t")
-    return 0 if line is None else len(line.busy.get(key, ()))
+    queue = publisher._group._queues.get("t")
+    return 0 if queue is None else len(queue.busy.get(key, ()))
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def stopped_log(open_raw: Any, publisher: Publisher, threads: ThreadPoolExecutor
     rows(locker, "LOCK TABLES queue_messages WRITE")
     try:
         leader = threads.submit(publisher.publish, "t", "leader", b"x")
-        eventually(lambda: publisher._group._lines and not ready(publisher), what="a leader's transaction")
+        eventually(lambda: publisher._group._queues and not ready(publisher), what="a leader's transaction")
         yield leader
     finally:
         rows(locker, "UNLOCK TABLES")
@@ -192,13 +192,13 @@ def test_a_lane_held_for_too_long_is_a_retriable_error(
             not_stored([threads.submit(publisher.publish, "t", "held", b"x")])
             database.config = patient
             holder = threads.submit(publisher.publish, "t", "held", b"x")
-            eventually(lambda: (line := publisher._group._lines.get("t")) and line.busy.keys() == {"held"})
+            eventually(lambda: (queue := publisher._group._queues.get("t")) and queue.busy.keys() == {"held"})
             database.config = impatient
             not_stored([threads.submit(publisher.publish, "t", "held", b"x") for _ in range(4)])
             database.config = patient
             assert publisher.publish("t", "free", b"x").offset == 1
         assert holder.result(PATIENCE).offset == 1
-        eventually(lambda: not publisher._group._lines)
+        eventually(lambda: not publisher._group._queues)
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'held'") == [(1,)]
 
 
@@ -238,7 +238,7 @@ def test_a_gap_locked_by_a_caller_delays_other_lanes_at_most_once(
         rows(reader, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         rows(reader, "SELECT * FROM queue_messages WHERE topic = 't' AND partition_key = 'm' AND `offset` > 0")
         stuck = [threads.submit(publisher.publish, "t", "m", b"y") for _ in range(3)]
-        eventually(lambda: (line := publisher._group._lines.get("t")) and line.busy.keys() == {"m"})
+        eventually(lambda: (queue := publisher._group._queues.get("t")) and queue.busy.keys() == {"m"})
         for offset in range(2, 12):
             assert publisher.publish("t", "z", b"y").offset == offset
         assert not any(one.done() for one in stuck)
@@ -296,7 +296,7 @@ class Strike:
 
     def _profile(self, frame: FrameType, event: str, _arg: object) -> None:
         code = frame.f_code
-        if not code.co_filename.endswith(("publisher/group.py", "publisher/line.py", "publisher/batch.py")):
+        if not code.co_filename.endswith(("publisher/group.py", "publisher/topic_queue.py", "publisher/batch.py")):
             return
         if event == "call" and code.co_name == "_lead":
             self.others += [self.threads.submit(self.publisher.publish, "t", key, b"x") for key in ("a", "b")]
@@ -327,7 +327,7 @@ def test_an_exception_at_any_point_strikes_one_publisher_only(
         if own is not None:
             break
     assert 50 < point < 999
-    assert publisher._group._lines == {}
+    assert publisher._group._queues == {}
 
 
 def test_a_published_message_is_freed_at_once(publisher: Publisher) -> None:
@@ -344,7 +344,7 @@ def test_a_published_message_is_freed_at_once(publisher: Publisher) -> None:
 
 
 def test_ids_in_a_shared_transaction(publisher: Publisher, open_raw: Any, threads: ThreadPoolExecutor) -> None:
-    """Members of one batch that have the same id are one message; one that is stored already takes no offset."""
+    """Waiters of one batch that have the same id are one message; one that is stored already takes no offset."""
     publisher.publish_many("t", [Outgoing("k", b"old", id="old"), ("leader", b"x")])
     with stopped_log(open_raw, publisher, threads):
         same = [threads.submit(publisher.publish, "t", "k", b"x", id="same") for _ in range(6)]
@@ -370,24 +370,24 @@ def test_a_lane_whose_publisher_gave_up_in_a_batch_is_held_by_nobody(
     caller = open_raw()
     hold(caller, "taken")
     first = threads.submit(publisher.publish, "t", "first", b"stops")
-    eventually(lambda: publisher._group._lines and not ready(publisher), what="the first batch")
+    eventually(lambda: publisher._group._queues and not ready(publisher), what="the first batch")
     second = threads.submit(publisher.publish, "t", "second", b"stops")
     eventually(lambda: len(ready(publisher)) == 1)
     late = threads.submit(publisher.publish, "t", "taken", b"late")
     eventually(lambda: len(ready(publisher)) == 2)
-    member = ready(publisher)[1]
+    waiter = ready(publisher)[1]
     stopped["first"].set()
     assert first.result(PATIENCE).offset == 1
-    eventually(lambda: member.claimed, what="the second batch")
-    member.deadline = 0.0
-    member.signal.set()
+    eventually(lambda: waiter.claimed, what="the second batch")
+    waiter.deadline = 0.0
+    waiter.signal.set()
     with pytest.raises(DatabaseError, match="another thread was about to") as caught:
         late.result(PATIENCE)
     assert caught.value.outcome_unknown
     stopped["second"].set()
     assert second.result(PATIENCE).offset == 1
     caller.rollback()
-    eventually(lambda: not publisher._group._lines, what="a line without members")
+    eventually(lambda: not publisher._group._queues, what="a queue without waiters")
     for offset in (1, 2):
         assert publisher.publish("t", "taken", b"x").offset == offset
     assert publisher.publish("t", "second", b"x").offset == 2
@@ -402,7 +402,7 @@ def test_a_batch_whose_lane_is_taken_before_its_repetition_waits_and_is_committe
     No place is left for it among those who wait, so it asks with SKIP LOCKED; nobody is forgotten, then or later.
     """
     ensure_lanes(publisher, "t", ["k"])
-    publisher._group._gate.places = 0
+    publisher._group._gate.slots = 0
     caller, faster = open_raw(), open_raw()
     broken: list[int] = []
     transact = batch.BatchWriter._transact
@@ -432,4 +432,4 @@ def test_a_batch_whose_lane_is_taken_before_its_repetition_waits_and_is_committe
     assert sorted(call.result(PATIENCE).offset for call in calls) == [1, 2, 3, 4, 5]
     assert broken == [5]
     assert rows(raw, "SELECT COUNT(*), MAX(`offset`) FROM queue_messages") == [(5, 5)]
-    assert publisher._group._lines == {}
+    assert publisher._group._queues == {}

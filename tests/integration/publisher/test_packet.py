@@ -17,7 +17,7 @@ from lanelog._log.append.placing import write
 from lanelog.config import ConnectConfig
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.message import Receipt, decode_metadata
-from lanelog.publisher import Publisher, packet
+from lanelog.publisher import Publisher, batch
 from support.proxy import SET_OPTION, Proxy
 from support.publishing import ensure_lanes, hold, publisher_at
 from support.sql import one, rows, stored
@@ -96,7 +96,7 @@ def test_a_busy_lane_holds_up_nobody_else(publisher: Publisher, raw: Any, open_r
     holder = open_raw()
     hold(holder, "k")
     drafted = make_draft("t", "k", b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
-    assert packet.publish(publisher._database, drafted) is None  # one that waits ends in a lock time-out
+    assert batch.send(publisher._database, drafted) is None  # one that waits ends in a lock time-out
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(publisher.publish, "t", "k", b"x")
         for offset in range(1, 4):
@@ -125,7 +125,7 @@ def test_a_commit_that_fails_has_an_unknown_outcome(publisher: Publisher, proxy:
     drafted = make_draft("t", "k", b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
     proxy.fail_after = b"COMMIT"
     with pytest.raises(DatabaseError, match="during COMMIT") as caught:
-        packet.publish(publisher._database, drafted)
+        batch.send(publisher._database, drafted)
     assert caught.value.outcome_unknown
     proxy.fail_after = b"COMMIT"
     receipt = publisher.publish("t", "k", b"y")
@@ -444,7 +444,7 @@ def test_what_may_still_arrive_is_waited_for_where_copies_leave_early(
     proxy: Proxy, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the copy may be collected before its packet arrives, nothing is written until it cannot arrive any more."""
-    monkeypatch.setattr(packet, "fits", lambda draft, _left: not draft.looked_up)
+    monkeypatch.setattr(batch, "fits_a_packet", lambda draft, _left: not draft.looked_up)
     with lanelog.connect(lanelog_url, publish_timeout=1.0) as reader:
         assert reader.subscribe("t", "g", lambda _: None, retention=2.0).stop(10)
     with publisher_at(proxy.url, pool_size=2, publish_timeout=3.0) as publisher:

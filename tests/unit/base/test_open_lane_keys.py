@@ -12,7 +12,7 @@ from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Receipt
 from lanelog.migrations.declared import declared_tables
 from lanelog.migrations.steps import shape
-from lanelog.publisher.line import Line, Waiter
+from lanelog.publisher.topic_queue import TopicQueue, Waiter
 
 IDS = [f"job-{number}" for number in range(2000)]
 
@@ -100,16 +100,16 @@ def test_what_failed_for_certain_may_step_aside() -> None:
 
 def test_a_line_queues_nobody_for_a_busy_lane_who_may_lie_in_another() -> None:
     """Whoever met the busy lane is ready again in another one; whoever comes later avoids it, too."""
-    line = Line()
+    queue = TopicQueue()
     first, fixed = Waiter(unordered(0), 1.0), Waiter(unordered(0, message_id="a"), 1.0)
-    for member in (first, fixed):
-        line.admit(member)
-    batch = line.take()
-    line.part(batch, {"open~000"})
-    assert list(line.ready) == [first]
+    for waiter in (first, fixed):
+        queue.admit(waiter)
+    batch = queue.take()
+    queue.reroute(batch, {"open~000"})
+    assert list(queue.ready) == [first]
     assert first.draft.key != "open~000"
-    assert (line.leader, line.holders) == (first, {"open~000": fixed})
+    assert (queue.leader, queue.holders) == (first, {"open~000": fixed})
     late = Waiter(unordered(0), 1.0)
-    line.admit(late)
+    queue.admit(late)
     assert late.draft.key != "open~000"
-    assert list(line.ready) == [first, late]
+    assert list(queue.ready) == [first, late]

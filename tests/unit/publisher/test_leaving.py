@@ -14,9 +14,9 @@ from lanelog._log.append.draft import Draft, make_draft
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
 from lanelog.publisher.group import GroupCommit
-from lanelog.publisher.line import Line, Waiter
 from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
+from lanelog.publisher.topic_queue import TopicQueue, Waiter
 
 
 class Writer:
@@ -67,19 +67,19 @@ def publish(group: GroupCommit, draft: Draft) -> Receipt:
     return group.publish(draft, time.monotonic() + group._database.config.publish_timeout)
 
 
-def led(group: GroupCommit) -> Line:
-    """The line of the topic, whose leader is busy elsewhere."""
-    line = group._lines["t"] = Line()
-    line.admit(Waiter(make(), time.monotonic() + 60))
-    line.take()
-    return line
+def led(group: GroupCommit) -> TopicQueue:
+    """The queue of the topic, whose leader is busy elsewhere."""
+    queue = group._queues["t"] = TopicQueue()
+    queue.admit(Waiter(make(), time.monotonic() + 60))
+    queue.take()
+    return queue
 
 
 def test_a_message_taken_when_its_time_is_up_is_of_unknown_outcome() -> None:
     """The leader takes it between the end of the wait and the leaving: it may be committed, and the error says so."""
     group = grouping(Writer())
-    line = led(group)
-    lock: Any = Contended(lambda: None, line.take)
+    queue = led(group)
+    lock: Any = Contended(lambda: None, queue.take)
     group._lock = lock
     with pytest.raises(DatabaseError, match="another thread was about to") as caught:
         publish(group, make())
@@ -89,9 +89,9 @@ def test_a_message_taken_when_its_time_is_up_is_of_unknown_outcome() -> None:
 def test_a_message_committed_when_its_time_is_up_is_no_error() -> None:
     """Its receipt came between the end of the wait and the leaving."""
     group = grouping(Writer())
-    line = led(group)
+    queue = led(group)
     receipt = Receipt(7, "i", duplicate=False)
-    lock: Any = Contended(lambda: None, lambda: setattr(line.take()[0], "receipt", receipt))
+    lock: Any = Contended(lambda: None, lambda: setattr(queue.take()[0], "receipt", receipt))
     group._lock = lock
     assert publish(group, make()) == receipt
 
@@ -99,11 +99,11 @@ def test_a_message_committed_when_its_time_is_up_is_no_error() -> None:
 def test_a_message_that_nobody_took_is_not_stored() -> None:
     """Its time was up in the queue; the leader, whom it does not concern, finds it gone."""
     group = grouping(Writer())
-    line = led(group)
+    queue = led(group)
     with pytest.raises(DatabaseError, match="locked by others") as caught:
         publish(group, make())
     assert not caught.value.outcome_unknown
-    assert line.take() == []
+    assert queue.take() == []
 
 
 def test_a_holder_that_is_refused_pauses_between_its_attempts() -> None:
@@ -115,16 +115,16 @@ def test_a_holder_that_is_refused_pauses_between_its_attempts() -> None:
 
 
 def test_an_interrupt_while_a_batch_goes_on_one_by_one_costs_nobody_his_publish() -> None:
-    """Ctrl-C in the thread that repeats a failed batch member by member: those not reached yet are led by others."""
+    """Ctrl-C in the thread that repeats a failed batch waiter by waiter: those not reached yet are led by others."""
     group = grouping(Writer(DatabaseError("refused", retriable=False), KeyboardInterrupt()), timeout=20)
     first, second, third = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))
-    line = group._lines["t"] = Line()
-    for member in (first, second, third):
-        line.admit(member)
+    queue = group._queues["t"] = TopicQueue()
+    for waiter in (first, second, third):
+        queue.admit(waiter)
     with pytest.raises(KeyboardInterrupt):
-        group._lead(line, first)
-    assert line.withdraw(first) == [second]
-    assert list(line.ready) == [second, third]
+        group._lead(queue, first)
+    assert queue.withdraw(first) == [second]
+    assert list(queue.ready) == [second, third]
 
 
 def test_an_exception_that_is_not_of_the_database_is_raised_where_it_struck_and_nowhere_else() -> None:
@@ -134,15 +134,15 @@ def test_an_exception_that_is_not_of_the_database_is_raised_where_it_struck_and_
     """
     group = grouping(Writer(TimeoutError("Celery's"), set()), timeout=20)
     first, second, third = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))
-    line = group._lines["t"] = Line()
-    for member in (first, second, third):
-        line.admit(member)
+    queue = group._queues["t"] = TopicQueue()
+    for waiter in (first, second, third):
+        queue.admit(waiter)
     with pytest.raises(TimeoutError):
-        group._lead(line, first)
-    assert line.withdraw(first) == [second]
+        group._lead(queue, first)
+    assert queue.withdraw(first) == [second]
     assert (second.error, third.error) == (None, None)
-    assert line.take() == [second]
-    assert line.take() == [third]
+    assert queue.take() == [second]
+    assert queue.take() == [third]
 
 
 def test_who_has_left_may_have_been_the_one_at_fault() -> None:
@@ -150,12 +150,12 @@ def test_who_has_left_may_have_been_the_one_at_fault() -> None:
     writer = Writer(set())
     group = grouping(writer)
     first, gone = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b"))
-    line = Line()
-    for member in (first, gone):
-        line.admit(member)
-    batch = line.take()
-    line.withdraw(gone)
-    group._failed(line, "t", batch, first.deadline, DatabaseError("refused", retriable=False))
+    queue = TopicQueue()
+    for waiter in (first, gone):
+        queue.admit(waiter)
+    batch = queue.take()
+    queue.withdraw(gone)
+    group._failed(queue, "t", batch, first.deadline, DatabaseError("refused", retriable=False))
     assert writer.answers == []
     assert first.error is None
 
@@ -172,7 +172,7 @@ def test_a_leader_that_is_interrupted_while_it_hands_over_has_left_all_the_same(
     group._lock = lock
     with pytest.raises(KeyboardInterrupt):
         publish(group, make())
-    assert group._lines == {}
+    assert group._queues == {}
 
 
 @pytest.fixture
@@ -186,13 +186,13 @@ def draft() -> Draft:
 def test_a_message_put_back_after_an_unknown_commit_stays_unknown(draft: Draft) -> None:
     """Its batch's time was up, its own was not; when that runs out as well, nobody knows whether it is in the log."""
     group, now = grouping(Writer()), time.monotonic()
-    line, member = Line(), Waiter(draft, now + 60, claimer=Waiter(make(), now))
+    queue, waiter = TopicQueue(), Waiter(draft, now + 60, claimer=Waiter(make(), now))
     lost = DatabaseError("lost at COMMIT", code=2013, retriable=True, outcome_unknown=True)
-    group._failed(line, "t", [member], now, lost)
-    assert list(line.ready) == [member]
-    assert group._expired(member).outcome_unknown
+    group._failed(queue, "t", [waiter], now, lost)
+    assert list(queue.ready) == [waiter]
+    assert group._expired(waiter).outcome_unknown
     draft.tried = None
-    assert not group._expired(member).outcome_unknown
+    assert not group._expired(waiter).outcome_unknown
 
 
 def test_a_sure_failure_after_an_unknown_commit_is_unknown(draft: Draft) -> None:

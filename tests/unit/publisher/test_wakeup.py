@@ -5,7 +5,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from lanelog.publisher.wakeup import Wakeup
+from lanelog.publisher.topic_queue import Wakeup
 
 
 class InterruptError(Exception):
