@@ -11,23 +11,22 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-import weakref
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, overload
+from weakref import WeakMethod
 
 from attrs import define, field
 
 from lanelog._base.checks import check_timeout, refuse_bare
 from lanelog._client import unstarted
+from lanelog._client.announcements import ClientAnnouncements
 from lanelog._client.reachable import Reachable
 from lanelog._client.signals import ending_by_signal
 from lanelog._database import Database, register_shared
 from lanelog._facts import client as facts
-from lanelog._hints.sender import Sender
 from lanelog._log.append.appender import Appender
 from lanelog._process.ending import ending, quiet_at_the_end
-from lanelog._stores.members.heartbeats import NOWHERE, WakePlace
 from lanelog.config import (
     ConnectConfig,
     SubscriptionConfig,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from lanelog._base.checks import Duration
     from lanelog._base.payloads.codec import Codec
     from lanelog._client.subscription import SubscriptionCore
-    from lanelog._database import Executor
     from lanelog._engine.engine import Engine
     from lanelog.admin import Admin
     from lanelog.admin.types.topology import ScheduleInfo
@@ -103,71 +101,6 @@ def connect(url: str | None = None, **options: Unpack[ConnectOptions]) -> Client
     return Client(config)
 
 
-@define(eq=False)
-class _Announcements:
-    """Tells the loops of this process, and those of others, what was published.
-
-    The loops must not keep the client alive, so it knows the client weakly.
-    """
-
-    client: weakref.ref[Client]
-    database: Database
-    engine: Engine | None = field(default=None, init=False)
-    hints: Sender | None = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        wake = self.database.config.wake
-        self.hints = Sender(self.database, self.own_place, self.wake_reader) if wake else None
-
-    def __call__(self, topic: str) -> None:
-        self.told(topic)
-        self.catch_up()
-
-    def told(self, topic: str) -> None:
-        """Tell of a commit, while other threads may be waiting for this one."""
-        if self.engine is not None:
-            self.engine.announce(topic)
-        if self.hints is not None:
-            self.hints.tell(topic)
-
-    def grown(self, topic: str) -> None:
-        """Tell of new lanes, whose first messages are not committed yet."""
-        if self.engine is not None:
-            self.engine.grown(topic)
-        if self.hints is not None:
-            self.hints.grown(topic)
-
-    def catch_up(self) -> None:
-        """Do what `told` has left to do, and which may take as long as the database does."""
-        if self.hints is not None:
-            self.hints.catch_up()
-
-    def own_place(self) -> WakePlace:
-        """Where this process itself is told."""
-        return NOWHERE if self.engine is None else self.engine.context.receiver.place
-
-    def wake_reader(self) -> bool:
-        """Make the scheduler's thread call `read_places`. False: it does not run."""
-        return self.engine is not None and self.engine.wake_scheduler()
-
-    def read_places(self, cx: Executor) -> None:
-        """Read who wants hints, if that is due."""
-        if self.hints is not None:
-            self.hints.read_places(cx)
-
-    def scheduled(self, *, committed: bool = True) -> None:
-        """Start or wake the scheduler: a delayed message or a schedule was written."""
-        client = self.client()
-        if client is not None:
-            client._start_scheduler(committed=committed)  # noqa: SLF001 - a part of the client
-
-    def abandon(self) -> None:
-        """Forget threads and locks in a forked child. A fork copies no thread, and a copied lock may stay locked."""
-        client = self.client()
-        if client is not None:
-            client._forget_inherited()  # noqa: SLF001 - a part of the client
-
-
 def _check_tables(database: Database) -> None:
     from lanelog import migrations
 
@@ -195,24 +128,18 @@ class Client:
     _supervised: bool = field(
         default=False, init=False
     )  # by `lanelog worker`: it runs what it can without evicted groups
-    _announcements: _Announcements = field(init=False)
+    _announcements: ClientAnnouncements = field(init=False)
     _notices: Notices = field(factory=Notices, init=False)
     _meter: Meter = field(factory=Meter, init=False)
     _reachable: Reachable = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.config)
-        self._announcements = _Announcements(weakref.ref(self), self._database)
+        made_engine, forget = WeakMethod(self._engine_unless_closed), WeakMethod(self._forget_inherited)
+        self._announcements = ClientAnnouncements(self._database, made_engine, forget)
         self._reachable = Reachable(partial(_check_tables, self._database))
-        self._publisher = Publisher(
-            self._database,
-            self._announcements.told,
-            self._announcements.scheduled,
-            self._meter,
-            self._announcements.catch_up,
-            self._announcements.grown,
-        )
-        self._appender = Appender(self._publisher.lanes, self._announcements)
+        self._publisher = Publisher(self._database, self._announcements, self._meter)
+        self._appender = Appender(self._publisher.lanes, self._announcements.appended)
         register_shared(self._announcements)
 
     def _forget_inherited(self) -> None:
@@ -220,7 +147,6 @@ class Client:
         self._ended = threading.Event()
         if self._closed:
             self._ended.set()  # the thread that was closing it is not in this process
-        self._announcements.engine = None
         self._notices = Notices()
         self._meter.forget_inherited()
         self._reachable.forget_inherited()
@@ -639,11 +565,9 @@ class Client:
             )
         return self._announcements.engine
 
-    def _start_scheduler(self, *, committed: bool) -> None:
+    def _engine_unless_closed(self) -> Engine | None:
         with self._lock:
-            engine = None if self._closed else self._made_engine()
-        if engine is not None:
-            engine.schedule(committed=committed)
+            return None if self._closed else self._made_engine()
 
     def on(self, name: NoticeName, call: Callable[[Notice], object]) -> Listener:
         """Call a function whenever the engine of this process sees or does something: a notice of this name.

@@ -3,7 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pymysql
@@ -21,7 +21,7 @@ from support.janitors import Janitors
 from support.processes import Fleet
 from support.promotion import Pair, pair_of
 from support.proxy import Proxy, proxy_to
-from support.publishing import appender_of
+from support.publishing import Announced, appender_of
 from support.secrecy import secret_account
 from support.shop import open_shop
 from support.situations import Situations
@@ -116,9 +116,8 @@ def setting(raw: "pymysql.Connection[Any]") -> Iterator[Callable[[str, object], 
 @pytest.fixture
 def database(lanelog_url: str) -> Iterator[Database]:
     """The test's database, closed after the test."""
-    database = Database(ConnectConfig.from_url(lanelog_url, publish_timeout=20.0))
-    yield database
-    database.close()
+    with closing(Database(ConnectConfig.from_url(lanelog_url, publish_timeout=20.0))) as database:
+        yield database
 
 
 @pytest.fixture
@@ -130,9 +129,8 @@ def published() -> list[str]:
 @pytest.fixture
 def publisher(database: Database, published: list[str]) -> Iterator[Publisher]:
     """A publisher on the test's database."""
-    publisher = Publisher(database, published.append)
-    yield publisher
-    publisher.close()
+    with closing(Publisher(database, Announced(published.append))) as publisher:
+        yield publisher
 
 
 @pytest.fixture

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from attrs import frozen
+
 from lanelog._database import Database
 from lanelog._log.append.appender import Appender
 from lanelog.config import ConnectConfig
-from lanelog.publisher import Publisher
+from lanelog.publisher import Announcements, Publisher
 from support.sql import rows
 
 REFUSED = (
@@ -17,13 +19,23 @@ REFUSED = (
 """From now on the server refuses messages with the id `bad`."""
 
 
+@frozen
+class Announced(Announcements):
+    """Calls a function with the topic of each commit."""
+
+    call: Callable[[str], object]
+
+    def committed(self, topic: str) -> None:
+        self.call(topic)
+
+
 @contextmanager
 def publisher_at(url: str, *, impatient: bool = False, **options: Any) -> Iterator[Publisher]:
     """A publisher with a pool of its own, closed with the block; see `give_up_soon`."""
     with closing(Database(ConnectConfig.from_url(url, **options))) as database:
         if impatient:
             give_up_soon(database)
-        with closing(Publisher(database, lambda _: None)) as publisher:
+        with closing(Publisher(database)) as publisher:
             yield publisher
 
 

@@ -14,6 +14,7 @@ transaction, on a connection that `foreign` examines. What they share with other
 
 from __future__ import annotations
 
+from lanelog.publisher.announcements import Announcements
 from lanelog.publisher.publisher import Publisher
 
-__all__ = ["Publisher"]
+__all__ = ["Announcements", "Publisher"]

@@ -20,10 +20,10 @@ from typing import Final
 from attrs import define, frozen
 
 from lanelog._database import GRACE, LATEST, Database, Lock, codes
-from lanelog._log.append import unknown_outcome
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.placing import note_attempt, write
+from lanelog._process import asleep
 from lanelog._stores.log import messages, partitions
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
@@ -132,7 +132,7 @@ class BatchWriter:
     def _send(self, waiter: Waiter) -> None:
         """Publish a waiter's message in one packet. If it was committed, the waiter has its receipt."""
         draft = waiter.draft
-        began = unknown_outcome.now()
+        began = asleep.now()
         try:
             offset = send(self._database, draft)
             if offset is not None:
@@ -155,7 +155,7 @@ class BatchWriter:
         drafts: list[Draft] = []
         receipts: list[Receipt] = []
         waiters: Sequence[Waiter] = ()
-        began = unknown_outcome.now()
+        began = asleep.now()
         try:
             with self._database.transaction() as transaction:
                 heads = partitions.heads(transaction, topic, keys, Lock.UPDATE if wait else Lock.FREE)

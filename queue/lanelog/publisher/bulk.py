@@ -14,10 +14,10 @@ from attrs import define, frozen
 
 from lanelog._base.backoff import OF_TRANSACTIONS
 from lanelog._database import Database, Lock
-from lanelog._log.append import unknown_outcome
 from lanelog._log.append.draft import Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.placing import note_attempt, write
+from lanelog._process import asleep
 from lanelog._stores.log import partitions
 from lanelog.errors import DatabaseError
 from lanelog.message import Receipt
@@ -99,7 +99,7 @@ class BulkWriter:
         # heads X: first the busy ones, in key order, with a wait; then the others without -> messages -> scheduled
         receipts: list[Receipt] = []
         keys = {draft.key for draft in drafts}
-        began = unknown_outcome.now()
+        began = asleep.now()
         try:
             with self._database.transaction() as transaction:
                 heads = partitions.heads(transaction, topic, first, Lock.UPDATE)

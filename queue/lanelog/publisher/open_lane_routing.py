@@ -1,4 +1,4 @@
-"""Gives messages without a key their open lanes. A given id always gets the same lane; other messages take turns.
+"""Gives messages without a key their open lanes. A given id always gets the same lane; other messages rotate.
 
 Never writes a message. Reads how many open lanes a topic has, and creates missing ones on a connection that does not
 belong to the pool.
@@ -41,26 +41,23 @@ class OpenLaneRouting:
     fresh: float = FRESH
     _known: dict[str, _Known] = field(factory=dict, init=False)
     # Processes that start at the same time must not meet in the same lanes.
-    _turns: Iterator[int] = field(factory=lambda: itertools.count(RANDOM.randrange(open_lane_keys.MOST)), init=False)
+    _rounds: Iterator[int] = field(factory=lambda: itertools.count(RANDOM.randrange(open_lane_keys.MOST)), init=False)
 
-    def place(self, topic: str, drafts: Sequence[Draft], *, deadline: float) -> None:
-        """Set the keys of drafts without a key. Raises DatabaseError.
+    def route(self, topic: str, unordered: Sequence[Draft], *, deadline: float) -> None:
+        """Set the keys of drafts whose callers gave none. Raises DatabaseError.
 
         A new number of open lanes is seen after `fresh` seconds. Until then the old number decides. Its lanes are
         consumed, too.
         """
-        unordered = [draft for draft in drafts if draft.unordered]
-        if not unordered:
-            return
         count = self.count(topic, deadline=deadline)
         width = min(count, -(-len(unordered) // SHARE))
-        first = next(self._turns) * width
-        for place, draft in enumerate(unordered):
+        first = next(self._rounds) * width
+        for number, draft in enumerate(unordered):
             draft.lanes = count
             if draft.given:
                 draft.key = open_lane_keys.lane_of(draft.id, count)
             else:
-                draft.key = open_lane_keys.lane_key((first + place % width) % count)
+                draft.key = open_lane_keys.lane_key((first + number % width) % count)
 
     def count(self, topic: str, *, deadline: float) -> int:
         """Return how many open lanes a topic has, as this process knows. They were created. Raises DatabaseError."""

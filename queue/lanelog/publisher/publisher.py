@@ -1,7 +1,7 @@
 """The one object of publishing: checks what the caller gives, and hands it to one of three writers.
 
-The writers are group commit, `bulk` and `caller`. It owns the transaction that it lends to user code, and tells the
-process what was committed. It never decides an offset.
+The writers are group commit, `bulk` and `caller`. It owns the transaction that it lends to user code, and reports what
+was committed. It never decides an offset.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any
 
 from attrs import define, field
 
@@ -20,12 +21,12 @@ from lanelog._facts import publisher as facts
 from lanelog._log.append.draft import SCHEDULED, Draft, make_draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.middleware import publish_through
-from lanelog._log.append.timing import make_timing
 from lanelog._stores.log.messages import largest_row
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.measures import Meter, new
 from lanelog.message import Outgoing, Publication, Receipt
+from lanelog.publisher.announcements import Announcements
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
 from lanelog.publisher.caller import CallerWriter
@@ -37,41 +38,13 @@ from lanelog.publisher.open_lane_routing import OpenLaneRouting
 _PAIR = 2
 
 
-class OnScheduled(Protocol):
-    """Called when a message with a delay was published."""
-
-    def __call__(self, *, committed: bool) -> None:
-        """`committed` False: the message is in a caller's transaction, which may commit later."""
-
-
-def _nobody(*, committed: bool) -> None:
-    """Default for `scheduled`: does nothing."""
-
-
-def _nothing() -> None:
-    """Default for `catch_up`: does nothing."""
-
-
-def _no_lane(_topic: str) -> None:
-    """Default for `grown`: does nothing."""
-
-
 @define(eq=False)
 class Publisher:
     """Publishes to one database. Thread-safe."""
 
     _database: Database
-    _published: Any = field(repr=False)
-    """Called with the topic after every commit that this process knows of. It wakes the local fetchers.
-
-    Other publishers wait for the thread that calls it."""
-    _scheduled: OnScheduled = field(default=_nobody, repr=False)
-    """Called when a message with a delay was published. It starts or wakes the local scheduler."""
+    _announcements: Announcements = field(factory=Announcements, repr=False)
     meter: Meter = field(factory=Meter, repr=False)
-    _catch_up: Callable[[], None] = field(default=_nothing, repr=False)
-    """Called by a publishing thread after its commit, when no other publisher waits for it."""
-    _grown: Callable[[str], None] = field(default=_no_lane, repr=False)
-    """Called with the topic when lanes were created in it, before their first messages are committed."""
     lanes: LaneCreator = field(init=False)
     _routing: OpenLaneRouting = field(init=False, repr=False)
     _group: GroupCommit = field(init=False, repr=False)
@@ -80,7 +53,7 @@ class Publisher:
 
     def __attrs_post_init__(self) -> None:
         gate = LockWaiters(self._database.config.pool_size // 2)
-        self.lanes = LaneCreator(self._database, self._grown)
+        self.lanes = LaneCreator(self._database, self._announcements.grown)
         self._routing = OpenLaneRouting(self.lanes)
         locked = Locked(self._database)
         writer = BatchWriter(self._database, self.lanes, self._announce)
@@ -122,14 +95,15 @@ class Publisher:
         return self._publish_one(topic, outgoing, connection)
 
     def _publish_one(self, topic: str, outgoing: Outgoing, connection: Any) -> Receipt:
-        draft = self._draft(topic, outgoing, None)
+        config = self._database.config
+        draft = make_draft(topic, outgoing, config.codec, config.max_payload_bytes)
         if connection is not None:
             return self._publish_in(connection, topic, [draft])[0]
         self._refuse_to_wait_for_itself()
         with self._database.limited() as deadline:
             self._prepare(topic, [draft], deadline)
             receipt = self._group.publish(draft, deadline)
-        self._look_around()
+        _report(self._announcements.catch_up)
         return receipt
 
     def publish_many(
@@ -172,7 +146,9 @@ class Publisher:
     def _publish_items(
         self, topic: str, items: Iterable[object], connection: Any, codec: Codec | None, target_group: str
     ) -> list[Receipt]:
-        drafts = [self._draft_of(topic, item, codec) for item in items]
+        config = self._database.config
+        codec = config.codec if codec is None else codec
+        drafts = [make_draft(topic, _outgoing(item), codec, config.max_payload_bytes) for item in items]
         if not drafts:
             return []
         if target_group:
@@ -184,7 +160,7 @@ class Publisher:
         with self._database.limited() as deadline:
             self._prepare(topic, drafts, deadline)
             receipts = self._bulk.publish(topic, drafts, deadline)
-        self._look_around()
+        _report(self._announcements.catch_up)
         return receipts
 
     @contextmanager
@@ -199,45 +175,14 @@ class Publisher:
             if entry.lost is not None:
                 raise entry.lost
         for topic in entry.topics:
-            self._tell(topic)
+            _report(self._announcements.committed, topic=topic)
         if entry.scheduled:
-            self._tell_scheduler(committed=True)
-        self._look_around()
+            _report(self._announcements.scheduled)
+        _report(self._announcements.catch_up)
 
     def close(self) -> None:
         """Close the connections that do not belong to the pool."""
         self.lanes.close()
-
-    def _draft_of(self, topic: str, item: object, codec: Codec | None) -> Draft:
-        """Check and encode one item of many."""
-        if isinstance(item, Outgoing):
-            return self._draft(topic, item, codec)
-        key, payload = _pair(item)
-        config = self._database.config
-        return make_draft(
-            topic,
-            key,
-            payload,
-            message_id=None,
-            metadata=None,
-            codec=config.codec if codec is None else codec,
-            max_payload_bytes=config.max_payload_bytes,
-        )
-
-    def _draft(self, topic: str, outgoing: Outgoing, codec: Codec | None) -> Draft:
-        """Check and encode a message, with its own codec, the codec of the call or the client's."""
-        if outgoing.codec is not None:
-            codec = outgoing.codec
-        return make_draft(
-            topic,
-            outgoing.key,
-            outgoing.payload,
-            message_id=outgoing.id,
-            metadata=outgoing.metadata,
-            codec=self._database.config.codec if codec is None else codec,
-            max_payload_bytes=self._database.config.max_payload_bytes,
-            timing=make_timing(outgoing.delay, outgoing.deliver_at, outgoing.ttl),
-        )
 
     def _publish_in(self, connection: Any, topic: str, drafts: Sequence[Draft]) -> list[Receipt]:
         """Publish in the caller's transaction. We learn of its end only if it is one of ours."""
@@ -245,24 +190,27 @@ class Publisher:
             self._prepare(topic, drafts, deadline)
             receipts = self._caller.publish(connection, topic, drafts, deadline)
         if find_open(connection) is None and any(draft.timing.scheduled for draft in drafts):
-            self._tell_scheduler(committed=False)
+            _report(partial(self._announcements.scheduled, committed=False))
         return receipts
 
     def _prepare(self, topic: str, drafts: Sequence[Draft], deadline: float) -> None:
-        """Do what needs the database before the transaction. It uses a connection of our own."""
-        self._check_database(drafts)
-        self._routing.place(topic, drafts, deadline=deadline)
+        """Do what needs the database before the transaction. It uses a connection of our own.
 
-    def _check_database(self, drafts: Sequence[Draft]) -> None:
-        """Check the tables' version and the size. Too large a packet would look like a lost connection."""
+        Too large a packet would look like a lost connection.
+        """
         self._admit()
         limit = largest_row(self._database.max_packet())
+        unordered = []
         for draft in drafts:
+            if draft.unordered:
+                unordered.append(draft)
             if draft.wire_bytes > limit:
                 raise PayloadTooLarge(
                     f"the payload has {len(draft.payload)} bytes, twice as many on the wire, and the server's "
                     f"max_allowed_packet is {self._database.max_packet()}: raise it there, or publish a reference"
                 )
+        if unordered:
+            self._routing.route(topic, unordered, deadline=deadline)
 
     def _admit(self) -> None:
         """Check once in a process that the tables admit this version. Not within a caller's transaction."""
@@ -282,30 +230,17 @@ class Publisher:
 
     def _announce(self, topic: str, receipts: Sequence[Receipt]) -> None:
         if any(receipt.offset != SCHEDULED for receipt in receipts):
-            self._tell(topic)
+            _report(self._announcements.committed, topic=topic)
         if any(receipt.offset == SCHEDULED for receipt in receipts):
-            self._tell_scheduler(committed=True)
+            _report(self._announcements.scheduled)
 
-    # The message is committed, so its publisher must not get an error from here.
 
-    def _tell(self, topic: str) -> None:
-        try:
-            self._published(topic)
-        except Exception:  # noqa: BLE001 - see above
-            facts.publish_notification_failed(topic=topic, exc_info=True)
-
-    def _look_around(self) -> None:
-        """Do what telling has left to do. No other publisher waits for this thread now."""
-        try:
-            self._catch_up()
-        except Exception:  # noqa: BLE001 - it is logged with its traceback
-            facts.publish_notification_failed(exc_info=True)
-
-    def _tell_scheduler(self, *, committed: bool) -> None:
-        try:
-            self._scheduled(committed=committed)
-        except Exception:  # noqa: BLE001 - it is logged with its traceback
-            facts.publish_notification_failed(exc_info=True)
+def _report(announce: Callable[..., None], **about: str) -> None:
+    """Announce a commit. The message is committed, so its publisher must not get an error from here."""
+    try:
+        announce(**about)
+    except Exception:  # noqa: BLE001 - it is logged with its traceback
+        facts.publish_notification_failed(exc_info=True, **about)
 
 
 def _items(items: object) -> Iterable[object]:
@@ -314,14 +249,10 @@ def _items(items: object) -> Iterable[object]:
     return items
 
 
-def _pair(item: object) -> tuple[object, object]:
-    if not isinstance(item, tuple) or len(item) != _PAIR:
-        raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")
-    return item
-
-
 def _outgoing(item: object) -> Outgoing:
     if isinstance(item, Outgoing):
         return item
-    key, payload = _pair(item)
-    return Outgoing(cast("str | None", key), payload)
+    if not isinstance(item, tuple) or len(item) != _PAIR:
+        raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")
+    key, payload = item
+    return Outgoing(key, payload)

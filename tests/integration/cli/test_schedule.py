@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client
+from lanelog._client.announcements import ClientAnnouncements
 from support.cli import Command, everything
 from support.sql import rows
 
@@ -14,7 +15,7 @@ from support.sql import rows
 @pytest.fixture
 def command(lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`lanelog` on the test's database, where no loop fires meanwhile."""
-    monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
+    monkeypatch.setattr(ClientAnnouncements, "scheduled", lambda _announcements, **_: None)
     return Command(lanelog_url)
 
 

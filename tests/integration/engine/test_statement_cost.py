@@ -137,7 +137,7 @@ def test_a_single_publish_is_four_statements(client: Client, raw: Any) -> None:
 
 def test_a_publish_with_a_delay_is_five_statements(client: Client, raw: Any) -> None:
     """Lock, insert, commit, and the proof; no head moves before it is due; with an id of the caller's, one more."""
-    publisher = Publisher(client._database, accept)  # without a scheduler, whose looks would be counted
+    publisher = Publisher(client._database)  # without a scheduler, whose looks would be counted
     with counting(raw) as sent:
         for _ in range(10):
             publisher.publish("t", "k", b"x", delay=3600)

@@ -14,6 +14,7 @@ import pytest
 
 import lanelog
 from lanelog import Client, ConfigurationError, PayloadTooLarge
+from lanelog._client.announcements import ClientAnnouncements
 from lanelog._database import Database, Session
 from lanelog._engine.engine_context import EngineContext
 from lanelog._engine.scheduling.scheduler import Scheduler
@@ -58,7 +59,7 @@ def fired(database: Database, session: Session, publisher: Publisher, published:
 @pytest.fixture
 def admin_only(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
     """A client that declares schedules, but has no loop that fires them."""
-    monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
+    monkeypatch.setattr(ClientAnnouncements, "scheduled", lambda _announcements, **_: None)
     return lanelog_client
 
 
@@ -358,10 +359,10 @@ def test_a_process_that_cannot_start_what_fires_has_declared_all_the_same(
 ) -> None:
     """It is committed, other processes will fire it, and the caller must not believe otherwise."""
 
-    def no_thread(_client: Client, **_: Any) -> None:
+    def no_thread(_announcements: ClientAnnouncements, **_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(Client, "_start_scheduler", no_thread)
+    monkeypatch.setattr(ClientAnnouncements, "scheduled", no_thread)
     with caplog.at_level(logging.ERROR, "lanelog"):
         assert declared(lanelog_client).name == "s"
     assert len(events(caplog, "publish.notification_failed")) == 1
@@ -785,7 +786,7 @@ def test_on_tables_of_the_version_before_schedules_work_without_the_new_columns(
 ) -> None:
     """Declared, listed, paused, resumed, fired once and corrected by a process that found them so."""
     set_back(raw, 5)
-    monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
+    monkeypatch.setattr(ClientAnnouncements, "scheduled", lambda _announcements, **_: None)
     with lanelog.connect(lanelog_url) as client:
         client.ping()
         declared(client, timezone="Europe/Berlin")

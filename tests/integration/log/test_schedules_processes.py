@@ -9,6 +9,7 @@ import pytest
 
 import lanelog
 from lanelog import Client
+from lanelog._client.announcements import ClientAnnouncements
 from support.clocks import clock, libfaketime
 from support.firing import Firing
 from support.processes import Fleet
@@ -81,7 +82,7 @@ def test_a_process_killed_at_the_commit_loses_and_doubles_nothing(
     stage: Stage, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, point: str, left: int
 ) -> None:
     """What it has not committed another one fires; what it has committed nobody fires again."""
-    monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
+    monkeypatch.setattr(ClientAnnouncements, "scheduled", lambda _announcements, **_: None)
     lanelog_client.schedule("s", "0 0 1 1 *", "t", "k", b"x")
     lanelog_client.publish_many("t", [("k", b"x"), ("other", b"x")])
     rows(raw, "DELETE FROM queue_messages")
@@ -104,7 +105,7 @@ def test_what_changed_since_it_was_seen_to_be_due_is_not_fired(
     stage: Stage, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """Another process fired it, or somebody paused or removed it, between the look and the lock."""
-    monkeypatch.setattr(Client, "_start_scheduler", lambda _client, **_: None)
+    monkeypatch.setattr(ClientAnnouncements, "scheduled", lambda _announcements, **_: None)
     lanelog_client.schedule("s", "0 0 1 1 *", "t", "k", b"x")
     rows(raw, f"UPDATE queue_schedules SET next_fire_at = ({NOW}) DIV 1000 * 1000")
     first, call = stage.paused_in("before schedules.TRY_LOCK", "fire")

@@ -13,9 +13,10 @@ from typing import Any
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
+from lanelog._client.announcements import ClientAnnouncements
 from lanelog._engine.scheduling.scheduler import Scheduler
 
-lanelog.Client._start_scheduler = lambda _client, **_: None  # type: ignore[method-assign] # only what it is told
+ClientAnnouncements.scheduled = lambda _announcements, **_: None  # type: ignore[method-assign] # only what it is told
 say_what_is_logged()
 client = lanelog.connect(CONFIG["url"], pool_size=2)
 client.ping()

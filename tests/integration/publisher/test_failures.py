@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lanelog import Client
-from lanelog._log.append import unknown_outcome as doubt
+from lanelog._process import asleep
 from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError
 from lanelog.message import Outgoing, Receipt
@@ -96,8 +96,8 @@ class Outage:
         self.meanwhile: list[Callable[[], object]] = []
         self.seconds = 0.0
         self._proxy = proxy
-        self._really = doubt.now
-        patch.setattr(doubt, "now", self._now)
+        self._really = asleep.now
+        patch.setattr(asleep, "now", self._now)
 
     def _now(self) -> float:
         while self._proxy.cuts and self.meanwhile:

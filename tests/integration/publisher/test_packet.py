@@ -16,7 +16,7 @@ from lanelog._log.append.draft import make_draft
 from lanelog._log.append.placing import write
 from lanelog.config import ConnectConfig
 from lanelog.errors import DatabaseError, SchemaError
-from lanelog.message import Receipt, decode_metadata
+from lanelog.message import Outgoing, Receipt, decode_metadata
 from lanelog.publisher import Publisher, batch
 from support.proxy import SET_OPTION, Proxy
 from support.publishing import ensure_lanes, hold, publisher_at
@@ -95,7 +95,7 @@ def test_a_busy_lane_holds_up_nobody_else(publisher: Publisher, raw: Any, open_r
     """The packet does not wait; the message waits for its lane as ever, and is there once."""
     holder = open_raw()
     hold(holder, "k")
-    drafted = make_draft("t", "k", b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
+    drafted = make_draft("t", Outgoing("k", b"x"), None, 1)
     assert batch.send(publisher._database, drafted) is None  # one that waits ends in a lock time-out
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(publisher.publish, "t", "k", b"x")
@@ -122,7 +122,7 @@ def test_a_lost_answer_is_followed_by_no_second_copy(
 
 def test_a_commit_that_fails_has_an_unknown_outcome(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
     """Some servers say so after the transaction is in their log. It is asked for, and the message is there once."""
-    drafted = make_draft("t", "k", b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
+    drafted = make_draft("t", Outgoing("k", b"x"), None, 1)
     proxy.fail_after = b"COMMIT"
     with pytest.raises(DatabaseError, match="during COMMIT") as caught:
         batch.send(publisher._database, drafted)
@@ -165,11 +165,7 @@ def test_what_arrives_late_behind_the_locks_keeps_others_out(
 @pytest.mark.parametrize("moves", [{"gone": 1, "k": 1}, {"gone": 2, "k": 1}, {"k": 1, "no more": 2}])
 def test_a_head_that_is_not_there_any_more_refuses_all(publisher: Publisher, raw: Any, moves: dict[str, int]) -> None:
     """A proxy may go on with another server, which has no such lane: no message is stored without its head."""
-    drafts = [
-        make_draft("t", key, b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=1)
-        for key, count in moves.items()
-        for _ in range(count)
-    ]
+    drafts = [make_draft("t", Outgoing(key, b"x"), None, 1) for key, count in moves.items() for _ in range(count)]
     with pytest.raises(DatabaseError, match="a lane vanished") as caught, publisher._database.transaction() as cx:
         write(cx, "t", drafts, {**dict.fromkeys(moves, 0), "k": 2}, [])
     assert caught.value.retriable

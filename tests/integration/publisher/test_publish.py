@@ -14,7 +14,7 @@ from lanelog.errors import ClosedError, ConfigurationError, DatabaseError, Paylo
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher
 from support.commands import commands_sent
-from support.publishing import REFUSED, ensure_lanes, publisher_at
+from support.publishing import REFUSED, Announced, ensure_lanes, publisher_at
 from support.sql import rows
 from support.waiting import Record
 
@@ -266,7 +266,7 @@ def test_a_failing_notification_is_only_logged(database: Database, caplog: pytes
     def fail(_topic: str) -> None:
         raise RuntimeError("mine")
 
-    publisher = Publisher(database, fail)
+    publisher = Publisher(database, Announced(fail))
     with structlog.contextvars.bound_contextvars(request_id="r-1"):
         assert publisher.publish("t", "k", b"x").offset == 1
     (record,) = (record for record in caplog.records if record.__dict__.get("event") == "publish.notification_failed")

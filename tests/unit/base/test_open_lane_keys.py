@@ -9,7 +9,7 @@ from lanelog._base.open_lane_keys import check_key, is_open, lane_key, lane_keys
 from lanelog._log.append.draft import Draft, make_draft
 from lanelog._log.append.placing import note_attempt
 from lanelog.errors import ConfigurationError, DatabaseError
-from lanelog.message import Receipt
+from lanelog.message import Outgoing, Receipt
 from lanelog.migrations.declared import declared_tables
 from lanelog.migrations.steps import shape
 from lanelog.publisher.topic_queue import TopicQueue, Waiter
@@ -18,7 +18,7 @@ IDS = [f"job-{number}" for number in range(2000)]
 
 
 def unordered(lane: int = 0, *, lanes: int = 4, message_id: str | None = None) -> Draft:
-    draft = make_draft("t", None, b"x", message_id=message_id, metadata=None, codec=None, max_payload_bytes=10)
+    draft = make_draft("t", Outgoing(None, b"x", message_id), None, 10)
     draft.lanes, draft.key = lanes, lane_key(lane)
     return draft
 
@@ -81,7 +81,7 @@ def test_a_draft_steps_aside_to_a_lane_that_is_free() -> None:
 
 def test_what_has_a_lane_of_its_own_never_steps_aside() -> None:
     """A key, an id that was given, and what may be stored in its lane already."""
-    keyed = make_draft("t", "k", b"x", message_id=None, metadata=None, codec=None, max_payload_bytes=10)
+    keyed = make_draft("t", Outgoing("k", b"x"), None, 10)
     doubted = unordered(1)
     error = DatabaseError("lost", retriable=True, outcome_unknown=True)
     note_attempt([doubted], [Receipt(7, doubted.id, duplicate=False)], error, 1.0)

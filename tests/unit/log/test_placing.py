@@ -16,11 +16,11 @@ from lanelog._log.append.placing import note_attempt, place
 from lanelog._stores.log import messages
 from lanelog._stores.log.messages import INSERT, NewMessage, as_sql, largest_row, wire_bytes
 from lanelog.errors import ConfigurationError, DatabaseError
-from lanelog.message import Receipt
+from lanelog.message import Outgoing, Receipt
 
 
 def draft(key: str, message_id: str | None = None) -> Draft:
-    return make_draft("t", key, b"x", message_id=message_id, metadata=None, codec=None, max_payload_bytes=10)
+    return make_draft("t", Outgoing(key, b"x", message_id), None, 10)
 
 
 @given(

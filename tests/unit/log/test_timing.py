@@ -10,7 +10,7 @@ from lanelog._log.append.draft import SCHEDULED, Draft, make_draft
 from lanelog._log.append.placing import place
 from lanelog._log.append.timing import AT_ONCE, TEN_YEARS, Timing, make_timing
 from lanelog.errors import ConfigurationError
-from lanelog.message import Receipt
+from lanelog.message import Outgoing, Receipt
 
 NOW = datetime.now(UTC)
 
@@ -68,15 +68,13 @@ def test_times_become_milliseconds(given: dict[str, Any], timing: Timing) -> Non
     assert made.scheduled == bool(timing.delay_ms or timing.due_at_ms is not None)
 
 
-def draft(message_id: str | None, timing: Timing = AT_ONCE) -> Draft:
-    return make_draft(
-        "t", "k", b"x", message_id=message_id, metadata=None, codec=None, max_payload_bytes=10, timing=timing
-    )
+def draft(message_id: str | None, delay: float | None = None) -> Draft:
+    return make_draft("t", Outgoing("k", b"x", message_id, delay=delay), None, 10)
 
 
 def test_a_message_with_a_delay_takes_no_offset() -> None:
     """It is scheduled, in the order of the call; an id that is there, here or in the log, is a duplicate."""
-    later = Timing(delay_ms=1000)
+    later = 1.0
     drafts = [
         draft("a", later),
         draft("b"),
@@ -105,6 +103,6 @@ def test_a_message_with_a_delay_takes_no_offset() -> None:
 @pytest.mark.parametrize(("found", "duplicate"), [(0, False), (9, False)])
 def test_what_an_unknown_commit_scheduled_is_no_duplicate(found: int, duplicate: bool) -> None:
     """Whether it still waits when the attempt is repeated, or has become due since."""
-    own = draft("a", Timing(delay_ms=10))
+    own = draft("a", 0.01)
     own.tried = SCHEDULED
     assert place([own], {"k": 9}, {own.place: found}).receipts == [Receipt(found, "a", duplicate=duplicate)]

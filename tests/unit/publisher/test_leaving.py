@@ -12,7 +12,7 @@ import pytest
 from lanelog._base.backoff import OF_TRANSACTIONS, Backoff
 from lanelog._log.append.draft import Draft, make_draft
 from lanelog.errors import DatabaseError
-from lanelog.message import Receipt
+from lanelog.message import Outgoing, Receipt
 from lanelog.publisher.group import GroupCommit
 from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
@@ -59,7 +59,7 @@ def grouping(writer: Writer, *, timeout: float = 0.01, backoff: Backoff = OF_TRA
 
 
 def make(key: str = "k") -> Draft:
-    return make_draft("t", key, b"", message_id=None, metadata=None, codec=None, max_payload_bytes=10)
+    return make_draft("t", Outgoing(key, b""), None, 10)
 
 
 def publish(group: GroupCommit, draft: Draft) -> Receipt:

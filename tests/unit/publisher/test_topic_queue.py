@@ -3,17 +3,14 @@
 import pytest
 
 from lanelog._base.open_lane_keys import lane_keys
-from lanelog._log.append.draft import Draft
-from lanelog._stores.log.messages import wire_bytes
+from lanelog._log.append.draft import make_draft
+from lanelog.message import Outgoing
 from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.topic_queue import MAX_BATCH, MAX_BATCH_BYTES, TopicQueue, Waiter, WaiterRole
 
 
 def waiter(key: str = "k", payload: bytes = b"x") -> Waiter:
-    size = wire_bytes("t", key, "i", len(payload), None)
-    return Waiter(
-        Draft(topic="t", key=key, id="i", given=False, payload=payload, metadata=None, wire_bytes=size), deadline=1.0
-    )
+    return Waiter(make_draft("t", Outgoing(key, payload), None, MAX_BATCH_BYTES), deadline=1.0)
 
 
 def admitted(queue: TopicQueue, *keys: str) -> list[Waiter]:

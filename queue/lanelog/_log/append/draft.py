@@ -15,11 +15,11 @@ from attrs import define, field
 from lanelog._base import open_lane_keys
 from lanelog._base.backoff import RANDOM
 from lanelog._base.payloads.codec import CONTENT_TYPE, Codec, encode_payload
-from lanelog._log.append.timing import AT_ONCE, Timing
+from lanelog._log.append.timing import AT_ONCE, Timing, make_timing
 from lanelog._stores.log.messages import wire_bytes
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import Message, encode_metadata
+from lanelog.message import Message, Outgoing, encode_metadata
 
 SCHEDULED: Final = 0
 """The offset in the receipt of a message that is not in the log yet."""
@@ -54,9 +54,9 @@ class Draft:
     SCHEDULED: it had no offset yet, or one that is not known.
     """
     doubted_at: float | None = None
-    """When (`unknown_outcome.now`) the first attempt began that may have stored it without an answer. None: none."""
+    """When (`asleep.now`) the first attempt began that may have stored it without an answer. None: none."""
     sent_at: float | None = None
-    """When (`unknown_outcome.now`) the attempt began whose packet may still be on its way. None: none."""
+    """When (`asleep.now`) the attempt began whose packet may still be on its way. None: none."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -96,24 +96,18 @@ class Draft:
         return self.tried is not None and self.tried in (offset, SCHEDULED)
 
 
-def make_draft(
-    topic: str,
-    key: object,
-    payload: object,
-    *,
-    message_id: object,
-    metadata: Mapping[str, str] | None,
-    codec: Codec | None,
-    max_payload_bytes: int,
-    timing: Timing = AT_ONCE,
-) -> Draft:
+def make_draft(topic: str, outgoing: Outgoing, codec: Codec | None, max_payload_bytes: int) -> Draft:
     """Check and encode one message. Its `topic` is checked already. Raises ConfigurationError and PayloadTooLarge.
 
-    `key` None: the message needs no order. `OpenLaneRouting` gives it its lane later.
+    `codec`: if the message has none of its own. A message without a key needs no order: `OpenLaneRouting` gives it its
+    lane later.
     """
+    key, payload, metadata = outgoing.key, outgoing.payload, outgoing.metadata
+    timed = outgoing.delay is not None or outgoing.deliver_at is not None or outgoing.ttl is not None
+    timing = make_timing(outgoing.delay, outgoing.deliver_at, outgoing.ttl) if timed else AT_ONCE
     # Until then the first open lane stands for its lane: the keys of all open lanes are equally long.
     checked = open_lane_keys.lane_key(0) if key is None else open_lane_keys.check_key(key)
-    chosen = new_id() if message_id is None else check_name("id", message_id)
+    chosen = new_id() if outgoing.id is None else check_name("id", outgoing.id)
     if payload is None:
         # Usually a function has forgotten its return. Checked before any codec: a codec may have its own null.
         raise ConfigurationError(
@@ -122,7 +116,7 @@ def make_draft(
     if isinstance(payload, Message):
         raise ConfigurationError("the payload is a lanelog.Message: publish its payload and its metadata")
     given = metadata.get(CONTENT_TYPE) if isinstance(metadata, Mapping) else None
-    encoded, content_type = encode_payload(payload, codec, given=given)
+    encoded, content_type = encode_payload(payload, codec if outgoing.codec is None else outgoing.codec, given=given)
     if len(encoded) > max_payload_bytes:
         raise PayloadTooLarge(
             f"the payload has {len(encoded)} bytes, {max_payload_bytes} are allowed: store the data elsewhere and "
@@ -133,7 +127,7 @@ def make_draft(
         topic=topic,
         key=checked,
         id=chosen,
-        given=message_id is not None,
+        given=outgoing.id is not None,
         payload=encoded,
         metadata=text,
         wire_bytes=wire_bytes(topic, checked, chosen, len(encoded), text),

@@ -182,7 +182,7 @@ def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: Ba
     """Note a failed attempt in its drafts. From now on their ids are looked up.
 
     After a COMMIT without an answer, a message that is found at the offset of its receipt is our own. `began`: when
-    (`unknown_outcome.now`) the transaction began. The age of its messages counts from a later time.
+    (`asleep.now`) the transaction began. The age of its messages counts from a later time.
     """
     for draft in drafts:
         draft.repeated = True

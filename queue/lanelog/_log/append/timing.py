@@ -41,8 +41,6 @@ AT_ONCE: Final = Timing()
 
 def make_timing(delay: object, deliver_at: object, ttl: object) -> Timing:
     """Check the arguments of a publish. None: not given. Raises ConfigurationError."""
-    if delay is None and deliver_at is None and ttl is None:
-        return AT_ONCE
     if delay is not None and deliver_at is not None:
         raise ConfigurationError("give delay, a duration from now, or deliver_at, a time; not both")
     ttl_ms = 0 if ttl is None else _milliseconds(check_duration("ttl", ttl, above=True, most=TEN_YEARS))

@@ -9,12 +9,11 @@ no statement here.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lanelog._database import LATEST
-from lanelog._process.asleep import suspended
+from lanelog._process import asleep
 from lanelog._stores.consumers import groups
 from lanelog.errors import DatabaseError
 
@@ -26,11 +25,6 @@ SAFE: Final = 0.9
 """The share of the retention that is relied on. This machine's clock and the server's need not run equally fast."""
 
 _NAMED: Final = 3
-
-
-def now() -> float:
-    """Seconds on a clock that is never set, and that goes on while the machine sleeps."""
-    return time.monotonic() + suspended()
 
 
 def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
@@ -50,7 +44,7 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
     retention = max(groups.readers(cx, topic).values(), default=0) / 1000
     if not retention:
         return
-    moment = now()
+    moment = asleep.now()
     early = [draft for draft in doubted if _on_its_way(draft, moment) > SAFE * retention]
     if early:
         raise DatabaseError(

@@ -23,7 +23,6 @@ from lanelog._base import cron as _cron
 from lanelog._base.checks import Duration, check_integer, check_name
 from lanelog._log.append.draft import make_draft
 from lanelog._log.append.middleware import publish_through
-from lanelog._log.append.timing import make_timing
 from lanelog._log.fire import zone_data
 from lanelog._log.fire.catch_up import CatchUp
 from lanelog._log.fire.occurrences import occurrence
@@ -87,16 +86,8 @@ def _declare(
         raise ConfigurationError(f"catch_up must be one of {', '.join(CatchUp)}, not {catch_up!r}")
     if (outgoing.id, outgoing.delay, outgoing.deliver_at) != (None, None, None):
         raise ConfigurationError("a middleware gave a schedule's message an id or a delay: the schedule decides both")
-    timing = make_timing(None, None, outgoing.ttl)
-    draft = make_draft(
-        topic,
-        outgoing.key,
-        outgoing.payload,
-        message_id=message_ids(name, timezone, evolve(occurrence(cron, 0), fold=1))[0],  # the longest form
-        metadata=outgoing.metadata,
-        codec=database.config.codec if outgoing.codec is None else outgoing.codec,
-        max_payload_bytes=database.config.max_payload_bytes,
-    )
+    longest = message_ids(name, timezone, evolve(occurrence(cron, 0), fold=1))[0]
+    draft = make_draft(topic, evolve(outgoing, id=longest), database.config.codec, database.config.max_payload_bytes)
     whole = metadata_of(name, 0, draft.metadata)
     if wire_bytes(topic, draft.key, draft.id, len(draft.payload), whole) > largest_row(database.max_packet()):
         raise PayloadTooLarge(
@@ -119,7 +110,7 @@ def _declare(
             key=lane,
             payload=draft.payload,
             metadata=draft.metadata,
-            ttl_ms=timing.ttl_ms,
+            ttl_ms=draft.timing.ttl_ms,
             catch_up=str(CatchUp(catch_up)),
             next_fire_at=following.at,
             next_local=following.row_form(timezone),

@@ -232,7 +232,7 @@ class Task:
         """
         with clear():
             database = Database(self.place.config())
-            publisher = Publisher(database, lambda _topic: None)
+            publisher = Publisher(database)
             try:
                 publishing = Publishing(self._publishing(database, publisher), self.rate)
                 for topic, key, message_id, value, metadata in rows:

@@ -1,0 +1,19 @@
+"""What a publisher reports after its commits, for whoever wants to know."""
+
+from __future__ import annotations
+
+
+class Announcements:
+    """Is notified of what was published. This one passes it on to nobody."""
+
+    def committed(self, topic: str) -> None:
+        """Messages were committed in a topic. Other publishers may be waiting for this thread."""
+
+    def grown(self, topic: str) -> None:
+        """Lanes were created in a topic. Their first messages are not committed yet."""
+
+    def scheduled(self, *, committed: bool = True) -> None:
+        """A delayed message or a schedule was written. `committed` False: in a caller's transaction, which is open."""
+
+    def catch_up(self) -> None:
+        """Do what `committed` has left to do. No other publisher waits for this thread now."""
