@@ -37,6 +37,7 @@ from lanelog.config import (
 )
 from lanelog.errors import ClosedError, ConfigurationError
 from lanelog.measures import Meter
+from lanelog.message import Outgoing
 from lanelog.notices import Notices
 from lanelog.publisher import Publisher
 
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from lanelog.deliveries import Deliveries
     from lanelog.health import Health
     from lanelog.measures import Measures, Observer
-    from lanelog.message import Outgoing, Receipt
+    from lanelog.message import Receipt
     from lanelog.notices import Listener, Notice, NoticeName
     from lanelog.options import (
         AsyncHandler,
@@ -273,18 +274,8 @@ class Client:
 
             receipt = client.publish("orders", "customer-17", {"order": 4711}, id="order-4711")
         """
-        return self._publisher.publish(
-            topic,
-            key,
-            payload,
-            id=id,
-            metadata=metadata,
-            codec=codec,
-            connection=connection,
-            delay=delay,
-            deliver_at=deliver_at,
-            ttl=ttl,
-        )
+        outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl, codec)
+        return self._publisher.publish(topic, outgoing, connection)
 
     def publish_many(
         self,

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 from attrs import define, field
 
-from lanelog._base.checks import Duration
 from lanelog._base.payloads.codec import Codec
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
 from lanelog._facts import publisher as facts
-from lanelog._log.append.draft import SCHEDULED, Draft, make_draft
+from lanelog._log.append.draft import SCHEDULED, Draft, as_outgoing, make_draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.middleware import publish_through
 from lanelog._stores.log.messages import largest_row
@@ -35,7 +33,8 @@ from lanelog.publisher.lock_report import Locked
 from lanelog.publisher.lock_waiters import LockWaiters
 from lanelog.publisher.open_lane_routing import OpenLaneRouting
 
-_PAIR = 2
+Commit = Callable[[str, Sequence[Draft], float], list[Receipt]]
+"""Commits the drafts of a topic until a deadline (monotonic). Returns one receipt for each."""
 
 
 @define(eq=False)
@@ -61,50 +60,9 @@ class Publisher:
         self._bulk = BulkWriter(self._database, self.lanes, gate, locked, self._announce)
         self._caller = CallerWriter(self._database, self.lanes, locked)
 
-    def publish(
-        self,
-        topic: str,
-        key: str | None,
-        payload: object,
-        *,
-        id: str | None = None,  # noqa: A002 - the public name
-        metadata: Mapping[str, str] | None = None,
-        codec: Codec | None = None,
-        connection: Any = None,
-        delay: Duration | None = None,
-        deliver_at: datetime | None = None,
-        ttl: Duration | None = None,
-    ) -> Receipt:
+    def publish(self, topic: str, outgoing: Outgoing, connection: Any = None) -> Receipt:
         """See `Client.publish`."""
-        check_name("topic", topic)
-        outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl, codec)
-        if self.meter.observers:
-            return self.meter.publishing(
-                topic, lambda: self._publish_through(topic, outgoing, connection), lambda receipt: new([receipt])
-            )
-        return self._publish_through(topic, outgoing, connection)
-
-    def _publish_through(self, topic: str, outgoing: Outgoing, connection: Any) -> Receipt:
-        layers = self._database.config.middleware
-        if layers:
-            return publish_through(
-                layers,
-                Publication(topic, (outgoing,)),
-                lambda messages: [self._publish_one(topic, messages[0], connection)],
-            )[0]
-        return self._publish_one(topic, outgoing, connection)
-
-    def _publish_one(self, topic: str, outgoing: Outgoing, connection: Any) -> Receipt:
-        config = self._database.config
-        draft = make_draft(topic, outgoing, config.codec, config.max_payload_bytes)
-        if connection is not None:
-            return self._publish_in(connection, topic, [draft])[0]
-        self._refuse_to_wait_for_itself()
-        with self._database.limited() as deadline:
-            self._prepare(topic, [draft], deadline)
-            receipt = self._group.publish(draft, deadline)
-        _report(self._announcements.catch_up)
-        return receipt
+        return self._publish(topic, (outgoing,), connection, self._commit_one)[0]
 
     def publish_many(
         self,
@@ -116,39 +74,43 @@ class Publisher:
         target_group: str = "",
     ) -> list[Receipt]:
         """See `Client.publish_many`. `target_group`: only this group gets the messages; the other groups pass them."""
-        check_name("topic", topic)
-        if self.meter.observers:
-            return self.meter.publishing(
-                topic, lambda: self._publish_all(topic, items, connection, codec, target_group), new
-            )
-        return self._publish_all(topic, items, connection, codec, target_group)
+        return self._publish(topic, _checked(items), connection, self._bulk.publish, codec, target_group)
 
-    def _publish_all(
+    def _publish(
         self,
         topic: str,
-        items: Iterable[Outgoing | tuple[str | None, object]],
+        items: Iterable[object],
         connection: Any,
+        commit: Commit,
+        codec: Codec | None = None,
+        target_group: str = "",
+    ) -> list[Receipt]:
+        check_name("topic", topic)
+        write = partial(self._write, topic, connection, commit, codec, target_group)
+        if self.meter.observers:
+            return self.meter.publishing(topic, lambda: self._through_layers(topic, items, write), new)
+        return self._through_layers(topic, items, write)
+
+    def _through_layers(
+        self, topic: str, items: Iterable[object], write: Callable[[Iterable[object]], list[Receipt]]
+    ) -> list[Receipt]:
+        """Call the middleware, if there is any, unless there is no message."""
+        layers = self._database.config.middleware
+        messages = tuple(map(as_outgoing, items)) if layers else ()
+        return publish_through(layers, Publication(topic, messages), write) if messages else write(items)
+
+    def _write(
+        self,
+        topic: str,
+        connection: Any,
+        commit: Commit,
         codec: Codec | None,
         target_group: str,
-    ) -> list[Receipt]:
-        layers = self._database.config.middleware
-        if layers:
-            outgoing = [_outgoing(item) for item in _items(items)]
-            if not outgoing:
-                return []
-            return publish_through(
-                layers,
-                Publication(topic, outgoing),
-                lambda messages: self._publish_items(topic, messages, connection, codec, target_group),
-            )
-        return self._publish_items(topic, _items(items), connection, codec, target_group)
-
-    def _publish_items(
-        self, topic: str, items: Iterable[object], connection: Any, codec: Codec | None, target_group: str
+        items: Iterable[object],
     ) -> list[Receipt]:
         config = self._database.config
         codec = config.codec if codec is None else codec
-        drafts = [make_draft(topic, _outgoing(item), codec, config.max_payload_bytes) for item in items]
+        drafts = [make_draft(topic, each, codec, config.max_payload_bytes) for each in items]
         if not drafts:
             return []
         if target_group:
@@ -159,9 +121,12 @@ class Publisher:
         self._refuse_to_wait_for_itself()
         with self._database.limited() as deadline:
             self._prepare(topic, drafts, deadline)
-            receipts = self._bulk.publish(topic, drafts, deadline)
+            receipts = commit(topic, drafts, deadline)
         _report(self._announcements.catch_up)
         return receipts
+
+    def _commit_one(self, _topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
+        return [self._group.publish(drafts[0], deadline)]
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -243,16 +208,8 @@ def _report(announce: Callable[..., None], **about: str) -> None:
         facts.publish_notification_failed(exc_info=True, **about)
 
 
-def _items(items: object) -> Iterable[object]:
+def _checked(items: object) -> Iterator[object]:
+    """Yield what `publish_many` was given. It is checked when it is read: observers count the mistake."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise ConfigurationError(f"publish_many takes a list of messages, not {type(items).__name__}")
-    return items
-
-
-def _outgoing(item: object) -> Outgoing:
-    if isinstance(item, Outgoing):
-        return item
-    if not isinstance(item, tuple) or len(item) != _PAIR:
-        raise ConfigurationError(f"a message must be (key, payload) or lanelog.Outgoing, not {type(item).__name__}")
-    key, payload = item
-    return Outgoing(key, payload)
+    yield from items

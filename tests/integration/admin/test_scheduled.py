@@ -109,7 +109,7 @@ def test_maintenance_appends_what_is_due(
     make_due(raw)
     assert admin.maintain(topics=["t"]).appended == 3
     mine = open_raw()
-    publisher.publish("u", "k7", b"x", connection=mine)
+    publisher.publish("u", Outgoing("k7", b"x"), connection=mine)
     assert admin.maintain().appended == 1499
     mine.rollback()
     assert admin.maintain().appended == 1
@@ -122,8 +122,8 @@ def test_a_topic_takes_what_it_has_scheduled_with_it(
 ) -> None:
     """In bounded batches; its own only, and it says how many that were."""
     publisher.publish_many("t", [Outgoing("a", b"x", delay=HOUR) for _ in range(scheduled.BATCH)])
-    publisher.publish("other", "a", b"x", id="x", delay=HOUR)
-    publisher.publish("t", "a", b"x")
+    publisher.publish("other", Outgoing("a", b"x", id="x", delay=HOUR))
+    publisher.publish("t", Outgoing("a", b"x"))
     dry = lanelog_client.admin.delete_topic("t", dry_run=True)
     assert (dry.scheduled, dry.messages, dry.lanes) == (scheduled.BATCH + 3, 1, 2)
     done = lanelog_client.admin.delete_topic("t", dry_run=False)

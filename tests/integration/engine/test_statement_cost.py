@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import lanelog
-from lanelog import Client
+from lanelog import Client, Outgoing
 from lanelog.admin.operate import status as looking
 from lanelog.admin.operate.status import Status
 from lanelog.devserver import DevServer, start
@@ -140,10 +140,10 @@ def test_a_publish_with_a_delay_is_five_statements(client: Client, raw: Any) -> 
     publisher = Publisher(client._database)  # without a scheduler, whose looks would be counted
     with counting(raw) as sent:
         for _ in range(10):
-            publisher.publish("t", "k", b"x", delay=3600)
+            publisher.publish("t", Outgoing("k", b"x", delay=3600))
     assert sent == total({**PROVEN, "select": 1, "insert": 1, "commit": 1}, 10)
     with counting(raw) as sent:
-        publisher.publish("t", "k", b"x", delay=3600, id="a")
+        publisher.publish("t", Outgoing("k", b"x", delay=3600, id="a"))
     assert sent == total({**PROVEN, "select": 2, "insert": 1, "commit": 1})
     publisher.close()
 

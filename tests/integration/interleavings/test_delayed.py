@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lanelog import Receipt
+from lanelog import Outgoing, Receipt
 from lanelog._log.due import DelayedMessages
 from lanelog.publisher import Publisher
 from support.memberships import Clock
@@ -30,8 +30,8 @@ APPENDING = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def _due(stage: Stage, publisher: Publisher) -> None:
     """One message of lane k, due, with the id a."""
-    publisher.publish("t", "k", b"a", id="a", delay=3600)
-    publisher.publish("t", "other", b"0")
+    publisher.publish("t", Outgoing("k", b"a", id="a", delay=3600))
+    publisher.publish("t", Outgoing("other", b"0"))
     make_due(stage)
 
 
@@ -69,10 +69,10 @@ def test_publishers_wait_for_who_appends_to_their_lane(
 ) -> None:
     """And find the id in the log; or in the schedule still, if that one dies. Other lanes do not wait."""
     mover = moving(stage, point)
-    again = stage.aside(publisher.publish, "t", "k", b"again", id="a", delay=delay)
-    new = stage.aside(publisher.publish, "t", "k", b"new", id="b")
+    again = stage.aside(publisher.publish, "t", Outgoing("k", b"again", id="a", delay=delay))
+    new = stage.aside(publisher.publish, "t", Outgoing("k", b"new", id="b"))
     wait_until_blocked(stage.raw)
-    assert publisher.publish("t", "other", b"1").offset == 2
+    assert publisher.publish("t", Outgoing("other", b"1")).offset == 2
     assert not again.done()
     assert not new.done()
     ended(mover, dies=dies)
@@ -89,13 +89,13 @@ def test_who_appends_leaves_the_lane_of_a_publisher_for_later(
     stage: Stage, publisher: Publisher, appending: DelayedMessages, point: str, dies: bool
 ) -> None:
     """And moves other lanes. A second publish of the id that is being scheduled waits for what becomes of it."""
-    publisher.publish("t", "other", b"x", id="other", delay=3600)
+    publisher.publish("t", Outgoing("other", b"x", id="other", delay=3600))
     make_due(stage)
     publishing = stage.stopped(point, "publish", topic="t", key="k", id="new", delay=3600.0)
     assert appending.append() == 1
     assert log(stage, "other")[1:] == [(2, "other")]
     assert waiting(stage) == ["a"]
-    again = stage.waiting(publisher.publish, "t", "k", b"again", id="new")
+    again = stage.waiting(publisher.publish, "t", Outgoing("k", b"again", id="new"))
     assert publishing.end(dies=dies) == (None if dies else 0)
     assert again.result(15) == Receipt(1 if dies else 0, "new", duplicate=not dies)
     # The actor, if it lives, has a scheduler by now, which may be faster.
@@ -114,7 +114,7 @@ def test_two_who_append_share_the_lanes(
 ) -> None:
     """The second skips what the first has, and takes it over if that dies."""
     mover = moving(stage, point)
-    publisher.publish("t", "other", b"x", id="other", delay=3600)
+    publisher.publish("t", Outgoing("other", b"x", id="other", delay=3600))
     make_due(stage)
     assert appending.append() == 1
     assert log(stage, "other")[1:] == [(2, "other")]
@@ -227,7 +227,7 @@ def test_who_appends_leaves_a_message_that_is_being_cancelled(
     """And moves the others of its lane; if the one who cancels dies, it follows."""
     clock = Clock()
     monkeypatch.setattr("lanelog._log.due.time", clock)
-    publisher.publish("t", "k", b"b", id="b", delay=3600)
+    publisher.publish("t", Outgoing("k", b"b", id="b", delay=3600))
     make_due(stage)
     cancelling = stage.stopped(point, "cancel", topic="t", key="k", message_id="a")
     assert appending.append() == 1

@@ -156,15 +156,15 @@ def test_what_has_been_due_for_long_is_appended_by_whoever_comes(
     by_hand: Scheduler, publisher: Publisher, raw: Any
 ) -> None:
     """At once by a client that starts, now and then by one that runs; which otherwise does not look that far back."""
-    publisher.publish("t", "k", b"x", id="old", delay=3600)
+    publisher.publish("t", Outgoing("k", b"x", id="old", delay=3600))
     make_due(raw, ago=3_600_000)
     assert by_hand.turn(0.0) == 0.0
     assert log(raw) == ["old"]
-    publisher.publish("t", "k", b"x", id="new", delay=3600)
+    publisher.publish("t", Outgoing("k", b"x", id="new", delay=3600))
     make_due(raw)
     by_hand.turn(1.0)
     by_hand.turn(2.0)  # nothing is left of any age
-    publisher.publish("t", "k", b"x", id="late", delay=3600)
+    publisher.publish("t", Outgoing("k", b"x", id="late", delay=3600))
     make_due(raw, ago=3_600_000)
     by_hand.turn(2.0 + by_hand.pace.full_look_seconds / 2)
     assert log(raw) == ["old", "new"]
@@ -181,7 +181,7 @@ def test_a_subscriber_sees_what_a_process_that_is_gone_has_scheduled(
     lanelog_client.subscribe("other", "g", accept)
     late = []
     for number in range(3):
-        publisher.publish("t", "k", b"x", id=f"{number}", delay=0.1)  # no client, no loop of its own
+        publisher.publish("t", Outgoing("k", b"x", id=f"{number}", delay=0.1))  # no client, no loop of its own
         late.append(lateness(raw, f"{number}", 0.1))
     assert min(late) >= 0
 
@@ -261,13 +261,16 @@ def test_an_id_is_there_once_in_the_schedule_and_the_log(
     publisher: Publisher, appending: DelayedMessages, raw: Any
 ) -> None:
     """Delayed twice, delayed then normal, normal then delayed, in one call or several: the first one counts."""
-    publish = publisher.publish
-    assert publish("t", "k", b"1", id="a", delay=3600) == Receipt(0, "a", duplicate=False)
-    assert publish("t", "k", b"2", id="a", delay=1) == Receipt(0, "a", duplicate=True)
-    assert publish("t", "k", b"3", id="a") == Receipt(0, "a", duplicate=True)
-    assert publish("t", "other", b"3", id="a") == Receipt(1, "a", duplicate=False)  # another lane
-    assert publish("t", "k", b"4", id="b") == Receipt(1, "b", duplicate=False)
-    assert publish("t", "k", b"5", id="b", delay=3600) == Receipt(1, "b", duplicate=True)
+
+    def publish(key: str, payload: bytes, *, id: str, delay: float | None = None) -> Receipt:  # noqa: A002
+        return publisher.publish("t", Outgoing(key, payload, id, delay=delay))
+
+    assert publish("k", b"1", id="a", delay=3600) == Receipt(0, "a", duplicate=False)
+    assert publish("k", b"2", id="a", delay=1) == Receipt(0, "a", duplicate=True)
+    assert publish("k", b"3", id="a") == Receipt(0, "a", duplicate=True)
+    assert publish("other", b"3", id="a") == Receipt(1, "a", duplicate=False)  # another lane
+    assert publish("k", b"4", id="b") == Receipt(1, "b", duplicate=False)
+    assert publish("k", b"5", id="b", delay=3600) == Receipt(1, "b", duplicate=True)
     items = [
         Outgoing("k", b"6", "c", delay=3600),
         Outgoing("k", b"7", "c"),
@@ -285,7 +288,7 @@ def test_an_id_is_there_once_in_the_schedule_and_the_log(
     make_due(raw)
     assert appending.append() == 2
     assert log(raw) == ["b", "d", "a", "c"]
-    assert publish("t", "k", b"11", id="a", delay=3600) == Receipt(3, "a", duplicate=True)
+    assert publish("k", b"11", id="a", delay=3600) == Receipt(3, "a", duplicate=True)
     payloads = dict(rows(raw, "SELECT id, payload FROM queue_messages WHERE partition_key = 'k'"))
     assert payloads == {"a": b"1", "b": b"4", "c": b"6", "d": b"8"}
     assert waiting(raw) == []
@@ -299,11 +302,11 @@ def test_in_a_callers_transaction_it_is_scheduled_if_and_only_if_that_commits(
     mine = open_raw()
     rows(mine, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
     rows(mine, "SELECT * FROM queue_groups")  # an old snapshot
-    publisher.publish("t", "k", b"x", id="logged")
-    publisher.publish("t", "k", b"x", id="waiting", delay=3600)
+    publisher.publish("t", Outgoing("k", b"x", id="logged"))
+    publisher.publish("t", Outgoing("k", b"x", id="waiting", delay=3600))
 
     def publish(message_id: str, delay: float | None = None) -> tuple[int, bool]:
-        receipt = publisher.publish("t", "k", b"x", id=message_id, delay=delay, connection=mine)
+        receipt = publisher.publish("t", Outgoing("k", b"x", id=message_id, delay=delay), connection=mine)
         return receipt.offset, receipt.duplicate
 
     assert publish("a", 3600) == (0, False)
@@ -329,15 +332,15 @@ def test_an_id_used_both_ways_in_one_transaction_of_a_caller_ends_in_one_message
     publisher: Publisher, open_raw: Any, raw: Any, appending: DelayedMessages
 ) -> None:
     """Nobody but the caller's transaction sees its own rows; when the scheduled one is due, it is dropped."""
-    publisher.publish("t", "k", b"x", id="first")
+    publisher.publish("t", Outgoing("k", b"x", id="first"))
     mine = open_raw()
     for first, second in ((None, 3600.0), (3600.0, None)):
         mine.begin()
-        publisher.publish("t", "k", b"x", id=f"{first}", delay=first, connection=mine)
-        publisher.publish("t", "k", b"y", id=f"{first}", delay=second, connection=mine)
+        publisher.publish("t", Outgoing("k", b"x", id=f"{first}", delay=first), connection=mine)
+        publisher.publish("t", Outgoing("k", b"y", id=f"{first}", delay=second), connection=mine)
         mine.commit()
     assert len(waiting(raw)) == 2
-    assert publisher.publish("t", "k", b"z", id="None").offset == 2  # what is in the log counts
+    assert publisher.publish("t", Outgoing("k", b"z", id="None")).offset == 2  # what is in the log counts
     make_due(raw)
     assert appending.append() == 2
     assert log(raw) == ["first", "None", "3600.0"]
@@ -431,7 +434,7 @@ def test_what_is_refused_writes_nothing(publisher: Publisher, raw: Any) -> None:
     """Not even a lane."""
     for bad in ({"delay": -1}, {"ttl": 0}, {"deliver_at": datetime(2030, 1, 1)}, {"delay": 1, "ttl": float("nan")}):  # noqa: DTZ001
         with pytest.raises(ConfigurationError):
-            publisher.publish("t", "k", b"x", **bad)  # type: ignore[arg-type]
+            publisher.publish("t", Outgoing("k", b"x", **bad))  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError):
             publisher.publish_many("t", [Outgoing("k", b"x"), Outgoing("k", b"x", **bad)])  # type: ignore[arg-type]
     assert one(raw, "SELECT COUNT(*) FROM queue_partitions") == 0
@@ -441,11 +444,11 @@ def test_the_time_to_live_counts_from_when_the_message_is_due(
     publisher: Publisher, appending: DelayedMessages, raw: Any
 ) -> None:
     """From the publish for one without a delay; a duplicate changes nothing."""
-    publisher.publish("t", "k", b"x", id="now", ttl=10)
-    publisher.publish("t", "k", b"x", id="now", ttl=99)
-    publisher.publish("t", "k", b"x", id="later", delay=3600, ttl=20)
+    publisher.publish("t", Outgoing("k", b"x", id="now", ttl=10))
+    publisher.publish("t", Outgoing("k", b"x", id="now", ttl=99))
+    publisher.publish("t", Outgoing("k", b"x", id="later", delay=3600, ttl=20))
     publisher.publish_many("t", [Outgoing("k", b"x", "never"), Outgoing("k", b"x", "many", ttl=30)])
-    publisher.publish("t", "k", b"x", id="later", ttl=99)
+    publisher.publish("t", Outgoing("k", b"x", id="later", ttl=99))
     make_due(raw)
     appending.append()
     found = rows(raw, "SELECT id, CAST(expires_at AS SIGNED) - CAST(created_at AS SIGNED) FROM queue_messages")
@@ -463,9 +466,9 @@ def test_a_lane_gets_its_messages_in_the_order_in_which_they_are_due(
     at = datetime.now(UTC) + timedelta(seconds=3600)
     publisher.publish_many("t", [Outgoing("k", b"x", f"z{9 - n}", deliver_at=at) for n in range(10)])
     for n in range(50):
-        publisher.publish("t", "k", b"x", id=f"s{99 - n}", deliver_at=at)
-    publisher.publish("t", "k", b"x", id="first", deliver_at=at - timedelta(seconds=1))
-    publisher.publish("t", "k", b"x", id="last", deliver_at=at + timedelta(milliseconds=1))
+        publisher.publish("t", Outgoing("k", b"x", id=f"s{99 - n}", deliver_at=at))
+    publisher.publish("t", Outgoing("k", b"x", id="first", deliver_at=at - timedelta(seconds=1)))
+    publisher.publish("t", Outgoing("k", b"x", id="last", deliver_at=at + timedelta(milliseconds=1)))
     make_due(raw, ago=1000)
     assert appending.append() == 62
     assert log(raw) == ["first", *(f"z{9 - n}" for n in range(10)), *(f"s{99 - n}" for n in range(50)), "last"]
@@ -499,7 +502,7 @@ def test_a_lane_that_somebody_holds_does_not_delay_the_others(
     publisher.publish_many("t", [Outgoing(f"k{n}", b"x", f"{n}", delay=3600.0) for n in range(20)])
     make_due(raw)
     mine = open_raw()
-    publisher.publish("t", "held", b"x", id="mine", connection=mine)
+    publisher.publish("t", Outgoing("held", b"x", id="mine"), connection=mine)
     assert appending.append() == 0
     assert 0 < (appending.wait() or 0) <= 0.025
     assert appending.append() == 20
@@ -520,10 +523,10 @@ def test_the_scheduler_does_not_spin_while_a_lane_is_held(
     by_hand: Scheduler, publisher: Publisher, open_raw: Any, raw: Any, waits_of_appending: Clock
 ) -> None:
     """A few looks a second, and the message comes with the next one when the lane is free."""
-    publisher.publish("t", "held", b"x", id="first")
-    publisher.publish("t", "held", b"x", id="a", delay=3600)
+    publisher.publish("t", Outgoing("held", b"x", id="first"))
+    publisher.publish("t", Outgoing("held", b"x", id="a", delay=3600))
     mine = open_raw()
-    publisher.publish("t", "held", b"x", id="mine", connection=mine)
+    publisher.publish("t", Outgoing("held", b"x", id="mine"), connection=mine)
     make_due(raw)
     waits = []
     for _ in range(14):
@@ -603,7 +606,7 @@ def test_an_account_that_may_not_delete_leaves_it_to_others(
 
     tried = Record()
     monkeypatch.setattr(DelayedMessages, "append", append)
-    publisher.publish("t", "k", b"x", delay=0.01)
+    publisher.publish("t", Outgoing("k", b"x", delay=0.01))
     tried.wait(3)
     assert len(events(caplog, "scheduling.denied")) == 1
     assert subscription.state == "running"

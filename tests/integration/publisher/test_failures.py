@@ -29,7 +29,7 @@ def distant(proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Publisher]
     """A publisher that reaches the server through a proxy, which takes packets of several statements or not."""
     proxy.refuse = b"" if request.param else SET_OPTION
     with publisher_at(proxy.url, publish_timeout=40.0) as publisher:
-        publisher.publish("t", "k", b"first")
+        publisher.publish("t", Outgoing("k", b"first"))
         yield publisher
 
 
@@ -39,7 +39,7 @@ def test_an_unknown_commit_is_repeated_without_a_second_copy(distant: Publisher,
         proxy.deliver = deliver
         for message_id in (None, f"given-{deliver}"):
             proxy.cut_at = b"COMMIT"
-            receipt = distant.publish("t", "k", b"x", id=message_id)
+            receipt = distant.publish("t", Outgoing("k", b"x", id=message_id))
             assert not receipt.duplicate
             assert rows(raw, "SELECT COUNT(*), MAX(`offset`) FROM queue_messages") == [(receipt.offset, receipt.offset)]
     assert proxy.cuts == 4
@@ -47,7 +47,7 @@ def test_an_unknown_commit_is_repeated_without_a_second_copy(distant: Publisher,
 
 def test_an_unknown_commit_of_many_is_repeated(distant: Publisher, proxy: Proxy, raw: Any) -> None:
     """All of them are there once, in order, and old ids are still told to be duplicates."""
-    distant.publish("t", "k", b"old", id="old")
+    distant.publish("t", Outgoing("k", b"old", id="old"))
     items: list[Any] = [("k", b"1"), Outgoing("k", b"2", id="new"), Outgoing("k", b"3", id="old"), ("j", b"4")]
     for deliver, offset in ((True, 3), (False, 5)):
         proxy.cut_at, proxy.deliver = b"COMMIT", deliver
@@ -65,14 +65,14 @@ def test_an_unknown_commit_of_many_is_repeated(distant: Publisher, proxy: Proxy,
 def test_a_publish_ends_with_its_time(proxy: Proxy, many: bool) -> None:
     """A server that does not answer is asked again, but not for as long as an answer may take otherwise."""
     with publisher_at(proxy.url, publish_timeout=5.0, read_timeout=4.0) as publisher:
-        publisher.publish("t", "k", b"first")
+        publisher.publish("t", Outgoing("k", b"first"))
         proxy.silent = True
         began = time.monotonic()
         with pytest.raises(DatabaseError) as caught:
             if many:
                 publisher.publish_many("t", [("k", b"x")])
             else:
-                publisher.publish("t", "k", b"x")
+                publisher.publish("t", Outgoing("k", b"x"))
         assert 4.0 < time.monotonic() - began < 6.8
         assert caught.value.retriable
 
@@ -84,7 +84,7 @@ def test_a_connection_lost_before_the_commit_is_repeated(
 ) -> None:
     """Wherever in the transaction it is lost, the whole of it is repeated on another connection."""
     proxy.cut_at = statement
-    assert distant.publish("t", "k", b"x", id="given").offset == 2
+    assert distant.publish("t", Outgoing("k", b"x", id="given")).offset == 2
     assert proxy.cuts == 1
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages") == [(2,)]
 
@@ -121,8 +121,8 @@ Publish = Callable[[Publisher], Sequence[Receipt]]
 EVERY_WAY = pytest.mark.parametrize(
     "publish",
     [
-        lambda publisher: [publisher.publish("t", "k", b"x", id="given")],
-        lambda publisher: [publisher.publish("t", "k", b"x")],
+        lambda publisher: [publisher.publish("t", Outgoing("k", b"x", id="given"))],
+        lambda publisher: [publisher.publish("t", Outgoing("k", b"x"))],
         lambda publisher: publisher.publish_many("t", [("k", b"x"), ("j", b"y")]),
     ],
     ids=["given", "generated", "many"],
@@ -163,7 +163,7 @@ def test_no_second_copy_of_what_was_collected(
     assert not caught.value.retriable
     assert proxy.cuts == 1
     assert stored(raw) == 0
-    distant.publish("t", "k", b"next")  # the lane is free, and nothing else was refused
+    distant.publish("t", Outgoing("k", b"next"))  # the lane is free, and nothing else was refused
     handled.until(lambda items: items[-1].payload == b"next")
     assert [message.payload for message in handled.items if message.key == "k"] == [b"first", b"x", b"next"]
 
@@ -215,7 +215,7 @@ def test_many_stay_unknown_when_their_lane_is_locked_after_the_commit(
     Whoever publishes again without an id after `outcome_unknown=False` would double what was committed.
     """
     with publisher_at(proxy.url, publish_timeout=1.5, impatient=True) as publisher:
-        publisher.publish("t", "k", b"first")
+        publisher.publish("t", Outgoing("k", b"first"))
         holder = open_raw()
         Outage(monkeypatch, proxy).meanwhile = [lambda: hold(holder, "k")]
         proxy.cut_at, proxy.deliver = b"COMMIT", deliver
@@ -233,7 +233,7 @@ def test_a_delayed_message_may_be_repeated_for_longer(
     assert lanelog_client.subscribe("t", "g", accept, retention=60.0).stop(10)
     outage.meanwhile = [lambda: outage.last(raw, 61.0)]
     proxy.cut_at, proxy.deliver = b"COMMIT", False
-    assert distant.publish("t", "k", b"x", delay=60.0).offset == 0
+    assert distant.publish("t", Outgoing("k", b"x", delay=60.0)).offset == 0
     assert proxy.cuts == 1
     assert rows(raw, "SELECT COUNT(*) FROM queue_scheduled") == [(1,)]
 
@@ -243,7 +243,7 @@ def test_our_transaction_reports_an_unknown_commit(distant: Publisher, proxy: Pr
 
     def write() -> None:
         with distant.transaction() as connection:
-            distant.publish("t", "k", b"x", connection=connection)
+            distant.publish("t", Outgoing("k", b"x"), connection=connection)
             proxy.cut_at = b"COMMIT"
 
     with pytest.raises(DatabaseError) as caught:
@@ -258,7 +258,7 @@ def test_the_very_first_connection_may_be_lost_while_it_logs_in(proxy: Proxy, ra
     proxy.cut_at = b"READ COMMITTED, READ WRITE"  # the first thing that a session says
     proxy.deliver = False
     with publisher_at(proxy.url, publish_timeout=20.0) as publisher:
-        assert publisher.publish("t", "k", b"x").offset == 1
+        assert publisher.publish("t", Outgoing("k", b"x")).offset == 1
     assert proxy.cuts == 1
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages") == [(1,)]
 
@@ -273,7 +273,7 @@ def test_a_server_restart_loses_and_doubles_nothing(private_server: DevServer) -
         def publish(number: int) -> list[str]:
             ids = []
             while not stop.is_set():
-                ids.append(publisher.publish("t", f"k{number}", b"x").id)
+                ids.append(publisher.publish("t", Outgoing(f"k{number}", b"x")).id)
                 if len(ids) == 20:
                     some.set()
             return ids
@@ -306,14 +306,14 @@ def test_a_forked_child_publishes_for_itself(publisher: Publisher, raw: Any, ope
     with ExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(3))
         stack.callback(holder.rollback)
-        stuck = [threads.submit(publisher.publish, "t", "held", b"parent") for _ in range(3)]
-        publisher.publish("t", "k", b"parent")
+        stuck = [threads.submit(publisher.publish, "t", Outgoing("held", b"parent")) for _ in range(3)]
+        publisher.publish("t", Outgoing("k", b"parent"))
         pid = os.fork()
         if pid == 0:
             try:
-                offset = publisher.publish("t", "k", b"child").offset
+                offset = publisher.publish("t", Outgoing("k", b"child")).offset
                 with publisher.transaction() as connection:
-                    publisher.publish("t", "new", b"child", connection=connection)
+                    publisher.publish("t", Outgoing("new", b"child"), connection=connection)
                 publisher.close()
                 publisher._database.close()
                 os._exit(0 if offset == 2 else 1)
@@ -321,7 +321,7 @@ def test_a_forked_child_publishes_for_itself(publisher: Publisher, raw: Any, ope
                 traceback.print_exc()
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert publisher.publish("t", "k", b"parent").offset == 3
+        assert publisher.publish("t", Outgoing("k", b"parent")).offset == 3
         assert not any(one.done() for one in stuck)
         holder.rollback()
         assert sorted(one.result(20).offset for one in stuck) == [1, 2, 3]

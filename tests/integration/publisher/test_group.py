@@ -79,7 +79,7 @@ def stopped_log(open_raw: Any, publisher: Publisher, threads: ThreadPoolExecutor
     locker = open_raw(autocommit=True)
     rows(locker, "LOCK TABLES queue_messages WRITE")
     try:
-        leader = threads.submit(publisher.publish, "t", "leader", b"x")
+        leader = threads.submit(publisher.publish, "t", Outgoing("leader", b"x"))
         eventually(lambda: publisher._group._queues and not ready(publisher), what="a leader's transaction")
         yield leader
     finally:
@@ -91,7 +91,9 @@ def test_threads_share_transactions(publisher: Publisher, open_raw: Any, raw: An
     ensure_lanes(publisher, "t", [f"k{number}" for number in range(10)] + ["leader"])
     before = commits(raw)
     with stopped_log(open_raw, publisher, threads) as leader:
-        others = [threads.submit(publisher.publish, "t", f"k{number % 10}", str(number)) for number in range(40)]
+        others = [
+            threads.submit(publisher.publish, "t", Outgoing(f"k{number % 10}", str(number))) for number in range(40)
+        ]
         eventually(lambda: len(ready(publisher)) == 40)
     assert leader.result().offset == 1
     offsets = [other.result().offset for other in others]
@@ -107,12 +109,12 @@ def test_a_bad_message_fails_alone(publisher: Publisher, open_raw: Any, raw: Any
     ensure_lanes(publisher, "t", ["k", "leader"])
     rows(raw, REFUSED)
     with stopped_log(open_raw, publisher, threads):
-        good = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(5)]
-        bad = threads.submit(publisher.publish, "t", "k", b"x", id="bad")
-        good += [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(5)]
+        good = [threads.submit(publisher.publish, "t", Outgoing("k", b"x")) for _ in range(5)]
+        bad = threads.submit(publisher.publish, "t", Outgoing("k", b"x", id="bad"))
+        good += [threads.submit(publisher.publish, "t", Outgoing("k", b"x")) for _ in range(5)]
         eventually(lambda: len(ready(publisher)) == 11)
         with pytest.raises(PayloadTooLarge):  # what is checked beforehand does not even enter
-            publisher.publish("t", "k", bytes(2_000_000))
+            publisher.publish("t", Outgoing("k", bytes(2_000_000)))
     with pytest.raises(DatabaseError, match="refused") as caught:
         bad.result()
     assert not caught.value.retriable
@@ -126,10 +128,10 @@ def test_a_lane_that_is_held_delays_no_other(
     """A slow transaction holds one key: its publishers queue in memory behind one connection, all others go on."""
     ensure_lanes(publisher, "t", ["slow", "fast"])
     with holding(open_raw, "slow"):
-        stuck = [threads.submit(publisher.publish, "t", "slow", b"x") for _ in range(20)]
+        stuck = [threads.submit(publisher.publish, "t", Outgoing("slow", b"x")) for _ in range(20)]
         eventually(lambda: waiting(raw) == 1 and queueing(publisher, "slow") == 20)
         for offset in range(1, 51):
-            assert publisher.publish("t", "fast", b"x").offset == offset
+            assert publisher.publish("t", Outgoing("fast", b"x")).offset == offset
             assert publisher.publish_many("t", [("new", b"x")])[0].offset == offset
         assert waiting(raw) <= 1
         eventually(lambda: waiting(raw) == 1)  # at times nobody waits: the server gave up, and is asked again
@@ -150,8 +152,8 @@ def test_publish_many_holds_nothing_while_it_waits(
         free = "SELECT partition_key FROM queue_partitions WHERE partition_key LIKE '%-free' FOR UPDATE SKIP LOCKED"
         assert rows(raw, free) == [("a-free",), ("z-free",)]
         for offset in range(1, 11):
-            assert publisher.publish("t", "a-free", b"x").offset == offset
-            assert publisher.publish("t", "z-free", b"x").offset == offset
+            assert publisher.publish("t", Outgoing("a-free", b"x")).offset == offset
+            assert publisher.publish("t", Outgoing("z-free", b"x")).offset == offset
         assert not many.done()
     assert [receipt.offset for receipt in many.result(PATIENCE)] == [11, 1, 11]
 
@@ -165,11 +167,11 @@ def test_many_held_lanes_leave_half_of_the_pool(
     ensure_lanes(publisher, "t", keys)
     with holding(open_raw, *keys[:7]):
         with holding(open_raw, keys[7]):
-            stuck = {key: threads.submit(publisher.publish, "t", key, b"x") for key in keys}
+            stuck = {key: threads.submit(publisher.publish, "t", Outgoing(key, b"x")) for key in keys}
             many = [threads.submit(publisher.publish_many, "t", [(key, b"y"), ("free", b"y")]) for key in keys[:7]]
             eventually(lambda: waiting(raw) == 4)
             for offset in range(1, 21):
-                assert publisher.publish("t", "other", b"x").offset == offset
+                assert publisher.publish("t", Outgoing("other", b"x")).offset == offset
             assert waiting(raw) <= 4
         assert stuck[keys[7]].result(PATIENCE).offset == 1
         assert waiting(raw) <= 4
@@ -189,14 +191,14 @@ def test_a_lane_held_for_too_long_is_a_retriable_error(
         ensure_lanes(publisher, "t", ["held", "free"])
         impatient, patient = database.config, evolve(database.config, publish_timeout=PATIENCE)
         with holding(open_raw, "held"):
-            not_stored([threads.submit(publisher.publish, "t", "held", b"x")])
+            not_stored([threads.submit(publisher.publish, "t", Outgoing("held", b"x"))])
             database.config = patient
-            holder = threads.submit(publisher.publish, "t", "held", b"x")
+            holder = threads.submit(publisher.publish, "t", Outgoing("held", b"x"))
             eventually(lambda: (queue := publisher._group._queues.get("t")) and queue.busy.keys() == {"held"})
             database.config = impatient
-            not_stored([threads.submit(publisher.publish, "t", "held", b"x") for _ in range(4)])
+            not_stored([threads.submit(publisher.publish, "t", Outgoing("held", b"x")) for _ in range(4)])
             database.config = patient
-            assert publisher.publish("t", "free", b"x").offset == 1
+            assert publisher.publish("t", Outgoing("free", b"x")).offset == 1
         assert holder.result(PATIENCE).offset == 1
         eventually(lambda: not publisher._group._queues)
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE partition_key = 'held'") == [(1,)]
@@ -237,10 +239,10 @@ def test_a_gap_locked_by_a_caller_delays_other_lanes_at_most_once(
         reader = open_raw()
         rows(reader, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         rows(reader, "SELECT * FROM queue_messages WHERE topic = 't' AND partition_key = 'm' AND `offset` > 0")
-        stuck = [threads.submit(publisher.publish, "t", "m", b"y") for _ in range(3)]
+        stuck = [threads.submit(publisher.publish, "t", Outgoing("m", b"y")) for _ in range(3)]
         eventually(lambda: (queue := publisher._group._queues.get("t")) and queue.busy.keys() == {"m"})
         for offset in range(2, 12):
-            assert publisher.publish("t", "z", b"y").offset == offset
+            assert publisher.publish("t", Outgoing("z", b"y")).offset == offset
         assert not any(one.done() for one in stuck)
         reader.rollback()
         assert sorted(one.result(PATIENCE).offset for one in stuck) == [2, 3, 4]
@@ -260,13 +262,13 @@ def test_an_interrupted_leader_leaves_nobody_behind(
     monkeypatch.setattr(batch, "write", notice)
     with stopped_log(open_raw, publisher, threads) as leader:
         eventually(lambda: leading)
-        others = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(10)]
+        others = [threads.submit(publisher.publish, "t", Outgoing("k", b"x")) for _ in range(10)]
         eventually(lambda: len(ready(publisher)) == 10)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(leading[0]), ctypes.py_object(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         leader.result(PATIENCE)
     assert sorted(one.result(PATIENCE).offset for one in others) == list(range(1, 11))
-    assert publisher.publish("t", "leader", b"x").offset <= 2
+    assert publisher.publish("t", Outgoing("leader", b"x")).offset <= 2
 
 
 class Struck(Exception):
@@ -288,7 +290,7 @@ class Strike:
         """Publish. None: it struck."""
         sys.setprofile(self._profile)
         try:
-            return self.publisher.publish("t", "mine", b"x")
+            return self.publisher.publish("t", Outgoing("mine", b"x"))
         except Struck:
             return None
         finally:
@@ -299,7 +301,7 @@ class Strike:
         if not code.co_filename.endswith(("publisher/group.py", "publisher/topic_queue.py", "publisher/batch.py")):
             return
         if event == "call" and code.co_name == "_lead":
-            self.others += [self.threads.submit(self.publisher.publish, "t", key, b"x") for key in ("a", "b")]
+            self.others += [self.threads.submit(self.publisher.publish, "t", Outgoing(key, b"x")) for key in ("a", "b")]
             eventually(lambda: len(ready(self.publisher)) == 3)
         if event in {"call", "c_return"}:
             self.passed += 1
@@ -336,7 +338,7 @@ def test_a_published_message_is_freed_at_once(publisher: Publisher) -> None:
     gc.disable()
     try:
         for _ in range(10):
-            publisher.publish("t", "k", b"x")
+            publisher.publish("t", Outgoing("k", b"x"))
         left = [one for one in gc.get_objects() if type(one) is Waiter]  # others may make up their class
     finally:
         gc.enable()
@@ -347,8 +349,8 @@ def test_ids_in_a_shared_transaction(publisher: Publisher, open_raw: Any, thread
     """Waiters of one batch that have the same id are one message; one that is stored already takes no offset."""
     publisher.publish_many("t", [Outgoing("k", b"old", id="old"), ("leader", b"x")])
     with stopped_log(open_raw, publisher, threads):
-        same = [threads.submit(publisher.publish, "t", "k", b"x", id="same") for _ in range(6)]
-        old = threads.submit(publisher.publish, "t", "k", b"x", id="old")
+        same = [threads.submit(publisher.publish, "t", Outgoing("k", b"x", id="same")) for _ in range(6)]
+        old = threads.submit(publisher.publish, "t", Outgoing("k", b"x", id="old"))
         eventually(lambda: len(ready(publisher)) == 7)
     assert sorted((one.result().offset, one.result().duplicate) for one in same) == [(2, False)] + [(2, True)] * 5
     assert old.result() == Receipt(1, "old", duplicate=True)
@@ -369,11 +371,11 @@ def test_a_lane_whose_publisher_gave_up_in_a_batch_is_held_by_nobody(
     monkeypatch.setattr(batch, "write", stop)
     caller = open_raw()
     hold(caller, "taken")
-    first = threads.submit(publisher.publish, "t", "first", b"stops")
+    first = threads.submit(publisher.publish, "t", Outgoing("first", b"stops"))
     eventually(lambda: publisher._group._queues and not ready(publisher), what="the first batch")
-    second = threads.submit(publisher.publish, "t", "second", b"stops")
+    second = threads.submit(publisher.publish, "t", Outgoing("second", b"stops"))
     eventually(lambda: len(ready(publisher)) == 1)
-    late = threads.submit(publisher.publish, "t", "taken", b"late")
+    late = threads.submit(publisher.publish, "t", Outgoing("taken", b"late"))
     eventually(lambda: len(ready(publisher)) == 2)
     waiter = ready(publisher)[1]
     stopped["first"].set()
@@ -389,8 +391,8 @@ def test_a_lane_whose_publisher_gave_up_in_a_batch_is_held_by_nobody(
     caller.rollback()
     eventually(lambda: not publisher._group._queues, what="a queue without waiters")
     for offset in (1, 2):
-        assert publisher.publish("t", "taken", b"x").offset == offset
-    assert publisher.publish("t", "second", b"x").offset == 2
+        assert publisher.publish("t", Outgoing("taken", b"x")).offset == offset
+    assert publisher.publish("t", Outgoing("second", b"x")).offset == 2
     assert rows(raw, "SELECT COUNT(*) FROM queue_messages WHERE payload = 'late'") == [(0,)]
 
 
@@ -422,7 +424,7 @@ def test_a_batch_whose_lane_is_taken_before_its_repetition_waits_and_is_committe
     monkeypatch.setattr(batch, "write", break_once)
     monkeypatch.setattr(batch.BatchWriter, "_transact", be_slower)
     hold(caller, "k")
-    calls = [threads.submit(publisher.publish, "t", "k", b"x") for _ in range(5)]
+    calls = [threads.submit(publisher.publish, "t", Outgoing("k", b"x")) for _ in range(5)]
     eventually(lambda: queueing(publisher, "k") == 5, what="all of them queueing")
     caller.rollback()
     eventually(lambda: batch.BatchWriter._transact is transact, what="the repetition")

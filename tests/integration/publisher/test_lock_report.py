@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lanelog import connect
+from lanelog import Outgoing, connect
 from lanelog.admin import Admin, Rank
 from lanelog.admin.operate import problems
 from lanelog.admin.operate.held_heads import held_heads
@@ -26,7 +26,7 @@ from support.waiting import eventually
 @pytest.fixture
 def number(publisher: Publisher, open_raw: Any) -> int:
     """The number of a connection that holds lane k."""
-    publisher.publish("t", "k", b"1")
+    publisher.publish("t", Outgoing("k", b"1"))
     holder = open_raw()
     hold(holder, "k")
     return int(one(holder, "SELECT CONNECTION_ID()"))
@@ -44,7 +44,7 @@ def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: 
             if many:
                 publisher.publish_many("t", [("j", b"1"), ("k", b"2")])
             else:
-                publisher.publish("t", "k", b"2")
+                publisher.publish("t", Outgoing("k", b"2"))
         assert "'k' of topic 't' was locked" in str(caught.value)
         assert f"by connection {number} (" in str(caught.value)
         assert caught.value.retriable
@@ -57,7 +57,7 @@ def test_the_error_of_each_of_many_that_give_up_at_once_names_the_holder(lanelog
         publisher_at(lanelog_url, impatient=True, publish_timeout=0.5) as publisher,
         ThreadPoolExecutor(12) as threads,
     ):
-        publishing = [threads.submit(publisher.publish, "t", "k", b"2") for _ in range(12)]
+        publishing = [threads.submit(publisher.publish, "t", Outgoing("k", b"2")) for _ in range(12)]
         errors = [each.exception(30) for each in publishing]
     assert [str(error) for error in errors if f"by connection {number} (" not in str(error)] == []
 
@@ -81,7 +81,7 @@ def test_a_holder_is_distinguished_from_those_who_wait(lanelog_url: str, number:
         publisher_at(lanelog_url, impatient=True, publish_timeout=0.3) as publisher,
         pytest.raises(DatabaseError) as caught,
     ):
-        publisher.publish("t", "k", b"2")
+        publisher.publish("t", Outgoing("k", b"2"))
     assert f"by connection {number} (" in str(caught.value)
     rows(raw, f"KILL {number}")
     waiter.join(20)
@@ -93,7 +93,7 @@ def test_in_a_callers_transaction_too(publisher: Publisher, number: int, open_ra
     mine = open_raw()
     rows(mine, "SET SESSION innodb_lock_wait_timeout = 1")
     with pytest.raises(DatabaseError) as caught:
-        publisher.publish("t", "k", b"3", connection=mine)
+        publisher.publish("t", Outgoing("k", b"3"), connection=mine)
     assert caught.value.code == 1205
     assert "the lane of key 'k' of topic 't' was locked by another transaction (now held " in str(caught.value)
     assert f"by connection {number} (" in str(caught.value)
@@ -108,7 +108,7 @@ def test_who_may_not_see_the_holder_gets_the_lane(lanelog_url: str, number: int,
         publisher_at(url, impatient=True, publish_timeout=0.3) as publisher,
         pytest.raises(DatabaseError) as caught,
     ):
-        publisher.publish("t", "k", b"2")
+        publisher.publish("t", Outgoing("k", b"2"))
     assert "the lane of key 'k' of topic 't' was locked by " in str(caught.value)
     assert "held by" not in str(caught.value)
     assert number

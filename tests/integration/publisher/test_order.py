@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lanelog.message import Outgoing
 from lanelog.publisher import Publisher
 from support.publishing import ensure_lanes
 from support.sql import rows
@@ -56,11 +57,11 @@ def publish_somehow(publisher: Publisher, turn: int, key: str) -> int:
     if turn % 3 == 0:
         with publisher.transaction() as connection:
             for _ in range(3):
-                publisher.publish("t", key, b"x", connection=connection)
+                publisher.publish("t", Outgoing(key, b"x"), connection=connection)
         return 3
     if turn % 3 == 1:
         return len(publisher.publish_many("t", [(other, b"x") for other in KEYS]))
-    publisher.publish("t", key, b"x")
+    publisher.publish("t", Outgoing(key, b"x"))
     return 1
 
 

@@ -35,15 +35,15 @@ STALL = "DO GET_LOCK('stalled', 20), RELEASE_LOCK('stalled')"
 def publisher(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Publisher]:
     """A publisher that reaches the server through the proxy by each of the drivers, one connection and one lane."""
     with publisher_at(proxy.url, driver=request.param, pool_size=2, publish_timeout=60.0, read_timeout=6.0) as one:
-        one.publish("t", "k", b"first")
-        one.publish("t", "k", b"second")  # the connection takes packets
+        one.publish("t", Outgoing("k", b"first"))
+        one.publish("t", Outgoing("k", b"second"))  # the connection takes packets
         yield one
 
 
 def publish_one(publisher: Publisher, way: str, payload: bytes) -> Receipt:
     """Publish a message in one packet, or in one behind the lock of its head."""
     if way == "alone":
-        return publisher.publish("t", "k", payload)
+        return publisher.publish("t", Outgoing("k", payload))
     return publisher.publish_many("t", [("k", payload)])[0]
 
 
@@ -67,11 +67,11 @@ def waiting_for_a_table(raw: Any) -> set[int]:
 def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
     """Lock, insert, advance and COMMIT; behind the locks all the rest, where ids are looked up, or rows are many."""
     before = proxy.requests
-    assert publisher.publish("t", "k", b"x", ttl=60).offset == 3
+    assert publisher.publish("t", Outgoing("k", b"x", ttl=60)).offset == 3
     assert proxy.requests == before + 1
-    assert publisher.publish("t", "k", b"x", id="given", ttl=60).offset == 4
+    assert publisher.publish("t", Outgoing("k", b"x", id="given", ttl=60)).offset == 4
     assert proxy.requests == before + 4
-    assert publisher.publish("t", "k", b"x" * 20_000).offset == 5
+    assert publisher.publish("t", Outgoing("k", b"x" * 20_000)).offset == 5
     assert proxy.requests >= before + 6  # a long statement may come in pieces
     sql = (
         "SELECT created_at = published_at, IF(expires_at, expires_at - created_at, 0), target_group FROM queue_messages"
@@ -84,9 +84,9 @@ def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
 def test_an_early_time_out_locks_before_it_sends(proxy: Proxy, driver: Driver) -> None:
     """Its caller might repeat a message that is still on its way: the repetition has to wait for the head."""
     with publisher_at(proxy.url, driver=driver, publish_timeout=29.0) as publisher:
-        publisher.publish("t", "k", b"x")
+        publisher.publish("t", Outgoing("k", b"x"))
         before = proxy.requests
-        publisher.publish("t", "k", b"x")
+        publisher.publish("t", Outgoing("k", b"x"))
         assert proxy.requests == before + 2
 
 
@@ -98,9 +98,9 @@ def test_a_busy_lane_holds_up_nobody_else(publisher: Publisher, raw: Any, open_r
     drafted = make_draft("t", Outgoing("k", b"x"), None, 1)
     assert batch.send(publisher._database, drafted) is None  # one that waits ends in a lock time-out
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(publisher.publish, "t", "k", b"x")
+        waiting = threads.submit(publisher.publish, "t", Outgoing("k", b"x"))
         for offset in range(1, 4):
-            assert publisher.publish("t", "other", b"x").offset == offset
+            assert publisher.publish("t", Outgoing("other", b"x")).offset == offset
         assert not waiting.done()
         holder.rollback()
         assert waiting.result(20).offset == 3
@@ -113,7 +113,7 @@ def test_a_lost_answer_is_followed_by_no_second_copy(
 ) -> None:
     """Whether the server has it or not: it is there once, and its publisher is told no duplicate."""
     proxy.cut_at, proxy.deliver = b"COMMIT", deliver
-    receipt = publisher.publish("t", "k", b"x")
+    receipt = publisher.publish("t", Outgoing("k", b"x"))
     assert (receipt.offset, receipt.duplicate) == (3, False)
     assert proxy.cuts == 1
     assert [offset for offset, _ in log_of(raw)] == [1, 2, 3]
@@ -128,7 +128,7 @@ def test_a_commit_that_fails_has_an_unknown_outcome(publisher: Publisher, proxy:
         batch.send(publisher._database, drafted)
     assert caught.value.outcome_unknown
     proxy.fail_after = b"COMMIT"
-    receipt = publisher.publish("t", "k", b"y")
+    receipt = publisher.publish("t", Outgoing("k", b"y"))
     assert (receipt.offset, receipt.duplicate) == (4, False)
     assert not proxy.fail_after
     assert log_of(raw) == [(1, b"first"), (2, b"second"), (3, b"x"), (4, b"y")]
@@ -138,12 +138,12 @@ def test_a_commit_that_fails_has_an_unknown_outcome(publisher: Publisher, proxy:
 def test_what_arrives_late_meets_its_copy(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
     """A packet that the network has kept until the publisher had repeated it changes nothing."""
     proxy.cut_at, proxy.keep = b"COMMIT", True
-    assert publisher.publish("t", "k", b"x").offset == 3
-    assert publisher.publish("t", "k", b"y").offset == 4
+    assert publisher.publish("t", Outgoing("k", b"x")).offset == 3
+    assert publisher.publish("t", Outgoing("k", b"y")).offset == 4
     proxy.arrive()
     assert log_of(raw)[2:] == [(3, b"x"), (4, b"y")]
     assert head_of(raw) == 4
-    assert publisher.publish("t", "k", b"z").offset == 5
+    assert publisher.publish("t", Outgoing("k", b"z")).offset == 5
 
 
 def test_what_arrives_late_behind_the_locks_keeps_others_out(
@@ -241,7 +241,7 @@ def test_an_offset_whose_answer_is_lost_after_the_commit_is_found_again(
     """Under a trigger, and the connection is lost before the offset is asked for: the message is there once."""
     rows(raw, "CREATE TRIGGER counting AFTER UPDATE ON queue_partitions FOR EACH ROW SET @counted = 1")
     proxy.cut_at = b"SELECT @lanelog_offset"
-    receipt = publisher.publish("t", "k", b"x")
+    receipt = publisher.publish("t", Outgoing("k", b"x"))
     assert (receipt.offset, receipt.duplicate) == (3, False)
     assert proxy.cuts == 1
     assert log_of(raw)[2:] == [(3, b"x")]
@@ -288,8 +288,8 @@ def test_a_packet_that_ends_between_two_statements_frees_its_lane(
 ) -> None:
     """KILL QUERY there: the server waits for its client, which does not wait for long. It is there once."""
     with publisher_at(proxy.url, driver=driver) as publisher, ThreadPoolExecutor(1) as threads:
-        publisher.publish("t", "k", b"first")
-        publisher.publish("t", "k", b"second")
+        publisher.publish("t", Outgoing("k", b"first"))
+        publisher.publish("t", Outgoing("k", b"second"))
         proxy.end_early = True
         began = time.monotonic()
         publishing = threads.submit(publish_one, publisher, way, b"x")
@@ -312,7 +312,7 @@ def test_a_server_that_stands_still_before_the_lock(publisher: Publisher, raw: A
     rows(locker, "LOCK TABLES queue_partitions WRITE")
     with ThreadPoolExecutor(1) as threads:
         try:
-            publishing = threads.submit(publisher.publish, "t", "k", b"x")
+            publishing = threads.submit(publisher.publish, "t", Outgoing("k", b"x"))
             eventually(lambda: waiting_for_a_table(raw) - before, what="a packet that waits")
             first = waiting_for_a_table(raw)
             eventually(lambda: waiting_for_a_table(raw) - first, within=20, what="its repetition")
@@ -320,7 +320,7 @@ def test_a_server_that_stands_still_before_the_lock(publisher: Publisher, raw: A
             rows(locker, "UNLOCK TABLES")
         assert publishing.result(30).offset == 3
     eventually(lambda: not waiting_for_a_table(raw))
-    assert publisher.publish("t", "k", b"y").offset == 4
+    assert publisher.publish("t", Outgoing("k", b"y")).offset == 4
     assert log_of(raw)[2:] == [(3, b"x"), (4, b"y")]
 
 
@@ -331,9 +331,9 @@ def test_a_message_that_waited_for_its_lane_is_no_older_than_the_one_before_it(
     holder = open_raw()
     hold(holder, "k")
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(publisher.publish, "t", "k", b"waited")
+        waiting = threads.submit(publisher.publish, "t", Outgoing("k", b"waited"))
         wait_until_blocked(raw)
-        assert publisher.publish("t", "k", b"before", connection=holder).offset == 3
+        assert publisher.publish("t", Outgoing("k", b"before"), connection=holder).offset == 3
         holder.commit()
         assert waiting.result(20).offset == 4
     [(before, after)] = rows(
@@ -352,7 +352,7 @@ def test_hostile_text_stays_text(publisher: Publisher, proxy: Proxy, raw: Any) -
         name = text.strip()
         ensure_lanes(publisher, name, [name])
         before = proxy.requests
-        assert publisher.publish(name, name, everything, metadata={text: text}).offset == 1
+        assert publisher.publish(name, Outgoing(name, everything, metadata={text: text})).offset == 1
         assert proxy.requests == before + 1
         sql = "SELECT payload, metadata FROM queue_messages WHERE topic = %s AND partition_key = %s"
         [(payload, metadata)] = rows(raw, sql, name, name)
@@ -369,10 +369,10 @@ def test_the_clock_of_a_lane_never_falls(lanelog_url: str, raw: Any, driver: Dri
 
     def publish() -> None:
         with publisher_at(lanelog_url, driver=driver) as publisher:
-            publisher.publish("t", "k", b"x")
+            publisher.publish("t", Outgoing("k", b"x"))
             begin.wait(20)
             for _ in range(100):
-                publisher.publish("t", "k", b"x")
+                publisher.publish("t", Outgoing("k", b"x"))
 
     with ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(publish) for _ in range(4)]:
@@ -387,9 +387,9 @@ def test_a_proxy_that_takes_one_statement_at_a_time(proxy: Proxy, raw: Any, driv
     """It is asked once on each connection; everything is published in as many trips as it takes."""
     proxy.refuse = SET_OPTION
     with publisher_at(proxy.url, driver=driver, pool_size=2) as publisher:
-        assert publisher.publish("t", "k", b"1").offset == 1
+        assert publisher.publish("t", Outgoing("k", b"1")).offset == 1
         before = proxy.requests
-        assert publisher.publish("t", "k", b"2").offset == 2
+        assert publisher.publish("t", Outgoing("k", b"2")).offset == 2
         # The savepoint, the lock, two writes, and the COMMIT in a block. MySQL takes a note, the release, a COMMIT on
         # a condition, and one more.
         assert proxy.requests == before + (5 if "MariaDB" in one(raw, "SELECT VERSION()") else 8)
@@ -401,7 +401,7 @@ def test_user_code_gets_a_connection_for_single_statements(publisher: Publisher)
     for _ in range(2):
         with publisher.transaction() as connection, pytest.raises(Exception, match="syntax"):
             connection.cursor().execute("SELECT 1; SELECT 2")
-        publisher.publish("t", "k", b"x")
+        publisher.publish("t", Outgoing("k", b"x"))
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -444,9 +444,9 @@ def test_what_may_still_arrive_is_waited_for_where_copies_leave_early(
     with lanelog.connect(lanelog_url, publish_timeout=1.0) as reader:
         assert reader.subscribe("t", "g", lambda _: None, retention=2.0).stop(10)
     with publisher_at(proxy.url, pool_size=2, publish_timeout=3.0) as publisher:
-        publisher.publish("t", "k", b"1")
+        publisher.publish("t", Outgoing("k", b"1"))
         proxy.cut_at, proxy.keep = b"COMMIT", True
         with pytest.raises(DatabaseError, match="may still arrive") as caught:
-            publisher.publish("t", "k", b"2")
+            publisher.publish("t", Outgoing("k", b"2"))
     assert caught.value.outcome_unknown
     assert log_of(raw) == [(1, b"1")]

@@ -3,6 +3,7 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -25,9 +26,9 @@ def lane(raw: Any, key: str, columns: str = "`offset`") -> list[tuple[Any, ...]]
 
 def test_offsets_of_a_lane_are_dense_and_begin_at_one(publisher: Publisher, raw: Any, published: list[str]) -> None:
     """Each key counts for itself, and every commit is announced with its topic."""
-    assert [publisher.publish("t", "a", b"x").offset for _ in range(3)] == [1, 2, 3]
-    assert publisher.publish("t", "b", b"x").offset == 1
-    assert publisher.publish("other", "a", b"x").offset == 1
+    assert [publisher.publish("t", Outgoing("a", b"x")).offset for _ in range(3)] == [1, 2, 3]
+    assert publisher.publish("t", Outgoing("b", b"x")).offset == 1
+    assert publisher.publish("other", Outgoing("a", b"x")).offset == 1
     assert rows(raw, "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
         ("other", "a", 1),
         ("t", "a", 3),
@@ -39,10 +40,10 @@ def test_offsets_of_a_lane_are_dense_and_begin_at_one(publisher: Publisher, raw:
 def test_what_is_stored(publisher: Publisher, raw: Any) -> None:
     """Payload and metadata arrive as they were given, with content type, size and the database's time."""
     before = rows(raw, f"SELECT {NOW_MS}")[0][0]
-    publisher.publish("t", "k", b"\x00\xff'\\%s", metadata={"trace": "ü'%s\\"})
-    publisher.publish("t", "k", {"pr": 17, "name": "ü"})
-    publisher.publish("t", "k", "text")
-    publisher.publish("t", "k", b"")
+    publisher.publish("t", Outgoing("k", b"\x00\xff'\\%s", metadata={"trace": "ü'%s\\"}))
+    publisher.publish("t", Outgoing("k", {"pr": 17, "name": "ü"}))
+    publisher.publish("t", Outgoing("k", "text"))
+    publisher.publish("t", Outgoing("k", b""))
     stored = lane(raw, "k", "payload, payload_bytes, metadata, created_at, published_at, expires_at, target_group")
     assert [row[0] for row in stored] == [b"\x00\xff'\\%s", b'{"pr":17,"name":"\xc3\xbc"}', b"text", b""]
     assert [row[1] for row in stored] == [6, 21, 4, 0]
@@ -60,16 +61,16 @@ def test_what_is_stored(publisher: Publisher, raw: Any) -> None:
 def test_names_are_compared_byte_for_byte(publisher: Publisher) -> None:
     """Case, accents and normal forms make different lanes, and any character may stand in a name."""
     keys = ["k", "K", "é", "e\u0301", "%s", "a'b\\", "键", "🔑", "a b", "k" * 255, "🔑" * 255]
-    assert [publisher.publish("t", key, b"x").offset for key in keys] == [1] * len(keys)
+    assert [publisher.publish("t", Outgoing(key, b"x")).offset for key in keys] == [1] * len(keys)
 
 
 def test_an_id_makes_publishing_repeatable(publisher: Publisher, raw: Any) -> None:
     """The second time nothing is stored, and the receipt names the first one's offset."""
-    first = publisher.publish("t", "k", b"1", id="pr-17")
+    first = publisher.publish("t", Outgoing("k", b"1", id="pr-17"))
     assert first == Receipt(1, "pr-17", duplicate=False)
-    assert publisher.publish("t", "k", b"2", id="pr-17") == Receipt(1, "pr-17", duplicate=True)
-    assert publisher.publish("t", "other", b"3", id="pr-17") == Receipt(1, "pr-17", duplicate=False)
-    assert publisher.publish("t", "k", b"4").offset == 2
+    assert publisher.publish("t", Outgoing("k", b"2", id="pr-17")) == Receipt(1, "pr-17", duplicate=True)
+    assert publisher.publish("t", Outgoing("other", b"3", id="pr-17")) == Receipt(1, "pr-17", duplicate=False)
+    assert publisher.publish("t", Outgoing("k", b"4")).offset == 2
     assert lane(raw, "k", "payload") == [(b"1",), (b"4",)]
 
 
@@ -84,8 +85,8 @@ def test_the_same_id_from_many_clients_is_stored_once(lanelog_url: str, raw: Any
                 return publisher.publish_many("t", [Outgoing("k", b"many", id="same")])[0]
             if number == 1:
                 with publisher.transaction() as connection:
-                    return publisher.publish("t", "k", b"transaction", id="same", connection=connection)
-            return publisher.publish("t", "k", b"one", id="same")
+                    return publisher.publish("t", Outgoing("k", b"transaction", id="same"), connection=connection)
+            return publisher.publish("t", Outgoing("k", b"one", id="same"))
 
     with ThreadPoolExecutor(8) as threads:
         receipts = list(threads.map(publish, range(8)))
@@ -96,7 +97,7 @@ def test_the_same_id_from_many_clients_is_stored_once(lanelog_url: str, raw: Any
 
 def test_generated_ids_are_unique_and_sort_by_time(publisher: Publisher) -> None:
     """32 hexadecimal digits; a later millisecond sorts after an earlier one."""
-    ids = [publisher.publish("t", "k", b"x").id for _ in range(20)]
+    ids = [publisher.publish("t", Outgoing("k", b"x")).id for _ in range(20)]
     assert len(set(ids)) == 20
     assert [one[:12] for one in ids] == sorted(one[:12] for one in ids)
     assert all(len(one) == 32 and int(one, 16) for one in ids)
@@ -104,7 +105,7 @@ def test_generated_ids_are_unique_and_sort_by_time(publisher: Publisher) -> None
 
 def test_a_new_lane_gets_its_rows(publisher: Publisher, raw: Any) -> None:
     """The topic row, the lane's head, and its floor at the offset before the first."""
-    publisher.publish("t", "k", b"x")
+    publisher.publish("t", Outgoing("k", b"x"))
     assert rows(raw, "SELECT partition_key, head_offset, max_epoch, created_at > 0 FROM queue_partitions") == [
         ("", 0, 0, 1),
         ("k", 1, 0, 1),
@@ -132,7 +133,7 @@ def test_publish_many_keeps_the_order(publisher: Publisher, raw: Any, published:
 
 def test_publish_many_finds_duplicates_inside_and_outside(publisher: Publisher, raw: Any) -> None:
     """An id that is stored, or comes twice in the call, takes no offset."""
-    publisher.publish("t", "k", b"old", id="a")
+    publisher.publish("t", Outgoing("k", b"old", id="a"))
     items: list[Any] = [
         Outgoing("k", b"1", id="b"),
         Outgoing("k", b"2", id="a"),
@@ -171,13 +172,13 @@ def test_publish_many_splits_below_the_packet(database: Database, publisher: Pub
 
 def test_publish_many_is_all_or_nothing(publisher: Publisher, raw: Any) -> None:
     """One message that the server refuses takes all others with it, and leaves no hole."""
-    publisher.publish("t", "k", b"x")
+    publisher.publish("t", Outgoing("k", b"x"))
     rows(raw, REFUSED)
     with pytest.raises(DatabaseError, match="refused"):
         publisher.publish_many("t", [("k", b"1"), Outgoing("k", b"2", id="bad"), ("j", b"3")])
     assert lane(raw, "k") == [(1,)]
     assert lane(raw, "j") == []
-    assert publisher.publish("t", "k", b"x").offset == 2
+    assert publisher.publish("t", Outgoing("k", b"x")).offset == 2
 
 
 def test_what_is_wrong_is_refused_before_any_sql(publisher: Publisher) -> None:
@@ -185,8 +186,9 @@ def test_what_is_wrong_is_refused_before_any_sql(publisher: Publisher) -> None:
     with commands_sent() as sent:
         for part in ("topic", "key", "id"):
             for name in ("", "k ", "a\nb", "k" * 256, "\ud800", 7):
+                given: dict[str, Any] = {"topic": "t", "key": "k", "id": "i", part: name}
                 with pytest.raises(ConfigurationError, match=part):
-                    publisher.publish(**{"topic": "t", "key": "k", "payload": b"x", "id": "i", part: name})
+                    publisher.publish(given["topic"], Outgoing(given["key"], b"x", given["id"]))
         for payload, metadata, codec, error in (
             (object(), None, None, ConfigurationError),
             (float("nan"), None, None, ConfigurationError),
@@ -195,7 +197,7 @@ def test_what_is_wrong_is_refused_before_any_sql(publisher: Publisher) -> None:
             (b"x" * 1_048_577, None, None, PayloadTooLarge),
         ):
             with pytest.raises(error):
-                publisher.publish("t", "k", payload, metadata=metadata, codec=codec)
+                publisher.publish("t", Outgoing("k", payload, metadata=metadata, codec=codec))
             with pytest.raises(error):
                 publisher.publish_many("t", [("k", b"x"), Outgoing("k", payload, metadata=metadata)], codec=codec)
         for items in ("ab", {"k": 1}, 7, [("k",)], [("k", b"x", 1)], ["k"], [None]):
@@ -222,13 +224,13 @@ def test_a_payload_fills_the_packet_and_no_more(lanelog_url: str, raw: Any) -> N
     with publisher_at(lanelog_url, max_payload_bytes=200_000_000) as publisher:
         half = publisher._database.max_packet() // 2
         for call in (
-            lambda: publisher.publish("t", "k", bytes(half)),
+            lambda: publisher.publish("t", Outgoing("k", bytes(half))),
             lambda: publisher.publish_many("t", [("k", bytes(half))]),
-            lambda: publisher.publish("t", "k", bytes(half), connection=raw),
+            lambda: publisher.publish("t", Outgoing("k", bytes(half)), connection=raw),
         ):
             with pytest.raises(PayloadTooLarge, match="max_allowed_packet"):
                 call()
-        publisher.publish("t", "k", b"\xff" * (half - 2000))
+        publisher.publish("t", Outgoing("k", b"\xff" * (half - 2000)))
     assert rows(raw, "SELECT LENGTH(payload), payload_bytes FROM queue_messages") == [(half - 2000,) * 2]
 
 
@@ -236,7 +238,7 @@ def test_a_database_that_was_never_reached_fails_at_once() -> None:
     """A wrong address is noticed by the first publish, not after publish_timeout."""
     with publisher_at("mysql://root@127.0.0.1:1/q", publish_timeout=3600.0) as publisher:
         for call in (
-            lambda: publisher.publish("t", "k", b"x"),
+            lambda: publisher.publish("t", Outgoing("k", b"x")),
             lambda: publisher.publish_many("t", [("k", b"x")]),
             lambda: ensure_lanes(publisher, "t", ["k"]),
         ):
@@ -247,10 +249,10 @@ def test_a_database_that_was_never_reached_fails_at_once() -> None:
 
 def test_a_closed_client_refuses(database: Database, publisher: Publisher) -> None:
     """After close every way to publish says so."""
-    publisher.publish("t", "k", b"x")
+    publisher.publish("t", Outgoing("k", b"x"))
     database.close()
     with pytest.raises(ClosedError):
-        publisher.publish("t", "k", b"x")
+        publisher.publish("t", Outgoing("k", b"x"))
     with pytest.raises(ClosedError):
         publisher.publish_many("t", [("k", b"x")])
     with pytest.raises(ClosedError), publisher.transaction():
@@ -266,17 +268,16 @@ def test_a_failing_notification_is_only_logged(database: Database, caplog: pytes
     def fail(_topic: str) -> None:
         raise RuntimeError("mine")
 
-    publisher = Publisher(database, Announced(fail))
-    with structlog.contextvars.bound_contextvars(request_id="r-1"):
-        assert publisher.publish("t", "k", b"x").offset == 1
+    bound = structlog.contextvars.bound_contextvars(request_id="r-1")
+    with closing(Publisher(database, Announced(fail))) as publisher, bound:
+        assert publisher.publish("t", Outgoing("k", b"x")).offset == 1
     (record,) = (record for record in caplog.records if record.__dict__.get("event") == "publish.notification_failed")
     assert record.__dict__["request_id"] == "r-1"
-    publisher.close()
 
 
 def test_ensure_lanes_creates_what_is_missing(publisher: Publisher, raw: Any) -> None:
     """The engine makes a dead letter lane before its first dead letter; what exists is left alone."""
-    publisher.publish("t", "a", b"x")
+    publisher.publish("t", Outgoing("a", b"x"))
     ensure_lanes(publisher, "t", ["b", "a", "c"])
     assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
         ("a", 1),
@@ -295,7 +296,7 @@ def test_lanes_created_at_once_do_not_collide(lanelog_url: str, raw: Any) -> Non
         with publisher_at(lanelog_url) as publisher:
             barrier.wait()
             for key in keys if number % 2 else reversed(keys):
-                publisher.publish("t", key, b"x")
+                publisher.publish("t", Outgoing(key, b"x"))
 
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(publish, range(6)))

@@ -67,12 +67,19 @@ def publish(group: GroupCommit, draft: Draft) -> Receipt:
     return group.publish(draft, time.monotonic() + group._database.config.publish_timeout)
 
 
+def queued(*keys: str) -> tuple[TopicQueue, list[Waiter]]:
+    """A queue, and its waiters, of which the first leads."""
+    queue, waiters = TopicQueue(), [Waiter(make(key), time.monotonic() + 60) for key in keys]
+    for waiter in waiters:
+        queue.admit(waiter)
+    return queue, waiters
+
+
 def led(group: GroupCommit) -> TopicQueue:
     """The queue of the topic, whose leader is busy elsewhere."""
-    queue = group._queues["t"] = TopicQueue()
-    queue.admit(Waiter(make(), time.monotonic() + 60))
-    queue.take()
-    return queue
+    group._queues["t"], _ = queued("k")
+    group._queues["t"].take()
+    return group._queues["t"]
 
 
 def test_a_message_taken_when_its_time_is_up_is_of_unknown_outcome() -> None:
@@ -117,10 +124,8 @@ def test_a_holder_that_is_refused_pauses_between_its_attempts() -> None:
 def test_an_interrupt_while_a_batch_goes_on_one_by_one_costs_nobody_his_publish() -> None:
     """Ctrl-C in the thread that repeats a failed batch waiter by waiter: those not reached yet are led by others."""
     group = grouping(Writer(DatabaseError("refused", retriable=False), KeyboardInterrupt()), timeout=20)
-    first, second, third = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))
-    queue = group._queues["t"] = TopicQueue()
-    for waiter in (first, second, third):
-        queue.admit(waiter)
+    queue, (first, second, third) = queued("a", "b", "c")
+    group._queues["t"] = queue
     with pytest.raises(KeyboardInterrupt):
         group._lead(queue, first)
     assert queue.withdraw(first) == [second]
@@ -133,10 +138,8 @@ def test_an_exception_that_is_not_of_the_database_is_raised_where_it_struck_and_
     So if one of the messages is what the driver fails at, no other one fails with it again.
     """
     group = grouping(Writer(TimeoutError("Celery's"), set()), timeout=20)
-    first, second, third = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b", "c"))
-    queue = group._queues["t"] = TopicQueue()
-    for waiter in (first, second, third):
-        queue.admit(waiter)
+    queue, (first, second, third) = queued("a", "b", "c")
+    group._queues["t"] = queue
     with pytest.raises(TimeoutError):
         group._lead(queue, first)
     assert queue.withdraw(first) == [second]
@@ -149,10 +152,7 @@ def test_who_has_left_may_have_been_the_one_at_fault() -> None:
     """Two were refused together, and one of them has left: the other is tried by itself before it is told anything."""
     writer = Writer(set())
     group = grouping(writer)
-    first, gone = (Waiter(make(key), time.monotonic() + 60) for key in ("a", "b"))
-    queue = TopicQueue()
-    for waiter in (first, gone):
-        queue.admit(waiter)
+    queue, (first, gone) = queued("a", "b")
     batch = queue.take()
     queue.withdraw(gone)
     group._failed(queue, "t", batch, first.deadline, DatabaseError("refused", retriable=False))
