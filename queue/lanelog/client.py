@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     )
     from lanelog.subscriber import Subscription
 
-LOOK_FOR_SIGNALS = 0.5
-"""Seconds of one wait. A signal handler runs in the main thread between two waits."""
+SIGNAL_WAIT_SECONDS = 0.5
+"""Of one wait. A signal handler runs in the main thread between two waits."""
 AFTER_DRAIN = 5.0
 """Seconds for the last commits and the release of the leases, after `drain_timeout`."""
 
@@ -202,9 +202,7 @@ class Client:
             DatabaseError: The database could not be reached, or refused a statement.
             SchemaError: The tables are missing, or this version cannot work on them.
         """
-        from lanelog import migrations
-
-        migrations.check(self._database)
+        _check_tables(self._database)
 
     @property
     def admin(self) -> Admin:
@@ -584,11 +582,11 @@ class Client:
 
     @property
     def observers(self) -> tuple[Observer, ...]:
-        """Who is told of each handler, publish and flush."""
+        """Who is notified of each handler, publish and flush."""
         return self._meter.observers
 
     def observe(self, observer: Observer) -> None:
-        """Tell an observer of each handler, publish and flush from now on. `lanelog.metrics.observe` is one.
+        """Notify an observer of each handler, publish and flush from now on. `lanelog.metrics.observe` is one.
 
         Args:
             observer: An object with the methods of `lanelog.measures.Observer`.
@@ -603,14 +601,14 @@ class Client:
         return measured(self._meter, self._engine, list(self._subscriptions), self._database.waits, sender)
 
     def health(self) -> Health:
-        """Say whether the background loops of this process turn, and whether it can work.
+        """Say whether the background loops of this process run, and whether it can work.
 
         It answers while the database does not. Where a subscription runs, its loops know whether the database answers,
         and this asks it nothing. A client that only publishes has no such loop: this asks the database as `ping()`
         does, at most once in 5 s, and waits for the answer for 1 s at most.
 
         Returns:
-            Each loop with the age of its last turn, the heartbeats, the database and the subscriptions. `live` and
+            Each loop with the age of its last pass, the heartbeats, the database and the subscriptions. `live` and
             `ready` sum up for probes.
         """
         from lanelog._client import subscription_facts
@@ -619,7 +617,7 @@ class Client:
 
         engine = self._engine
         publishes_only = engine is None and not self._subscriptions
-        unasked = self._reachable.look() if publishes_only else UNASKED
+        unasked = self._reachable.health() if publishes_only else UNASKED
         return Health(
             loops=engine.loops_health() if engine else (),
             heartbeats=engine.heartbeats_health() if engine else (),
@@ -686,7 +684,7 @@ class Client:
                 raise ConfigurationError("every group of this client was evicted: no handler is left to run")
             for subscription in subscriptions:
                 subscription.on_failure(ending.ask)
-            while not ending.wait(LOOK_FOR_SIGNALS) and not self._closed:
+            while not ending.wait(SIGNAL_WAIT_SECONDS) and not self._closed:
                 pass
             if not self._drain(subscriptions, patience):
                 for subscription in subscriptions:

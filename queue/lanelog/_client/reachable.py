@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 EVERY: Final = 5.0
 """Seconds between two questions: probes of several systems may come every second."""
 PATIENCE: Final = 1.0
-"""Seconds for which one look waits for an answer. Probes of Kubernetes have this time-out."""
+"""Seconds for which one question waits for an answer. Probes of Kubernetes have this time-out."""
 
 
 @define(eq=False)
 class Reachable:
-    """The last answer of the database. Any thread may look."""
+    """The last answer of the database. Any thread may ask."""
 
     ask: Callable[[], object]
     """Raises if the database does not answer as it should."""
@@ -36,7 +36,7 @@ class Reachable:
     _answered: float | None = field(default=None, init=False)
     _why: str = field(default="it has not answered yet", init=False)
 
-    def look(self) -> DatabaseHealth:
+    def health(self) -> DatabaseHealth:
         """Ask if it is time to, and return what is known then."""
         with self._lock:
             thread = self._thread

@@ -1,4 +1,4 @@
-"""What a subscription tells about itself: its state, what it holds, what it has done, whether it is registered.
+"""What a subscription shows of itself: its state, what it holds, what it has done, whether it is registered.
 
 Owns these values, and the sums over its members. Never changes a member, and asks no database.
 """

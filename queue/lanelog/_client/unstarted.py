@@ -51,7 +51,7 @@ class _Waiting:
     client: weakref.ref[object]
     started: Callable[[], bool]
     what: str
-    place: CallSite
+    site: CallSite
     script: bool
     """Whether the program is a file, not `python -c` or a prompt."""
     pid: int = field(factory=os.getpid)
@@ -60,7 +60,7 @@ class _Waiting:
 _waiting: list[_Waiting] = []
 
 
-def remember(client: object, started: Callable[[], bool], what: str, place: CallSite) -> None:
+def remember(client: object, started: Callable[[], bool], what: str, site: CallSite) -> None:
     """Remember the first handler of `client`, named by `what`, unless the client has `started` something.
 
     `started` is called again when the process ends. It must not refer to the client.
@@ -69,11 +69,11 @@ def remember(client: object, started: Callable[[], bool], what: str, place: Call
     if not started() and all(each.client() is not client for each in _waiting):
         # Asked now: at the end of the process, Python has removed `__file__` from the program.
         script = hasattr(sys.modules.get("__main__"), "__file__")
-        _waiting.append(_Waiting(weakref.ref(client), started, what, place, script))
+        _waiting.append(_Waiting(weakref.ref(client), started, what, site, script))
 
 
 @atexit.register
-def _tell() -> None:
+def _warn() -> None:
     # A program that fails has shown a more important error already.
     if getattr(sys, "last_value", None) is not None:
         return
@@ -83,8 +83,8 @@ def _tell() -> None:
                 f"{each.what} was registered, but its client never did anything: "
                 "end the program with client.run(), or call client.start()",
                 RuntimeWarning,
-                each.place.file,
-                each.place.line,
+                each.site.file,
+                each.site.line,
             )
 
 
@@ -92,7 +92,7 @@ def _of_the_program(waiting: _Waiting) -> bool:
     """Whether the module `__main__` is a file that registered the handler, or knows the client by a name."""
     if not waiting.script:
         return False
-    if waiting.place.module == "__main__":
+    if waiting.site.module == "__main__":
         return True
     client, names = waiting.client(), list(vars(sys.modules["__main__"]).values())
     return client is not None and any(

@@ -144,7 +144,7 @@ def _below_heads(
     """The floors of the lanes in which neither the floor nor one of these watermarks is above the head.
 
     In any other lane one of them was never reached by counting, so it says nothing about what is settled. Such a lane
-    keeps its messages until it is mended. Heads only grow, and this reads them last: a lane that is right stays in.
+    keeps its messages until it is repaired. Heads only grow, and this reads them last: a lane that is right stays in.
     """
     highest = {key: row.floor for key, row in floors.items()}
     for (_, key), acked in marks.items():
@@ -156,8 +156,8 @@ def _below_heads(
 def _spans(cx: Executor, topic: str, floors: Mapping[str, FloorRow], raised: Mapping[str, int]) -> dict[str, Span]:
     """What step 2 is to delete of each lane, at most `FAR_OFFSETS` offsets of it.
 
-    A head that was mended may be far above the last message, and the floor with it. What the log does not have needs no
-    deletion: that of a million million offsets one by one would never end.
+    A head that was repaired may be far above the last message, and the floor with it. What the log does not have needs
+    no deletion: that of a million million offsets one by one would never end.
     """
     spans = {}
     for key, row in floors.items():

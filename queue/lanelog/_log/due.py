@@ -1,13 +1,13 @@
 """Delayed messages: those that are due move from the schedule to the end of their lanes.
 
-Owns that transaction, and the choice of lanes that it leaves alone for a moment. Never decides when to look.
+Owns that transaction, and the choice of lanes that it leaves alone for a moment. Never decides when to poll.
 
 One transaction moves a bounded number of due messages of one topic: heads X (SKIP LOCKED: a locked lane is left for
 later) → messages → scheduled, exact rows (SKIP LOCKED: a message that is being cancelled is left alone). Ids are looked
 up in the log under the heads' locks. A row whose id is in the log already is dropped. No payload leaves the server.
 
 A crash before the COMMIT, or a sleep until the server ends the session: nothing has happened, and heads and rows are
-free. A crash after it, or an unanswered COMMIT: the rows are gone, and the next look does not find them. Two at once:
+free. A crash after it, or an unanswered COMMIT: the rows are gone, and the next poll does not find them. Two at once:
 one has a lane's head, the other skips the lane. A lane that was purged meanwhile is created again, above its old end.
 """
 
@@ -57,7 +57,7 @@ class DelayedMessages:
     session: Session
     appender: Appender
     page_messages: int = 1000
-    """How many messages one look finds at most."""
+    """How many messages one poll finds at most."""
     transaction_bytes: int = 16 * 1024 * 1024
     """Payload bytes after which a transaction takes no further message."""
     locked: Backoff = Backoff(first=0.025, most=0.25)
@@ -71,7 +71,7 @@ class DelayedMessages:
 
         `everything`: also messages that have been due for more than a minute. With `topics` it is always so.
 
-        Raises DatabaseError. If only some lanes could not be written to, the other lanes have their turn first.
+        Raises DatabaseError. If only some lanes could not be written to, the other lanes are done first.
         """
         now = time.monotonic()
         busy = [lane for lane, wait in self._waits.items() if wait.until > now][: MAX_POINTS - 1]
@@ -85,7 +85,7 @@ class DelayedMessages:
         todo = deque((topic, by_topic[topic]) for topic in sorted(by_topic))
         moved = 0
         failure: DatabaseError | None = None
-        mended: set[tuple[str, str]] = set()
+        repaired: set[tuple[str, str]] = set()
         while todo:
             topic, points = todo.popleft()
             try:
@@ -99,8 +99,8 @@ class DelayedMessages:
                 by_key = _by_key(points)
                 if len(by_key) > 1:
                     todo.extend((topic, points) for points in by_key.values())
-                elif taken and (topic, points[0][0]) not in mended and self._mended(topic, points[0][0]):
-                    mended.add((topic, points[0][0]))
+                elif taken and (topic, points[0][0]) not in repaired and self._repaired(topic, points[0][0]):
+                    repaired.add((topic, points[0][0]))
                     todo.append((topic, points))
                 else:
                     self._waits[topic, points[0][0]] = _Wait(time.monotonic() + self.stuck_seconds, self.locked.most)
@@ -115,14 +115,14 @@ class DelayedMessages:
         return bool(self._waits)
 
     def wait(self) -> float | None:
-        """Seconds until the next look for busy lanes. None: no lane is busy. Any thread may call it."""
+        """Seconds until the next poll of busy lanes. None: no lane is busy. Any thread may call it."""
         now = time.monotonic()
         waits = [wait.until - now for wait in list(self._waits.values()) if wait.until > now]
         return max(self.locked.first / 2, min([*waits, self.locked.most])) if waits else None
 
-    def _mended(self, topic: str, key: str) -> bool:
-        """Whether a lane was checked, and mended if necessary. False: another transaction holds the lane."""
-        return repair.mend(self.session, topic, key) is not None
+    def _repaired(self, topic: str, key: str) -> bool:
+        """Whether a lane was checked, and repaired if necessary. False: another transaction holds the lane."""
+        return repair.repair_lane(self.session, topic, key) is not None
 
     def _append(self, topic: str, points: Sequence[tuple[str, str]]) -> int:
         with self.session.transaction() as cx:
@@ -190,14 +190,13 @@ def _write(cx: Executor, topic: str, rows: Sequence[DueRow], heads: dict[str, in
     points = [(row.key, row.id) for row in rows]
     logged = messages.find_in_log(cx, topic, points)
     moves: Counter[str] = Counter()
-    places = []
+    appended = []
     for key, message_id in points:
         if (key, message_id) not in logged:
             moves[key] += 1
-            places.append((key, message_id, heads[key] + moves[key]))
-    if places:
-        advanced = partitions.advance(cx, topic, moves)
-        appended = messages.append_scheduled(cx, topic, places)
-        if (advanced, appended) != (len(moves), len(places)):
-            raise DatabaseError("locked rows of the schedule vanished: looking again", retriable=True)
+            appended.append((key, message_id, heads[key] + moves[key]))
+    if appended:
+        done = partitions.advance(cx, topic, moves), messages.append_scheduled(cx, topic, appended)
+        if done != (len(moves), len(appended)):
+            raise DatabaseError("locked rows of the schedule vanished: reading again", retriable=True)
     scheduled.delete(cx, topic, points)

@@ -10,8 +10,8 @@ Lock order: dead letter head X (skipped when locked) → topic row S → group S
 nobody else writes) → delivery → offsets → history. The lease's epoch is raised: it fences an owner that only slept, as
 a steal does. A consumer may register meanwhile. If it takes the lease before, its heartbeat is seen here. If it takes
 the lease after, it loads the committed rows. A crash right before the COMMIT: nothing has happened. A crash right after
-it, or an unanswered COMMIT: the watermark has passed the messages, and the next look finds nothing. Two at once: the
-second waits for the lease, and looks again.
+it, or an unanswered COMMIT: the watermark has passed the messages, and the next search finds nothing. Two at once:
+the second waits for the lease, and reads again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class ExpiredMessages:
         """Move the expired messages right behind the watermarks of these lanes, for `seconds` at most."""
         with self.autocommit() as cx:
             ripe = expiry.expired_lanes(cx, self._at(group), keys)
-        buried, until = 0, time.monotonic() + seconds  # counted from here: after a slow search, a lane gets its turn
+        buried, until = (
+            0,
+            time.monotonic() + seconds,
+        )  # counted from here: a slow search leaves time for a lane
         for key in ripe:
             done = TRANSACTION_MESSAGES
             while done == TRANSACTION_MESSAGES:
@@ -94,7 +97,7 @@ class ExpiredMessages:
         except DatabaseError as error:
             if error.code != codes.DUPLICATE:
                 raise
-            return 0  # the head of the dead letter lane contradicts the log: an audit mends it
+            return 0  # the head of the dead letter lane contradicts the log: an audit repairs it
         if gone and dead_topic:
             self.appender.committed(dead_topic)
         for message in gone:
@@ -130,13 +133,13 @@ class ExpiredMessages:
         leases.lock_owners(cx, at, [key])
         if groups.unattended_now(cx, at) != group:  # a member came, or an operator paused the group
             return []
-        places = offsets.load(cx, at, [key])
-        place = places.get((at.group, key))
-        if place is not None and place.paused:
+        progress = offsets.load(cx, at, [key])
+        own = progress.get((at.group, key))
+        if own is not None and own.paused:
             return []
-        watermark = offsets.reached(places, at.group, key)
+        watermark = offsets.reached(progress, at.group, key)
         rows = deliveries.load(cx, at, [key]).get(key, [])
-        marked = 0 if place is None else place.marked_through
+        marked = 0 if own is None else own.marked_through
         gone = _unseen(expiry.expired(cx, lane, watermark, TRANSACTION_MESSAGES), watermark, marked, rows)
         if not gone:
             return []

@@ -54,7 +54,7 @@ def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[st
     owners = _owners.load(cx, at)
     lanes = {key: lease.epoch for key, lease in held.items() if lease.owner and owners.alive(lease.owner)}
     keys = sorted(lanes, key=str.encode)
-    places = offsets.load(cx, at, keys)
+    progress = offsets.load(cx, at, keys)
     heads = partitions.heads(cx, at.topic, keys)
     rows = deliveries.load(cx, at, keys)
     writes: list[DeliveryWrite] = []
@@ -62,14 +62,14 @@ def interrupt(cx: Executor, at: GroupTopic, held: Mapping[str, Held]) -> list[st
     for key, epoch in lanes.items():
         mine = rows.get(key, [])
         flying = [row for row in mine if row.lease_epoch == epoch and not row.acked]
-        writes += [_again(key, row) for row in flying]
-        place = places.get((at.group, key))
-        if place is None or place.marked_epoch != epoch:
+        writes += [_again(key, each) for each in flying]
+        row = progress.get((at.group, key))
+        if row is None or row.marked_epoch != epoch:
             continue
         void.append(key)
-        low = offsets.reached(places, at.group, key)
-        for offset in _uncovered(mine, low, min(place.marked_through, heads.get(key, 0))):
-            writes.append(_first(key, offset, place.marked_age))
+        low = offsets.reached(progress, at.group, key)
+        for offset in _uncovered(mine, low, min(row.marked_through, heads.get(key, 0))):
+            writes.append(_first(key, offset, row.marked_age))
     deliveries.upsert(cx, at, writes)
     return void
 

@@ -96,7 +96,7 @@ def listen(database: Database, places: Sequence[GroupTopic], *, whole_topic: boo
         before, last = last, _write(database)
         if last - before > PAUSE + STALL:
             since = last
-    return Silence({place: row.heartbeat_at for place, row in unsure.items()}, last)
+    return Silence({member: row.heartbeat_at for member, row in unsure.items()}, last)
 
 
 def _write(database: Database) -> float:
@@ -109,7 +109,7 @@ def _write(database: Database) -> float:
 def living(cx: Executor, at: GroupTopic, silence: Silence | None) -> list[str]:
     """Return the living members of a group, in order.
 
-    `silence`: None to count members as dead of which it cannot be told, in a preview and for the mark of an eviction.
+    `silence`: None to count members as dead of which that is not known, in a preview and for the mark of an eviction.
     """
     return sorted(
         row.owner

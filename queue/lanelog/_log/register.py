@@ -40,7 +40,7 @@ NEW_TOPIC_SECONDS: Final = 60.0
 def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, order: str | None = None) -> int:
     """Make sure that the group exists with this order. Returns when it was registered (database milliseconds).
 
-    `order`: for readers that are no subscriptions, in place of the configuration's order. No subscription can join
+    `order`: for readers that are no subscriptions, instead of the configuration's order. No subscription can join
     their groups, and no eviction keeps them away. Raises ConfigurationError when the group exists with another order,
     and EvictedError when it was deleted while members lived, unless the configuration says `recreate`.
     """
@@ -75,7 +75,7 @@ def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, 
         row = groups.get(cx, at)
         assert row is not None  # noqa: S101 - it is locked by this transaction
     if found is None and order is None:
-        _tell(database, at, config, evicted=evicted)
+        _log_beginning(database, at, config, evicted=evicted)
     return row.created_at
 
 
@@ -89,13 +89,13 @@ def _evicted(cx: Executor, at: GroupTopic) -> bool:
         return False
 
 
-def _tell(database: Database, at: GroupTopic, config: SubscriptionConfig, *, evicted: bool) -> None:
+def _log_beginning(database: Database, at: GroupTopic, config: SubscriptionConfig, *, evicted: bool) -> None:
     """Log what a new group gets of the messages that were there, and what it passes.
 
     Not for a topic that began just now: nobody has handled its messages before, unless a group was `evicted`.
 
     After the COMMIT: the sums read all lanes, and nobody should wait for them. If its answer did not come, the
-    repetition finds the group, and this is not told.
+    repetition finds the group, and this is not logged.
     """
     try:
         with database.autocommit() as cx:

@@ -1,12 +1,12 @@
-"""Contradictions: a lane whose rows contradict each other is mended, so that no message is lost.
+"""Contradictions: a lane whose rows contradict each other is repaired, so that no message is lost.
 
 They come from tables that were restored one by one, and from replicas that apply commits in another order. A watermark,
 floor or settled row above the head would swallow the messages that are published up to it. A head below the log refuses
 every publish, and so does one that is too great to count on, as another program or a damaged disk may leave it.
 
-Owns the judgement (`judge`), the repair (`mend`) and one search through a topic (`audit`). A search takes no locks, so
-it finds a suspicion only: a lane that is purged and born again between two reads looks the same. So `mend` reads again
-under locks before it decides.
+Owns the judgement (`judge`), the repair (`repair_lane`) and one search through a topic (`audit`). A search takes no
+locks, so it finds a suspicion only: a lane that is purged and born again between two reads looks the same. So
+`repair_lane` reads again under locks before it decides.
 
 Lock order: topic row S → floor X → head X → leases X → delivery → offsets. The topic row keeps out the purge and any
 change of the groups. The floor keeps out collection and seek, the head publishers, and the leases every settlement. The
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
 
-# A user's transaction may hold the head for long. The loop that mends has other duties, and tries again (no table).
+# A user's transaction may hold the head for long. The loop that repairs has other duties, and tries again (no table).
 SET_LOCK_WAIT = "SET SESSION innodb_lock_wait_timeout = %s"
 _SHORT_SECONDS, _USUAL_SECONDS = 1, 5
 _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
@@ -46,7 +46,7 @@ _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 READ_ONLY = "SELECT @@GLOBAL.read_only"
 
 DOUBTFUL_LANES: Final = 1000
-"""How many doubtful lanes one search looks into. After a restore, all lanes may be doubtful."""
+"""How many doubtful lanes one search examines. After a restore, all lanes may be doubtful."""
 
 
 @frozen(kw_only=True)
@@ -164,20 +164,20 @@ def examine(cx: Executor, topic: str, key: str) -> list[Contradiction]:
 
 
 def read_only(cx: Executor) -> bool:
-    """Whether the server is read-only. Then nothing is mended, even if this account may write."""
+    """Whether the server is read-only. Then nothing is repaired, even if this account may write."""
     row = cx.one(READ_ONLY)
     return row is not None and str(row[0]).upper() not in ("0", "OFF")
 
 
-def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
-    """Mend a lane if it is wrong, and log one ERROR event for each contradiction. Returns the contradictions.
+def repair_lane(session: Session, topic: str, key: str) -> list[Contradiction] | None:
+    """Repair a lane if it is wrong, and log one ERROR event for each contradiction. Returns the contradictions.
 
     None: another transaction held the lane for too long, so the caller must try again. Raises DatabaseError on a
     read-only server: a replica gets the rows of its primary, perhaps later.
     """
     if read_only(session):
         raise DatabaseError(
-            f"lane {key!r} of topic {topic!r} contradicts itself, and the server is read-only: nothing is mended here",
+            f"lane {key!r} of topic {topic!r} contradicts itself, and the server is read-only: it is not repaired here",
             code=codes.OPTION_PREVENTS,
             retriable=True,
         )
@@ -187,24 +187,24 @@ def mend(session: Session, topic: str, key: str) -> list[Contradiction] | None:
     session.execute(SET_LOCK_WAIT, (_SHORT_SECONDS,))
     try:
         with session.transaction() as cx:
-            found = _mend(cx, topic, key)
+            found = _repair(cx, topic, key)
     except DatabaseError as error:
         if error.outcome_unknown:
-            _tell(found)
+            _log(found)
         if error.code not in _HELD:
             raise
         return None
     finally:
         if session.connected:
             session.execute(SET_LOCK_WAIT, (_USUAL_SECONDS,))
-    _tell(found)
+    _log(found)
     return found
 
 
-def _mend(cx: Executor, topic: str, key: str) -> list[Contradiction]:
+def _repair(cx: Executor, topic: str, key: str) -> list[Contradiction]:
     topic_row = partitions.topic_row(cx, topic, Lock.SHARE)
     if topic_row is None:
-        return []  # the topic row was deleted since: the next look finds the lane again
+        return []  # the topic row was deleted since: the next search finds the lane again
     readers = list(groups.readers(cx, topic))
     floor = offsets.floors(cx, topic, [key], Lock.UPDATE).get(key)  # against collection, seek and the lane's purge
     head = partitions.head(cx, topic, key, Lock.UPDATE)  # against publishers
@@ -244,7 +244,7 @@ def _drop_rows(cx: Executor, topic: str, key: str, judgement: Judgement) -> None
         deliveries.delete(cx, at, gone)
 
 
-def _tell(found: Iterable[Contradiction]) -> None:
+def _log(found: Iterable[Contradiction]) -> None:
     for each in found:
         facts.lane_mended(
             topic=each.topic, key=each.key, group=each.group, problem=each.problem, offset=each.offset, head=each.head
@@ -255,22 +255,22 @@ def _tell(found: Iterable[Contradiction]) -> None:
 class Audited:
     """The result of one search."""
 
-    mended: Sequence[Contradiction]
+    repaired: Sequence[Contradiction]
     busy: int
     """How many doubtful lanes other transactions held for too long."""
     more: bool
-    """Whether there may be more doubtful lanes than this search looked into."""
+    """Whether there may be more doubtful lanes than this search examined."""
 
 
 def audit(session: Session, topic: str) -> Audited:
-    """Find doubtful lanes, and mend those that are wrong. The search needs few statements, even for many lanes."""
+    """Find doubtful lanes, and repair those that are wrong. The search needs few statements, even for many lanes."""
     doubtful = lane_rows.doubtful(session, topic, list(groups.readers(session, topic)), DOUBTFUL_LANES)
-    mended: list[Contradiction] = []
+    repaired: list[Contradiction] = []
     busy = 0
     for key in doubtful:
-        found = mend(session, topic, key)
+        found = repair_lane(session, topic, key)
         if found is None:
             busy += 1
         else:
-            mended += found
-    return Audited(mended=mended, busy=busy, more=len(doubtful) == DOUBTFUL_LANES)
+            repaired += found
+    return Audited(repaired=repaired, busy=busy, more=len(doubtful) == DOUBTFUL_LANES)

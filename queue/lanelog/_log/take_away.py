@@ -1,4 +1,4 @@
-"""How a verb takes a lane away from its owner before it changes the group's place in it.
+"""How a verb takes a lane away from its owner before it changes what the group has settled in it.
 
 Owns the take-over alone. Never decides where a watermark goes. It runs inside the transaction of the verb.
 
@@ -73,8 +73,8 @@ def hold(cx: Executor, lane: LaneId) -> HeldLane:
     if floor is None:
         raise no_lane(lane.topic, lane.key)
     held = leases.lock_owners(cx, lane.of, [lane.key]).get(lane.key)
-    place = offsets.load(cx, lane.of, [lane.key]).get((lane.group, lane.key))
-    return HeldLane(lane.of, lane.key, max(floor.floor, place.offset_acked if place else 0), held, epoch)
+    row = offsets.load(cx, lane.of, [lane.key]).get((lane.group, lane.key))
+    return HeldLane(lane.of, lane.key, max(floor.floor, row.offset_acked if row else 0), held, epoch)
 
 
 def settled_between(rows: Iterable[DeliveryRow], low: int, high: int) -> int:

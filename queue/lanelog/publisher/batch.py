@@ -22,7 +22,7 @@ from attrs import define, frozen
 from lanelog._database import GRACE, LATEST, Database, Lock, codes
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
-from lanelog._log.append.placing import note_attempt, write
+from lanelog._log.append.writing import note_attempt, write
 from lanelog._process import asleep
 from lanelog._stores.log import messages, partitions
 from lanelog.errors import DatabaseError

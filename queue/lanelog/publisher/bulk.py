@@ -16,7 +16,7 @@ from lanelog._base.backoff import OF_TRANSACTIONS
 from lanelog._database import Database, Lock
 from lanelog._log.append.draft import Draft
 from lanelog._log.append.lanes import LaneCreator
-from lanelog._log.append.placing import note_attempt, write
+from lanelog._log.append.writing import note_attempt, write
 from lanelog._process import asleep
 from lanelog._stores.log import partitions
 from lanelog.errors import DatabaseError

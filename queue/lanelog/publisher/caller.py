@@ -15,7 +15,7 @@ from attrs import define
 from lanelog._database import Database, Lock, OpenTransaction, codes, find_open
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
-from lanelog._log.append.placing import append, place
+from lanelog._log.append.writing import append, give_offsets
 from lanelog._stores.later import scheduled
 from lanelog._stores.log import messages, partitions
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
@@ -63,7 +63,7 @@ class CallerWriter:
         self, cx: ForeignExecutor, entry: OpenTransaction | None, topic: str, drafts: Sequence[Draft], deadline: float
     ) -> list[Receipt]:
         cx.begin()
-        cx.check_texts(text for draft in drafts for text in (topic, *draft.place, draft.metadata or ""))
+        cx.check_texts(text for draft in drafts for text in (topic, *draft.key_and_id, draft.metadata or ""))
         keys = {draft.key for draft in drafts}
         # On another connection: the caller's snapshot may be old. And before the caller holds a lock on our tables.
         self._lanes.ensure(topic, keys, deadline=deadline)
@@ -101,27 +101,27 @@ class CallerWriter:
         heads = self._heads(cx, topic, drafts)
         # On the other connection, which sees all committed rows. No lock is needed: while we hold the heads, no other
         # transaction can add an id to these lanes. The insert meets the ids that this transaction itself has published.
-        given = [draft.place for draft in drafts if draft.given]
+        given = [draft.key_and_id for draft in drafts if draft.given]
         stored = self._lanes.find_ids(topic, given, deadline=deadline) if given else {}
         try:
-            return append(cx, topic, place(drafts, heads, stored), max_packet)
+            return append(cx, topic, give_offsets(drafts, heads, stored), max_packet)
         except DatabaseError as exc:
             if exc.code != codes.DUPLICATE:
                 raise
             cx.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
             # Only now it is looked up here. Under REPEATABLE READ, a locking read of an id that is not there locks a
             # gap, and two callers on neighbouring lanes would wait for each other.
-            asked = [draft for draft in drafts if draft.given and draft.place not in stored]
+            asked = [draft for draft in drafts if draft.given and draft.key_and_id not in stored]
             found = self._find_here(cx, topic, asked)
             if not found:
                 raise
-        return append(cx, topic, place(drafts, self._heads(cx, topic, drafts), {**stored, **found}), max_packet)
+        return append(cx, topic, give_offsets(drafts, self._heads(cx, topic, drafts), {**stored, **found}), max_packet)
 
     @staticmethod
     def _find_here(cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> dict[tuple[str, str], int]:
-        """Look for the ids in the table of the failed insert: the log, or the schedule for messages with a delay."""
-        waiting = [draft.place for draft in drafts if draft.timing.scheduled]
-        at_once = [draft.place for draft in drafts if not draft.timing.scheduled]
+        """Find the ids in the table of the failed insert: the log, or the schedule for messages with a delay."""
+        waiting = [draft.key_and_id for draft in drafts if draft.timing.scheduled]
+        at_once = [draft.key_and_id for draft in drafts if not draft.timing.scheduled]
         found = messages.find_in_log(cx, topic, at_once, Lock.SHARE) if at_once else {}
         if waiting:
             found |= dict.fromkeys(scheduled.find_shared(cx, topic, waiting), SCHEDULED)

@@ -192,8 +192,8 @@ class GroupCommit:
     def _interrupted(self, queue: TopicQueue, topic: str, waiters: Sequence[Waiter], exc: BaseException) -> None:
         """Put back the waiters of an interrupted transaction. Other threads go on: the interrupt is for this one.
 
-        Nobody can tell an Exception of a signal handler from one of the driver, which a single message may cause. So
-        after it, each waiter is alone in its transaction.
+        It may be an Exception of a signal handler, or one of the driver, which a single message may cause. So after it,
+        each waiter is alone in its transaction.
         """
         for waiter in waiters:
             waiter.lonely = waiter.lonely or isinstance(exc, Exception)

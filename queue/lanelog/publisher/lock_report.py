@@ -61,7 +61,7 @@ class Locked:
         return explained
 
     def holder(self, topic: str, keys: Collection[str]) -> str:
-        """Return ` (now held by connection 17 (app@10.0.0.3:5123))`, or nothing if the server does not tell soon."""
+        """Return ` (now held by connection 17 (app@10.0.0.3:5123))`, or nothing if the server does not answer soon."""
         asked, until = (topic, frozenset(keys)), time.monotonic() + _ASKED_FOR
         with self._changed:
             self._changed.wait_for(lambda: self._known(asked) or self._asking() < _AT_ONCE, _ASKED_FOR)

@@ -161,7 +161,7 @@ class Publisher:
     def _prepare(self, topic: str, drafts: Sequence[Draft], deadline: float) -> None:
         """Do what needs the database before the transaction. It uses a connection of our own.
 
-        Too large a packet would look like a lost connection.
+        Too large a packet would seem to be a lost connection.
         """
         self._admit()
         limit = largest_row(self._database.max_packet())

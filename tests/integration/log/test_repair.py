@@ -321,7 +321,7 @@ def test_a_lane_without_contradictions_costs_a_pass_one_read_of_its_log(lanelog_
     finally:
         raw.rollback()
         session.close()
-    assert (list(done.mended), done.busy, done.more) == ([], 0, False)
+    assert (list(done.repaired), done.busy, done.more) == ([], 0, False)
     assert sent == 4
     assert read < 100 * 10
 

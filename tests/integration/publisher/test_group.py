@@ -15,7 +15,7 @@ from attrs import evolve
 
 from lanelog._database import Transaction
 from lanelog._log.append.draft import Draft
-from lanelog._log.append.placing import write
+from lanelog._log.append.writing import write
 from lanelog.errors import DatabaseError, PayloadTooLarge
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher, batch

@@ -13,7 +13,7 @@ import pytest
 import lanelog
 from lanelog._database import Database, Statement
 from lanelog._log.append.draft import make_draft
-from lanelog._log.append.placing import write
+from lanelog._log.append.writing import write
 from lanelog.config import ConnectConfig
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.message import Outgoing, Receipt, decode_metadata

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lanelog._base import open_lane_keys
 from lanelog._base.open_lane_keys import check_key, is_open, lane_key, lane_keys, lane_of
 from lanelog._log.append.draft import Draft, make_draft
-from lanelog._log.append.placing import note_attempt
+from lanelog._log.append.writing import note_attempt
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import Outgoing, Receipt
 from lanelog.migrations.declared import declared_tables

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lanelog._log.append.draft import SCHEDULED, Draft, make_draft
-from lanelog._log.append.placing import place
 from lanelog._log.append.timing import AT_ONCE, TEN_YEARS, Timing, make_timing
+from lanelog._log.append.writing import give_offsets
 from lanelog.errors import ConfigurationError
 from lanelog.message import Outgoing, Receipt
 
@@ -85,7 +85,7 @@ def test_a_message_with_a_delay_takes_no_offset() -> None:
         draft("waiting"),
     ]
     stored = {("k", "logged"): 3, ("k", "waiting"): SCHEDULED}
-    placed = place(drafts, {"k": 7}, stored)
+    placed = give_offsets(drafts, {"k": 7}, stored)
     assert [(row.id, row.place) for row in placed.scheduled] == [("a", 0), ("c", 1)]
     assert [(row.id, row.offset) for row in placed.rows] == [("b", 8)]
     assert placed.moves == {"k": 1}
@@ -105,4 +105,4 @@ def test_what_an_unknown_commit_scheduled_is_no_duplicate(found: int, duplicate:
     """Whether it still waits when the attempt is repeated, or has become due since."""
     own = draft("a", 0.01)
     own.tried = SCHEDULED
-    assert place([own], {"k": 9}, {own.place: found}).receipts == [Receipt(found, "a", duplicate=duplicate)]
+    assert give_offsets([own], {"k": 9}, {own.key_and_id: found}).receipts == [Receipt(found, "a", duplicate=duplicate)]

@@ -44,7 +44,7 @@ class Audit:
             began = time.monotonic()
             done = repair.audit(session, topic)
             pause = max(duration * RANDOM.uniform(0.8, 1.0), self.cycle.rest(time.monotonic() - began))
-            if done.mended and done.more:
+            if done.repaired and done.more:
                 pause, more = 0.0, True
             elif done.busy:
                 pause = min(pause, self.busy_seconds)

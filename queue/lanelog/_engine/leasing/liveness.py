@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from lanelog._log.lookup.liveness import SECOND_LOOK_SECONDS, Observation, Proof, proof
+from lanelog._log.lookup.liveness import SECOND_CHECK_SECONDS, Observation, Proof, proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,7 +112,7 @@ class LivenessMonitor:
                 dead.append(DeadOwner(owner=row.owner, heartbeat_at=row.heartbeat_at, proof=found))
             elif not row.aside:
                 live.append(row.owner)
-                if now - sight.first < SECOND_LOOK_SECONDS:
+                if now - sight.first < SECOND_CHECK_SECONDS:
                     newcomers.add(row.owner)
         for gone in self._sights.keys() - seen:
             del self._sights[gone]

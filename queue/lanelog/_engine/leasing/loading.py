@@ -78,7 +78,7 @@ def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
     for key in sorted(keys, key=str.encode):
         if time.monotonic() > until:
             return
-        repair.mend(session, topic, key)
+        repair.repair_lane(session, topic, key)
 
 
 def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> None:

@@ -99,7 +99,7 @@ class DeadLetters:
             # The copy's id was looked up before, so its offset is the duplicate, and a repetition would not help.
             if error.code != codes.DUPLICATE or mended:
                 raise
-            seen_to = repair.mend(self.session, dead_topic, key) is not None
+            seen_to = repair.repair_lane(self.session, dead_topic, key) is not None
             return seen_to and self._move(member, dead_letter, mended=True)
         if outcome is None:
             if key not in partitions.heads(self.session, dead_topic, [key]):

@@ -61,8 +61,8 @@ class Draft:
     """When (`asleep.now`) the attempt began whose packet may still be on its way. None: none."""
 
     @property
-    def place(self) -> tuple[str, str]:
-        """Key and id. They name a message within a topic."""
+    def key_and_id(self) -> tuple[str, str]:
+        """They name a message within a topic."""
         return self.key, self.id
 
     @property

@@ -2,7 +2,7 @@
 
 Owns that reading, and the rule for a correction. Without I/O or clock: a row has the database's clock.
 
-The row's moments tell whether the database's clock went back. Its wall-clock times tell which occurrence is meant. A
+The row's moments show whether the database's clock went back. Its wall-clock times say which occurrence is meant. A
 process of an older version, or one that found older tables, writes the moments alone. So a wall-clock time in a row
 counts only if it stands for the moment beside it. Otherwise it is found anew from that moment, by the data of this
 process.

@@ -1,12 +1,12 @@
 """Recurring schedules: one transaction publishes the messages of all due times, and sets the next time.
 
-Owns that transaction, and the one that sets schedules back after a clock was set back. Never decides when to look (the
+Owns that transaction, and the one that sets schedules back after a clock was set back. Never decides when to poll (the
 scheduler does), nor computes times (`cron` and `catch_up` do).
 
 Lock order: schedules X, by name → heads X, by topic and key → messages. Schedules and heads are taken with SKIP LOCKED:
-a locked schedule or lane is left for a later turn, and holds up no other.
+a locked schedule or lane is left for a later poll, and holds up no other.
 
-A crash before the COMMIT: nothing was fired, and the next look of any process fires it. A crash after it, or an
+A crash before the COMMIT: nothing was fired, and the next poll of any process fires it. A crash after it, or an
 unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name,
 wall-clock time and zone, would still show it. A sleep in the middle: the server ends the silent session and rolls back.
 Two at once: one skips the other's locked row, and finds a later next time after the COMMIT. Two with different time
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session
     from lanelog._log.append.appender import Appender
 
-TURN_SCHEDULES: Final = 1000
+POLL_SCHEDULES: Final = 1000
 TRANSACTION_SCHEDULES: Final = 100
 TRANSACTION_MESSAGES: Final = 500
 TRANSACTION_BYTES: Final = 8 * 1024 * 1024
@@ -100,12 +100,12 @@ class _Outcome:
 
 
 @define
-class _Turn:
+class _Poll:
     """The schedules that are left to try, and the results so far."""
 
     todo: deque[Sequence[str]]
-    housed: set[str] = field(factory=set)  # schedules whose lane was created in this turn
-    mended: set[str] = field(factory=set)  # schedules whose lane was mended in this turn
+    housed: set[str] = field(factory=set)  # schedules whose lane was created in this poll
+    repaired: set[str] = field(factory=set)  # schedules whose lane was repaired in this poll
     advanced: bool = False
     behind: bool = False
     failure: LanelogError | None = None
@@ -126,40 +126,40 @@ class RecurringSchedules:
         """Fire a bounded number of due schedules, of these topics or of all. The session must be in no transaction.
 
         True: more is due and can be fired at once. False: nothing more is due, or only schedules that must wait for an
-        ordinary turn: their row or lane is locked, or they are faulty. Raises DatabaseError after all other schedules
-        had their turn.
+        ordinary poll: their row or lane is locked, or they are faulty. Raises DatabaseError after all other schedules
+        were tried.
         """
         now = time.monotonic()
-        found = schedules.due(session, TURN_SCHEDULES)
+        found = schedules.due(session, POLL_SCHEDULES)
         ready = [
             due for due in found if now >= self._faulty.get(due.name, 0.0) and (topics is None or due.topic in topics)
         ]
         sizes = [due.payload_bytes for due in ready]  # a transaction should not lock and read more at once
         chunks = fitting([due.name for due in ready], sizes, TRANSACTION_BYTES, most=TRANSACTION_SCHEDULES)
-        turn = _Turn(deque(chunks))
-        while turn.todo:
-            names = turn.todo.popleft()
+        poll = _Poll(deque(chunks))
+        while poll.todo:
+            names = poll.todo.popleft()
             try:
-                self._fire(session, names, turn)
+                self._fire(session, names, poll)
             except LanelogError as error:
                 if not session.connected:
                     raise
-                if len(names) == 1 and names[0] not in turn.mended and self._mended(session, names[0], error):
-                    turn.mended.add(names[0])
-                    turn.todo.append(names)
+                if len(names) == 1 and names[0] not in poll.repaired and self._repaired(session, names[0], error):
+                    poll.repaired.add(names[0])
+                    poll.todo.append(names)
                 else:
-                    self._failed(names, error, turn)
+                    self._failed(names, error, poll)
         self.held = any(due.name not in self._faulty for due in ready)
-        if turn.failure is not None:
-            raise turn.failure
-        return turn.behind or (turn.advanced and len(found) == TURN_SCHEDULES)
+        if poll.failure is not None:
+            raise poll.failure
+        return poll.behind or (poll.advanced and len(found) == POLL_SCHEDULES)
 
     def set_back(self, session: Session, topics: Sequence[str] | None = None) -> None:
         """Correct schedules whose next time is too far ahead: the clock was ahead, and was set back.
 
         They would be silent until the clock is there again. Messages that were published for future times are in the
         log under their ids. They are published again only if they have been collected by then. Two at once: the row's
-        lock decides. A crash before the COMMIT: the next look does it.
+        lock decides. A crash before the COMMIT: the next poll does it.
 
         A next time that was planned with other time zone data is planned anew, too. No occurrence that was fired comes
         again, whatever moment this process expects it at.
@@ -214,36 +214,36 @@ class RecurringSchedules:
                 tzdata=zone_data.version(row.timezone) or zone_data.UNKNOWN,
             )
 
-    def _fire(self, session: Session, names: Sequence[str], turn: _Turn) -> None:
+    def _fire(self, session: Session, names: Sequence[str], poll: _Poll) -> None:
         outcome = self._transact(session, names)
-        turn.advanced |= outcome.advanced > 0
-        turn.behind |= outcome.behind or (outcome.cut and outcome.advanced > 0)
+        poll.advanced |= outcome.advanced > 0
+        poll.behind |= outcome.behind or (outcome.cut and outcome.advanced > 0)
         if outcome.cut and not outcome.advanced:  # the planned ones were stuck, so each is tried alone
-            turn.todo.extend([name] for name in names)
-        elif outcome.homeless and turn.housed.isdisjoint(outcome.homeless):
-            turn.housed.update(outcome.homeless)
+            poll.todo.extend([name] for name in names)
+        elif outcome.homeless and poll.housed.isdisjoint(outcome.homeless):
+            poll.housed.update(outcome.homeless)
             for topic in sorted(outcome.missing):
                 self.appender.ensure_lanes(topic, sorted(outcome.missing[topic]))
-            turn.todo.append(outcome.homeless)
+            poll.todo.append(outcome.homeless)
 
-    def _mended(self, session: Session, name: str, error: LanelogError) -> bool:
-        """Whether the error was a duplicate offset, and the lane was checked and mended. Ids were looked up before."""
+    def _repaired(self, session: Session, name: str, error: LanelogError) -> bool:
+        """Whether the error was a duplicate offset, and the lane was checked and repaired. Ids were read before."""
         taken = isinstance(error, DatabaseError) and error.code == codes.DUPLICATE
         row = schedules.get(session, name, tables=self.database.tables_version) if taken else None
-        return row is not None and repair.mend(session, row.topic, row.key) is not None
+        return row is not None and repair.repair_lane(session, row.topic, row.key) is not None
 
-    def _failed(self, names: Sequence[str], error: LanelogError, turn: _Turn) -> None:
+    def _failed(self, names: Sequence[str], error: LanelogError, poll: _Poll) -> None:
         """Note a failure. One schedule's fault, or a lock in its lane, must not stop the others."""
         own = not error.retriable
         if isinstance(error, DatabaseError) and error.code in codes.DENIED:
-            turn.failure = error
-            turn.todo.clear()
+            poll.failure = error
+            poll.todo.clear()
         elif len(names) > 1 and (own or (isinstance(error, DatabaseError) and error.code == codes.LOCK_WAIT_TIMEOUT)):
-            turn.todo.extend([name] for name in names)
+            poll.todo.extend([name] for name in names)
         elif own:
             self._note_faulty(names[0], error)
         else:
-            turn.failure = turn.failure or error
+            poll.failure = poll.failure or error
 
     def _note_faulty(self, name: str, error: LanelogError) -> None:
         facts.schedule_faulty(schedule=name, error=error)

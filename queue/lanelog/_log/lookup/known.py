@@ -1,6 +1,6 @@
 """Whether topics, groups and lanes exist, and how a verb's steps are repeated.
 
-Owns the refusals of unknown ones. Never changes or locks anything. A verb looks before its
+Owns the refusals of unknown ones. Never changes or locks anything. A verb asks before its
 transaction, and inside it for names that may have gone meanwhile.
 """
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lanelog._database import Incarnation
     from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
-SECOND_LOOK_SECONDS: Final = 1.0
-"""The least time between the two looks that must find a lock free."""
+SECOND_CHECK_SECONDS: Final = 1.0
+"""The least time between the two checks that must find a lock free."""
 
 EVERYBODY_BACK_SECONDS: Final = OF_LOOPS.most + 1.0
 """So long the server must have been steady before a free lock proves a death. The event that ended our session,
@@ -74,9 +74,9 @@ class Observation:
 def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease: float = 0.0) -> Proof | None:
     """Return why the owner of a row is dead. None: it lives, or it has left.
 
-    An owner is dead by its lock when three things are true. The lock was free in two looks at least a second apart. The
-    heartbeat has not changed between them. And the row names the incarnation that answers now: a restart frees every
-    lock, and must not lead to a steal.
+    An owner is dead by its lock when three things are true. The lock was free in two checks at least a second apart.
+    The heartbeat has not changed between them. And the row names the incarnation that answers now: a restart frees
+    every lock, and must not lead to a steal.
 
     An owner is dead by expiry when its heartbeat ran out by the database's clock. After a clock was set back, a
     heartbeat may end later than its own duration allows. Such a heartbeat counts as expired when it has not changed for
@@ -96,7 +96,7 @@ def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease
     if row.deregistered:
         return None
     free = row.lock_free_on(server)
-    if free and watched.free >= SECOND_LOOK_SECONDS and watched.steady >= EVERYBODY_BACK_SECONDS:
+    if free and watched.free >= SECOND_CHECK_SECONDS and watched.steady >= EVERYBODY_BACK_SECONDS:
         return Proof.LOCK
     duration = _duration(row, lease)
     if watched.steady < (lease or duration) or not _expired(row, watched.unchanged, duration):

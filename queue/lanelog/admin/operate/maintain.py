@@ -107,7 +107,7 @@ def _fire(database: Database, topics: Sequence[str] | None, appender: Appender, 
 def _mend(database: Database, topic: str) -> int:
     """Mend lanes whose tables contradict each other. Return the number of contradictions."""
     with closing(database.session("maintenance")) as session:
-        return len(repeated(database, repair.audit, "looking for contradictions", session, topic).mended)
+        return len(repeated(database, repair.audit, "looking for contradictions", session, topic).repaired)
 
 
 def _append(database: Database, topic: str, appender: Appender) -> int:

@@ -123,7 +123,7 @@ def repaired(database: Database) -> list[Contradiction]:
 def _mended(database: Database, session: Session, topic: str, key: str) -> list[Contradiction]:
     deadline = time.monotonic() + database.config.publish_timeout
     while True:
-        found = repeated(database, repair.mend, "mending a lane", session, topic, key)
+        found = repeated(database, repair.repair_lane, "repairing a lane", session, topic, key)
         if found is not None:
             return found
         if time.monotonic() > deadline:

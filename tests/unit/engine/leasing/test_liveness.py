@@ -9,7 +9,7 @@ import pytest
 
 from lanelog._database import START_TOLERANCE_MS, Incarnation
 from lanelog._engine.leasing.liveness import DeadOwner, LivenessMonitor, LivenessView
-from lanelog._log.lookup.liveness import EVERYBODY_BACK_SECONDS, SECOND_LOOK_SECONDS, Proof
+from lanelog._log.lookup.liveness import EVERYBODY_BACK_SECONDS, SECOND_CHECK_SECONDS, Proof
 from lanelog._stores.members._heartbeat_rows import HeartbeatRow
 
 LEASE = 30.0
@@ -64,7 +64,7 @@ def test_a_lock_free_in_two_looks_is_a_dead_owner() -> None:
     look = fresh()
     for step in range(10):
         assert look(100.0 + step / 10, FREE) == LivenessView(live=("me", "other"))
-    view = look(100.0 + SECOND_LOOK_SECONDS, FREE)
+    view = look(100.0 + SECOND_CHECK_SECONDS, FREE)
     assert view == LivenessView(
         live=("me",), dead=(DeadOwner(owner="other", heartbeat_at=FREE.heartbeat_at, proof=Proof.LOCK),)
     )
@@ -80,7 +80,7 @@ def test_an_owner_that_stands_aside_gets_no_share_and_may_die() -> None:
     assert look(100.0, aside) == LivenessView(live=("me",))
     free = attrs.evolve(aside, lock_free=True)
     look(100.5, free)
-    assert dead(look(100.5 + SECOND_LOOK_SECONDS, free)) == ["other"]
+    assert dead(look(100.5 + SECOND_CHECK_SECONDS, free)) == ["other"]
     left = fresh()
     for step in range(3):
         assert left(100.0 + step, heartbeat(deregistered_at=DB - 999, lock_free=True)) == LivenessView(live=("me",))
@@ -91,7 +91,7 @@ def test_an_owner_that_comes_back_is_no_newcomer() -> None:
     look = fresh()
     gone = attrs.evolve(FREE, owner="gone")
     look(100.0, heartbeat(deregistered_at=DB - 1000), gone)
-    assert look(100.0 + SECOND_LOOK_SECONDS, heartbeat(heartbeat_at=DB - 500), gone).sharers == ("me", "other")
+    assert look(100.0 + SECOND_CHECK_SECONDS, heartbeat(heartbeat_at=DB - 500), gone).sharers == ("me", "other")
 
 
 def test_a_lock_that_was_taken_in_between_starts_anew() -> None:
@@ -274,7 +274,7 @@ def test_a_dead_owners_lanes_are_not_kept_for_who_has_just_come() -> None:
     assert view.live == ("me", "new")
     assert view.sharers == ("me",)
     beaten = attrs.evolve(new, heartbeat_at=new.heartbeat_at + 500)  # it lives on: that makes it no newcomer again
-    assert look(100.6 + SECOND_LOOK_SECONDS, FREE, beaten).sharers == ("me", "new")
+    assert look(100.6 + SECOND_CHECK_SECONDS, FREE, beaten).sharers == ("me", "new")
     assert look(102.0, new, heartbeat(owner="newest")).sharers == ("me", "new", "newest")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lanelog._database import named
 from lanelog._database.connection.server_facts import ServerFacts
 from lanelog._log.append.draft import Draft, make_draft, new_id
-from lanelog._log.append.placing import note_attempt, place
+from lanelog._log.append.writing import give_offsets, note_attempt
 from lanelog._stores.log import messages
 from lanelog._stores.log.messages import INSERT, NewMessage, as_sql, largest_row, wire_bytes
 from lanelog.errors import ConfigurationError, DatabaseError
@@ -33,16 +33,16 @@ def test_offsets_are_dense_and_duplicates_take_none(
     """Whatever is published in one transaction: rows follow the heads without a hole, each id is there once."""
     heads = {"a": 10, "b": 20, "c": 30}
     drafts = [draft(key, message_id or None) for key, message_id in wanted]
-    placement = place(drafts, heads, stored)
+    plan = give_offsets(drafts, heads, stored)
     for key, head in heads.items():
-        offsets = [row.offset for row in placement.rows if row.key == key]
-        assert offsets == list(range(head + 1, head + 1 + placement.moves.get(key, 0)))
-    ids = [(row.key, row.id) for row in placement.rows]
+        offsets = [row.offset for row in plan.rows if row.key == key]
+        assert offsets == list(range(head + 1, head + 1 + plan.moves.get(key, 0)))
+    ids = [(row.key, row.id) for row in plan.rows]
     assert len(set(ids)) == len(ids)
     assert not set(ids) & stored.keys()
-    known = {**stored, **{(row.key, row.id): row.offset for row in placement.rows}}
-    assert [known[one.place] for one in drafts] == [receipt.offset for receipt in placement.receipts]
-    assert len(drafts) - len(placement.rows) == sum(receipt.duplicate for receipt in placement.receipts)
+    known = {**stored, **{(row.key, row.id): row.offset for row in plan.rows}}
+    assert [known[one.key_and_id] for one in drafts] == [receipt.offset for receipt in plan.receipts]
+    assert len(drafts) - len(plan.rows) == sum(receipt.duplicate for receipt in plan.receipts)
 
 
 def test_what_an_unknown_commit_stored_is_no_duplicate() -> None:
@@ -51,8 +51,8 @@ def test_what_an_unknown_commit_stored_is_no_duplicate() -> None:
     receipts = [Receipt(7, "a", duplicate=False), Receipt(8, "b", duplicate=False), Receipt(9, "c", duplicate=False)]
     note_attempt([own, foreign, generated], receipts, DatabaseError("lost", outcome_unknown=True), 1.0)
     assert all(one.looked_up for one in (own, foreign, generated))
-    stored = {own.place: 7, foreign.place: 3, generated.place: 9}
-    placed = place([own, foreign, generated], {"k": 9}, stored)
+    stored = {own.key_and_id: 7, foreign.key_and_id: 3, generated.key_and_id: 9}
+    placed = give_offsets([own, foreign, generated], {"k": 9}, stored)
     assert [receipt.duplicate for receipt in placed.receipts] == [False, True, False]
     assert placed.rows == []
 
@@ -61,7 +61,7 @@ def test_a_known_failure_proves_nothing_about_an_offset() -> None:
     """After a plain rollback somebody else may have taken id and offset."""
     one = draft("k", "a")
     note_attempt([one], [Receipt(7, "a", duplicate=False)], DatabaseError("deadlock", retriable=True), 1.0)
-    assert place([one], {"k": 7}, {one.place: 7}).receipts[0].duplicate
+    assert give_offsets([one], {"k": 7}, {one.key_and_id: 7}).receipts[0].duplicate
     assert one.doubted_at is None
 
 

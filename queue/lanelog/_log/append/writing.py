@@ -1,6 +1,6 @@
 """Gives drafts (messages that are not written yet) their offsets, and writes them.
 
-`place` finds the duplicates, and what to append or to schedule.
+`give_offsets` finds the duplicates, and what to append or to schedule.
 
 Never opens or repeats a transaction. `batch`, `bulk` and `caller` lock the heads before.
 """
@@ -27,7 +27,7 @@ _KEYS_NAMED: Final = 3
 
 
 @frozen(kw_only=True)
-class Placement:
+class AppendPlan:
     """The plan of one transaction: its rows, the moves of heads, and the receipts."""
 
     rows: list[NewMessage] = field(factory=list)
@@ -39,7 +39,9 @@ class Placement:
     """One for each draft, in their order."""
 
 
-def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tuple[str, str], int]) -> Placement:
+def give_offsets(
+    drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tuple[str, str], int]
+) -> AppendPlan:
     """Give the drafts of one topic, in their order, the offsets after `heads`. Return the plan.
 
     `stored` has the offsets of the ids that are stored already. A message with a delay is scheduled. Until it is due,
@@ -47,41 +49,41 @@ def place(drafts: Sequence[Draft], heads: Mapping[str, int], stored: Mapping[tup
     earlier attempt of its own is no duplicate, and keeps that offset.
     """
     moves: dict[str, int] = {}
-    placement = Placement(moves=moves)
-    placed: dict[tuple[str, str], int] = {}
+    plan = AppendPlan(moves=moves)
+    given: dict[tuple[str, str], int] = {}
     for draft in drafts:
         if not (draft.looked_up or draft.timing.scheduled):  # nearly all are like this, and a new id is no duplicate
-            offset = _append(placement, moves, heads, draft)
-            placement.receipts.append(Receipt(offset, draft.id, duplicate=False, key=draft.key))
+            offset = _append(plan, moves, heads, draft)
+            plan.receipts.append(Receipt(offset, draft.id, duplicate=False, key=draft.key))
             continue
-        at = draft.place
+        at = draft.key_and_id
         known = stored.get(at)
         if known is not None:
-            offset, duplicate = known, draft.given and (not draft.is_own(known) or at in placed)
-        elif at in placed:
-            offset, duplicate = placed[at], True
+            offset, duplicate = known, draft.given and (not draft.is_own(known) or at in given)
+        elif at in given:
+            offset, duplicate = given[at], True
         elif draft.timing.scheduled:
             offset, duplicate = SCHEDULED, False
-            placement.scheduled.append(_waiting(draft, len(placement.scheduled)))
+            plan.scheduled.append(_waiting(draft, len(plan.scheduled)))
         else:
-            offset, duplicate = _append(placement, moves, heads, draft), False
-        placed.setdefault(at, offset)
-        placement.receipts.append(Receipt(offset, draft.id, duplicate, draft.key))
-    return placement
+            offset, duplicate = _append(plan, moves, heads, draft), False
+        given.setdefault(at, offset)
+        plan.receipts.append(Receipt(offset, draft.id, duplicate, draft.key))
+    return plan
 
 
-def _append(placement: Placement, moves: dict[str, int], heads: Mapping[str, int], draft: Draft) -> int:
+def _append(plan: AppendPlan, moves: dict[str, int], heads: Mapping[str, int], draft: Draft) -> int:
     """Give a draft the next offset of its lane."""
     key = draft.key
     moves[key] = moved = moves.get(key, 0) + 1
     offset = heads[key] + moved
-    placement.rows.append(
+    plan.rows.append(
         NewMessage(key, offset, draft.id, draft.payload, draft.metadata, draft.timing.ttl_ms, draft.target_group)
     )
     return offset
 
 
-def _waiting(draft: Draft, place: int) -> NewScheduled:
+def _waiting(draft: Draft, number: int) -> NewScheduled:
     timing = draft.timing
     return NewScheduled(
         key=draft.key,
@@ -91,7 +93,7 @@ def _waiting(draft: Draft, place: int) -> NewScheduled:
         due_ms=timing.delay_ms if timing.due_at_ms is None else timing.due_at_ms,
         relative=timing.due_at_ms is None,
         ttl_ms=timing.ttl_ms,
-        place=place,
+        place=number,
     )
 
 
@@ -103,17 +105,17 @@ def write(
     The receipts are there before anything can be committed. Where it can, it commits in one packet with the rows, and
     otherwise leaves that to the caller. Raises DatabaseError, also where `unknown_outcome` forbids to write one again.
     """
-    asked = [draft.place for draft in drafts if draft.looked_up]
+    asked = [draft.key_and_id for draft in drafts if draft.looked_up]
     stored = messages.find_ids(cx, topic, asked) if asked else {}
     if asked:
-        refuse_outdated(cx, topic, [draft for draft in drafts if draft.repeated and draft.place not in stored])
-    placement = place(drafts, heads, stored)
-    receipts += placement.receipts
-    if placement.scheduled or not placement.rows or not _commit(cx, topic, placement):
-        append(cx, topic, placement, cx.max_packet)
+        refuse_outdated(cx, topic, [draft for draft in drafts if draft.repeated and draft.key_and_id not in stored])
+    plan = give_offsets(drafts, heads, stored)
+    receipts += plan.receipts
+    if plan.scheduled or not plan.rows or not _commit(cx, topic, plan):
+        append(cx, topic, plan, cx.max_packet)
 
 
-def _commit(cx: Transaction, topic: str, placement: Placement) -> bool:
+def _commit(cx: Transaction, topic: str, plan: AppendPlan) -> bool:
     """Advance the heads, insert the rows and COMMIT in one packet. False: nothing was sent. Raises DatabaseError.
 
     A packet that the network keeps holds the heads meanwhile, as a COMMIT does: whoever repeats its messages waits for
@@ -121,12 +123,12 @@ def _commit(cx: Transaction, topic: str, placement: Placement) -> bool:
     """
     if not cx.takes_packets():
         return False
-    advances = partitions.advance_and_note(topic, placement.moves)
+    advances = partitions.advance_and_note(topic, plan.moves)
     room = messages.largest_row(cx.max_packet) - sum(map(messages.longest, advances))
-    insert = messages.insert_noted(topic, placement.rows, room)
+    insert = messages.insert_noted(topic, plan.rows, room)
     if insert is None:
         return False
-    with _placed(topic, placement):
+    with _explained(topic, plan):
         try:
             cx.commit_with([*advances, insert])
         except DatabaseError as exc:
@@ -136,30 +138,30 @@ def _commit(cx: Transaction, topic: str, placement: Placement) -> bool:
     return True
 
 
-def append(cx: Executor, topic: str, placement: Placement, max_packet: int) -> list[Receipt]:
+def append(cx: Executor, topic: str, plan: AppendPlan, max_packet: int) -> list[Receipt]:
     """Advance the heads, then insert the rows. Return the receipts. Raises DatabaseError.
 
     The heads come first: the number of those that moved shows whether all lanes are still there.
     """
-    if placement.rows:
-        if partitions.advance(cx, topic, placement.moves) != len(placement.moves):
+    if plan.rows:
+        if partitions.advance(cx, topic, plan.moves) != len(plan.moves):
             raise _vanished()
-        with _placed(topic, placement):
-            messages.insert(cx, topic, placement.rows, max_packet)
-    if placement.scheduled:
-        scheduled.insert(cx, topic, placement.scheduled, max_packet)
-    return placement.receipts
+        with _explained(topic, plan):
+            messages.insert(cx, topic, plan.rows, max_packet)
+    if plan.scheduled:
+        scheduled.insert(cx, topic, plan.scheduled, max_packet)
+    return plan.receipts
 
 
 @contextmanager
-def _placed(topic: str, placement: Placement) -> Iterator[None]:
+def _explained(topic: str, plan: AppendPlan) -> Iterator[None]:
     """Explain the error of an insert whose offsets were there before."""
     try:
         yield
     except DatabaseError as exc:
         # MySQL writes the table's name before PRIMARY. A second row with the same id is refused by another index.
         if exc.code == codes.DUPLICATE and "PRIMARY'" in str(exc):
-            raise _taken(topic, placement, exc) from exc
+            raise _taken(topic, plan, exc) from exc
         raise
 
 
@@ -167,12 +169,12 @@ def _vanished() -> DatabaseError:
     return DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
 
 
-def _taken(topic: str, placement: Placement, error: DatabaseError) -> DatabaseError:
+def _taken(topic: str, plan: AppendPlan, error: DatabaseError) -> DatabaseError:
     """Return the error for an offset that was there before it was given out: the head is below rows of its lane."""
-    keys = ", ".join(map(repr, sorted(placement.moves)[:_KEYS_NAMED]))
+    keys = ", ".join(map(repr, sorted(plan.moves)[:_KEYS_NAMED]))
     return DatabaseError(
         f"topic {topic!r}: a head of the keys to publish under ({keys}) is below messages of its lane, as after a "
-        "restore of single tables, and nothing was published; a running subscriber's client mends it within its "
+        "restore of single tables, and nothing was published; a running subscriber's client repairs it within its "
         f"lease_duration, `lanelog doctor --repair` at once ({error})",
         code=error.code,
     )
