@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
-from lanelog import migrations
 from lanelog._base.checks import check_timeout
 from lanelog._base.places import GroupTopic
 from lanelog._client.subscription_facts import SubscriptionState, SubscriptionStats, stats
@@ -29,6 +28,7 @@ from lanelog._engine.working.hung import HungHandlers
 from lanelog._engine.working.pulling import Puller
 from lanelog._engine.working.workers import Workers, compose
 from lanelog._facts.engine import subscription as facts
+from lanelog._log.lookup.known import repeated
 from lanelog._log.register import EvictedError, register
 from lanelog._process.ending import quiet_at_the_end
 from lanelog.config import AckPolicy, check_name
@@ -150,15 +150,9 @@ class SubscriptionCore:
             if self._state is not SubscriptionState.NEW:
                 raise ClosedError(f"{self!r} cannot be started again: subscribe anew")
             database = self._engine.database
-            deadline = time.monotonic() + database.config.publish_timeout
-            database.retry(lambda: migrations.admit(database), deadline=deadline, what="reading the tables' version")
             for member in self.members:
-                deadline = time.monotonic() + database.config.publish_timeout
-                member.registered_at = database.retry(
-                    lambda at=member.at: register(database, at, self.config),  # type: ignore[misc]
-                    deadline=deadline,
-                    what=f"registering group {self.group!r} of topic {member.topic!r}",
-                )
+                what = f"registering group {self.group!r} of topic {member.topic!r}"
+                member.registered_at = repeated(database, register, what, database, member.at, self.config)
             self._state = SubscriptionState.RUNNING
         if self._workers is not None:
             self._workers.start()
@@ -203,12 +197,12 @@ class SubscriptionCore:
         return ended
 
     def _wait_for(self, member: Member, until: float | None) -> bool:
-        began = told = time.monotonic()
+        began = logged = time.monotonic()
         while not member.ended.is_set():
-            if time.monotonic() - told >= self._engine.pace.tell_seconds:
-                told = time.monotonic()
+            if time.monotonic() - logged >= self._engine.pace.tell_seconds:
+                logged = time.monotonic()
                 away = self._engine.context.server_identity.incarnation is None
-                lifecycle.waited(member, told - began, away=away)
+                lifecycle.waited(member, logged - began, away=away)
             left = SHORTEST_WAIT if until is None else min(SHORTEST_WAIT, until - time.monotonic())
             if left <= 0:
                 return False

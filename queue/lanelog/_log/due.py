@@ -157,7 +157,7 @@ class DelayedMessages:
 
     def _move(self, cx: Executor, topic: str, points: Sequence[tuple[str, str]]) -> Moved:
         # heads X, in key order, SKIP LOCKED -> messages -> scheduled
-        heads, locked, missing = partitions.free_heads(cx, topic, {key for key, _ in points})
+        heads, locked, missing = partitions.lock_heads(cx, topic, {key for key, _ in points})
         found = scheduled.lock(cx, topic, [point for point in points if point[0] in heads]) if heads else []
         rows = _bounded(found, self.transaction_bytes)
         # A lane without a locked row is busy, too: its messages are being cancelled, or another process moves them.

@@ -1,4 +1,4 @@
-"""The transactions of group commit: lock heads, give the waiting threads' messages offsets, insert, commit.
+"""The transactions of group commit: lock heads, give offsets, insert, commit.
 
 Owns these transactions, for threads that share one. A crash before the COMMIT publishes nothing; after it, everything.
 Lanes that are locked or missing are left out. Never waits for a head unless its caller asks for that. Missing lanes are
@@ -19,7 +19,7 @@ from typing import Final
 
 from attrs import define, frozen
 
-from lanelog._database import GRACE, LATEST, Database, Lock, codes
+from lanelog._database import GRACE, LATEST, Database, codes
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.writing import note_attempt, write
@@ -158,9 +158,7 @@ class BatchWriter:
         began = asleep.now()
         try:
             with self._database.transaction() as transaction:
-                heads = partitions.heads(transaction, topic, keys, Lock.UPDATE if wait else Lock.FREE)
-                absent = keys - heads.keys()
-                existing = set(partitions.heads(transaction, topic, absent)) if absent else set()
+                heads, busy, missing = partitions.lock_heads(transaction, topic, keys, keys if wait else set())
                 waiters = choose(heads) if heads else ()
                 if waiters:
                     drafts += [waiter.draft for waiter in waiters]
@@ -171,4 +169,4 @@ class BatchWriter:
             raise
         if waiters:
             self._announce(topic, receipts)
-        return _Left(existing, absent - existing)
+        return _Left(busy, missing)

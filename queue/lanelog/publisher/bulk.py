@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, frozen
 
 from lanelog._base.backoff import OF_TRANSACTIONS
-from lanelog._database import Database, Lock
+from lanelog._database import Database
 from lanelog._log.append.draft import Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.writing import note_attempt, write
@@ -102,12 +102,9 @@ class BulkWriter:
         began = asleep.now()
         try:
             with self._database.transaction() as transaction:
-                heads = partitions.heads(transaction, topic, first, Lock.UPDATE)
-                heads |= partitions.heads(transaction, topic, keys - first, Lock.FREE)
-                absent = keys - heads.keys()
-                if absent:
-                    existing = set(partitions.heads(transaction, topic, absent))
-                    return _Result(receipts=[], busy=existing, missing=absent - existing)
+                heads, busy, missing = partitions.lock_heads(transaction, topic, keys, first)
+                if busy or missing:
+                    return _Result(receipts=[], busy=busy, missing=missing)
                 write(transaction, topic, drafts, heads, receipts)
         except BaseException as exc:
             note_attempt(drafts, receipts, exc, began)

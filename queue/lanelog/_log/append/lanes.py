@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @define(eq=False)
 class _Shared:
-    """A session that threads use in turn. Each turn is a few short statements."""
+    """A session that threads share, one at a time, for a few short statements each."""
 
     session: Session
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -33,7 +33,7 @@ class _Shared:
         register_shared(self)
 
     @contextmanager
-    def turn(self, deadline: float) -> Iterator[Session]:
+    def borrowed(self, deadline: float) -> Iterator[Session]:
         with taking(self._lock, seconds=deadline - time.monotonic()) as mine:
             if not mine:
                 raise DatabaseError(
@@ -53,7 +53,7 @@ class _Shared:
 
 @define(eq=False)
 class LaneCreator:
-    """Finds missing lanes and creates them. Thread-safe: threads take turns."""
+    """Finds missing lanes and creates them. Thread-safe: threads share its sessions."""
 
     _database: Database
     created: Callable[[str], None]
@@ -63,7 +63,7 @@ class LaneCreator:
     _writing: _Shared = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._reading = _Shared(self._database.session("looking for lanes"))
+        self._reading = _Shared(self._database.session("reading lanes"))
         self._writing = _Shared(self._database.session("creating lanes"))
 
     def ensure(self, topic: str, keys: Collection[str], *, deadline: float) -> None:
@@ -74,44 +74,44 @@ class LaneCreator:
 
     def create(self, topic: str, keys: Collection[str], *, deadline: float) -> None:
         """Create lanes that were missing just now. One that exists stays as it is. Otherwise as `ensure`."""
-        self._retry(lambda: self._create(topic, sorted(keys), deadline), deadline, "creating lanes")
+        what = "creating lanes"
+        self._database.retry(lambda: self._create(topic, sorted(keys), deadline), deadline=deadline, what=what)
 
     def missing(self, topic: str, keys: Collection[str], *, deadline: float) -> list[str]:
         """Return the keys that have no lane, sorted."""
-        found = self._retry(lambda: self._existing(topic, keys, deadline), deadline, "looking for lanes")
-        return sorted(set(keys) - found)
+        found = self._read(lambda cx: partitions.heads(cx, topic, keys), deadline, "reading lanes")
+        return sorted(set(keys) - found.keys())
 
     def open_lanes(self, topic: str, *, deadline: float) -> int:
         """Create the missing open lanes of the topic. Return how many it has."""
-        count = self._retry(lambda: self._open_lanes(topic, deadline), deadline, "reading the number of open lanes")
+        count = self._read(
+            lambda cx: partitions.open_lanes(cx, topic, tables=self._database.tables_version),
+            deadline,
+            "reading the number of open lanes",
+        )
         self.ensure(topic, open_lane_keys.lane_keys(count), deadline=deadline)
         return count
 
     def find_ids(
-        self, topic: str, places: Collection[tuple[str, str]], *, deadline: float
+        self, topic: str, wanted: Collection[tuple[str, str]], *, deadline: float
     ) -> dict[tuple[str, str], int]:
-        """Return the offsets of the (key, id) that are stored. A caller's old snapshot may not show them."""
-        return self._retry(lambda: self._stored(topic, places, deadline), deadline, "looking for ids")
+        """Return the offsets of the `wanted` (key, id) that are stored. A caller's old snapshot may not show them."""
+        return self._read(lambda cx: messages.find_ids(cx, topic, wanted), deadline, "reading ids")
 
     def close(self) -> None:
         """Close the connections."""
         self._reading.close()
         self._writing.close()
 
-    def _existing(self, topic: str, keys: Collection[str], deadline: float) -> set[str]:
-        with self._reading.turn(deadline) as session:
-            return set(partitions.heads(session, topic, keys))
+    def _read(self, ask: Callable[[Session], T], deadline: float, what: str) -> T:
+        def once() -> T:
+            with self._reading.borrowed(deadline) as session:
+                return ask(session)
 
-    def _open_lanes(self, topic: str, deadline: float) -> int:
-        with self._reading.turn(deadline) as session:
-            return partitions.open_lanes(session, topic, tables=self._database.tables_version)
-
-    def _stored(self, topic: str, places: Collection[tuple[str, str]], deadline: float) -> dict[tuple[str, str], int]:
-        with self._reading.turn(deadline) as session:
-            return messages.find_ids(session, topic, places)
+        return self._database.retry(once, deadline=deadline, what=what)
 
     def _create(self, topic: str, keys: Sequence[str], deadline: float) -> None:
-        with self._writing.turn(deadline) as session:
+        with self._writing.borrowed(deadline) as session:
             if not self._create_in_topic(session, topic, keys):
                 partitions.create_topic(session, topic)
                 if not self._create_in_topic(session, topic, keys):
@@ -130,6 +130,3 @@ class LaneCreator:
             offsets.create_floors(cx, topic, keys, begin)
             partitions.create_heads(cx, topic, keys, begin)
             return True
-
-    def _retry(self, op: Callable[[], T], deadline: float, what: str) -> T:
-        return self._database.retry(op, deadline=deadline, what=what)

@@ -26,6 +26,7 @@ from lanelog._base.checks import NAME_MAX
 from lanelog._database import codes
 from lanelog._facts.engine import scheduler as facts
 from lanelog._log import repair
+from lanelog._log.append.writing import AppendPlan, append
 from lanelog._log.fire import zone_data
 from lanelog._log.fire.catch_up import DueTimes, dues
 from lanelog._log.fire.occurrences import Occurrence
@@ -302,7 +303,7 @@ class RecurringSchedules:
 
     def _publish(self, cx: Executor, topic: str, fires: Sequence[_Fire], outcome: _Outcome) -> None:
         """Append the messages of one topic's schedules, in the order of their times, and move the schedules on."""
-        heads, busy, missing = partitions.free_heads(cx, topic, {fire.row.key for fire in fires if fire.dues.times})
+        heads, busy, missing = partitions.lock_heads(cx, topic, {fire.row.key for fire in fires if fire.dues.times})
         outcome.missing[topic] |= missing
         outcome.homeless += [fire.row.name for fire in fires if fire.row.key in missing]
         fires = [fire for fire in fires if fire.row.key not in missing | busy]
@@ -323,10 +324,7 @@ class RecurringSchedules:
             metadata = metadata_of(row.name, one.at, row.metadata)
             offset = heads[row.key] + moves[row.key]
             rows.append(NewMessage(row.key, offset, ids[0], row.payload, metadata, row.ttl_ms))
-        if rows:
-            if partitions.advance(cx, topic, moves) != len(moves):
-                raise DatabaseError("a lane vanished while its head was locked", retriable=True)
-            messages.insert(cx, topic, rows, self.database.max_packet())
+        append(cx, topic, AppendPlan(rows=rows, moves=moves), self.database.max_packet())
         outcome.published[topic] += len(rows)
         for fire in fires:
             times = fire.dues.times

@@ -19,6 +19,7 @@ from lanelog._stores._points import chunked, number, placeholders, points, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from lanelog._base.places import GroupTopic
     from lanelog._database import Executor
@@ -186,15 +187,18 @@ def heads(cx: Executor, topic: str, keys: Iterable[str], lock: Lock = Lock.NONE)
     return {key: int(head) for key, head in points(cx, HEADS, sorted(keys), before=[topic], lock=lock)}
 
 
-def free_heads(cx: Executor, topic: str, keys: set[str]) -> tuple[dict[str, int], set[str], set[str]]:
+def lock_heads(
+    cx: Executor, topic: str, keys: set[str], awaited: AbstractSet[str] = frozenset()
+) -> tuple[dict[str, int], set[str], set[str]]:
     """Lock the heads that no other transaction has. Return them, the keys whose head another has, and those of no lane.
 
-    They are locked in key order.
+    They are locked in key order: first those of `awaited`, with a wait, then the others of `keys`.
     """
-    free = heads(cx, topic, keys, Lock.FREE)
-    absent = keys - free.keys()
-    busy = set(heads(cx, topic, absent))
-    return free, busy, absent - busy
+    locked = heads(cx, topic, awaited, Lock.UPDATE) if awaited else {}
+    locked |= heads(cx, topic, keys - awaited, Lock.FREE)
+    absent = keys - locked.keys()
+    busy = set(heads(cx, topic, absent)) if absent else set()
+    return locked, busy, absent - busy
 
 
 def head(cx: Executor, topic: str, key: str, lock: Lock) -> int | None:
