@@ -91,10 +91,7 @@ def release(cx: Executor, topic: str, keys: Sequence[str], retention_ms: int) ->
     if retention_ms:
         ranges = [(key, row.floor, targets[key]) for key, row in floors.items() if targets[key] > row.floor]
         targets.update(leaving.old_enough(cx, topic, ranges, retention_ms))
-    raised = {key: target for key, target in targets.items() if target > floors[key].floor}
-    if raised:
-        offsets.raise_floors(cx, topic, raised)
-    return Collected(lanes=_spans(cx, topic, floors, raised))
+    return Collected(lanes=_raise(cx, topic, floors, targets))
 
 
 def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping[tuple[str, str], int]) -> Collected:
@@ -121,13 +118,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
         through, old = _advanced(settled.get(key, []), letters.get(key, []), kept, floor, read.get(key, most))
         targets[key] = min(through, most)
         aged[key] = sum(offset <= most for offset in old)
-    raised = {key: target for key, target in targets.items() if target > floors[key].floor}
-    if raised:
-        offsets.raise_floors(cx, topic, raised)
-    return Collected(
-        lanes=_spans(cx, topic, floors, raised),
-        aged=sum(aged.values()),
-    )
+    return Collected(lanes=_raise(cx, topic, floors, targets), aged=sum(aged.values()))
 
 
 def log_aged(account: str, topic: str, released: Collected) -> None:
@@ -153,12 +144,15 @@ def _below_heads(
     return {key: row for key, row in floors.items() if highest[key] <= heads.get(key, 0)}
 
 
-def _spans(cx: Executor, topic: str, floors: Mapping[str, FloorRow], raised: Mapping[str, int]) -> dict[str, Span]:
-    """What step 2 is to delete of each lane, at most `FAR_OFFSETS` offsets of it.
+def _raise(cx: Executor, topic: str, floors: Mapping[str, FloorRow], targets: Mapping[str, int]) -> dict[str, Span]:
+    """Raise the floors to their targets. Return what step 2 is to delete of each lane, at most `FAR_OFFSETS` offsets.
 
     A head that was repaired may be far above the last message, and the floor with it. What the log does not have needs
     no deletion: that of a million million offsets one by one would never end.
     """
+    raised = {key: target for key, target in targets.items() if target > floors[key].floor}
+    if raised:
+        offsets.raise_floors(cx, topic, raised)
     spans = {}
     for key, row in floors.items():
         deleted, floor = row.deleted_through, raised.get(key, row.floor)

@@ -139,18 +139,11 @@ def _create(cx: Executor, at: GroupTopic, config: SubscriptionConfig, order: str
 def _start_at(cx: Executor, at: GroupTopic, start: datetime) -> None:
     topic = at.topic
     start_ms = int(start.timestamp() * 1000)
-    after = ""
-    while True:
-        page = partitions.page(cx, topic, after, PAGE_LANES)
-        keys = [key for key, _ in page if key]
-        floors = offsets.floors(cx, topic, keys)
-        for key, head in page:
-            if key:
-                floor = floors[key].floor if key in floors else 0
-                offsets.start_at(cx, at.lane(key), last_before(cx, topic, key, floor, head, start_ms))
-        if len(page) < PAGE_LANES:
-            return
-        after = page[-1][0]
+    for lanes in partitions.pages(lambda after: partitions.page(cx, topic, after, PAGE_LANES), PAGE_LANES):
+        floors = offsets.floors(cx, topic, [key for key, _ in lanes])
+        for key, head in lanes:
+            floor = floors[key].floor if key in floors else 0
+            offsets.start_at(cx, at.lane(key), last_before(cx, topic, key, floor, head, start_ms))
 
 
 def last_before(cx: Executor, topic: str, key: str, floor: int, head: int, start_ms: int) -> int:

@@ -134,12 +134,4 @@ def pages(database: Database, topic: str, size: int = PAGE) -> Iterator[list[tup
 
     A lane that is created meanwhile is met if its key is behind the pages read so far.
     """
-    after = ""
-    while True:
-        page = read(database, partitions.page, "listing lanes", topic, after, size)
-        lanes = [(key, head) for key, head in page if key]
-        if lanes:
-            yield lanes
-        if len(page) < size:
-            return
-        after = page[-1][0]
+    return partitions.pages(lambda after: read(database, partitions.page, "listing lanes", topic, after, size), size)

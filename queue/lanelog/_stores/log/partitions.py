@@ -18,7 +18,7 @@ from lanelog._stores._counted import BEYOND_COUNTING, counted
 from lanelog._stores._points import chunked, number, placeholders, points, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from lanelog._base.places import GroupTopic
@@ -314,6 +314,18 @@ def new_lanes(cx: Executor, topic: str, age: float) -> list[str]:
 def page(cx: Executor, topic: str, after: str, limit: int) -> list[tuple[str, int]]:
     """Return (key, head) of up to `limit` lanes with keys above `after`."""
     return [(key, head) for key, head in cx.query(PAGE, (topic, after, limit))]
+
+
+def pages(read: Callable[[str], list[tuple[str, int]]], size: int) -> Iterator[list[tuple[str, int]]]:
+    """Yield (key, head) of all lanes, page by page. `read` returns the `page` of this size behind a key."""
+    after = ""
+    while True:
+        page = read(after)
+        if lanes := [(key, head) for key, head in page if key]:
+            yield lanes
+        if len(page) < size:
+            return
+        after = page[-1][0]
 
 
 def ensure_topic(cx: Executor, topic: str) -> None:
