@@ -12,6 +12,7 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog.errors import LanelogError
 from lanelog.spark.archiving.flush import flush_files
@@ -60,8 +61,6 @@ class Segment:
 
 def write(rows: DataFrame, root: Path, table: str, segment: str, parts: int) -> Segment:
     """Write rows as a segment in `parts` tasks, flush it to the disk, and describe it."""
-    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
-
     directory = root / table / segment
     order = ["topic", "key", _OFFSET[table]]
     (
@@ -84,8 +83,6 @@ def merge(spark: SparkSession, root: Path, files: Sequence[DataFile], segment: s
     Raises if a row got lost.
     """
     table = files[0].table
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     directory = root / table / segment
     (
         read(spark, root, table, files)
@@ -121,8 +118,6 @@ def _counted(files: Iterable[DataFile]) -> dict[tuple[str, str], int]:
 
 def _directory_name(topic: Column) -> Column:
     """Return a directory name for the topic. A long or unusual name is cut, and gets a hash to tell it apart."""
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     cut = F.regexp_replace(F.substring(topic, 1, 60), "[^A-Za-z0-9._-]", "_")
     return F.when(topic.rlike(_PLAIN_TOPIC), topic).otherwise(
         F.concat(cut, F.lit("~"), F.substring(F.sha2(topic.cast("binary"), 256), 1, 16))
@@ -131,8 +126,6 @@ def _directory_name(topic: Column) -> Column:
 
 def _date(when: Column) -> Column:
     """Return the day in UTC, whatever the session's time zone is."""
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(F.unix_millis(when) / _DAY_MS).cast("int"))
 
 

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog._base.places import GroupTopic
 from lanelog._facts import spark as facts
@@ -308,8 +309,6 @@ class ArchiveJob:
                 facts.archive_outcomes(version=self.manifest.version, outcomes=count)
 
     def _outcomes_since(self, topics: list[str], since_ms: int, before_ms: int) -> DataFrame:
-        from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
-
         key = ["consumer_group", "topic", "key", "message_offset", "finished_at"]
         finished = F.unix_millis("finished_at")
         found = self.outcomes(topics, since_ms).where((finished >= since_ms) & (finished < before_ms))
@@ -358,8 +357,6 @@ def _new(batch: DataFrame, manifest: Manifest) -> DataFrame:
     """Return the rows that the manifest does not hold."""
     if not any(manifest.lanes.values()):
         return batch
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     held = batch.sparkSession.createDataFrame(_lanes_table(manifest.lanes))
     return (
         batch.join(F.broadcast(held), on=["topic", "key"], how="left")

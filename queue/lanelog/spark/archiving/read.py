@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
+
 from lanelog.errors import ConfigurationError
 from lanelog.spark.archiving import files
 from lanelog.spark.archiving.manifest import MESSAGES, ManifestStore
@@ -45,8 +47,6 @@ def read_archive(
     Raises:
         ConfigurationError: There is no archive, it has another schema version, or an argument is wrong.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
-
     if table not in files.COLUMNS:
         raise ConfigurationError(f"an archive has the tables {', '.join(files.COLUMNS)}, not {table!r}")
     since_ms, until_ms = _instant_ms("since", since), _instant_ms("until", until)

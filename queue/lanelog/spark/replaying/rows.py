@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field, frozen
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog._database import Database
 from lanelog._stores._redriven import CAP
@@ -58,8 +59,6 @@ _SEPARATOR: Final = "\x1f"
 
 def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
     """Return the rows to replay: the archive's columns, with the metadata of the copy, and `to_topic`."""
-    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
-
     letters = options.dead_letters_of
     rows = read_archive(
         spark,
@@ -94,7 +93,6 @@ def _last_letters(spark: SparkSession, rows: DataFrame, options: ReplayOptions) 
     the next one, would put a message back twice.
     """
     from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812 - as above
 
     message = Window.partitionBy("original_topic", "key", _first_id(), F.xxhash64("value"))
     last_first = message.orderBy(F.desc("created_at"), F.desc("topic"), F.desc("offset"))
@@ -118,8 +116,6 @@ def counted(rows: DataFrame) -> list[dict[str, Any]]:
 
     Raises ConfigurationError if one of them cannot be published: every run would meet it again.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     size = F.octet_length(F.to_json("metadata"))
     found = (
         rows.groupBy("to_topic")
@@ -150,8 +146,6 @@ def publish(
     rows: DataFrame, options: ReplayOptions, place: DatabasePlace, fence: ReplayFence, parts: int
 ) -> tuple[int, int]:
     """Publish the rows in `parts` tasks. Return how many were published, and how many existed already."""
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     share = None if options.rate is None else options.rate / parts
     task = Task(place, fence, options.target_group or "", share)
     chosen = (
@@ -167,8 +161,6 @@ def publish(
 
 def _marked(name: str) -> Column:
     """Return the metadata of a copy."""
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     marks = F.create_map(F.lit(ORIGINAL_ID), _first_id(), F.lit(REPLAY), F.lit(name))
     others = F.coalesce("metadata", F.create_map().cast("map<string,string>"))
     return F.map_concat(F.map_filter(others, lambda each, _: ~each.isin(*_OWN)), marks)
@@ -176,22 +168,16 @@ def _marked(name: str) -> Column:
 
 def _first_id() -> Column:
     """Return the id under which a message was first published."""
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     return F.coalesce(F.element_at("metadata", F.lit(ORIGINAL_ID)), F.col("id"))
 
 
 def _mark() -> Column:
     """Return the name of the replay that published a message, or the message of a dead letter; NULL for none."""
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     return F.element_at("metadata", F.lit(REPLAY))
 
 
 def _redriven_id() -> Column:
     """Return the id that the copy of a dead letter has after a redrive, as `_stores._redriven` makes it."""
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     source = F.concat_ws(_SEPARATOR, "id", F.col("offset").cast("string"))
     return F.concat(F.lit(REDRIVEN), F.sha2(source.cast("binary"), 256))
 
@@ -201,8 +187,6 @@ def _derived_id(options: ReplayOptions) -> Column:
 
     The message is identified by its place and by the archived database: places in two databases may be the same.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as above
-
     source = F.concat_ws(
         _SEPARATOR,
         F.lit(options.name),
