@@ -10,12 +10,10 @@ import argparse
 import json
 import logging
 import math
-import os
 import re
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -33,6 +31,7 @@ from lanelog._log.lookup.known import known_topic, read
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 from lanelog.spark.archiving.group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
 from lanelog.spark.archiving.job import ArchiveJob
+from lanelog.spark.archiving.leases import name_of_run
 from lanelog.spark.archiving.manifest import Manifest, ManifestStore, new_manifest
 from lanelog.spark.archiving.options import ArchiveOptions, one_of
 from lanelog.spark.archiving.path import local_path
@@ -155,8 +154,7 @@ def _run(
     manifest = _manifest(database, store, options)  # again: another job may have written it while Spark started
     _configure(spark)
     writer = secrets.token_hex(4)
-    owner = f"archive@{socket.gethostname()[:200]}-{os.getpid()}-{writer}"
-    group = ArchiveGroup(database, options.group, owner, manifest.archive)
+    group = ArchiveGroup(database, options.group, name_of_run("archive", writer), manifest.archive)
     presence = Presence(database, options.group, group.owner)
     job = ArchiveJob(
         spark=spark,

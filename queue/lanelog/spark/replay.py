@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ from lanelog._log.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark.archiving.flush import flush_directory
 from lanelog.spark.archiving.group import born
+from lanelog.spark.archiving.leases import name_of_run
 from lanelog.spark.archiving.manifest import ManifestStore
 from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.presence import Presence
@@ -152,7 +152,7 @@ def _replay(
     if spark is None:
         check_java()
     database = Database(place.config())
-    owner = f"replay@{socket.gethostname()[:200]}-{os.getpid()}-{secrets.token_hex(4)}"
+    owner = name_of_run("replay", secrets.token_hex(4))
     try:
         migrations.check(database)
         options = evolve(options, source=manifest.database, target=born(database))
@@ -202,7 +202,7 @@ def _run(
         account.begin(options)
         holder, presence = Holder(database, options.holder, owner), Presence(database, options.holder, owner)
         try:
-            holder.take(topics, presence)
+            holder.take_all(topics, presence)
             # Another run may have finished since the last look, and its messages may be collected.
             done = account.done(options)
             if done is not None:

@@ -1,13 +1,11 @@
-"""The archive as a consumer group: its registration, its topic leases, and its watermarks.
+"""The archive as a consumer group: where its topics go, its watermarks, and its holes.
 
-Owns the topic leases of the group, the raising of its watermarks, and the check of holes. Never reads a payload, and
-never decides what is archived: the manifest says it.
+Owns the raising of its watermarks, and the check of holes. Never reads a payload, and never decides what is archived:
+the manifest says it.
 
 The group is registered with the order "archive", so that no subscriber can join it. A subscriber would raise
-watermarks, and collection would delete messages that the archive does not hold. A job leases whole topics instead of
-lanes, by the lease row of the empty key, which is no lane. The lease's epoch is the fencing token: a job raises
-watermarks only while the row has its name and epoch. So a job that was stopped, and goes on after another has taken
-over, changes nothing. The group's row names the archive that the topic goes to, in `start_at`, which has no other
+watermarks, and collection would delete messages that the archive does not hold. A job raises watermarks only under its
+leases (see `leases`). The group's row names the archive that the topic goes to, in `start_at`, which has no other
 meaning for it. So a topic is never archived in parts to two places.
 
 A seek of the group needs no fence of its own, because the manifest counts. After a seek back, collection waits until
@@ -22,31 +20,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from lanelog._base.places import GroupTopic
-from lanelog._database import NOW_MS, Lock
+from lanelog._database import Lock
 from lanelog._facts import spark as facts
 from lanelog._log.lookup import owners
-from lanelog._log.lookup.known import pages, read, repeated
-from lanelog._log.register import register
+from lanelog._log.lookup.known import clock, pages, read, repeated
 from lanelog._stores._points import chunked, united
 from lanelog._stores.consumers import deliveries, groups, history, offsets
 from lanelog._stores.log import partitions
 from lanelog._stores.members import leases
 from lanelog.config import SubscriptionConfig
-from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
+from lanelog.errors import ConfigurationError, LanelogError, LeaseLost
+from lanelog.spark.archiving.leases import LEASE, TopicLeases
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.spark.archiving.presence import Presence
 
 ORDER: Final = "archive"
 """`delivery_order` of an archive's group."""
-LEASE: Final = ""
-"""The key of a topic's lease. No lane has the empty key."""
 LANES_A_TRANSACTION: Final = 500
 _RANGES_A_STATEMENT: Final = 100
 
@@ -56,8 +51,6 @@ BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PR
 
 # When the tables were created: this identifies a database (PRIMARY).
 BORN = "SELECT applied_at FROM queue_schema WHERE version = 1"
-
-_CLOCK = f"SELECT {NOW_MS}"
 
 
 @frozen(kw_only=True)
@@ -76,53 +69,28 @@ class PassedOver(LanelogError):
 
 
 @define(eq=False)
-class ArchiveGroup:
+class ArchiveGroup(TopicLeases):
     """The topics that this job holds for its group."""
 
-    database: Database
-    group: str
-    owner: str
+    order = ORDER
+    config = SubscriptionConfig()
+    refusal = "topic {topic!r} is being archived for group {group!r} by {owner}: one job at a time; stop it first"
+    taken_over = facts.archive_taken_over
+    leave_failed = facts.archive_leave_failed
+
     archive: str
     """The archive's identity, of 32 characters."""
-    epochs: dict[str, int] = field(factory=dict)
-    """The fencing token of each topic that is held."""
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
-    def take(self, topic: str, presence: Presence) -> None:
-        """Register the group for a topic and hold it, for this archive.
-
-        Raises ConfigurationError while a living job holds the topic, and if the group has archived it to another place.
-        """
-        register(self.database, self._at(topic), SubscriptionConfig(), order=ORDER)
-        presence.beat([topic])  # first: another job would take an owner without a heartbeat for dead
-        self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the archive", topic)
-
-    def _at(self, topic: str) -> GroupTopic:
-        return GroupTopic(topic=topic, group=self.group)
-
-    def _take(self, topic: str) -> int:
-        # topic row X -> groups X -> leases X. The topic row makes two jobs that start at once take turns.
-        with self.database.transaction() as cx:
-            row = partitions.topic_row(cx, topic, Lock.UPDATE)
-            if row is None or groups.lock(cx, self._at(topic)) is None:
-                raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the archive started")
-            held = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
-            if held is not None and held.owner not in ("", self.owner):
-                state = owners.load(cx, self._at(topic)).state(held.owner)
-                if state.lives:
-                    raise _at_work(topic, self.group, held.owner)
-                facts.archive_taken_over(topic=topic, group=self.group, owner=held.owner, state=state.value)
-            _refuse_elsewhere(cx, self._at(topic), self.archive)
-            groups.set_start(cx, self._at(topic), self.archive)
-            leases.claim(cx, self._at(topic).lane(LEASE), self.owner, row.first_epoch)
-            taken = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
-            assert taken is not None  # noqa: S101 - it was just written
-            return taken.epoch
+    def bind(self, cx: Executor, at: GroupTopic) -> None:
+        """Note that the topic goes to this archive. Raises ConfigurationError if it went to another place."""
+        _refuse_elsewhere(cx, at, self.archive)
+        groups.set_start(cx, at, self.archive)
 
     def registered(self, topic: str) -> bool:
         """Return whether the group is registered for a topic, so that collection waits for it."""
-        return read(self.database, lambda cx: groups.get(cx, self._at(topic)) is not None, "looking for the group")
+        return read(self.database, lambda cx: groups.get(cx, self.at(topic)) is not None, "looking for the group")
 
     def leave(self, named: Container[str]) -> None:
         """Give back the topics in `named`, those that the manifest names.
@@ -132,20 +100,11 @@ class ArchiveGroup:
         The lease of another topic stays as it is, and so do all if the database does not answer. The next job finds
         their owner dead.
         """
-        for topic, epoch in self.epochs.items():
-            if topic not in named:
-                continue
-            try:
-                repeated(self.database, self._leave, "leaving a topic", topic, epoch)
-            except DatabaseError as error:
-                facts.archive_leave_failed(topic=topic, group=self.group, error=error)
-                if error.retriable:  # we waited for the database: each other topic would wait as long
-                    break
+        for topic in self.epochs:
+            error = self.give_back(topic) if topic in named else None
+            if error is not None and error.retriable:  # we waited for the database: each other topic would wait as long
+                break
         self.epochs.clear()
-
-    def _leave(self, topic: str, epoch: int) -> None:
-        with self.database.transaction() as cx:
-            leases.release(cx, self._at(topic), self.owner, [(LEASE, epoch)])
 
     def paused(self) -> str | None:
         """Return a topic for which an operator has paused the group; None: it runs.
@@ -156,7 +115,7 @@ class ArchiveGroup:
         def look(cx: Executor) -> str | None:
             found = None
             for topic in list(self.epochs):
-                row = groups.get(cx, self._at(topic))
+                row = groups.get(cx, self.at(topic))
                 if row is None:
                     raise self._lost(topic)
                 found = topic if row.paused else found
@@ -184,7 +143,7 @@ class ArchiveGroup:
                 key, head = ahead[0]
                 raise self._older(topic, key, head, archived[key])
             keys = [key for key, _ in page]
-            rows = read(self.database, offsets.load, "reading watermarks", self._at(topic), keys)
+            rows = read(self.database, offsets.load, "reading watermarks", self.at(topic), keys)
             marks = {key: rows[self.group, key].offset_acked if (self.group, key) in rows else 0 for key in keys}
             self.advance(topic, {key: archived[key] for key in keys if marks[key] < archived.get(key, 0)})
             above += [key for key in keys if marks[key] > archived.get(key, 0)]
@@ -204,7 +163,7 @@ class ArchiveGroup:
         # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged, and gets no offsets row.
         with self.database.transaction() as cx:
             floors = offsets.floors(cx, topic, list(through), Lock.SHARE)
-            held = leases.fence(cx, self._at(topic), self.owner, [LEASE]).epochs
+            held = leases.fence(cx, self.at(topic), self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
             heads = partitions.heads(cx, topic, list(floors))
@@ -212,14 +171,14 @@ class ArchiveGroup:
                 if through[key] > heads.get(key, through[key]):
                     raise self._older(topic, key, heads[key], through[key])
             # Messages that an operator skipped above the watermark have rows.
-            rows = deliveries.load(cx, self._at(topic), list(floors))
+            rows = deliveries.load(cx, self.at(topic), list(floors))
             marks = {
                 key: deliveries.advanced(rows.get(key, ()), max(through[key], floors[key].floor)) for key in floors
             }
             behind = [(key, row.offset) for key in rows for row in rows[key] if row.through <= marks[key]]
             if behind:
-                deliveries.delete(cx, self._at(topic), behind)
-            offsets.raise_watermarks(cx, self._at(topic), marks)
+                deliveries.delete(cx, self.at(topic), behind)
+            offsets.raise_watermarks(cx, self.at(topic), marks)
 
     def _older(self, topic: str, key: str, head: int, archived: int) -> ConfigurationError:
         """Log and return the error of a job whose watermarks would pass the heads, and so swallow later messages."""
@@ -245,7 +204,7 @@ class ArchiveGroup:
 
     def _check(self, cx: Executor, topic: str, holes: Sequence[Hole]) -> None:
         keys = sorted({hole.key for hole in holes})
-        places = offsets.load(cx, self._at(topic), keys)
+        places = offsets.load(cx, self.at(topic), keys)
         ranges = []
         for hole in holes:  # released messages stay in the log for a moment, and are not read any more
             floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
@@ -255,7 +214,7 @@ class ArchiveGroup:
                 f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
                 "among what was read"
             )
-        rows = deliveries.load(cx, self._at(topic), keys)
+        rows = deliveries.load(cx, self.at(topic), keys)
         for hole in holes:
             marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
             if deliveries.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
@@ -289,15 +248,9 @@ def refuse_at_work(database: Database, group: str, topics: Iterable[str], archiv
             at = GroupTopic(topic=topic, group=group)
             held = leases.held(cx, at.lane(LEASE))
             if held is not None and groups.start(cx, at) == archive and owners.load(cx, at).alive(held.owner):
-                raise _at_work(topic, group, held.owner)
+                raise ArchiveGroup.at_work(at, held.owner)
 
     read(database, look, "looking for other jobs")
-
-
-def _at_work(topic: str, group: str, owner: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"topic {topic!r} is being archived for group {group!r} by {owner}: one job at a time; stop it first"
-    )
 
 
 def born(database: Database) -> int:
@@ -308,9 +261,7 @@ def born(database: Database) -> int:
 
 def now_ms(database: Database) -> int:
     """Return the database's clock, in epoch milliseconds."""
-    row = read(database, lambda cx: cx.one(_CLOCK), "reading the clock")
-    assert row is not None  # noqa: S101 - it has no table that could be empty
-    return int(row[0])
+    return read(database, clock, "reading the clock")
 
 
 def holes_of(archived: int, found: Iterable[int]) -> Iterator[tuple[int, int]]:

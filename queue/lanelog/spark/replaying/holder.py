@@ -1,40 +1,33 @@
 """The group that keeps replayed messages in the log until the replay is over, and the right to publish for the replay.
 
-Owns registration and deletion of that group, and its leases. Never publishes, and keeps no account.
+Owns deletion of that group, and the fence of its leases. Never publishes, and keeps no account.
 
 The group starts behind all messages of the log and never moves. So no message of the replay is collected, and each is
-found under its id. One run at a time: a run leases each topic, by the lease row of the empty key, as an archive job
-does. Every transaction that publishes share-locks that row and compares its epoch. Two runs at once would mix their
-rows within a lane. A run that goes on when another one has finished, and has deleted the group, would deliver collected
-messages a second time.
+found under its id. One run at a time: a run leases each topic (see `archiving.leases`). Every transaction that
+publishes share-locks the lease and compares its epoch. Two runs at once would mix their rows within a lane. A run that
+goes on when another one has finished, and has deleted the group, would deliver collected messages a second time.
 
-Dies before it has taken every topic, or at any later step: its liveness lock is free, and the next run takes over at
-once; tasks that still run publish nothing from then on. Fails, or is interrupted: it gives the topics back, with the
-same effect. Sleeps: after `Presence.DURATION` the next run takes over, and the tasks of the first find another epoch,
-or no group. Two start at once: they take turns at the topic row, and the second is refused. A COMMIT is not answered:
-it is repeated, and finds that it is the owner, or that the group is gone.
+Dies or sleeps before it has taken every topic, or at any later step: the next run takes over, and tasks that still run
+find another epoch, or no group, and publish nothing. Fails, or is interrupted: it gives the topics back, with the same
+effect.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from lanelog._base.places import GroupTopic
-from lanelog._database import Lock
 from lanelog._facts import spark as facts
 from lanelog._log import end_groups
 from lanelog._log.lookup import owners
 from lanelog._log.lookup.known import read, repeated
 from lanelog._log.lookup.names import readers
-from lanelog._log.register import register
-from lanelog._stores.consumers import groups
-from lanelog._stores.log import partitions
 from lanelog._stores.members import leases
 from lanelog.config import SubscriptionConfig
-from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
-from lanelog.spark.archiving.group import LEASE
+from lanelog.errors import LeaseLost
+from lanelog.spark.archiving.leases import LEASE, TopicLeases
 from lanelog.spark.replaying.options import ORDER
 
 if TYPE_CHECKING:
@@ -63,79 +56,44 @@ class ReplayFence:
 
 
 @define(eq=False)
-class Holder:
+class Holder(TopicLeases):
     """The group of a replay, held by one run."""
 
-    database: Database
-    group: str
-    owner: str
-    epochs: dict[str, int] = field(factory=dict)
+    order = ORDER
+    config = SubscriptionConfig(start="latest")
+    refusal = (
+        "topic {topic!r} is being replayed to by {owner} for group {group!r}: one run of a replay at a time; "
+        "stop it first, or wait until it is done"
+    )
+    taken_over = facts.replay_taken_over
+    leave_failed = facts.replay_leave_failed
 
     @property
     def fence(self) -> ReplayFence:
         """The fence for the tasks of this run."""
         return ReplayFence(self.group, self.owner, dict(self.epochs))
 
-    def take(self, topics: Sequence[str], presence: Presence) -> None:
+    def take_all(self, topics: Sequence[str], presence: Presence) -> None:
         """Register the group for these topics and hold them. Raises ConfigurationError while another run is alive."""
         for topic in topics:  # first, so that a run that is refused registers nothing
             read(self.database, self._refuse_second, "looking for other runs", topic)
         for topic in topics:
-            register(self.database, self._at(topic), SubscriptionConfig(start="latest"), order=ORDER)
-            presence.beat([topic])  # first: another run would take an owner without heartbeat for dead
-            self.epochs[topic] = repeated(self.database, self._take, "taking a topic for the replay", topic)
-
-    def _at(self, topic: str) -> GroupTopic:
-        return GroupTopic(topic=topic, group=self.group)
+            self.take(topic, presence)
 
     def _refuse_second(self, cx: Executor, topic: str) -> None:
-        members = owners.load(cx, self._at(topic))
+        members = owners.load(cx, self.at(topic))
         for owner in members.rows:
             if members.alive(owner):
-                raise self._at_work(topic, owner)
-
-    def _take(self, topic: str) -> int:
-        # topic row X -> groups S -> leases X. Two runs that start at once take turns at the topic row: the first takes
-        # the lease, and the second finds the lease's owner alive.
-        with self.database.transaction() as cx:
-            row = partitions.topic_row(cx, topic, Lock.UPDATE)
-            if row is None or groups.lock_shared(cx, self._at(topic)) is None:
-                raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the replay started")
-            leases.create(cx, self._at(topic), "", [LEASE], row.first_epoch)
-            held = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
-            assert held is not None  # noqa: S101 - it was just made, if it was not there
-            if held.owner not in ("", self.owner):
-                state = owners.load(cx, self._at(topic)).state(held.owner)
-                if state.lives:
-                    raise self._at_work(topic, held.owner)
-                facts.replay_taken_over(topic=topic, group=self.group, owner=held.owner, state=state.value)
-            leases.take(cx, self._at(topic), self.owner, [LEASE], [held.owner])
-            taken = leases.held(cx, self._at(topic).lane(LEASE), Lock.UPDATE)
-            assert taken is not None  # noqa: S101 - it is locked
-            return taken.epoch
+                raise self.at_work(self.at(topic), owner)
 
     def leave(self) -> None:
         """Give the topics back. Tasks of this run that still run publish nothing more.
 
         If the database does not answer, they may publish until the next run takes over.
         """
-        for topic, epoch in self.epochs.items():
-            try:
-                repeated(self.database, self._leave, "leaving a topic of the replay", topic, epoch)
-            except DatabaseError as error:
-                facts.replay_leave_failed(topic=topic, group=self.group, error=error)
+        for topic in self.epochs:
+            if self.give_back(topic) is not None:
                 return
-
-    def _leave(self, topic: str, epoch: int) -> None:
-        # leases X: waits for the transactions that publish, which share the row.
-        with self.database.transaction() as cx:
-            leases.release(cx, self._at(topic), self.owner, [(LEASE, epoch)])
-
-    def _at_work(self, topic: str, owner: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"topic {topic!r} is being replayed to by {owner} for group {self.group!r}: one run of a replay at a time; "
-            "stop it first, or wait until it is done"
-        )
 
 
 def let_go(database: Database, group: str, but: str = "") -> None:

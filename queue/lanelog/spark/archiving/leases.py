@@ -1,0 +1,120 @@
+"""The topics that a run of an archive job or of a replay holds for its group.
+
+Owns their registration, their leases, and the names of runs. Never decides what is done with a topic.
+
+A run leases whole topics instead of lanes, by the lease row of the empty key, which is no lane. The lease's epoch is
+the fencing token: a run writes only while the row has its name and epoch. So a run that was stopped, and goes on after
+another has taken over, changes nothing.
+
+Dies: its liveness lock is free, and the next run takes over at once. Sleeps: after `Presence.DURATION` the next run
+takes over. Two start at once: they take turns at the topic row; the first takes the lease, and the second finds the
+lease's owner alive. A COMMIT is not answered: it is repeated, and finds that the run is the owner, or that the group is
+gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from attrs import define, field
+
+from lanelog._base.places import GroupTopic
+from lanelog._database import Lock
+from lanelog._log.lookup import owners
+from lanelog._log.lookup.known import repeated
+from lanelog._log.register import register
+from lanelog._stores.consumers import groups
+from lanelog._stores.log import partitions
+from lanelog._stores.members import leases
+from lanelog.config import SubscriptionConfig
+from lanelog.errors import ConfigurationError, DatabaseError, LeaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lanelog._database import Database, Executor
+    from lanelog.spark.archiving.presence import Presence
+
+LEASE: Final = ""
+"""The key of a topic's lease. No lane has the empty key."""
+
+
+def name_of_run(work: str, mark: str) -> str:
+    """Return a name for a run in this process, the owner of its leases."""
+    return f"{work}@{socket.gethostname()[:200]}-{os.getpid()}-{mark}"
+
+
+@define(eq=False)
+class TopicLeases:
+    """The topics that one run holds for its group."""
+
+    order: ClassVar[str]
+    """`delivery_order` of the group."""
+    config: ClassVar[SubscriptionConfig]
+    refusal: ClassVar[str]
+    """What to answer while a living run holds a topic: with {topic}, {group} and {owner}."""
+    taken_over: ClassVar[Callable[..., None]]
+    """The fact that a run has taken a topic over from a dead one."""
+    leave_failed: ClassVar[Callable[..., None]]
+    """The fact that a topic could not be given back."""
+
+    database: Database
+    group: str
+    owner: str
+    epochs: dict[str, int] = field(factory=dict, init=False)
+    """The fencing token of each topic that is held."""
+
+    def at(self, topic: str) -> GroupTopic:
+        """Return the group of a topic."""
+        return GroupTopic(topic=topic, group=self.group)
+
+    def take(self, topic: str, presence: Presence) -> None:
+        """Register the group for a topic and hold it.
+
+        Raises ConfigurationError while a living run holds the topic, and as `bind` does.
+        """
+        register(self.database, self.at(topic), self.config, order=self.order)
+        presence.beat([topic])  # first: another run would take an owner without a heartbeat for dead
+        self.epochs[topic] = repeated(self.database, self._take, f"taking a topic for the {self.order}", topic)
+
+    def _take(self, topic: str) -> int:
+        # topic row X -> groups X -> leases X.
+        at = self.at(topic)
+        with self.database.transaction() as cx:
+            row = partitions.topic_row(cx, topic, Lock.UPDATE)
+            if row is None or groups.lock(cx, at) is None:
+                raise LeaseLost(f"group {self.group!r} of topic {topic!r} was deleted while the {self.order} started")
+            held = leases.held(cx, at.lane(LEASE), Lock.UPDATE)
+            if held is not None and held.owner not in ("", self.owner):
+                state = owners.load(cx, at).state(held.owner)
+                if state.lives:
+                    raise self.at_work(at, held.owner)
+                self.taken_over(topic=topic, group=self.group, owner=held.owner, state=state.value)
+            self.bind(cx, at)
+            leases.claim(cx, at.lane(LEASE), self.owner, row.first_epoch)
+            taken = leases.held(cx, at.lane(LEASE), Lock.UPDATE)
+            assert taken is not None  # noqa: S101 - it was just written
+            return taken.epoch
+
+    def bind(self, cx: Executor, at: GroupTopic) -> None:
+        """Refuse a topic that the group may not have, in the transaction that takes it."""
+
+    @classmethod
+    def at_work(cls, at: GroupTopic, owner: str) -> ConfigurationError:
+        """Return the refusal of a topic that a living run holds."""
+        return ConfigurationError(cls.refusal.format(topic=at.topic, group=at.group, owner=owner))
+
+    def give_back(self, topic: str) -> DatabaseError | None:
+        """Give a topic back, and wait for the transactions that share its lease. Return the error if that failed."""
+        try:
+            repeated(self.database, self._release, f"leaving a topic of the {self.order}", topic)
+        except DatabaseError as error:
+            self.leave_failed(topic=topic, group=self.group, error=error)
+            return error
+        return None
+
+    def _release(self, topic: str) -> None:
+        with self.database.transaction() as cx:
+            leases.release(cx, self.at(topic), self.owner, [(LEASE, self.epochs[topic])])
