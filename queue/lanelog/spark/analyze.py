@@ -33,7 +33,7 @@ from lanelog.spark.errors import in_one_line
 from lanelog.spark.report.columns import SHOWN
 from lanelog.spark.report.page import render
 from lanelog.spark.session import check_java, in_session
-from lanelog.spark.source.options import parse_write
+from lanelog.spark.source.options import database_options, parse_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,11 +84,9 @@ class AnalyzeOptions:
 
     def wanted(self) -> Wanted:
         """Return the same for the analysis."""
-        given = {"url": self.url, "passwordEnv": self.password_env}
-        source = {name: value for name, value in given.items() if value is not None}
         return Wanted(
             path=self.path,
-            place=parse_write(source) if self.reads_live else None,
+            place=parse_write(database_options(self.url, self.password_env)) if self.reads_live else None,
             topics=self.topics,
             until=self.until,
             stalled_after_ms=round(self.stalled_after * 1000),

@@ -37,7 +37,7 @@ from lanelog.spark.replaying import rows
 from lanelog.spark.replaying.holder import Holder, let_go
 from lanelog.spark.replaying.options import ReplayOptions, checked
 from lanelog.spark.session import check_java, in_session
-from lanelog.spark.source.options import parse_write
+from lanelog.spark.source.options import database_options, parse_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,8 +147,7 @@ def _replay(
     unknown = set(options.topics) - manifest.lanes.keys() if options.dead_letters_of is None else set()
     if unknown:
         raise ConfigurationError(f"the archive at {str(root)!r} holds nothing of topic {min(unknown)!r}")
-    given = {"url": url, "passwordEnv": password_env}
-    place = parse_write({option: value for option, value in given.items() if value is not None})
+    place = parse_write(database_options(url, password_env))
     if spark is None:
         check_java()
     database = Database(place.config())

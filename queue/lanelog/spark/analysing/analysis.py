@@ -41,7 +41,7 @@ from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.read import read_archive
 from lanelog.spark.report.parts import MOST_ROWS, Facts
 from lanelog.spark.report.sections import TOPICS_DRAWN
-from lanelog.spark.source.options import FORMAT, DatabasePlace
+from lanelog.spark.source.options import FORMAT, DatabasePlace, database_options
 from lanelog.spark.source.schema import TABLES
 
 if TYPE_CHECKING:
@@ -316,9 +316,8 @@ def _pinned(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_m
     if wanted.place is None or not topics:
         frame = spark.createDataFrame([], TABLES[table])
     else:
-        options = {"url": wanted.place.url, "table": table, "subscribePattern": one_of(topics)}
-        if wanted.place.password_env is not None:
-            options["passwordEnv"] = wanted.place.password_env
+        options = database_options(wanted.place.url, wanted.place.password_env)
+        options |= {"table": table, "subscribePattern": one_of(topics)}
         if table == "messages":
             # A message that is collected meanwhile was archived before.
             options |= {"includePayload": "false", "failOnDataLoss": "false"}

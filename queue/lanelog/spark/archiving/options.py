@@ -9,6 +9,7 @@ from attrs import field, fields, frozen
 
 from lanelog._base.checks import check_integer, check_name, duration, seconds
 from lanelog.errors import ConfigurationError
+from lanelog.spark.source.options import database_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,8 +62,7 @@ class ArchiveOptions:
     @property
     def source(self) -> dict[str, str]:
         """The options of the data source that say where the database is."""
-        given = {"url": self.url, "passwordEnv": self.password_env}
-        return {name: value for name, value in given.items() if value is not None}
+        return database_options(self.url, self.password_env)
 
     @property
     def selection(self) -> dict[str, str]:

@@ -100,6 +100,12 @@ class ReadOptions:
     include_payload: bool
 
 
+def database_options(url: str | None, password_env: str | None) -> dict[str, str]:
+    """Return the options that say where the database is."""
+    given = {"url": url, "passwordEnv": password_env}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def parse_write(options: Mapping[str, str]) -> DatabasePlace:
     """Check the options of a write. Raises ConfigurationError."""
     given = _known(options, (*_PLACE, *_SPARKS), "written")
