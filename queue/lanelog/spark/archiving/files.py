@@ -9,7 +9,7 @@ after they were written, so that the manifest names what is there, not what shou
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
@@ -61,20 +61,7 @@ class Segment:
 
 def write(rows: DataFrame, root: Path, table: str, segment: str, parts: int) -> Segment:
     """Write rows as a segment in `parts` tasks, flush it to the disk, and describe it."""
-    directory = root / table / segment
-    order = ["topic", "key", _OFFSET[table]]
-    (
-        rows.select(*COLUMNS[table].names)
-        .withColumn(_BY_TOPIC, _directory_name(F.col("topic")))
-        .withColumn(_BY_DATE, _date(F.col(_WHEN[table])))
-        .repartition(parts, "topic", "key")
-        .sortWithinPartitions(_BY_TOPIC, _BY_DATE, *order)
-        .write.partitionBy(_BY_TOPIC, _BY_DATE)
-        .option("compression", "zstd")
-        .mode("error")  # each attempt has a directory of its own: a version may name the files of an earlier one
-        .parquet(_uri(directory))
-    )
-    return _looked_into(root, table, directory)
+    return _written(rows, root, table, segment, parts, "topic", "key")
 
 
 def merge(spark: SparkSession, root: Path, files: Sequence[DataFile], segment: str) -> tuple[DataFile, ...]:
@@ -83,22 +70,29 @@ def merge(spark: SparkSession, root: Path, files: Sequence[DataFile], segment: s
     Raises if a row got lost.
     """
     table = files[0].table
+    merged = _written(read(spark, root, table, files), root, table, segment, _BY_TOPIC, _BY_DATE).files
+    if _counted(merged) != _counted(files):
+        raise LanelogError(
+            f"merging {len(files)} files into {root / table / segment} changed their rows: nothing was replaced"
+        )
+    return merged
+
+
+def _written(rows: DataFrame, root: Path, table: str, segment: str, *tasks: Any) -> Segment:
+    """Write rows as a segment. `tasks`: what `repartition` takes."""
     directory = root / table / segment
     (
-        read(spark, root, table, files)
+        rows.select(*COLUMNS[table].names)
         .withColumn(_BY_TOPIC, _directory_name(F.col("topic")))
         .withColumn(_BY_DATE, _date(F.col(_WHEN[table])))
-        .repartition(_BY_TOPIC, _BY_DATE)
+        .repartition(*tasks)
         .sortWithinPartitions(_BY_TOPIC, _BY_DATE, "topic", "key", _OFFSET[table])
         .write.partitionBy(_BY_TOPIC, _BY_DATE)
         .option("compression", "zstd")
-        .mode("error")
+        .mode("error")  # each attempt has a directory of its own: a version may name the files of an earlier one
         .parquet(_uri(directory))
     )
-    merged = _looked_into(root, table, directory).files
-    if _counted(merged) != _counted(files):
-        raise LanelogError(f"merging {len(files)} files into {directory} changed their rows: nothing was replaced")
-    return merged
+    return _looked_into(root, table, directory)
 
 
 def read(spark: SparkSession, root: Path, table: str, files: Iterable[DataFile]) -> DataFrame:

@@ -370,10 +370,4 @@ def _lanes_table(lanes: Mapping[str, Mapping[str, int]]) -> object:
 
     places = [(topic, key, through) for topic, keys in lanes.items() for key, through in keys.items()]
     topics, keys, archived = zip(*places, strict=True)
-    return pa.table(
-        {
-            "topic": pa.array(topics, pa.string()),
-            "key": pa.array(keys, pa.string()),
-            "archived": pa.array(archived, pa.int64()),
-        }
-    )
+    return pa.table({"topic": topics, "key": keys, "archived": archived})
