@@ -23,7 +23,7 @@ from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.replay import _Account
 from lanelog.spark.replaying import rows as _replay_rows
 from lanelog.spark.replaying.holder import Holder, let_go
-from lanelog.spark.replaying.options import ReplayOptions, checked
+from lanelog.spark.replaying.options import ReplayOptions
 from support.archives import Archive
 from support.spark import Read
 from support.sql import one, rows
@@ -211,8 +211,7 @@ def test_a_run_that_begins_when_another_one_ends(
 
 
 def some_options() -> ReplayOptions:
-    nothing = dict.fromkeys(("to", "keys", "ids", "since", "until", "dead_letters_of", "target_group", "rate", "name"))
-    return checked(path="/a", topics=["t"], all_groups=False, **nothing)
+    return ReplayOptions(path="/a", topics=("t",))
 
 
 def test_what_is_done_stays_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.errors import in_one_line
 from lanelog.spark.replaying import rows
 from lanelog.spark.replaying.holder import Holder, let_go
-from lanelog.spark.replaying.options import ReplayOptions, checked
+from lanelog.spark.replaying.options import ReplayOptions, names
 from lanelog.spark.session import check_java, in_session
 from lanelog.spark.source.options import database_options, parse_write
 
@@ -58,13 +58,13 @@ class Replayed:
     name: str
     chosen: int
     """Messages of the archive that pass the filters. For a replay that is done already: as many as it had."""
-    published: int
-    duplicates: int
+    published: int = 0
+    duplicates: int = 0
     """Messages that an earlier run of the same replay had published."""
-    done_before: bool
+    done_before: bool = False
     """Whether the replay was done already, so that this run did nothing."""
     dry_run: bool
-    topics: tuple[dict[str, Any], ...]
+    topics: tuple[dict[str, Any], ...] = ()
     """For each target topic: to_topic, messages, keys, bytes, first_ms, last_ms (when written, epoch milliseconds)."""
 
 
@@ -122,19 +122,19 @@ def replay(
         DatabaseError: The database does not answer. Run the replay again.
         LanelogError: Spark or the disk failed; with the first line of the message. Run the replay again.
     """
-    options = checked(
+    options = ReplayOptions(
         path=os.fspath(path),
-        topics=topics,
+        topics=names("topic", topics),
         to=to,
-        keys=keys,
-        ids=ids,
+        keys=names("key", keys),
+        ids=names("id", ids),
         since=since,
         until=until,
         dead_letters_of=dead_letters_of,
         target_group=target_group,
         all_groups=all_groups,
         rate=rate,
-        name=name,
+        given_name=name,
     )
     return _replay(options, url, password_env, spark, dry_run=dry_run)
 
@@ -174,9 +174,7 @@ def _replay(
 
 
 def _done_before(options: ReplayOptions, chosen: int, *, dry_run: bool) -> Replayed:
-    return Replayed(
-        name=options.name, chosen=chosen, published=0, duplicates=0, done_before=True, dry_run=dry_run, topics=()
-    )
+    return Replayed(name=options.name, chosen=chosen, done_before=True, dry_run=dry_run)
 
 
 def _run(
@@ -192,9 +190,9 @@ def _run(
     chosen = rows.chosen(spark, options)
     counted = rows.counted(chosen)
     topics = rows.topics_of(counted)
-    if options.target_group is not None:
+    if options.receiver is not None:
         for topic in topics:
-            read(database, known_group, "looking for the group", GroupTopic(topic=topic, group=options.target_group))
+            read(database, known_group, "looking for the group", GroupTopic(topic=topic, group=options.receiver))
     published, duplicates = 0, 0
     number = sum(row["messages"] for row in counted)
     if topics and not dry_run:
@@ -223,7 +221,6 @@ def _run(
         chosen=number,
         published=published,
         duplicates=duplicates,
-        done_before=False,
         dry_run=dry_run,
         topics=tuple(counted),
     )

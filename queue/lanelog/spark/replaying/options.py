@@ -24,7 +24,8 @@ NAME_MAX: Final = 200
 _FASTEST: Final = 1e9
 
 
-def _names(kind: str, values: Sequence[str] | None) -> tuple[str, ...]:
+def names(kind: str, values: Sequence[str] | None) -> tuple[str, ...]:
+    """Return several names, in order and each once. Raises ConfigurationError."""
     if isinstance(values, str):
         raise ConfigurationError(f"{kind}s must be several: write [{values!r}]")
     return tuple(sorted({check_name(kind, value) for value in values or ()}))
@@ -32,22 +33,49 @@ def _names(kind: str, values: Sequence[str] | None) -> tuple[str, ...]:
 
 @frozen(kw_only=True)
 class ReplayOptions:
-    """One replay. An empty filter, or None, lets everything pass. See `replay`."""
+    """One replay, as `replay` describes it. Raises ConfigurationError.
+
+    An empty filter, or None, lets everything pass.
+    """
 
     path: str
-    topics: tuple[str, ...]
-    to: str | None
-    keys: tuple[str, ...]
-    ids: tuple[str, ...]
-    since: datetime | None
-    until: datetime | None
-    dead_letters_of: str | None
-    target_group: str | None
-    rate: float | None
-    given_name: str | None
+    topics: tuple[str, ...] = ()
+    to: str | None = None
+    keys: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    dead_letters_of: str | None = None
+    target_group: str | None = None
+    all_groups: bool = False
+    rate: float | None = None
+    given_name: str | None = None
     source: int = 0
     """The archived database, and `target`, the one to publish to: when their tables were created."""
     target: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if self.dead_letters_of is None and not self.topics:
+            raise ConfigurationError("what is to be replayed? give topics, or the group whose dead letters are meant")
+        if self.target_group is not None and self.all_groups:
+            raise ConfigurationError("target_group is one group: leave it out, or all_groups")
+        for what in ("dead_letters_of", "to", "target_group"):
+            if getattr(self, what) is not None:
+                check_name(what, getattr(self, what))
+        if self.rate is not None:
+            check_number("rate", self.rate, above=True, most=_FASTEST)
+        for what, when in (("since", self.since), ("until", self.until)):
+            if when is not None and when.utcoffset() is None:
+                raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise ConfigurationError("since must be before until: nothing lies between them")
+        if self.given_name is not None and len(check_name("name", self.given_name)) > NAME_MAX:
+            raise ConfigurationError(f"name must have at most {NAME_MAX} characters")
+
+    @property
+    def receiver(self) -> str | None:
+        """The only group that gets the messages. None: every group."""
+        return self.target_group if self.target_group is not None or self.all_groups else self.dead_letters_of
 
     @property
     def name(self) -> str:
@@ -67,7 +95,7 @@ class ReplayOptions:
             self.since,
             self.until,
             self.dead_letters_of,
-            self.target_group,
+            self.receiver,
         )
 
     @property
@@ -85,65 +113,6 @@ class ReplayOptions:
         It is a hash: a name may hold characters that a file name cannot.
         """
         return f"{hashlib.sha256(self.name.encode()).hexdigest()[:32]}.json"
-
-
-def checked(
-    *,
-    path: str,
-    topics: Sequence[str] | None,
-    to: str | None,
-    keys: Sequence[str] | None,
-    ids: Sequence[str] | None,
-    since: datetime | None,
-    until: datetime | None,
-    dead_letters_of: str | None,
-    target_group: str | None,
-    all_groups: bool,
-    rate: float | None,
-    name: str | None,
-) -> ReplayOptions:
-    """Return the options of a replay. Raises ConfigurationError."""
-    chosen = _names("topic", topics)
-    if dead_letters_of is not None:
-        check_name("dead_letters_of", dead_letters_of)
-    elif not chosen:
-        raise ConfigurationError("what is to be replayed? give topics, or the group whose dead letters are meant")
-    if target_group is not None and all_groups:
-        raise ConfigurationError("target_group is one group: leave it out, or all_groups")
-    target = target_group if target_group is not None or all_groups else dead_letters_of
-    _check_names(to=to, target_group=target)
-    if rate is not None:
-        check_number("rate", rate, above=True, most=_FASTEST)
-    _check_span(since, until)
-    if name is not None and len(check_name("name", name)) > NAME_MAX:
-        raise ConfigurationError(f"name must have at most {NAME_MAX} characters")
-    return ReplayOptions(
-        path=path,
-        topics=chosen,
-        to=to,
-        keys=_names("key", keys),
-        ids=_names("id", ids),
-        since=since,
-        until=until,
-        dead_letters_of=dead_letters_of,
-        target_group=target,
-        rate=rate,
-        given_name=name,
-    )
-
-
-def _check_names(**names: str | None) -> None:
-    for what, name in names.items():
-        if name is not None:
-            check_name(what, name)
-
-
-def _check_span(since: datetime | None, until: datetime | None) -> None:
-    for what, when in (("since", since), ("until", until)):
-        if when is not None and when.utcoffset() is None:
-            raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
-    if since is not None and until is not None and since >= until:
-        raise ConfigurationError("since must be before until: nothing lies between them")
 
 
 def _digest(*parts: object) -> str:

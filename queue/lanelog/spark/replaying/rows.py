@@ -147,7 +147,7 @@ def publish(
 ) -> tuple[int, int]:
     """Publish the rows in `parts` tasks. Return how many were published, and how many existed already."""
     share = None if options.rate is None else options.rate / parts
-    task = Task(place, fence, options.target_group or "", share)
+    task = Task(place, fence, options.receiver or "", share)
     chosen = (
         rows.withColumn("derived", _derived_id(options))
         .repartition(parts, "to_topic", "key")
@@ -190,7 +190,7 @@ def _derived_id(options: ReplayOptions) -> Column:
     source = F.concat_ws(
         _SEPARATOR,
         F.lit(options.name),
-        F.lit(options.target_group or ""),
+        F.lit(options.receiver or ""),
         F.lit(str(options.source)),
         "to_topic",
         "topic",
