@@ -11,7 +11,6 @@ removed. Two runs at once in one directory mix their tables; give each its own.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import secrets
 import sys
@@ -25,14 +24,14 @@ from attrs import asdict, field, frozen
 
 from lanelog._base.checks import check_name, duration, seconds
 from lanelog._base.connection_options import URL_VARIABLE
-from lanelog.errors import ConfigurationError, LanelogError, SchemaError
+from lanelog.errors import ConfigurationError
 from lanelog.spark.analysing.analysis import LONG, ORDER, Analysis, Wanted, analysed
 from lanelog.spark.archiving.manifest import ManifestStore
 from lanelog.spark.archiving.path import local_path
 from lanelog.spark.errors import in_one_line
 from lanelog.spark.report.columns import SHOWN
 from lanelog.spark.report.page import render
-from lanelog.spark.session import check_java, in_session
+from lanelog.spark.session import check_java, in_session, names, program
 from lanelog.spark.source.options import database_options, parse_write
 
 if TYPE_CHECKING:
@@ -229,24 +228,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", help="the database; default: LANELOG_URL")
     parser.add_argument("--password-env", help="environment variable with the password of the URL's user")
     parser.add_argument("--no-live", dest="live", action="store_false", help="read the archive alone")
-    parser.add_argument(
-        "--topics", default="", help="names, separated by commas, read with their dead letters; default: all"
-    )
+    topics = "names, separated by commas, read with their dead letters; default: all"
+    parser.add_argument("--topics", type=names, default=(), help=topics)
     parser.add_argument("--until", type=datetime.fromisoformat, help="the cut-off, as 2026-06-01T10:00:00Z")
     parser.add_argument("--stalled-after", type=float, default=STALLED_AFTER, help="seconds without progress")
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0])
     given = vars(parser.parse_args(arguments))
-    given["topics"] = tuple(filter(None, given["topics"].split(",")))
-    try:
+
+    def analyzed() -> dict[str, object]:
         done = run(AnalyzeOptions(**given))
-    except (ConfigurationError, SchemaError) as error:
-        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program prints
-        return 2
-    except LanelogError as error:
-        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program prints
-        return 1
-    print(json.dumps({**asdict(done), "cutoff": done.cutoff.isoformat()}))  # noqa: T201 - a program prints
-    return 0
+        return {**asdict(done), "cutoff": done.cutoff.isoformat()}
+
+    return program(analyzed)
 
 
 if __name__ == "__main__":

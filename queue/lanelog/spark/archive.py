@@ -37,7 +37,7 @@ from lanelog.spark.archiving.options import ArchiveOptions, one_of
 from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.errors import in_one_line, one_line
-from lanelog.spark.session import check_java, in_session
+from lanelog.spark.session import check_java, in_session, names, program
 from lanelog.spark.source import queries
 from lanelog.spark.source.options import FORMAT, parse_write
 
@@ -330,19 +330,13 @@ def stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, text.split(",")))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `python -m lanelog.spark.archive`, for spark-submit. Return the exit status: 0 done, 1 failed, 2 refused."""
-    from lanelog.errors import SchemaError
-
     parser = argparse.ArgumentParser(prog="python -m lanelog.spark.archive", description="Archive the log to Parquet.")
     parser.add_argument("--path", required=True, help="directory of the archive, which driver and executors share")
     parser.add_argument("--url", help="the database; default: LANELOG_URL")
     parser.add_argument("--password-env", help="environment variable with the password of the URL's user")
-    parser.add_argument("--topics", type=_names, help="separated by commas")
+    parser.add_argument("--topics", type=names, help="separated by commas")
     parser.add_argument("--pattern", help="regular expression of whole names; default: all topics")
     parser.add_argument("--group", help="the consumer group that the archive is")
     parser.add_argument("--checkpoint", help="directory of Spark's checkpoint; default: in the archive")
@@ -355,17 +349,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.set_defaults(**{each.name: each.default for each in fields(ArchiveOptions) if each.default is not NOTHING})
     given = vars(parser.parse_args(arguments))
     tell_events()
-    try:
-        with stopped_by_signals() as stopping:
-            done = run(ArchiveOptions(**given), stopping=stopping)
-    except (ConfigurationError, SchemaError) as error:
-        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program prints
-        return 2
-    except LanelogError as error:
-        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program prints
-        return 1
-    print(json.dumps(asdict(done)))  # noqa: T201 - a program prints
-    return 0
+    with stopped_by_signals() as stopping:
+        return program(lambda: asdict(run(ArchiveOptions(**given), stopping=stopping)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ the caller does not leave the session out of step.
 from __future__ import annotations
 
 import contextvars
+import json
 import os
 import re
 import secrets
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from attrs import define, field
 
 from lanelog._facts import spark as facts
-from lanelog.errors import ConfigurationError, LanelogError
+from lanelog.errors import ConfigurationError, LanelogError, SchemaError
 from lanelog.spark.source.register import register
 
 if TYPE_CHECKING:
@@ -133,6 +134,22 @@ class _Call(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._values[0]
+
+
+def program(run: Callable[[], dict[str, object]]) -> int:
+    """Run a program and print its result as JSON. Return the exit status: 0 done, 1 failed, 2 refused."""
+    try:
+        done = run()
+    except LanelogError as error:
+        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program prints
+        return 2 if isinstance(error, ConfigurationError | SchemaError) else 1
+    print(json.dumps(done))  # noqa: T201 - a program prints
+    return 0
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return names that are separated by commas."""
+    return tuple(filter(None, text.split(",")))
 
 
 def start(app_name: str, **settings: str) -> SparkSession:
