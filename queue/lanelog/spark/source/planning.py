@@ -6,7 +6,6 @@ Heads and floors come from one snapshot, held while they are read. Locks nothing
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, TypeVar
 
 from attrs import define, field, frozen
@@ -14,6 +13,7 @@ from attrs import define, field, frozen
 from lanelog import migrations
 from lanelog._base.places import GroupTopic
 from lanelog._database import Database
+from lanelog._log.lookup.known import read, snapshot
 from lanelog.errors import ConfigurationError
 from lanelog.spark.source import queries
 from lanelog.spark.source.options import EARLIEST
@@ -50,7 +50,6 @@ class Planner:
     options: ReadOptions
     sizes: queries.PageSizes = queries.USUAL
     _database: Database = field(init=False)
-    _checked: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._database = Database(self.options.place.config())
@@ -65,14 +64,14 @@ class Planner:
         Raises ConfigurationError if a topic does not exist, or if the group is not registered for a named topic;
         SchemaError, DatabaseError.
         """
-        return self._repeat(self._look, "reading the heads")
+        return self._read(self._look, "reading the heads")
 
     def group_topics(self) -> list[GroupTopic]:
         """Return the groups of topics whose rows of the table are to be read.
 
         Raises as `look`, also for an unknown group.
         """
-        return self._repeat(self._group_topics, "reading the groups")
+        return self._read(self._group_topics, "reading the groups")
 
     def starts(self, seen: Seen) -> Offsets:
         """Return the first offset to read in each lane: the options' starting point, or behind the group's watermark.
@@ -115,35 +114,31 @@ class Planner:
             for key, lane in lanes.items()
         ]
 
-    def _repeat(self, op: Callable[[], T], what: str) -> T:
-        if not self._checked:
+    def _read(self, op: Callable[[Executor], T], what: str) -> T:
+        if not self._database.tables_version:
             migrations.check(self._database)
-            self._checked = True
-        deadline = time.monotonic() + self._database.config.publish_timeout
-        return self._database.retry(op, deadline=deadline, what=what)
+        return snapshot(self._database, op, what)
 
-    def _look(self) -> Seen:
+    def _look(self, cx: Executor) -> Seen:
         group = self.options.group
-        with self._database.snapshot() as cx:
-            topics = self._topics(cx)
-            unregistered: set[str] = set()
-            if group is not None:
-                unregistered = topics.keys() - queries.registered(cx, group)
-                if self.options.topics:
-                    self.refuse_unregistered(unregistered)
-            read = {topic: state for topic, state in topics.items() if topic not in unregistered}
-            names = list(read)
-            watermarks = {} if group is None else queries.watermarks(cx, group, names, self.sizes)
-            return Seen(queries.lanes(cx, names, self.sizes), watermarks, read, frozenset(unregistered))
+        topics = self._topics(cx)
+        unregistered: set[str] = set()
+        if group is not None:
+            unregistered = topics.keys() - queries.registered(cx, group)
+            if self.options.topics:
+                self.refuse_unregistered(unregistered)
+        seen = {topic: state for topic, state in topics.items() if topic not in unregistered}
+        names = list(seen)
+        watermarks = {} if group is None else queries.watermarks(cx, group, names, self.sizes)
+        return Seen(queries.lanes(cx, names, self.sizes), watermarks, seen, frozenset(unregistered))
 
-    def _group_topics(self) -> list[GroupTopic]:
+    def _group_topics(self, cx: Executor) -> list[GroupTopic]:
         group, table = self.options.group, self.options.table
-        with self._database.snapshot() as cx:
-            topics = self._topics(cx)
-            # Outcomes outlive their group.
-            if group is not None and table != "history" and not queries.registered(cx, group):
-                raise ConfigurationError(f"group {group!r} is not registered for any topic")
-            return queries.group_topics(cx, list(topics), group, table)
+        topics = self._topics(cx)
+        # Outcomes outlive their group.
+        if group is not None and table != "history" and not queries.registered(cx, group):
+            raise ConfigurationError(f"group {group!r} is not registered for any topic")
+        return queries.group_topics(cx, list(topics), group, table)
 
     def _topics(self, cx: Executor) -> dict[str, TopicState]:
         named = self.options.topics
@@ -162,7 +157,7 @@ class Planner:
         high = {key: lane.head for key, lane in lanes.items()}
         while open_lanes := [key for key in lanes if low[key] < high[key]]:
             places = [(key, (low[key] + high[key] + 1) // 2) for key in open_lanes]
-            written = self._repeat(lambda at=places: self._written(topic, at), "looking for an instant")  # type: ignore[misc]
+            written = read(self._database, queries.written_at, "looking for an instant", topic, places)
             for key, middle in places:
                 # A missing message was collected just now, so it is older than the rest.
                 if key not in written or written[key] < (self.options.starting_ms or 0):
@@ -170,10 +165,6 @@ class Planner:
                 else:
                     high[key] = middle - 1
         return {key: low[key] + 1 for key in lanes}
-
-    def _written(self, topic: str, places: list[tuple[str, int]]) -> dict[str, int]:
-        with self._database.autocommit() as cx:
-            return queries.written_at(cx, topic, places)
 
 
 def _all_read(option: str, offsets: str | Offsets, seen: Seen) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import define, frozen
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lanelog._database import Session
-    from lanelog.spark.source.options import DatabasePlace
+    from lanelog.spark.source.options import DatabasePlace, ReadOptions
     from lanelog.spark.source.splits import LaneRange
 
 PAGE_BYTES: Final = 32 * 1024 * 1024
@@ -76,6 +76,15 @@ class Reading:
     """Payload bytes of a page of messages."""
     share: int = PAGE_BYTES // PAGE_ROWS
     """A payload with more bytes than this share of a page is read by another statement."""
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Reading:
+        """Return how to read with these options."""
+        return cls(
+            place=options.place,
+            fail_on_data_loss=options.fail_on_data_loss,
+            include_payload=options.include_payload,
+        )
 
     @property
     def largest(self) -> int:
@@ -169,13 +178,8 @@ class _Connection:
 
 @contextmanager
 def _connection(place: DatabasePlace) -> Iterator[_Connection]:
-    database = Database(place.config())
-    session = database.session("spark")
-    try:
+    with closing(Database(place.config())) as database, closing(database.session("spark")) as session:
         yield _Connection(database, session)
-    finally:
-        session.close()
-        database.close()
 
 
 def _columns(connection: _Connection, page: Sequence[LaneRange], largest: int) -> Columns | None:

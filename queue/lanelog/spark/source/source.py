@@ -9,7 +9,8 @@ another query reads. Restrict a read by its options.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from contextlib import closing
+from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from lanelog.spark.source.options import ReadOptions
+    from lanelog.spark.source.options import DatabasePlace, ReadOptions
 
 
 class LanelogSource(DataSource):
@@ -49,34 +50,37 @@ class LanelogSource(DataSource):
     def reader(self, schema: StructType) -> LanelogReader:
         """Return the reader for `spark.read`."""
         with clear():
-            options = parse_read(self.options, streaming=False)
-            _check_schema(options, schema)
-            return LanelogReader(options)
+            return LanelogReader(self._read(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> LanelogStreamReader:  # noqa: N802 - Spark's name
         """Return the reader for `spark.readStream`."""
         with clear():
-            options = parse_read(self.options, streaming=True)
-            _check_schema(options, schema)
-            return LanelogStreamReader(options)
+            return LanelogStreamReader(self._read(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> LanelogWriter:  # noqa: FBT001 - Spark's signature
         """Return the writer for `df.write`."""
         with clear():
-            place = parse_write(self.options)
-            check_columns(schema)
-            if overwrite:
-                _refuse_to_overwrite('mode("overwrite")', 'mode("append")')
-            return LanelogWriter(place)
+            return LanelogWriter(self._place(schema, overwrite and "overwrite", "mode"))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LanelogStreamWriter:  # noqa: FBT001, N802 - Spark's
         """Return the writer for `df.writeStream`."""
         with clear():
-            place = parse_write(self.options)
-            check_columns(schema)
-            if overwrite:
-                _refuse_to_overwrite('outputMode("complete")', 'outputMode("append")')
-            return LanelogStreamWriter(place)
+            return LanelogStreamWriter(self._place(schema, overwrite and "complete", "outputMode"))
+
+    def _read(self, schema: StructType, *, streaming: bool) -> ReadOptions:
+        options = parse_read(self.options, streaming=streaming)
+        if schema.fieldNames() != TABLES[options.table].fieldNames():
+            raise ConfigurationError("the schema of lanelog is fixed: leave out schema(), and select what you need")
+        return options
+
+    def _place(self, schema: StructType, overwriting: str | Literal[False], option: str) -> DatabasePlace:
+        place = parse_write(self.options)
+        check_columns(schema)
+        if overwriting:
+            raise ConfigurationError(
+                f'{option}("{overwriting}") cannot be: the log is only ever appended to; write with {option}("append")'
+            )
+        return place
 
 
 class LanelogReader(DataSourceReader):
@@ -84,38 +88,21 @@ class LanelogReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._reading = Reading(
-            place=options.place,
-            fail_on_data_loss=options.fail_on_data_loss,
-            include_payload=options.include_payload,
-        )
+        self._reading = Reading.of(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Look at the log, and cut the ranges to read into splits. Raises as the planner does."""
         options = self._options
-        with clear():
-            planner = Planner(options)
-            try:
-                if options.table == "messages":
-                    splits = plan_splits(planner.ranges(), min_partitions=options.min_partitions)
-                    return [MessageSplit(split) for split in splits]
-                most = 1 if options.table == "groups" else TABLE_SPLITS  # one row each
-                return [
-                    TableSplit(options.table, parts, options.starting_ms)
-                    for parts in split_table(planner.group_topics(), most)
-                ]
-            finally:
-                planner.close()
+        with clear(), closing(Planner(options)) as planner:
+            if options.table == "messages":
+                splits = plan_splits(planner.ranges(), min_partitions=options.min_partitions)
+                return [MessageSplit(split) for split in splits]
+            most = 1 if options.table == "groups" else TABLE_SPLITS  # one row each
+            return [
+                TableSplit(options.table, parts, options.starting_ms)
+                for parts in split_table(planner.group_topics(), most)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one split, in an executor."""
         return read_split(self._reading, partition)
-
-
-def _check_schema(options: ReadOptions, schema: StructType) -> None:
-    if schema.fieldNames() != TABLES[options.table].fieldNames():
-        raise ConfigurationError("the schema of lanelog is fixed: leave out schema(), and select what you need")
-
-
-def _refuse_to_overwrite(given: str, instead: str) -> NoReturn:
-    raise ConfigurationError(f"{given} cannot be: the log is only ever appended to; write with {instead}")

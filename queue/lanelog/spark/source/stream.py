@@ -56,11 +56,7 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._reading = Reading(
-            place=options.place,
-            fail_on_data_loss=options.fail_on_data_loss,
-            include_payload=options.include_payload,
-        )
+        self._reading = Reading.of(options)
         # Made when the driver first looks, so that the copies for the executors have no connection.
         self._planner: Planner | None = None
         self._target: Lanes | None = None
