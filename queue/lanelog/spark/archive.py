@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import NOTHING, asdict, fields, frozen
@@ -96,8 +96,7 @@ def run(
     checkpoints = root / "_checkpoints" if options.checkpoint is None else local_path(options.checkpoint)
     if spark is None:
         check_java()
-    database = Database(parse_write(options.source).config())
-    try:
+    with closing(Database(parse_write(options.source).config())) as database:
         migrations.check(database)
         _manifest(database, store, options)  # refuse before Spark is started
         store.prepare()
@@ -109,8 +108,6 @@ def run(
                 lambda session: _run(options, session, database, store, checkpoints, stopping),
                 stopping,
             )
-    finally:
-        database.close()
 
 
 def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions) -> Manifest:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve, frozen
@@ -150,9 +150,8 @@ def _replay(
     place = parse_write(database_options(url, password_env))
     if spark is None:
         check_java()
-    database = Database(place.config())
     owner = name_of_run("replay", secrets.token_hex(4))
-    try:
+    with closing(Database(place.config())) as database:
         migrations.check(database)
         options = evolve(options, source=manifest.database, target=born(database))
         account = _Account(root / DIRECTORY / options.state_file)
@@ -169,8 +168,6 @@ def _replay(
         if not dry_run:
             let_go(database, options.holder, but=owner)
         return replayed
-    finally:
-        database.close()
 
 
 def _done_before(options: ReplayOptions, chosen: int, *, dry_run: bool) -> Replayed:

@@ -20,6 +20,7 @@ can show a lag that it does not have.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -233,8 +234,7 @@ def _looked(wanted: Wanted) -> _Look:
     """Look at the clock and at the topics. Without a live log, the clock is this machine's."""
     if wanted.place is None:
         return _Look(cutoff_ms=_cutoff_ms(wanted, round(datetime.now(UTC).timestamp() * 1000)))
-    database = Database(wanted.place.config())
-    try:
+    with closing(Database(wanted.place.config())) as database:
         _refuse_another(database, wanted)
         clock = now_ms(database)
         found = read(database, names, "looking at the topics")
@@ -245,8 +245,6 @@ def _looked(wanted: Wanted) -> _Look:
             deleted=deleted,
             letters={name for theirs in dead_letter_topics(wanted.topics, found).values() for name in theirs},
         )
-    finally:
-        database.close()
 
 
 def _cutoff_ms(wanted: Wanted, clock_ms: int) -> int:

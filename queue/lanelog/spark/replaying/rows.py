@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field, frozen
@@ -214,17 +215,15 @@ class Task:
 
         Yield the numbers published and existing.
         """
-        with clear():
-            database = Database(self.place.config())
-            publisher = Publisher(database)
-            try:
-                publishing = Publishing(self._publishing(database, publisher), self.rate)
-                for topic, key, message_id, value, metadata in rows:
-                    publishing.take(topic, key, message_id, bytes(value), metadata)
-                publishing.flush()
-            finally:
-                publisher.close()
-                database.close()
+        with (
+            clear(),
+            closing(Database(self.place.config())) as database,
+            closing(Publisher(database)) as publisher,
+        ):
+            publishing = Publishing(self._publishing(database, publisher), self.rate)
+            for topic, key, message_id, value, metadata in rows:
+                publishing.take(topic, key, message_id, bytes(value), metadata)
+            publishing.flush()
         yield publishing.published, publishing.duplicates
 
     def _publishing(self, database: Database, publisher: Publisher) -> Publish:
