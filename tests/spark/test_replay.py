@@ -15,6 +15,7 @@ from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import Replayed, replay
 from lanelog.spark.replaying import rows as _replay_rows
+from lanelog.spark.source.writer import Publishing
 from support.archives import Archive, dying_after
 from support.spark import PASSWORD, Read
 from support.sql import one, rows
@@ -141,10 +142,10 @@ def test_not_faster_than_the_rate() -> None:
     def publish(_topic: str, items: Sequence[Any]) -> list[lanelog.Receipt]:
         return [lanelog.Receipt(1, item.id, item.id.startswith("old")) for item in items]
 
-    publishing = _replay_rows.Publishing(publish, 10.0, pause=Pause())
+    publishing = Publishing(publish, 10.0, pause=Pause())
     for prefix in ("old", "old", "new", "new", "new"):
         for n in range(10):
-            publishing.take("t", "k", f"{prefix}-{n}", b"x", {})
+            publishing.take("t", lanelog.Outgoing("k", b"x", f"{prefix}-{n}"), 1)
     assert (publishing.published, publishing.duplicates) == (30, 20)
     assert pauses[:3] == [0.0, 0.0, 0.0]
     assert all(0.5 < pause <= 1.0 for pause in pauses[3:])

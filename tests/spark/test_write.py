@@ -95,9 +95,10 @@ class Log:
 def sizes_of(**columns: Any) -> list[int]:
     """How many messages each transaction has, of rows with these columns."""
     log: Any = Log()
-    publishing = writer._Publishing(log)
+    publishing = writer.Publishing(log.publish_many)
     plain = {"topic": ["t"] * 10, **{name: [str(n) for n in range(10)] for name in ("key", "value", "id")}}
-    publishing.add(pa.RecordBatch.from_pydict({**plain, **columns}))
+    for row in writer._messages(pa.RecordBatch.from_pydict({**plain, **columns})):
+        publishing.take(*row)
     publishing.flush()
     return log.sizes
 

@@ -13,12 +13,11 @@ counts if that one was redriven and its copy is archived.
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, field, frozen
+from attrs import frozen
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
 from lanelog._database import Database
@@ -28,9 +27,10 @@ from lanelog.message import METADATA_MAX_BYTES, Outgoing
 from lanelog.publisher import Publisher
 from lanelog.spark.archiving.read import read_archive
 from lanelog.spark.errors import clear
+from lanelog.spark.source.writer import Publishing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
@@ -50,10 +50,6 @@ _OWN: Final = (ORIGINAL_ID, REPLAY, CAP)
 REDRIVEN: Final = "rd-"
 """The beginning of the ids of redriven dead letters, see `_stores._redriven`."""
 
-ROWS: Final = 1_000
-"""The most messages of one transaction."""
-BYTES: Final = 4 * 1024 * 1024
-"""Payload bytes after which a transaction is full."""
 _SEPARATOR: Final = "\x1f"
 """A control character, which no name contains."""
 
@@ -222,7 +218,7 @@ class Task:
         ):
             publishing = Publishing(self._publishing(database, publisher), self.rate)
             for topic, key, message_id, value, metadata in rows:
-                publishing.take(topic, key, message_id, bytes(value), metadata)
+                publishing.take(topic, Outgoing(key, bytes(value), message_id, metadata), len(value))
             publishing.flush()
         yield publishing.published, publishing.duplicates
 
@@ -241,46 +237,6 @@ class Task:
             return database.retry(lambda: fenced(topic, items), deadline=deadline, what="publishing for a replay")
 
         return publish
-
-
-@define(eq=False)
-class Publishing:
-    """Rows on their way: collected into transactions of one topic, in order, not faster than the rate."""
-
-    publish: Publish
-    rate: float | None
-    published: int = 0
-    duplicates: int = 0
-    _topic: str = ""
-    _waiting: list[Outgoing] = field(factory=list)
-    _bytes: int = 0
-    _free_at: float = field(factory=time.monotonic)
-    _pause: threading.Event = field(factory=threading.Event, kw_only=True)
-
-    def take(self, topic: str, key: str, message_id: str, value: bytes, metadata: Mapping[str, str]) -> None:
-        """Take a row, and publish a transaction when it is full."""
-        if topic != self._topic:
-            self.flush()
-            self._topic = topic
-        self._waiting.append(Outgoing(key, value, message_id, metadata))
-        self._bytes += len(value)
-        most = ROWS if self.rate is None else max(1, min(ROWS, int(self.rate)))
-        if len(self._waiting) >= most or self._bytes >= BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Publish the waiting rows in one transaction."""
-        if not self._waiting:
-            return
-        self._pause.wait(max(0.0, self._free_at - time.monotonic()))
-        began = time.monotonic()
-        receipts = self.publish(self._topic, self._waiting)
-        duplicates = sum(receipt.duplicate for receipt in receipts)
-        self.duplicates += duplicates
-        self.published += len(receipts) - duplicates
-        if self.rate is not None:  # duplicates are not delivered, and do not count
-            self._free_at = began + (len(receipts) - duplicates) / self.rate
-        self._waiting, self._bytes = [], 0
 
 
 def topics_of(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -12,9 +12,11 @@ transactions that were committed before stay.
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType
 
@@ -25,17 +27,18 @@ from lanelog.message import Outgoing
 from lanelog.spark.errors import clear
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from lanelog.message import Receipt
     from lanelog.spark.source.options import DatabasePlace
 
 ROWS: Final = 1_000
 """The most messages of one transaction."""
 BYTES: Final = 4 * 1024 * 1024
-"""Bytes of payloads and metadata after which a transaction is full."""
+"""Bytes after which a transaction is full."""
 
 _REQUIRED: Final = ("topic", "key", "value", "id")
 _OPTIONAL: Final = ("metadata",)
@@ -61,9 +64,10 @@ class _Task:
         Raises ConfigurationError for a row that cannot be published, DatabaseError.
         """
         with clear(), Client(self._place.config()) as client:
-            publishing = _Publishing(client)
+            publishing = Publishing(client.publish_many)
             for batch in iterator:
-                publishing.add(batch)
+                for topic, message, size in _messages(batch):
+                    publishing.take(topic, message, size)
             publishing.flush()
         return Written(publishing.published, publishing.duplicates)
 
@@ -108,46 +112,64 @@ def check_columns(schema: StructType) -> None:
             raise ConfigurationError(f"the column {name} must be {wanted}, not {kind.simpleString()}")
 
 
-class _Publishing:
-    """Collects rows by topic, in order, and publishes them transaction by transaction."""
+@define(eq=False)
+class Publishing:
+    """Rows on their way: collected by topic, in their order, and published in bounded transactions.
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._waiting: dict[str, list[Outgoing]] = {}
-        self._rows = 0
-        self._bytes = 0
-        self.published = 0
-        self.duplicates = 0
+    `rate`: messages a second; None: no bound.
+    """
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        import pyarrow.compute
+    publish: Callable[[str, list[Outgoing]], list[Receipt]]
+    rate: float | None = None
+    published: int = 0
+    duplicates: int = 0
+    _waiting: dict[str, list[Outgoing]] = field(factory=dict)
+    _rows: int = 0
+    _bytes: int = 0
+    _free_at: float = field(factory=time.monotonic)
+    _pause: threading.Event = field(factory=threading.Event, kw_only=True)
 
-        names = batch.schema.names
-        for name in _REQUIRED:
-            if batch.column(names.index(name)).null_count:
-                raise ConfigurationError(f"a row has no {name}: topic, key, value and id must not be NULL")
-        columns = {name: batch.column(index).to_pylist() for index, name in enumerate(names)}
-        metadata: Sequence[Any] = columns.get("metadata") or [None] * batch.num_rows
-        sizes = pyarrow.compute.binary_length(batch.column(names.index("value"))).to_pylist()  # bytes, of text too
-        rows = zip(*(columns[name] for name in _REQUIRED), metadata, sizes, strict=True)
-        for topic, key, value, message_id, pairs, size in rows:
-            # Text is published as bytes, because the content type of a row comes from its metadata alone.
-            payload = value.encode() if isinstance(value, str) else value
-            self._waiting.setdefault(topic, []).append(Outgoing(key, payload, message_id, _mapping(pairs)))
-            self._rows += 1
-            self._bytes += size + sum(len(text.encode()) for pair in pairs or () for text in pair if text)
-            if self._rows >= ROWS or self._bytes >= BYTES:
-                self.flush()
+    def take(self, topic: str, message: Outgoing, size: int) -> None:
+        """Take a row that counts as `size` bytes, and publish when a transaction is full."""
+        self._waiting.setdefault(topic, []).append(message)
+        self._rows += 1
+        self._bytes += size
+        most = ROWS if self.rate is None else max(1, min(ROWS, int(self.rate)))
+        if self._rows >= most or self._bytes >= BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Publish the waiting rows: one transaction for each topic."""
         for topic, items in self._waiting.items():
-            receipts = self._client.publish_many(topic, items)
+            self._pause.wait(max(0.0, self._free_at - time.monotonic()))
+            began = time.monotonic()
+            receipts = self.publish(topic, items)
             duplicates = sum(receipt.duplicate for receipt in receipts)
             self.duplicates += duplicates
             self.published += len(receipts) - duplicates
+            if self.rate is not None:  # duplicates are not delivered, and do not count
+                self._free_at = began + (len(receipts) - duplicates) / self.rate
         self._waiting.clear()
         self._rows = self._bytes = 0
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Outgoing, int]]:
+    """Yield the rows of a batch: the topic, the message, and the bytes of its payload and metadata."""
+    import pyarrow.compute
+
+    names = batch.schema.names
+    for name in _REQUIRED:
+        if batch.column(names.index(name)).null_count:
+            raise ConfigurationError(f"a row has no {name}: topic, key, value and id must not be NULL")
+    columns = {name: batch.column(index).to_pylist() for index, name in enumerate(names)}
+    metadata: Sequence[Any] = columns.get("metadata") or [None] * batch.num_rows
+    sizes = pyarrow.compute.binary_length(batch.column(names.index("value"))).to_pylist()  # bytes, of text too
+    rows = zip(*(columns[name] for name in _REQUIRED), metadata, sizes, strict=True)
+    for topic, key, value, message_id, pairs, size in rows:
+        # Text is published as bytes, because the content type of a row comes from its metadata alone.
+        payload = value.encode() if isinstance(value, str) else value
+        marks = sum(len(text.encode()) for pair in pairs or () for text in pair if text)
+        yield topic, Outgoing(key, payload, message_id, _mapping(pairs)), size + marks
 
 
 def _mapping(pairs: Sequence[tuple[str, str]] | None) -> Mapping[str, str] | None:
