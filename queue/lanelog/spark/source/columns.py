@@ -155,6 +155,15 @@ def instants(milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
     return compute.multiply(milliseconds, 1000).cast(kind)
 
 
+def arrow_column(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Convert values of a column of the log, with times as epoch milliseconds, 0 for never, and flags as numbers."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return instants(pa.array([value or None for value in column], pa.int64()), kind)
+    return pa.array([bool(value) for value in column] if pa.types.is_boolean(kind) else column, kind)
+
+
 def _pieces(values: pa.Array, lengths: Sequence[pa.Array]) -> pa.Array:
     """Cut each value into parts of these lengths, which together are the value. Copies nothing."""
     import pyarrow as pa
@@ -226,10 +235,7 @@ def _dead_letters(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
         return [pa.nulls(len(texts), kind) for kind in kinds]
     nothing = (None,) * _DEAD_PARTS
     rows = (nothing if text is None else _letter(json.loads(text)) for text in texts.to_pylist())
-    return [
-        instants(pa.array(column, pa.int64()), kind) if pa.types.is_timestamp(kind) else pa.array(column, kind)
-        for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)
-    ]
+    return [arrow_column(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
 
 
 def _letter(parts: list[Any]) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from lanelog._stores._points import MAX_POINTS
 from lanelog.errors import LanelogError
 from lanelog.spark.errors import clear
 from lanelog.spark.source import queries
-from lanelog.spark.source.columns import Columns, instants
+from lanelog.spark.source.columns import Columns, arrow_column
 from lanelog.spark.source.schema import arrow_schema
 from lanelog.spark.source.splits import PAGE_ROWS, pages
 
@@ -250,12 +250,5 @@ def _table_batch(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     import pyarrow as pa
 
     schema = arrow_schema(table)
-    arrays = []
-    for field, column in zip(schema, zip(*rows, strict=True), strict=True):
-        if pa.types.is_timestamp(field.type):
-            arrays.append(instants(pa.array([value or None for value in column], pa.int64()), field.type))
-        elif pa.types.is_boolean(field.type):
-            arrays.append(pa.array([bool(value) for value in column], field.type))
-        else:
-            arrays.append(pa.array(column, field.type))
+    arrays = [arrow_column(column, each.type) for each, column in zip(schema, zip(*rows, strict=True), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
