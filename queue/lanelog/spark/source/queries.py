@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from lanelog._base.places import GroupTopic
+from lanelog._log.lookup.names import readers
 from lanelog._stores._points import chunked, placeholders, points
 from lanelog._stores.consumers import history
 from lanelog.spark.source.offsets import LaneExtent, TopicState
@@ -47,10 +48,6 @@ ORDER BY topic, partition_key LIMIT %s"""
 
 # The topics that the group is registered for (PRIMARY, prefix).
 REGISTERED = "SELECT topic FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s"
-
-# The groups of the topics in a range (by_topic).
-READERS = """SELECT topic, consumer_group FROM queue_groups FORCE INDEX (by_topic)
-WHERE topic >= %s AND topic <= %s ORDER BY topic, consumer_group"""
 
 # When the messages at these places were written (PRIMARY).
 WRITTEN_AT = """SELECT partition_key, `offset`, created_at FROM queue_messages FORCE INDEX (PRIMARY)
@@ -187,15 +184,6 @@ def registered(cx: Executor, group: str) -> set[str]:
     return {topic for (topic,) in cx.query(REGISTERED, (group,))}
 
 
-def readers(cx: Executor, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the groups of each of the topics, in order."""
-    found: dict[str, list[str]] = {topic: [] for topic in names}
-    for topic, group in cx.query(READERS, (min(names), max(names))) if names else ():
-        if topic in found:
-            found[topic].append(group)
-    return found
-
-
 def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return when the message at the offset of each lane was written, by key, epoch milliseconds.
 
@@ -253,5 +241,5 @@ def group_topics(cx: Executor, names: Sequence[str], group: str | None, table: s
         there = set(names)
         return [at for at in history.kept(cx) if at.topic in there]
     reserved = [""] if table in {"offsets", "delivery_state"} else []
-    found = readers(cx, names)
-    return [GroupTopic(topic=topic, group=each) for topic, groups in found.items() for each in (*reserved, *groups)]
+    groups = readers(cx)
+    return [GroupTopic(topic=topic, group=each) for topic in names for each in (*reserved, *groups.get(topic, ()))]
