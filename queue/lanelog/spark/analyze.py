@@ -28,7 +28,6 @@ from lanelog.errors import ConfigurationError
 from lanelog.spark.analysing.analysis import LONG, ORDER, Analysis, Wanted, analysed
 from lanelog.spark.archiving.manifest import ManifestStore
 from lanelog.spark.archiving.path import local_path
-from lanelog.spark.errors import in_one_line
 from lanelog.spark.report.columns import SHOWN
 from lanelog.spark.report.page import render
 from lanelog.spark.session import check_java, in_session, names, program
@@ -136,8 +135,7 @@ def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:
         ManifestStore(local_path(options.path)).required()
     if spark is None:
         check_java()
-    with in_one_line("the analysis failed"):
-        analysis = in_session("lanelog analyze", spark, lambda session: analysed(session, wanted))
+    analysis = in_session("lanelog analyze", "the analysis failed", spark, lambda session: analysed(session, wanted))
     write(analysis, output, options.format)
     return Analyzed(
         report=str(output / REPORT),

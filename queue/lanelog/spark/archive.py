@@ -36,7 +36,7 @@ from lanelog.spark.archiving.manifest import Manifest, ManifestStore, new_manife
 from lanelog.spark.archiving.options import ArchiveOptions, one_of
 from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.presence import Presence
-from lanelog.spark.errors import in_one_line, one_line
+from lanelog.spark.errors import one_line
 from lanelog.spark.session import check_java, in_session, names, program
 from lanelog.spark.source import queries
 from lanelog.spark.source.options import FORMAT, parse_write
@@ -101,13 +101,13 @@ def run(
         _manifest(database, store, options)  # refuse before Spark is started
         store.prepare()
         stopping = stopping or threading.Event()
-        with in_one_line(f"archiving to {str(root)!r} failed"):
-            return in_session(
-                "lanelog archive",
-                spark,
-                lambda session: _run(options, session, database, store, checkpoints, stopping),
-                stopping,
-            )
+        return in_session(
+            "lanelog archive",
+            f"archiving to {str(root)!r} failed",
+            spark,
+            lambda session: _run(options, session, database, store, checkpoints, stopping),
+            stopping,
+        )
 
 
 def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions) -> Manifest:

@@ -32,7 +32,6 @@ from lanelog.spark.archiving.leases import name_of_run
 from lanelog.spark.archiving.manifest import ManifestStore
 from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.presence import Presence
-from lanelog.spark.errors import in_one_line
 from lanelog.spark.replaying import rows
 from lanelog.spark.replaying.holder import Holder, let_go
 from lanelog.spark.replaying.options import ReplayOptions, names
@@ -157,12 +156,12 @@ def _replay(
         account = _Account(root / DIRECTORY / options.state_file)
         done = account.done(options)
         if done is None:
-            with in_one_line("the replay failed"):
-                replayed = in_session(
-                    "lanelog replay",
-                    spark,
-                    lambda session: _run(database, session, place, options, account, owner, dry_run=dry_run),
-                )
+            replayed = in_session(
+                "lanelog replay",
+                "the replay failed",
+                spark,
+                lambda session: _run(database, session, place, options, account, owner, dry_run=dry_run),
+            )
         else:
             replayed = _done_before(options, done, dry_run=dry_run)
         if not dry_run:

@@ -24,6 +24,7 @@ from attrs import define, field
 
 from lanelog._facts import spark as facts
 from lanelog.errors import ConfigurationError, LanelogError, SchemaError
+from lanelog.spark.errors import in_one_line
 from lanelog.spark.source.register import register
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ _LOGGING: Final = Path(__file__).with_name("_log4j2.properties")
 
 def in_session(
     app_name: str,
+    failed: str,
     spark: SparkSession | None,
     work: Callable[[SparkSession], T],
     stopping: threading.Event | None = None,
@@ -70,8 +72,9 @@ def in_session(
 
     Args:
         app_name: Name of a session that is started.
+        failed: What to say of an error of Spark or of the disk, before its first line.
         spark: The session to use. None: the running one, or a new one.
-        work: The work. Its error is raised.
+        work: The work. Its error is raised, one of Spark or of the disk as a LanelogError.
         stopping: Set at an interruption, to tell `work`. None: the jobs of `work` are cancelled instead. A streaming
             query needs `stopping`, because it takes the cancellation of its job for a failure.
     """
@@ -89,7 +92,8 @@ def in_session(
         if not call.ended.wait(_PATIENCE):
             facts.spark_still_running(program=app_name, waited=_PATIENCE)
         raise
-    return call.result()
+    with in_one_line(failed):
+        return call.result()
 
 
 @define(eq=False)
