@@ -85,10 +85,10 @@ def test_losses_of_the_connection_days_apart_are_not_in_a_row(
     """In a quiet time nothing is archived between them; each batch failed long after its query had begun."""
     publish(client, "t", 10)
 
-    def lost(job: ArchiveJob, options: ArchiveOptions, _: Path) -> bool:
+    def lost(job: ArchiveJob, _: Path) -> bool:
         if len(counted(caplog)) == 5:
             return True
-        job.failed_from = time.monotonic() + archive_program.WORKED + options.interval + 1
+        job.failed_from = time.monotonic() + archive_program.WORKED + job.options.interval + 1
         job.failure = DatabaseError("the connection was lost", retriable=True)
         raise job.failure
 

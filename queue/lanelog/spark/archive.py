@@ -33,7 +33,7 @@ from lanelog.spark.archiving.group import ArchiveGroup, born, refuse_at_work, re
 from lanelog.spark.archiving.job import ArchiveJob
 from lanelog.spark.archiving.leases import name_of_run
 from lanelog.spark.archiving.manifest import Manifest, ManifestStore, new_manifest
-from lanelog.spark.archiving.options import ArchiveOptions, one_of
+from lanelog.spark.archiving.options import ArchiveOptions
 from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.errors import one_line
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from lanelog._database import Executor
@@ -154,18 +154,14 @@ def _run(
     group = ArchiveGroup(database, options.group, name_of_run("archive", writer), manifest.archive)
     presence = Presence(database, options.group, group.owner)
     job = ArchiveJob(
+        options=options,
         spark=spark,
-        root=store.root,
         store=store,
         manifest=manifest,
         group=group,
         presence=presence,
         topics=lambda: read(database, _there, "looking for topics", options),
-        outcomes=lambda topics, since_ms: _outcomes(spark, options, topics, since_ms),
         writer=writer,
-        parts=max(1, spark.sparkContext.defaultParallelism),
-        grace_ms=int(options.grace * 1000),
-        forget_from=options.forget_from,
         stopping=stopping,
     )
     try:
@@ -179,7 +175,7 @@ def _run(
             )
         presence.start(lambda: list(group.epochs), job.look, job.fail)
         job.begin()
-        done = _repeat(job, options, checkpoints)
+        done = _repeat(job, checkpoints)
         if job.error is not None:
             raise job.error
         if options.once and not done:
@@ -209,22 +205,17 @@ def _configure(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.streaming.asyncLogPurge.enabled", "false")
 
 
-def _outcomes(spark: SparkSession, options: ArchiveOptions, topics: list[str], since_ms: int) -> DataFrame:
-    reader = spark.read.format(FORMAT).options(**options.source).option("table", "history")
-    return reader.option("subscribePattern", one_of(topics)).option("startingTimestamp", str(since_ms)).load()
-
-
-def _repeat(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
+def _repeat(job: ArchiveJob, checkpoints: Path) -> bool:
     """Run the query until it is done or stopped, again after a failure. Return whether it is done.
 
     A batch of `once` that failed is only repeated if that may help. Without `once` the job waits for its database
     without end, with `once` for `publish_timeout` seconds.
     """
-    failures = 0
+    failures, options = 0, job.options
     while not job.stopping.is_set():
         archived, began = job.archived, time.monotonic()
         try:
-            return _query(job, options, checkpoints)
+            return _query(job, checkpoints)
         except Exception as error:
             if job.error is not None:
                 raise job.error from None
@@ -263,8 +254,9 @@ def _wait_for_database(job: ArchiveJob, patience: float) -> None:
             return
 
 
-def _query(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
+def _query(job: ArchiveJob, checkpoints: Path) -> bool:
     """Run the query from where the manifest ends. Return whether it ended by itself."""
+    options = job.options
     for old in checkpoints.glob(f"{job.manifest.archive}-*"):
         shutil.rmtree(old, ignore_errors=True)
     checkpoint = checkpoints / f"{job.manifest.archive}-{secrets.token_hex(4)}"
@@ -283,17 +275,17 @@ def _query(job: ArchiveJob, options: ArchiveOptions, checkpoints: Path) -> bool:
     )
     query = writer.trigger(**trigger).start()
     try:
-        return _watch(job, query, options)
+        return _watch(job, query)
     finally:
         job.close()
         query.stop()
 
 
-def _watch(job: ArchiveJob, query: StreamingQuery, options: ArchiveOptions) -> bool:
+def _watch(job: ArchiveJob, query: StreamingQuery) -> bool:
     while not query.awaitTermination(_LOOKS):
         if job.stopping.is_set():
             return False
-        if not options.once:
+        if not job.options.once:
             job.tend_if_due()
     return True
 

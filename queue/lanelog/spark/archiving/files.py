@@ -59,8 +59,9 @@ class Segment:
         ]
 
 
-def write(rows: DataFrame, root: Path, table: str, segment: str, parts: int) -> Segment:
-    """Write rows as a segment in `parts` tasks, flush it to the disk, and describe it."""
+def write(rows: DataFrame, root: Path, table: str, segment: str) -> Segment:
+    """Write rows as a segment, flush it to the disk, and describe it."""
+    parts = max(1, rows.sparkSession.sparkContext.defaultParallelism)
     return _written(rows, root, table, segment, parts, "topic", "key")
 
 

@@ -39,14 +39,16 @@ from lanelog.errors import ClosedError, DatabaseError, LanelogError
 from lanelog.spark.archiving import files
 from lanelog.spark.archiving.group import ArchiveGroup, now_ms, refuse_elsewhere
 from lanelog.spark.archiving.manifest import MESSAGES, OUTCOMES, Unsettled
+from lanelog.spark.archiving.options import one_of
+from lanelog.spark.source.options import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
     from lanelog.spark.archiving.manifest import Manifest, ManifestStore
+    from lanelog.spark.archiving.options import ArchiveOptions
     from lanelog.spark.archiving.presence import Presence
 
 LATE_MS: Final = 900_000
@@ -67,22 +69,16 @@ class ArchiveJob:
     `topics` returns the topics to archive that exist now.
     """
 
+    options: ArchiveOptions
     spark: SparkSession
-    root: Path
     store: ManifestStore
     manifest: Manifest
     group: ArchiveGroup
     presence: Presence
     topics: Callable[[], list[str]]
-    outcomes: Callable[[list[str], int], DataFrame]
-    """Returns the outcomes of some topics that finished at or after a time (epoch milliseconds)."""
     writer: str
     """A hexadecimal text that names the segments of this run."""
-    parts: int
-    grace_ms: int
-    forget_from: int
-    """Purged lanes are forgotten once there are this many."""
-    stopping: threading.Event = field(factory=threading.Event)
+    stopping: threading.Event
     error: LanelogError | None = field(default=None, init=False)
     """Why the job cannot go on. After any other failure the query is repeated."""
     failure: Exception | None = field(default=None, init=False)
@@ -210,7 +206,7 @@ class ArchiveJob:
     def _archive(self, batch: DataFrame) -> None:
         manifest = self.manifest
         with self._attempt(MESSAGES) as name:
-            segment = files.write(_new(batch, manifest), self.root, MESSAGES, name, self.parts)
+            segment = files.write(_new(batch, manifest), self.store.root, MESSAGES, name)
             self.hold(segment.lanes)
             for topic in segment.lanes:
                 self.group.check(topic, segment.holes(topic, manifest.archived))
@@ -244,7 +240,7 @@ class ArchiveJob:
             raise
         finally:
             if not unsettled and self.store.highest() == version:
-                files.remove(self.root, table, name)
+                files.remove(self.store.root, table, name)
 
     def _prove(self, connection: int | None) -> None:
         """Raise unless the messages read since `connection` was noted are durable."""
@@ -298,7 +294,7 @@ class ArchiveJob:
                 return
             rows = functools.reduce(lambda one, other: one.unionByName(other), found)
             with self._attempt(OUTCOMES) as name:
-                segment = files.write(rows, self.root, OUTCOMES, name, self.parts)
+                segment = files.write(rows, self.store.root, OUTCOMES, name)
                 count = sum(file.rows for file in segment.files)
                 if not count and known == topics:
                     return  # nothing new: the next look reads the same few outcomes again
@@ -311,11 +307,14 @@ class ArchiveJob:
     def _outcomes_since(self, topics: list[str], since_ms: int, before_ms: int) -> DataFrame:
         key = ["consumer_group", "topic", "key", "message_offset", "finished_at"]
         finished = F.unix_millis("finished_at")
-        found = self.outcomes(topics, since_ms).where((finished >= since_ms) & (finished < before_ms))
+        reader = self.spark.read.format(FORMAT).options(**self.options.source).option("table", "history")
+        reader = reader.option("subscribePattern", one_of(topics)).option("startingTimestamp", str(since_ms))
+        found = reader.load().where((finished >= since_ms) & (finished < before_ms))
         there = self.manifest.chosen(OUTCOMES, topics, since_ms)
         if not there:
             return found
-        return found.join(files.read(self.spark, self.root, OUTCOMES, there).select(*key), on=key, how="left_anti")
+        archived = files.read(self.spark, self.store.root, OUTCOMES, there).select(*key)
+        return found.join(archived, on=key, how="left_anti")
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -329,11 +328,11 @@ class ArchiveJob:
     def _forget_purged(self) -> None:
         # The lock is held: a lane that comes back meanwhile is archived only after the manifest has forgotten it.
         lanes = {topic: keys for topic, keys in self.manifest.lanes.items() if topic in self.group.epochs}
-        if sum(map(len, lanes.values())) < self.forget_from:
+        if sum(map(len, lanes.values())) < self.options.forget_from:
             return
         there = {topic: self.group.lanes(topic) for topic in lanes}
         gone = sum(len(keys.keys() - there[topic]) for topic, keys in lanes.items())
-        if gone >= self.forget_from:
+        if gone >= self.options.forget_from:
             self._commit(self.manifest.without_purged(there))
             facts.archive_forgot(version=self.manifest.version, lanes=gone)
 
@@ -344,13 +343,14 @@ class ArchiveJob:
             old = [file for chosen in small if chosen[0].table == table for file in chosen]
             if old:
                 with self._attempt(table) as name:
-                    new = files.merge(self.spark, self.root, old, name)
+                    new = files.merge(self.spark, self.store.root, old, name)
                     self._commit(self.manifest.merged(old, new, now_ms(self.group.database)))
                 facts.archive_merged(version=self.manifest.version, table=table, files=len(old), into=len(new))
         self._sweep()
 
     def _sweep(self) -> None:
-        self.manifest = self.store.sweep(self.manifest, now_ms(self.group.database), self.grace_ms)
+        grace_ms = int(self.options.grace * 1000)
+        self.manifest = self.store.sweep(self.manifest, now_ms(self.group.database), grace_ms)
 
 
 def _new(batch: DataFrame, manifest: Manifest) -> DataFrame:
