@@ -174,18 +174,15 @@ def _known(options: Mapping[str, str], known: tuple[str, ...], what: str) -> dic
 
 
 def _exclusive(given: Mapping[str, str], table: str) -> None:
-    for one, other in (
-        ("subscribe", "subscribePattern"),
-        ("startingOffsets", "startingTimestamp"),
-        ("groupId", "startingOffsets"),
+    watermark = ": a group starts at its watermark"
+    for one, other, why in (
+        ("subscribe", "subscribePattern", ""),
+        ("startingOffsets", "startingTimestamp", ""),
+        ("groupId", "startingOffsets", watermark),
+        *([("groupId", "startingTimestamp", watermark)] if table == "messages" else []),
     ):
         if one in given and other in given:
-            why = ": a group starts at its watermark" if one == "groupId" else ""
             raise ConfigurationError(f"{one} and {other} exclude each other{why}; leave one of them out")
-    if "groupId" in given and "startingTimestamp" in given and table == "messages":
-        raise ConfigurationError(
-            "groupId and startingTimestamp exclude each other: a group starts at its watermark; leave one of them out"
-        )
 
 
 def _place(given: Mapping[str, str]) -> DatabasePlace:

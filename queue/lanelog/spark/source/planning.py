@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog.spark.source.offsets import LaneExtent, Lanes, TopicState
-    from lanelog.spark.source.options import Bound, Offsets, ReadOptions
+    from lanelog.spark.source.options import Offsets, ReadOptions
 
 T = TypeVar("T")
 
@@ -83,18 +83,28 @@ class Planner:
         _all_read("startingOffsets", options.starting, seen)
         if options.starting_ms is not None:
             return {topic: self._since(topic, lanes) for topic, lanes in seen.lanes.items()}
-        if options.group is not None:
-            return {
-                topic: {key: 1 + max(lane.floor, seen.watermarks[topic].get(key, 0)) for key, lane in lanes.items()}
-                for topic, lanes in seen.lanes.items()
-            }
         return {
-            topic: {
-                key: _start(topic, key, lane, options.starting, strict=options.fail_on_data_loss)
-                for key, lane in lanes.items()
-            }
+            topic: {key: self._start(topic, key, lane, seen.watermarks) for key, lane in lanes.items()}
             for topic, lanes in seen.lanes.items()
         }
+
+    def _start(self, topic: str, key: str, lane: LaneExtent, watermarks: Mapping[str, Mapping[str, int]]) -> int:
+        """Return the first offset to read. A lane that the options do not name starts at its oldest message."""
+        starting = self.options.starting
+        if self.options.group is not None:
+            return 1 + max(lane.floor, watermarks[topic].get(key, 0))
+        if starting == "latest":
+            return lane.head + 1
+        given = EARLIEST if starting == "earliest" else starting.get(topic, {}).get(key, EARLIEST)
+        if given < 0:
+            return lane.floor + 1 if given == EARLIEST else lane.head + 1
+        if given > lane.head + 1:
+            raise ConfigurationError(
+                f"startingOffsets begins at {given} in lane {topic!r} {key!r}, whose newest message has {lane.head}"
+            )
+        if given <= lane.deleted and self.options.fail_on_data_loss:
+            raise DataLost(topic, key, given, lane.deleted)
+        return max(given, lane.deleted + 1)
 
     def refuse_unregistered(self, topics: Iterable[str]) -> None:
         """Raise ConfigurationError if there is a topic among these: the group is not registered for them."""
@@ -174,22 +184,6 @@ def _all_read(option: str, offsets: str | Offsets, seen: Seen) -> None:
         raise ConfigurationError(
             f"{option} names topic {min(unread)!r}, which is not read: name the topics as they are"
         )
-
-
-def _start(topic: str, key: str, lane: LaneExtent, starting: Bound | Offsets, *, strict: bool) -> int:
-    """Return the first offset to read. A lane that the options do not name starts at its oldest message."""
-    if starting == "latest":
-        return lane.head + 1
-    given = EARLIEST if starting == "earliest" else starting.get(topic, {}).get(key, EARLIEST)
-    if given < 0:
-        return lane.floor + 1 if given == EARLIEST else lane.head + 1
-    if given > lane.head + 1:
-        raise ConfigurationError(
-            f"startingOffsets begins at {given} in lane {topic!r} {key!r}, whose newest message has {lane.head}"
-        )
-    if given <= lane.deleted and strict:
-        raise DataLost(topic, key, given, lane.deleted)
-    return max(given, lane.deleted + 1)
 
 
 def _end(topic: str, key: str, lane: LaneExtent, ending: str | Offsets) -> int:
