@@ -185,7 +185,7 @@ def _run(
 ) -> Replayed:
     chosen = rows.chosen(spark, options)
     counted = rows.counted(chosen)
-    topics = rows.topics_of(counted)
+    topics = [row["to_topic"] for row in counted]
     if options.receiver is not None:
         for topic in topics:
             read(database, known_group, "looking for the group", GroupTopic(topic=topic, group=options.receiver))

@@ -237,8 +237,3 @@ class Task:
             return database.retry(lambda: fenced(topic, items), deadline=deadline, what="publishing for a replay")
 
         return publish
-
-
-def topics_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the target topics of `counted` rows."""
-    return [row["to_topic"] for row in rows]
