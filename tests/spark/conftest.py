@@ -17,6 +17,7 @@ from lanelog.spark.archive import Archived, run
 from lanelog.spark.archiving.options import ArchiveOptions
 from support.archives import Archive, Held, Place
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read
+from support.spark_forks import forking
 from support.spark_sessions import Sessions
 from support.sql import connect
 from support.waiting import accept, eventually
@@ -46,8 +47,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def _one_jvm() -> Iterator[None]:
-    yield
-    _sessions.stop()
+    with forking() as _sessions.python:
+        yield
+        _sessions.stop()
 
 
 @pytest.fixture

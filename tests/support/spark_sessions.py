@@ -6,6 +6,7 @@ not fail all those behind it.
 """
 
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ class Sessions:
     """One session at a time, with two cores, one JVM and three attempts at each task."""
 
     def __init__(self) -> None:
+        self.python = sys.executable
         self._session: SparkSession | None = None
 
     def get(self) -> SparkSession:
@@ -45,7 +47,7 @@ class Sessions:
         if self._session is not None and not in_step(self._session):
             self.kill()
         if self._session is None:
-            self._session = started()
+            self._session = started(self.python)
         return self._session
 
     def kill(self) -> None:
@@ -67,7 +69,7 @@ class Sessions:
             self._session = None
 
 
-def started() -> SparkSession:
+def started(python: str) -> SparkSession:
     try:
         check_java()
     except ConfigurationError as exc:
@@ -76,6 +78,7 @@ def started() -> SparkSession:
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    session.sparkContext.pythonExec = python  # for the source that is registered next
     lanelog.spark.register(session)
     return session
 
