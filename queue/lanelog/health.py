@@ -1,6 +1,6 @@
-"""What `client.health()` tells: whether the loops of this process turn, and whether it can work.
+"""What `client.health()` reports: whether the loops of this process run, and whether it can work.
 
-Owns the values, and what they mean for the probes of an orchestrator. Looks at nothing itself.
+Owns the values, and what they mean for the probes of an orchestrator. Reads nothing itself.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class LoopHealth:
 
     name: str
     turned: float | None
-    """Since its last turn began. None: it has not turned yet."""
+    """Since its last run began. None: it has not run yet."""
     waits: float | None
     """For how long it has waited for an answer of the database. None: it does not wait for one."""
     late: bool
-    """Whether it gave no sign of life for longer than its bound. Only a new process mends that."""
+    """Whether it gave no sign of life for longer than its bound. Only a new process repairs that."""
     why: str
-    """What it does instead of its turn, or the error of its last turn. Empty: all is well."""
+    """What it does instead of its run, or the error of its last run. Empty: all is well."""
     failing: bool = False
-    """Whether its last turn failed. It tries again."""
+    """Whether its last run failed. It tries again."""
 
 
 @frozen(kw_only=True)
@@ -115,7 +115,7 @@ class Health:
 
     @property
     def live(self) -> bool:
-        """Whether every loop turns, and no subscription hangs for `unhealthy_after`.
+        """Whether every loop runs, and no subscription hangs for `unhealthy_after`.
 
         A database that is away does not change that.
         """

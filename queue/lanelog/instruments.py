@@ -19,7 +19,7 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observati
 
 from lanelog._database import register_shared
 from lanelog._facts import measured
-from lanelog.measures import OTHER, Labels, place
+from lanelog.measures import OTHER, Labels, bounded_labels
 
 if TYPE_CHECKING:
     from lanelog.client import Client
@@ -52,7 +52,7 @@ OF_A_CLIENT: Final = InstrumentBounds()
 
 
 @define(eq=False)
-class _Places:
+class _LabelSets:
     """Where things with labels are counted: the first ones by themselves, the others together. Thread-safe."""
 
     _most: int
@@ -72,7 +72,7 @@ class _Places:
             return labels
         with self._lock:
             if labels not in self._known:
-                labels = place(labels, self._known, self._most)
+                labels = bounded_labels(labels, self._known, self._most)
                 self._known[labels] = None
             return labels
 
@@ -86,9 +86,9 @@ class _Times:
     """The observer that records times."""
 
     provider: metrics.MeterProvider | None
-    _groups: _Places
-    _topics: _Places
-    _failures: _Places
+    _groups: _LabelSets
+    _topics: _LabelSets
+    _failures: _LabelSets
     _sent: Counter
     _publish: Histogram
     _process: Histogram
@@ -146,15 +146,15 @@ def observe(
     if any(isinstance(each, _Times) and each.provider is meter_provider for each in client.observers):
         return
     meter = metrics.get_meter("lanelog", meter_provider=meter_provider)
-    groups = _Places(bounds.groups)
+    groups = _LabelSets(bounds.groups)
     _observe_groups(client, meter, groups)
     _observe_all(client, meter)
     client.observe(
         _Times(
             meter_provider,
             groups,
-            _Places(bounds.topics),
-            _Places(bounds.failures),
+            _LabelSets(bounds.topics),
+            _LabelSets(bounds.failures),
             meter.create_counter("messaging.client.sent.messages", "{message}", "New messages."),
             *(
                 _histogram(meter, each)
@@ -171,13 +171,13 @@ def _histogram(meter: metrics.Meter, of: measured.Distribution) -> Histogram:
     return meter.create_histogram(of.opentelemetry, of.unit, of.help, explicit_bucket_boundaries_advisory=of.buckets)
 
 
-def _observe_groups(client: Client, meter: metrics.Meter, groups: _Places) -> None:
+def _observe_groups(client: Client, meter: metrics.Meter, groups: _LabelSets) -> None:
     """Let the SDK read what the engine counts itself, by topic and group."""
 
     def by_group(path: str, more: Attributes) -> Callable[[CallbackOptions], Iterable[Observation]]:
         value = attrgetter(path)
 
-        def look(_options: CallbackOptions) -> Iterator[Observation]:
+        def observe(_options: CallbackOptions) -> Iterator[Observation]:
             found: dict[Labels, int] = {}
             for each in client.measures().groups:
                 labels = groups.of((each.topic, each.group))
@@ -185,7 +185,7 @@ def _observe_groups(client: Client, meter: metrics.Meter, groups: _Places) -> No
             for (topic, group), total in found.items():
                 yield Observation(total, {**_of_group(topic, group), **more})
 
-        return look
+        return observe
 
     for each in (*measured.OUTCOMES, *measured.COUNTS_OF_GROUPS):
         more = {_OPERATION: "process"} if each is measured.ATTEMPTS else {}

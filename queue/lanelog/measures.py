@@ -1,7 +1,7 @@
 """What is counted and timed in a client, for those who measure it: `lanelog.metrics` and `lanelog.instruments` do.
 
 Owns the counters, the way from the engine to the observers, and the rule of which labels become `other`. Knows no
-monitoring system. With no observer nothing is timed: each place looks once whether there is one.
+monitoring system. With no observer nothing is timed: each caller checks once whether there is one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Handlings:
     totals: list[float] = field(factory=list)
     """Of each message that is done, from the publish to the end."""
     errors: dict[int, str] = field(factory=dict)
-    """The types of the exceptions with which handlers failed, by the place of the call in `seconds`."""
+    """The types of the exceptions with which handlers failed, by the index of the call in `seconds`."""
 
     def add(
         self, number: int, published_ms: int, seconds: float, since: float, *, done: bool, error: str | None = None
@@ -64,7 +64,7 @@ class Handlings:
 
 
 class Observer(Protocol):
-    """Is told of events, in the threads in which they happen. Some of these hold a lock: be quick, never wait.
+    """Receives events, in the threads in which they happen. Some of these hold a lock: be quick, never wait.
 
     An exception is logged, and changes nothing.
     """
@@ -144,7 +144,7 @@ class LoopMeasures:
     turns: int
     """How often it has run since the client was made."""
     age: float | None
-    """Seconds since its last turn began. None: it has not turned yet."""
+    """Seconds since its last run began. None: it has not run yet."""
 
 
 @frozen(kw_only=True)
@@ -212,15 +212,15 @@ class Meter:
             return found
 
     def handled(self, at: GroupTopic, handlings: Handlings) -> None:
-        """Tell the observers of handlers that have ended."""
-        self._tell(lambda observer: observer.handled(at.topic, at.group, handlings))
+        """Notify the observers of handlers that have ended."""
+        self._notify(lambda observer: observer.handled(at.topic, at.group, handlings))
 
     def flushed(self, at: GroupTopic, lanes: int) -> None:
-        """Tell the observers of a flush."""
-        self._tell(lambda observer: observer.flushed(at.topic, at.group, lanes))
+        """Notify the observers of a flush."""
+        self._notify(lambda observer: observer.flushed(at.topic, at.group, lanes))
 
     def publishing(self, topic: str, publish: Callable[[], T], count: Callable[[T], int]) -> T:
-        """Publish, and tell the observers."""
+        """Publish, and notify the observers."""
         began = time.perf_counter()
         try:
             result = publish()
@@ -231,12 +231,12 @@ class Meter:
         return result
 
     def _published(self, topic: str, messages: int, seconds: float, error: str | None) -> None:
-        self._tell(lambda observer: observer.published(topic, messages, seconds, error))
+        self._notify(lambda observer: observer.published(topic, messages, seconds, error))
 
-    def _tell(self, tell: Callable[[Observer], None]) -> None:
+    def _notify(self, notify: Callable[[Observer], None]) -> None:
         for each in self.observers:
             try:
-                tell(each)
+                notify(each)
             except Exception:  # noqa: BLE001 - it is logged with its traceback
                 facts.observer_failed(exc_info=True)
 
@@ -246,7 +246,7 @@ def new(receipts: Sequence[object]) -> int:
     return sum(not getattr(receipt, "duplicate", False) for receipt in receipts)
 
 
-def place(labels: Labels, known: Collection[Labels], most: int) -> Labels:
+def bounded_labels(labels: Labels, known: Collection[Labels], most: int) -> Labels:
     """Where something is counted: under its own labels, or with others if there are too many."""
     others = (OTHER,) * len(labels)
     return labels if len(known) < most - (others not in known) else others

@@ -1,4 +1,4 @@
-"""Notices: what the engine of a client tells to the program itself, such as a message that became a dead letter.
+"""Notices: what the engine of a client reports to the program itself, such as a message that became a dead letter.
 
 Owns their queue, and the one thread that calls the program's functions. Decides nothing: `_facts` declares which facts
 are notices. The engine notifies without waiting, and a notice that finds the queue full is dropped and counted. What
@@ -22,7 +22,7 @@ from lanelog._facts.fact import ErrorText, Fields
 from lanelog.errors import ClosedError, ConfigurationError
 
 NoticeName = fact.NoticeName
-"""What a program can be told of."""
+"""What a program can be notified of."""
 NAMES: Final[frozenset[str]] = frozenset(get_args(NoticeName))
 ROOM: Final = 1000
 """Notices that wait for the program. The next one is dropped."""
@@ -59,7 +59,7 @@ Callback = Callable[[Notice], object]
 
 @define(eq=False)
 class Listener:
-    """A function that is told of notices of one name."""
+    """A function that receives notices of one name."""
 
     name: NoticeName
     call: Callback
@@ -68,7 +68,7 @@ class Listener:
     _remove: Callable[[Listener], None] = field(repr=False, kw_only=True)
 
     def stop(self) -> None:
-        """Tell it nothing more. Idempotent. A call that has begun is not waited for."""
+        """Send it nothing more. Idempotent. A call that has begun is not waited for."""
         self._remove(self)
 
 

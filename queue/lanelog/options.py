@@ -20,7 +20,7 @@ Handler: TypeAlias = Callable[[Message], object]
 """A function that takes a message as its only positional argument. Its result is ignored."""
 
 AsyncHandler: TypeAlias = Callable[[Message], Coroutine[Any, Any, object]]
-"""Not a handler, though it looks like one: nothing awaits the coroutine that it returns."""
+"""Not a handler, though it is called like one: nothing awaits the coroutine that it returns."""
 
 Middleware: TypeAlias = Callable[[Message, Handler], object]
 """Called with the message and with the next callable, which it must call. The last one is the handler."""
@@ -67,14 +67,14 @@ class ConnectOptions(TypedDict, total=False):
     """The database driver. `mysqlclient` comes with the extra of that name. Default: the driver that the URL names
     (`mysql+pymysql://`, `mysql+mysqldb://`), otherwise `pymysql`."""
     wake: bool
-    """Tell subscribers in other processes of this host at once what was published, and be told; see
+    """Notify subscribers in other processes of this host at once of what was published, and be notified; see
     docs/explanation/hints.md. Default: True."""
     wake_address: str | None
     """The IP address, with a UDP port or without, at which publishers on other hosts reach the subscriptions of this
     client: `10.0.3.7:7000`, `[fd00::7]:7000`, `10.0.3.7` (any free port). Default: None, hints of this host alone."""
     wake_networks: Sequence[str]
     """The networks to which this client may send hints, in CIDR notation: `["10.0.0.0/16", "fd00::/8"]`. Default:
-    none, so only subscribers on this host are told."""
+    none, so only subscribers on this host are notified."""
     codec: Codec | None
     """Encodes every payload except bytes, and decodes for `message.decode()`. See `lanelog.Codec`. Default: None."""
     middleware: Sequence[PublishMiddleware]
@@ -103,7 +103,7 @@ class SubscriptionOptions(TypedDict, total=False):
     prefetch_bytes: int
     """The most payload bytes that wait in memory. Default: 64 MiB."""
     poll_interval: Duration
-    """The time between two looks when idle. A message that this process publishes is noticed at once, and with `wake`
+    """The time between two polls when idle. A message that this process publishes is noticed at once, and with `wake`
     one of another process on this host. Default: 0.1 s."""
     visibility_timeout: Duration
     """A delivery that is neither settled nor extended for this time is given up, and delivered again. Default: 60 s."""
@@ -121,7 +121,7 @@ class SubscriptionOptions(TypedDict, total=False):
     ended for 30 s, half of `visibility_timeout`, and three times the longest run that ended. `lanelog worker` then ends
     the process as `hard_time_limit` does. None: they never do. Default: None."""
     lease_duration: Duration
-    """An owner without a heartbeat for this time loses its lanes. The liveness lock usually tells earlier. Default:
+    """An owner without a heartbeat for this time loses its lanes. The liveness lock usually shows it earlier. Default:
     15 s."""
     lease_renewal: Duration
     """The time between two heartbeats, less than `lease_duration`. Default: 5 s."""

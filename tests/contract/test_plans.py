@@ -54,7 +54,7 @@ REPEATED = {
     "within": f"BETWEEN '{NAME}' AND 'lane-00009'",
     "lanes": f"('{NAME}',1),('lane-00002',2)",
     "cases": f"WHEN '{NAME}' THEN 1 WHEN 'lane-00002' THEN 2",
-    "placed": f"SELECT '{NAME}' AS k, '{NAME}' AS i, 1 AS o UNION ALL SELECT 'lane-00002', 'b', 1",
+    "moved": f"SELECT '{NAME}' AS k, '{NAME}' AS i, 1 AS o UNION ALL SELECT 'lane-00002', 'b', 1",
 }
 EXACT = {"system", "const", "eq_ref", "ref", "range"}
 """How rows are found by an index; "index" reads all of it, "ALL" all of the table."""
@@ -76,7 +76,7 @@ PIECES = {
     "_stores.consumers.history._ROW": "one row of UPSERT",
     "_stores.log.fetches._COLUMNS": "the columns of NEXT and EXACT",
     "_stores.log.fetches.RANGE": "one lane of NEXT",
-    "_stores.log.lane_columns._END": "what a column of HEADS and PLACES has behind each value",
+    "_stores.log.lane_columns._END": "what a column of HEADS and OFFSETS has behind each value",
     "_stores.log.messages._TIMES": "two columns of a row of INSERT",
     "_stores.log.messages._NOTED_TIMES": "the same of a row behind partitions.NOTE_TIME",
     "_stores.log.messages.NEXT_ROW": "one row of INSERT",

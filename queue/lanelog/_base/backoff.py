@@ -40,7 +40,7 @@ class Backoff:
 
 
 OF_LOOPS: Final = Backoff(least=0.05, first=0.1, most=2.0)
-"""For a background loop. Nothing waits for its next turn."""
+"""For a background loop. Nothing waits for its next run."""
 
 OF_TRANSACTIONS: Final = Backoff(least=0.001, first=0.02, most=1.0)
 """For a transaction that a caller waits for."""

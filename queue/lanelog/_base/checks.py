@@ -31,7 +31,7 @@ NAME_MAX = 255
 MAX_SECONDS = 3_155_760_000.0
 """A hundred years, the longest duration. Its milliseconds, added to any date, fit the BIGINT columns."""
 
-_UNWRAP_LIMIT = 32  # an object that answers every attribute looks like decorators without end
+_UNWRAP_LIMIT = 32  # an object that answers every attribute seems to have decorators without end
 
 
 def check_name(kind: str, value: object) -> str:
@@ -78,7 +78,7 @@ def seconds(value: Duration | None) -> float | None: ...
 
 
 def seconds(value: Any) -> Any:
-    """Turn a timedelta into seconds. Any other value stays as it is: a later check knows its name."""
+    """Convert a timedelta to seconds. Any other value stays as it is: a later check knows its name."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 

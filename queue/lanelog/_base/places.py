@@ -1,4 +1,4 @@
-"""The names of a place in the log, as values: a group of a topic, and one lane of it.
+"""Names in the log, as values: a group of a topic, and one lane of it.
 
 Fields are given by name only, so that topic and group, two strings, cannot be mixed up.
 """

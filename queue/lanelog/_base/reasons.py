@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 ERROR_MAX: Final = 1000
-"""Characters of an error that are looked at: statements read no more of it."""
+"""Characters of an error that a statement reads."""
 REASON_MAX: Final = 200
 """The most characters of a reason."""
 
@@ -88,4 +88,4 @@ def _longest(reason: str) -> str:
 
 
 def _common(one: str, other: str) -> int:
-    return next((place for place, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]), len(one))
+    return next((index for index, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]), len(one))

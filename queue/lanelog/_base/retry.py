@@ -31,7 +31,7 @@ _NO_STOP = tenacity.stop_any()
 """The default of `stop`. It never stops, and differs from every object that a user gives."""
 
 
-class _PastAttempt(tenacity.RetryCallState):
+class _EndedAttempt(tenacity.RetryCallState):
     """The state of a call whose earlier attempts ran in other threads or processes."""
 
     def __init__(self, policy: RetryPolicy, *, attempt: int, since_first: float, error: BaseException | None) -> None:
@@ -113,9 +113,9 @@ class RetryPolicy:
             ConfigurationError: One of the objects raised, or the wait is no number of seconds, and `stop` does not give
                 the message up. The error names the object.
         """
-        state = _PastAttempt(self, attempt=attempt, since_first=since_first, error=error)
+        state = _EndedAttempt(self, attempt=attempt, since_first=since_first, error=error)
         fault: ConfigurationError | None = None
-        # tenacity's order: retry, wait, stop. stop_before_delay looks at the wait.
+        # tenacity's order: retry, wait, stop. stop_before_delay reads the wait.
         try:
             explicit = error is None or isinstance(error, tenacity.TryAgain)
             if not explicit and not _ask("retry", self.retry, state):
@@ -134,7 +134,7 @@ class RetryPolicy:
 
         A `stop` or `wait` that raises allows it: `decide` reports the fault later.
         """
-        state = _PastAttempt(self, attempt=attempt, since_first=since_first, error=None)
+        state = _EndedAttempt(self, attempt=attempt, since_first=since_first, error=None)
         try:
             state.upcoming_sleep = _seconds(self.wait, _ask("wait", self.wait, state))
         except ConfigurationError:

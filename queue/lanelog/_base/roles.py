@@ -76,7 +76,7 @@ ROLES: Final = {
                 "queue_schema": ("CREATE", "UPDATE"),
             },
         ),
-        Role("reader", "people, dashboards that only look, metrics", _SELECT),
+        Role("reader", "people, dashboards that only read, metrics", _SELECT),
         Role(
             "publisher",
             "",
@@ -91,8 +91,8 @@ ROLES: Final = {
             },
         ),
         Role("consumer", "handles and dead-letters; may publish, too", _CONSUMER),
-        Role("janitor", "a consumer that also deletes what every group is past", _JANITOR),
-        Role("dashboard", "looks, and acts by `lanelog web --allow-actions`", _DASHBOARD),
+        Role("janitor", "a consumer that also deletes what every group has settled", _JANITOR),
+        Role("dashboard", "reads, and acts by `lanelog web --allow-actions`", _DASHBOARD),
         Role(
             "admin",
             "all rows but the history of the tables; no message is changed, no table",

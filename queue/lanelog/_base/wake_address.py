@@ -24,7 +24,7 @@ _POINT_TO_POINT: Final = 31
 
 @frozen
 class UdpAddress:
-    """Where a subscriber on another host hears hints."""
+    """Where a subscriber on another host receives hints."""
 
     ip: IPv4Address | IPv6Address
     port: int

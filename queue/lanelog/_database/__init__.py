@@ -4,11 +4,11 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 `Session`, and all others borrow a `Transaction` from the pool.
 
 * `driver` opens connections. No other room imports a driver, except for the error numbers in `pymysql.constants`.
-* `translation` makes lanelog's errors of a driver's, and decides which are worth a repetition. `outage` does so for a
+* `translation` makes lanelog's errors of a driver's, and decides which may be retried. `outage` does so for a
   loop, which goes on. `codes` groups the error numbers by their consequence.
 * `wire` is one connection. If it breaks, nothing of its transaction is repeated on another one. `incarnation` names one
   life of one server. `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
-* `answers` and `rows` mend PyMySQL's connection. `loans` and `locking` lose nothing when an exception interrupts them.
+* `answers` and `rows` repair PyMySQL. `loans` and `locking` lose nothing when an exception interrupts them.
 * `naming` names our database in each statement on a connection of user code. `instrumentation` shows it to traces.
 * `session_settings`, `server_facts`, `row_locks`: whether the server took what we set, is supported, and locks rows.
 * `connection_priority` and `reserve` decide who gets none of too few connections. `blocking` finds who holds a lock.

@@ -29,8 +29,8 @@ class Inheritable(Protocol):
 class Descriptor:
     """A connection's file descriptor, and which file it was when the connection was made.
 
-    Noted at once, because a driver may refuse to tell it later: mysqlclient raises in one thread while another one uses
-    the connection, and in a forked child for ever if that was so at the fork.
+    Noted at once, because a driver may refuse to report it later: mysqlclient raises in one thread while another one
+    uses the connection, and in a forked child for ever if that was so at the fork.
     """
 
     number: int
@@ -39,7 +39,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, raw: Any) -> Descriptor | None:
-        """Take it from a new connection. None for PyMySQL, whose socket tells it at any time."""
+        """Take it from a new connection. None for PyMySQL, whose socket reports it at any time."""
         return None if isinstance(raw, pymysql.connections.Connection) else cls.noted(raw)
 
     @classmethod

@@ -1,7 +1,7 @@
 """What an error means to a loop that works on a server which it has reached before.
 
-Owns that judgement alone. It is `retriable` turned round: a list of errors that pass is never complete, and a loop that
-ends wrongly handles nothing until somebody looks. So whatever a database says, it is away, and a loop tries again
+Owns that judgement alone. It is `retriable` reversed: a list of errors that pass is never complete, and a loop that
+ends wrongly handles nothing until somebody notices. So whatever a database says, it is away, and a loop tries again
 without end. Only what an operator has to put right, and what stays for a lease, ends the work.
 """
 

@@ -1,4 +1,4 @@
-"""The one place where errors of a database driver become errors of lanelog, with a remedy where there is one.
+"""The translation of a database driver's errors into errors of lanelog, with a remedy where there is one.
 
 Decides whether an error is retriable, by the groups of numbers in `codes`. `retries` repeats what is. That list is
 closed: of several messages, the one that the database refuses must fail alone. Loops ask `outage` instead. Never

@@ -1,7 +1,7 @@
 """The event that the application has disabled loggers of the library, and the check for it.
 
-`logging.config` disables every logger that was made before, unless it is told not to. The logger of this event may be
-among them, and is enabled for it.
+`logging.config` disables every logger that was made before, unless an option forbids it. The logger of this event may
+be among them, and is enabled for it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Allowance:
 
     cycle: DutyCycle = OF_HINTS
     span_seconds: float = 2.0
-    """The pay of so many seconds can be saved, or owed: it is spent on work in a row."""
+    """The pay of so many seconds can be saved, or drawn in advance: it is spent on work in a row."""
     _saved: float = 0.0
     _at: float = 0.0
 

@@ -51,7 +51,7 @@ def unpack(datagram: bytes, token: int) -> Hint | None:
     """Return what a datagram says. None: it has another length or token."""
     if len(datagram) != SIZE:
         return None
-    # The time of the comparison does not tell which bytes were right: datagrams may come from other hosts.
+    # The time of the comparison does not reveal which bytes were right: datagrams may come from other hosts.
     if not compare_digest(datagram[:_TOKEN], token.to_bytes(_TOKEN)):
         return None
     _, topic, news = _FORMAT.unpack(datagram)

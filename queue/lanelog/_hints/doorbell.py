@@ -1,6 +1,6 @@
 """The event that the fetcher's loop waits on: it is set by other threads, and by a hint that comes in.
 
-Owns the wait. Never decides what a hint is worth: `heard` is told. Only one thread waits.
+Owns the wait. Never decides what a hint means: it calls `heard`. Only one thread waits.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Doorbell:
     def set(self) -> None:
         """End the wait, or the next one."""
         self._rung = True
-        if self._waiting:  # else the waiting thread looks at `_rung` before it waits
+        if self._waiting:  # else the waiting thread reads `_rung` before it waits
             self._ring()
 
     def clear(self) -> None:

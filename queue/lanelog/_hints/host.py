@@ -1,6 +1,6 @@
 """Whether two processes can reach each other's sockets: they have the same boot of a kernel and network namespace.
 
-Owns that one reading. Only Linux tells; elsewhere no hints are sent.
+Owns that one reading. Only Linux reports it; elsewhere no hints are sent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _NETWORK = Path("/proc/self/ns/net")
 
 @cache
 def own_host() -> str:
-    """Return a hash that is the same for processes that reach each other's sockets. Empty: the system does not tell."""
+    """Return a hash that is the same for processes that reach each other's sockets. Empty: unknown to the system."""
     try:
-        told = f"{_BOOT.read_text().strip()} {_NETWORK.stat().st_ino}"
+        identity = f"{_BOOT.read_text().strip()} {_NETWORK.stat().st_ino}"
     except OSError:
         return ""
-    return blake2b(told.encode(), digest_size=16).hexdigest()
+    return blake2b(identity.encode(), digest_size=16).hexdigest()

@@ -1,6 +1,6 @@
 """The subscriber's sockets: a Unix one for each engine, and with `wake_address` a UDP one, open while it subscribes.
 
-Owns the sockets, their token and how often they are read. It believes nothing of a datagram but "look now", and answers
+Owns the sockets, their token and how often they are read. It believes nothing of a datagram but "poll now", and answers
 none. Reading takes no more than a share of the time: after each read it is deaf for a while. What comes in meanwhile
 waits in the sockets, and the kernel refuses what does not fit. A forked child closes its copies.
 """
@@ -28,7 +28,7 @@ from lanelog._stores.members.heartbeats import NOWHERE, WakePlace
 
 @define(eq=False)
 class Receiver:
-    """Hears hints. Its Unix datagram socket has an abstract name, so there is no file for it."""
+    """Receives hints. Its Unix datagram socket has an abstract name, so there is no file for it."""
 
     place: WakePlace = field(default=NOWHERE, init=False)
     """What the heartbeat rows say; NOWHERE while it is closed."""
@@ -50,7 +50,7 @@ class Receiver:
     def open(self, across: UdpAddress | None = None) -> None:
         """Open the sockets, where the system has such ones. `across`: the address at which other hosts reach this one.
 
-        Without a socket everything works, and takes until the next look. An open receiver stays as
+        Without a socket everything works, but waits for the next poll. An open receiver stays as
         it is, because another thread may wait on its sockets.
         """
         with self._lock:
@@ -120,7 +120,7 @@ def _udp(across: UdpAddress) -> socket.socket | None:
     """Open a socket at this address.
 
     Behind NAT, say in a container with a published port, publishers see an address that this machine does not have.
-    Then the socket hears at the same port of every address here.
+    Then the socket receives at the same port of every address here.
     """
     family = family_of(across)
     anywhere = ("", across.port) if across.port else None

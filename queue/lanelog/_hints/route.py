@@ -40,21 +40,21 @@ class Target:
     token: int
 
 
-def target_of(place: WakePlace, networks: tuple[Network, ...]) -> Target | None:
-    """Return where this place is reached from here. None: nowhere."""
-    if place.host == own_host():
+def target_of(wake: WakePlace, networks: tuple[Network, ...]) -> Target | None:
+    """Return where this endpoint is reached from here. None: nowhere."""
+    if wake.host == own_host():
         # Only ASCII: another text cannot be a socket's name in every locale.
-        unix = place.address.startswith(PREFIX) and place.address.isascii()
-        return Target(socket.AF_UNIX, f"\0{place.address}", place.token) if unix else None
+        unix = wake.address.startswith(PREFIX) and wake.address.isascii()
+        return Target(socket.AF_UNIX, f"\0{wake.address}", wake.token) if unix else None
     if not networks:
         return None
     try:
-        udp = UdpAddress.parse(place.address.partition(ACROSS)[2])
+        udp = UdpAddress.parse(wake.address.partition(ACROSS)[2])
     except ValueError:
         return None
     if not udp.port or not udp.lies_in(networks):
         return None
-    return Target(family_of(udp), (str(udp.ip), udp.port), place.token)
+    return Target(family_of(udp), (str(udp.ip), udp.port), wake.token)
 
 
 def family_of(address: UdpAddress) -> int:

@@ -1,11 +1,11 @@
-"""The publisher's side: it tells the subscribers of a topic that lanes or messages were committed.
+"""The publisher's side: it notifies the subscribers of a topic that lanes or messages were committed.
 
-Owns who is told, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing. `tell` is
-called after the commit, and sends at once to the places that it knows. Once a second at most, such a call also has them
-read anew. The scheduler's thread reads them, if it runs. A client without a scheduler reads them in the publishing
-thread (`catch_up`), if no other publisher waits for that thread. The server ends a slow query. Subscribers that this
-reading finds are told of the last commit then. A publisher pays for what its hints make the subscribers do, and leaves
-hints out when it has spent its share of the time. The looks find what is committed in between.
+Owns who is notified, as the heartbeats say, and how often. It never waits for a subscriber and raises nothing.
+`announce` is called after the commit, and sends at once to the endpoints that it knows. Once a second at most, such a
+call also has them read anew. The scheduler's thread reads them, if it runs. A client without a scheduler reads them in
+the publishing thread (`catch_up`), if no other publisher waits for that thread. The server ends a slow query.
+Subscribers that this reading finds are notified of the last commit then. A publisher pays for what its hints make the
+subscribers do, and leaves hints out when it has spent its share of the time. Polls find what is committed in between.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class _Audience:
-    """Who is told of one topic."""
+    """Who is notified of one topic."""
 
     targets: frozenset[Target] = frozenset()
-    told_at: float = 0.0
-    last: Hint | None = None  # targets that the next reading finds new are told this; None: nothing since the last one
+    hinted_at: float = 0.0
+    last: Hint | None = None  # for targets that the next reading finds new; None: nothing since the last one
 
     def remember(self, hint: Hint | None) -> None:
         """Keep this hint for the targets that the next reading finds new."""
@@ -53,30 +53,30 @@ class Sender:
 
     _database: Database
     _own: Callable[[], WakePlace]
-    """The place of this process's own receiver, which needs no hint."""
+    """The endpoint of this process's own receiver, which needs no hint."""
     _wake_reader: Callable[[], bool]
-    """Makes a thread call `read_places` soon. False: there is no such thread."""
+    """Makes a thread call `read_endpoints` soon. False: there is no such thread."""
     sent: int = field(default=0, init=False)
     lost: int = field(default=0, init=False)
     """Hints that could not be sent: the subscriber is gone, or has not read the earlier ones."""
     refresh_seconds: float = field(default=1.0, init=False)
-    """Between two readings of the places."""
+    """Between two readings of the endpoints."""
     read_seconds: float = field(default=0.1, init=False)
     """After so long, the server ends the reading in a publishing thread: the most that it waits for a busy server."""
     forget_seconds: float = field(default=10.0, init=False)
-    """So long after its last publish, a topic is not read again, unless a hint is still owed there."""
+    """So long after its last publish, a topic is not read again, unless a hint waits for its targets."""
     most_topics: int = field(default=100, init=False)
     """The most topics that are remembered, those published to last."""
     hint_seconds: float = field(default=0.001, init=False)
-    """A publisher pays so much for each hint: about what waking a subscriber and its look cost the machine."""
+    """A publisher pays so much for each hint: about what waking a subscriber and its poll cost the machine."""
     _audiences: dict[str, _Audience] = field(factory=dict, init=False)
-    _grown: set[str] = field(factory=set, init=False)  # topics with lanes of which no hint has told yet
+    _grown: set[str] = field(factory=set, init=False)  # topics with lanes that no hint has announced yet
     _allowance: Allowance = field(
         factory=Allowance, init=False
     )  # two threads at once may forget to pay for one of them
     _of_new_lanes: Allowance = field(factory=Allowance, init=False)
     _refresh_at: float = field(default=0.0, init=False)
-    _wanted: bool = field(default=False, init=False)  # the places are to be read
+    _wanted: bool = field(default=False, init=False)  # the endpoints are to be read
     _by_publisher: bool = field(default=False, init=False)  # there was no thread to be woken for that
     _failing: bool = field(default=False, init=False)
     _refreshing: threading.Lock = field(factory=threading.Lock, init=False)
@@ -92,7 +92,7 @@ class Sender:
     def grown(self, topic: str) -> None:
         """The topic has new lanes, and their first messages are not committed yet. Meanwhile they can get an owner.
 
-        If this cannot be told now, the next hint says it.
+        If no hint can be sent now, the next one also announces the lanes.
         """
         audience, now = self._audiences.get(topic), time.monotonic()
         if audience is None or self._of_new_lanes.free_at(now) > now:
@@ -109,8 +109,8 @@ class Sender:
         new_lanes = topic in self._grown
         hint, now = Hint(number_of(topic), new_lanes), time.monotonic()
         audience = self._audiences.setdefault(topic, _Audience())
-        audience.told_at = now
-        # Hints of new lanes have their own account: usual ones must not spend it. One that is left out stays owed.
+        audience.hinted_at = now
+        # Hints of new lanes have their own account: usual ones must not spend it. A skipped one stays in `_grown`.
         allowance = self._of_new_lanes if new_lanes else self._allowance
         if allowance.free_at(now) <= now:
             self._grown.discard(topic)
@@ -123,7 +123,7 @@ class Sender:
         self._by_publisher = not self._wake_reader()
 
     def catch_up(self) -> None:
-        """Read the places if `tell` has asked for it, and no other thread does. Raises nothing.
+        """Read the endpoints if `announce` has asked for it, and no other thread does. Raises nothing.
 
         The caller may have to wait for the database, so no other publisher may be waiting for the caller.
         """
@@ -137,7 +137,7 @@ class Sender:
             self._unread(error)
 
     def read_places(self, cx: Executor, *, bounded: Callable[[str], str] | None = None) -> None:
-        """Read who wants hints, if `tell` has asked for it, and tell those that are new. Raises nothing.
+        """Read who wants hints, if `announce` has asked for it, and notify those that are new. Raises nothing.
 
         `bounded`: gives the query an end on the server.
         """
@@ -158,13 +158,13 @@ class Sender:
         self._failing = True
 
     def _refresh(self, cx: Executor, now: float, bounded: Callable[[str], str] | None) -> None:
-        # A copy: other threads may tell of a new topic. If that comes between these lines, its next hint adds it again.
-        known = sorted(self._audiences.copy().items(), key=lambda each: each[1].told_at, reverse=True)
+        # A copy: other threads may add a topic. If that comes between these lines, its next hint adds it again.
+        known = sorted(self._audiences.copy().items(), key=lambda each: each[1].hinted_at, reverse=True)
         for topic, _ in known[self.most_topics :]:
             self._audiences.pop(topic, None)
         # A topic that is published to rarely, and soon after another one, would never be read by its own commits.
         since = now - self.forget_seconds
-        recent = [each for each in known[: self.most_topics] if each[1].told_at > since or each[1].last is not None]
+        recent = [each for each in known[: self.most_topics] if each[1].hinted_at > since or each[1].last is not None]
         if not recent:
             return
         hints = []

@@ -214,7 +214,7 @@ def deletion(topic: str, lanes: Mapping[str, Span], *, letters: bool = False) ->
     `letters`: delete also the rows of the reserved group '' that settle dead letters. They last as long as the letters.
     """
     for batch in _batches(lanes):
-        yield partial(leaving.delete, topic=topic, places=batch)
+        yield partial(leaving.delete, topic=topic, offsets=batch)
         if letters:
             yield partial(_forget_letters, topic=topic, points=batch)
         yield partial(_note, topic=topic, through=dict(batch))  # the dict keeps the last, highest offset of each key

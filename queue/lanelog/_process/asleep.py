@@ -17,5 +17,5 @@ def now() -> float:
 
 
 def suspended() -> float:
-    """Seconds of sleep since the boot. 0 where the system has no clock that tells."""
+    """Seconds of sleep since the boot. 0 where the system has no clock for it."""
     return 0.0 if _BOOT is None else clock_gettime(_BOOT) - clock_gettime(CLOCK_MONOTONIC)

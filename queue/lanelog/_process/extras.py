@@ -16,7 +16,7 @@ _OF_EXTRA = re.compile(r"^(?P<needed>[^;]+?) *; *extra *== *['\"](?P<extra>[\w-]
 def install(extra: str) -> str:
     """Return the pip command that installs what an extra needs.
 
-    It does not name lanelog: pip would look for that in an index, where it need not be this package.
+    It does not name lanelog: pip would search an index for that, where it need not be this package.
     """
     try:
         lines = requires("lanelog") or []

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 FAILURES_UNTIL_FAILED = 5
-"""So often in a row an error that a repetition does not mend may come. Then what the loop serves has failed."""
+"""How often in a row an error that a retry does not repair may come. Then what the loop serves has failed."""
 
-TELL_AGAIN: Final = 60.0
+LOG_AGAIN: Final = 60.0
 """Seconds after which an outage that goes on is logged again."""
 
 
@@ -54,7 +54,7 @@ class _Row:
     """The kinds of those that were logged."""
     away_since: float = math.inf
     """When the first turn failed because the database was away."""
-    tell_at: float = -math.inf
+    log_at: float = -math.inf
     """When an outage is logged again."""
     lasts_since: float = math.inf
     """Since when nothing came but what must not last."""
@@ -108,7 +108,7 @@ class Loop:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called. A long turn may look at it."""
+        """Whether `stop` was called. A long turn may check it."""
         return self._stopping.is_set()
 
     def start(self) -> None:
@@ -184,8 +184,8 @@ class Loop:
         """Log an outage at once, and again each minute, whatever the database says meanwhile."""
         row = self._row
         row.away_since = min(row.away_since, now)
-        if now >= row.tell_at:
-            row.tell_at = now + TELL_AGAIN
+        if now >= row.log_at:
+            row.log_at = now + LOG_AGAIN
             seconds = round(now - row.away_since, 1)
             facts.loop_failed_in_outage(loop=self.name, error=error, retriable=True, seconds=seconds)
 

@@ -35,8 +35,8 @@ WRITES: Final = 5.0
 """The longest wait, in seconds, until what goes back is written."""
 LOGS: Final = 2.0
 """The longest time, in seconds, for the last lines of the log. It begins when all is written, or when `WRITES` end."""
-_LOOK: Final = 0.02
-"""Seconds between two looks whether all is written."""
+_POLL_SECONDS: Final = 0.02
+"""Seconds between two checks whether all is written."""
 
 _T = TypeVar("_T")
 
@@ -45,7 +45,7 @@ class Participant(Protocol):
     """A subscription, as the end of its process sees it."""
 
     def hangs(self) -> bool:
-        """Look for handlers because of which the process has to end, and remember them."""
+        """Find handlers because of which the process has to end, and remember them."""
 
     def give_back(self) -> None:
         """Let nothing begin any more, and give back, in memory, all messages but theirs."""
@@ -73,7 +73,7 @@ def end_if_hung() -> None:
     with _ending:  # who comes second waits here for the end
         with _joining:
             subscriptions = list(_subscriptions)
-        if [each for each in subscriptions if each.hangs()]:  # each one looks
+        if [each for each in subscriptions if each.hangs()]:  # ask each one
             _end(subscriptions)
 
 
@@ -88,7 +88,7 @@ def _end(subscriptions: Sequence[Participant]) -> None:
         for each in subscriptions:
             _try(each.give_back, errors)
         while not (written := _all_given_back(subscriptions, errors)) and time.monotonic() < began + WRITES:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         logs.set()
         for each in subscriptions:
             _try(each.report, errors)

@@ -42,7 +42,7 @@ class BoundedThreads(ThreadingMixIn, TCPServer):
     """For a server of `Punctual` requests: a thread for each one, and not too many of them.
 
     A request must arrive within `SILENCE`, however slowly its bytes come. With all threads taken, the oldest connection
-    whose request has not arrived makes room: sixteen slow peers must not turn the probes away.
+    whose request has not arrived makes room: sixteen slow peers must not displace the probes.
     """
 
     daemon_threads = True
@@ -56,7 +56,7 @@ class BoundedThreads(ThreadingMixIn, TCPServer):
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a request. Turn it away only if all threads are busy with answers."""
+        """Start a thread for a request. Refuse it only if all threads are busy with answers."""
         if not self._free.acquire(blocking=False) and not self._make_room():
             self.shutdown_request(request)
             return
@@ -113,7 +113,7 @@ class Punctual(BaseHTTPRequestHandler):
     timeout = SILENCE  # for each receive and send
 
     def parse_request(self) -> bool:
-        """Read the headers, behind the first line. The end of a cut-off connection looks like the end of them."""
+        """Read the headers, behind the first line. The end of a cut-off connection reads as the end of them."""
         parsed = super().parse_request()
         return self.server.arrived(self.request) and parsed
 

@@ -2,7 +2,7 @@
 
 Beside it: how often threads of that client waited for a connection.
 
-Owns these values, their form in a heartbeat row, and what *hung* means. Looks at no thread and at no table.
+Owns these values, their form in a heartbeat row, and what *hung* means. Reads no thread and no table.
 """
 
 from __future__ import annotations

@@ -5,5 +5,5 @@ decide nothing, and do not import each other. A statement that writes a table st
 `queue_schema` has none: the migrations write it. `queue_messages` has five: `messages` (publishing), `fetches`
 (reading), `leaving` (what is old enough, and its deletion), `expiry`, and `dead_letters`. `queue_offsets` has two:
 `offsets`, and `flushes`. `queue_partition_leases` has two: `leases`, and `lease_removal`. `lane_rows` reads and locks
-the rows of one lane across the tables. `_points` turns one statement for many keys into as many as are needed.
+the rows of one lane across the tables. `_points` splits one statement for many keys into as many as are needed.
 """

@@ -1,4 +1,4 @@
-"""Numbers that are counted: fencing tokens and offsets. What takes the place of one to which nothing can be added.
+"""Numbers that are counted: fencing tokens and offsets. What replaces one to which nothing can be added.
 
 The columns hold more than counting will ever reach. A greater number was written by another program, or is what a
 damaged disk or a restore has left. `+ 1` to the greatest of all is an error of the statement. A statement is about many
@@ -31,7 +31,7 @@ FAR: Final = 2**62
 
 
 def counted(number: str) -> str:
-    """An expression, with the clock in its place if it is beyond counting."""
+    """An expression, or the clock if it is beyond counting."""
     return f"IF({number} < {BEYOND_COUNTING}, {number}, {NOW_MS})"
 
 

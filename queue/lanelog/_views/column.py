@@ -16,7 +16,7 @@ from attrs import frozen
 from lanelog._base.text import CELL_MAX, age, ago, number, shown, summary
 
 NAME_LEAST: Final = 12
-"""Cells that a name keeps at least. They are enough to tell names with the same beginning apart by their ends."""
+"""Cells that a name keeps at least. They are enough to distinguish names with the same beginning by their ends."""
 NAME_WANT: Final = 24
 """Cells that a name should have."""
 TEXT_LEAST: Final = 18

@@ -20,7 +20,7 @@ def sums(status: Status, *, behind: str, oldest: str) -> str:
 def nothing_stuck(waiting: int, *, complete: bool) -> str:
     """Return that no problem was found, and how many messages wait for their next attempt.
 
-    `complete`: whether all was looked at.
+    `complete`: whether all was read.
     """
-    found = "nothing is stuck" if complete else "nothing is stuck in what was looked at"
+    found = "nothing is stuck" if complete else "nothing is stuck in what was read"
     return f"{found}; {attempts_awaited(waiting)}" if waiting else found

@@ -1,6 +1,6 @@
 """Administration: read the log and change it, without SQL. `client.admin` is the `Admin` of a client.
 
-**Looking** takes no locks and reads no backlog. Every list has a limit. One answer about one lane is consistent: it
+**Reading** takes no locks and reads no backlog. Every list has a limit. One answer about one lane is consistent: it
 comes from one statement or one snapshot. In a list of many lanes each lane is consistent, and may have changed since.
 
 **Changing** uses one transaction for each step that must hold together. The lane's epoch fences it. It is repeated

@@ -122,7 +122,7 @@ class Admin:
         messages a second come in and go out. For that, this reads twice, two seconds apart, or compares with `since`.
 
         Args:
-            topics: Look only at these topics. None: at all, up to 1,000.
+            topics: Read only these topics. None: at all, up to 1,000.
             since: An earlier answer. Where a lag has grown since then, its problem says by how many messages a second.
 
         Returns:
@@ -633,7 +633,7 @@ class Admin:
         """
         from lanelog._log.lookup import known
 
-        known.read(self._database, known.known_topic, "looking for the topic", topic)
+        known.read(self._database, known.known_topic, "finding the topic", topic)
         act = Act(self._call(dry_run), "cancel_scheduled", topic=topic, key=key or "", choice=f"id {id}")
         return scheduled.cancel(self._database, topic, key, id, act, dry_run=dry_run)
 

@@ -93,7 +93,7 @@ class Act:
     def record(self, cx: Executor, *, messages: int = 0, **known: Any) -> None:
         """Write the row of this transaction. `known`: fields that are known only now, such as the topic.
 
-        Tables of an older version have no place for it. It also deletes some rows that are over the retention: a call
+        Tables of an older version have no column for it. It also deletes some rows that are over the retention: a call
         of many transactions must not write more than it deletes.
         """
         if self.database.tables_version < audit.SINCE:

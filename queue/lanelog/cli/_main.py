@@ -25,20 +25,20 @@ Completion of verbs, options, topics, groups and keys:
 """
 
 SECTIONS: Final = {
-    "Look": {
-        "status": ("look.status", "What is wrong, the worst first, and what mends it."),
-        "topics": ("look.lists", "The topics, and what they hold."),
-        "groups": ("look.lists", "The consumer groups: members, lanes, lag, pauses."),
-        "lag": ("look.lists", "How far behind the groups are."),
-        "lanes": ("look.lists", "The lanes of a topic: offsets, lag, owner, error."),
-        "offsets": ("look.lists", "Where the groups are in the lanes."),
-        "members": ("look.lists", "The subscribers of groups, alive or not."),
-        "leases": ("look.lists", "Who may work which lane."),
-        "show": ("look.messages", "The messages of a lane, or all about one of them."),
-        "tail": ("look.messages", "The newest messages, and with --follow new ones."),
-        "history": ("look.messages", "How messages left a group that keeps history."),
-        "audit": ("look.lists", "What operators did, who and why."),
-        "events": ("look.events", "What lanelog logs, or one of its events."),
+    "Read": {
+        "status": ("read.status", "What is wrong, the worst first, and what repairs it."),
+        "topics": ("read.lists", "The topics, and what they hold."),
+        "groups": ("read.lists", "The consumer groups: members, lanes, lag, pauses."),
+        "lag": ("read.lists", "How far behind the groups are."),
+        "lanes": ("read.lists", "The lanes of a topic: offsets, lag, owner, error."),
+        "offsets": ("read.lists", "Where the groups are in the lanes."),
+        "members": ("read.lists", "The subscribers of groups, alive or not."),
+        "leases": ("read.lists", "Who may work which lane."),
+        "show": ("read.messages", "The messages of a lane, or all about one of them."),
+        "tail": ("read.messages", "The newest messages, and with --follow new ones."),
+        "history": ("read.messages", "How messages left a group that keeps history."),
+        "audit": ("read.lists", "What operators did, who and why."),
+        "events": ("read.events", "What lanelog logs, or one of its events."),
         "metrics": ("run.metrics", "Serve the figures of the log to Prometheus."),
         "web": ("run.web", "Serve the dashboard to browsers."),
     },
@@ -51,13 +51,13 @@ SECTIONS: Final = {
         "release": ("steer.change", "Take a lane away from its owner by force."),
         "open-lanes": ("steer.change", "Over how many lanes a topic spreads what has no key."),
         "purge": ("steer.change", "Delete old messages, settled or not."),
-        "delete-group": ("steer.change", "Forget a group and its place in a topic."),
+        "delete-group": ("steer.change", "Forget a group and its offsets in a topic."),
         "delete-topic": ("steer.change", "Delete a topic with all that it holds."),
     },
     "Repair": {
         "dlq": ("steer.dead_letters", "Dead letters: list, show, redrive, delete."),
         "doctor": ("run.setup", "Examine server, settings, privileges and tables."),
-        "maintain": ("run.setup", "Collect and mend where nobody consumes."),
+        "maintain": ("run.setup", "Collect and repair where nobody consumes."),
     },
     "Set up": {
         "migrate": ("run.setup", "Create or upgrade the tables."),
@@ -88,7 +88,7 @@ A new verb is its function and its line here. The function has the name of the v
 def cli() -> None:
     """A partitioned message log inside MySQL or MariaDB.
 
-    The database is that of --url, before or behind the verb, or that of LANELOG_URL. Every verb that looks takes --json
+    The database is that of --url, before or behind the verb, or that of LANELOG_URL. Every verb that reads takes --json
     and --watch. Every verb that destroys something only shows what it would do, unless --execute is given.
     """
 

@@ -26,7 +26,7 @@ _TOKEN_USER: Final = "token"  # noqa: S105 - the name of a user, no secret
 
 
 class NotAllowed(LanelogError):
-    """Users of this dashboard may look, and change nothing."""
+    """Users of this dashboard may read, and change nothing."""
 
 
 @frozen(kw_only=True)
@@ -42,7 +42,7 @@ class Access:
         proxies: Addresses of these proxies. The header counts in requests from them only.
         identify: Returns the user of a request, given its ASGI scope, or None to refuse it. For an application that
             mounts the dashboard and has a log-in of its own. A plain function: no request is answered while it waits.
-        allow_actions: Whether users may change anything. False: they only look.
+        allow_actions: Whether users may change anything. False: they only read.
     """
 
     hosts: tuple[str, ...] = LOOPBACK_HOSTS
@@ -71,7 +71,7 @@ class Access:
         return self.token is not None or self.proxy_header is not None or self.identify is not None
 
     def permit(self) -> None:
-        """Refuse a request that would change something, or show such a change, where users may only look."""
+        """Refuse a request that would change something, or show such a change, where users may only read."""
         if not self.allow_actions:
             raise NotAllowed("This dashboard was started without --allow-actions.")
 

@@ -37,7 +37,7 @@ from lanelog.dashboard.payload import Mask
 from lanelog.dashboard.rendering import Renderer, trouble
 from lanelog.dashboard.samples import SPAN, Samples
 from lanelog.dashboard.shared_reads import SharedRead, SharedReads
-from lanelog.dashboard.views import WebPlace, link
+from lanelog.dashboard.views import WebDatabase, link
 from lanelog.errors import LanelogError
 
 ENVIRONMENT: Final = "LANELOG_ENVIRONMENT"
@@ -62,8 +62,8 @@ _NOTHING_SEEN: Final = Status(
     dead_letters=0,
     problems=(),
 )
-"""What the first look is compared with. With nothing to compare, `Admin.status` would wait for two seconds to tell the
-rates of a key, and the answer would be kept for forty: the next look tells them."""
+"""What the first status is compared with. With nothing to compare, `Admin.status` would wait for two seconds to measure
+the rates of a key, and the answer would be kept for forty: the next status has them."""
 _STATIC: Final = {
     "icon.svg": "image/svg+xml",
     "style.css": "text/css",
@@ -86,10 +86,10 @@ def dashboard(
     charts, until the client is closed.
 
     Args:
-        client: The client. The account of a `reader` is enough to look.
+        client: The client. The account of a `reader` is enough.
         access: Who may use it. None: every user of this machine, without actions.
         mask: Called with a message whose payload is to be shown. Returns the bytes to show instead.
-        pace: How often it looks. None: as `WebPace()` says.
+        pace: How often it polls. None: as `WebPace()` says.
         environment: What the database is for, such as `production`: every page shows it beside the database's name.
             None: the variable `LANELOG_ENVIRONMENT`, or nothing.
 
@@ -113,7 +113,7 @@ def assemble(
 ) -> ASGIApp:
     """Return the application. Without `live`, pages reload themselves instead of asking for streams of events."""
     rules = access or Access()
-    place = WebPlace(
+    place = WebDatabase(
         database=client.config.database,
         address=client.config.address(),
         environment=os.environ.get(ENVIRONMENT, "") if environment is None else environment,
@@ -129,7 +129,7 @@ class _Site:
     _access: Access
     _mask: Mask | None
     _pace: WebPace
-    _place: WebPlace
+    _place: WebDatabase
     _live: bool
     _streams: Streams = field(init=False)
     _status: SharedRead[Status] = field(init=False)
@@ -178,7 +178,8 @@ class _Site:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Take samples from the start where a server tells it, as for `lanelog web`; else from the first request on."""
+        """Take samples from the start where a server reports it, as for `lanelog web`, else from the first request.
+        """
         self._samples.start()
         yield
         self._samples.stop()

@@ -25,7 +25,7 @@ HEIGHT: Final = 120
 COLUMNS: Final = 120
 """Points of a line at most."""
 GAP: Final = 180.0
-"""Seconds without a sample after which a line is broken. A large log is looked at once a minute at least."""
+"""Seconds without a sample after which a line is broken. A large log is read once a minute at least."""
 _FEW: Final = 10
 """Below this, a rate is shown with its tenths."""
 _NICE: Final = (1, 2, 5)

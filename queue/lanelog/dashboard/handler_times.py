@@ -160,14 +160,14 @@ class HandlerHistory:
         numbers = range(last - BUCKETS + 1, last + 1)
         begin = _moment(numbers[0], width)
         known = {number: each for number, each in span.read.items() if number in numbers}
-        if not known and not self._admin.history(*_place(at), since=begin, limit=1):
+        if not known and not self._admin.history(*_names(at), since=begin, limit=1):
             return None
         span.read = known
         fresh: dict[int, Percentiles | None] = {}
         for number in numbers:
             if number not in known:
                 since, until = _moment(number, width), _moment(number + 1, width)
-                found = percentiles(self._admin.history(*_place(at), since=since, until=until, limit=SAMPLE))
+                found = percentiles(self._admin.history(*_names(at), since=since, until=until, limit=SAMPLE))
                 (known if until <= now - OVER else fresh)[number] = found
         both = {**known, **fresh}
         return HandlerTimes(begin=begin, end=now, width=width, buckets=[both[number] for number in numbers])
@@ -177,5 +177,5 @@ def _moment(number: int, width: float) -> datetime:
     return datetime.fromtimestamp(number * width, UTC)
 
 
-def _place(at: GroupTopic) -> tuple[str, str]:
+def _names(at: GroupTopic) -> tuple[str, str]:
     return at.topic, at.group

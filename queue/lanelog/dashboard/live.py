@@ -1,7 +1,7 @@
-"""What open pages are told: server-sent events, each a piece of the page.
+"""What open pages receive: server-sent events, each a piece of the page.
 
 Owns their form and pace. Renders nothing by itself. A stream ends after half a minute, and the browser asks again: so
-the server can be stopped, and a user who may not look any more sees nothing new.
+the server can be stopped, and a user who may not read any more sees nothing new.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RETRY: Final = 1.0
 SAMPLE_MAX: Final = 60.0
 """Seconds between samples at the most: charts take three minutes without one for a gap."""
 AT_ONCE: Final = 4
-"""Streams that look at the same time. While the database is away, each keeps a thread for as long as its time-out; the
+"""Streams that poll at the same time. While the database is away, each keeps a thread for as long as its time-out; the
 threads of the application that mounts the dashboard are not theirs to take."""
 
 
@@ -32,7 +32,7 @@ class WebPace:
 
     Args:
         sample: Between two samples for the charts.
-        look: Between two looks for an open page. All pages share the look at the log.
+        look: Between two polls of an open page. All pages share the read of the log.
         stream: The life of one stream of events.
     """
 
@@ -64,7 +64,7 @@ class Streams:
     _limiter: CapacityLimiter = field(init=False, factory=lambda: CapacityLimiter(AT_ONCE))
 
     def answer(self, make: Callable[[], Fragment], *, look: float | None = None) -> StreamingResponse:
-        """Return the answer that tells a page what has changed, until its life is over.
+        """Return the answer that sends a page what has changed, until its life is over.
 
         Args:
             make: Returns the piece of the page. It may wait: it runs in a thread.

@@ -50,7 +50,7 @@ def masked(message: MessageInfo, mask: Mask) -> bytes:
 
 
 def _text(payload: bytes) -> str:
-    """Return bytes as text. What is no UTF-8, and what would turn the direction of reading, is escaped."""
+    """Return bytes as text. What is no UTF-8, and what would change the direction of reading, is escaped."""
     text = payload.decode(errors="backslashreplace")
     return "".join(
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text

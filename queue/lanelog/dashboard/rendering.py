@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from lanelog._database import codes
 from lanelog.dashboard.access import Access, NotAllowed
 from lanelog.dashboard.guard import USER
-from lanelog.dashboard.views import WebButton, WebPage, WebPlace, cell
+from lanelog.dashboard.views import WebButton, WebDatabase, WebPage, cell
 from lanelog.errors import ConfigurationError, DatabaseError
 
 RESULT_MAX: Final = 1000
@@ -56,7 +56,7 @@ class Renderer:
     _access: Access
     _live: bool
     """Whether pages may ask for streams of events."""
-    _place: WebPlace
+    _place: WebDatabase
     _templates: Environment = field(init=False, factory=_environment)
     _version: str = field(init=False, factory=lambda: version("lanelog"))
 

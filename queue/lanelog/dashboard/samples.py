@@ -55,13 +55,13 @@ class Sample:
 
 @define(eq=False)
 class Samples:
-    """Takes a sample every `every` seconds, from the look that all pages share. Thread-safe.
+    """Takes a sample every `every` seconds, from the status that all pages share. Thread-safe.
 
     The thread begins with `start`, and again after a fork. It ends with `stop`, when the client was closed, or when the
-    dashboard was forgotten. A look that fails leaves a gap.
+    dashboard was forgotten. A read that fails leaves a gap.
     """
 
-    _look: Callable[[], Status]
+    _read: Callable[[], Status]
     _every: float
     _ring: deque[Sample] = field(init=False)
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
@@ -134,7 +134,7 @@ class Samples:
     def take(self) -> float:
         """Take one sample. Return the seconds until the next. Raises ClosedError: the client was closed."""
         try:
-            self.add(self._look())
+            self.add(self._read())
         except ClosedError:
             raise
         except LanelogError as exc:

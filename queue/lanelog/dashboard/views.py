@@ -54,7 +54,7 @@ Texts = str | WebCell
 
 
 @frozen(kw_only=True)
-class WebPlace:
+class WebDatabase:
     """What every page names: which database it shows, where that is, and what it is for."""
 
     database: str
@@ -102,7 +102,7 @@ class WebSheet:
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
     under: Mapping[int, WebUnder] = field(factory=dict)
-    """What stands below some rows, by their places in `rows`."""
+    """What stands below some rows, by their indexes in `rows`."""
     note: str = ""
     links: tuple[WebCell, ...] = ()
     """To the pages before and behind."""

@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 PR_SET_PDEATHSIG = 1
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 def run(parent: int, directory: str, command: list[str]) -> int:
@@ -47,7 +47,7 @@ def run(parent: int, directory: str, command: list[str]) -> int:
             server.wait()
             shutil.rmtree(directory, ignore_errors=True)
             break
-        received = signal.sigtimedwait(watched, LOOK_SECONDS)
+        received = signal.sigtimedwait(watched, POLL_SECONDS)
         if received is not None and received.si_signo == signal.SIGTERM:
             server.terminate()
     return server.returncode

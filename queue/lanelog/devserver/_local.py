@@ -93,7 +93,7 @@ class LocalServer(DevServer):
         return self._pid
 
     def kill(self) -> None:
-        """End the server as a crash would, by SIGKILL: nothing is flushed, and no client is told."""
+        """End the server as a crash would, by SIGKILL: nothing is flushed, and no client is notified."""
         if self._running():
             os.kill(self._pid, signal.SIGKILL)
         self._reap()

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from lanelog.devserver._server import ServerUnavailable
 
-SEARCHED = ("/usr/local/sbin", "/usr/sbin", "/usr/libexec")  # Debian's and Fedora's places, not in every PATH
+SEARCHED = ("/usr/local/sbin", "/usr/sbin", "/usr/libexec")  # Debian's and Fedora's folders, not in every PATH
 AS_ROOT = ("--user=root",)  # without it, a server started by root refuses to run
 # --force: the installer refuses a machine whose host name cannot be resolved. Our servers resolve no names.
 MARIADB_INSTALL = ("--force", "--auth-root-authentication-method=normal", "--skip-test-db")
@@ -43,7 +43,7 @@ class Program:
         return str(path if self.root is None else Path("/") / path.relative_to(self.root))
 
     def temporary(self) -> str | None:
-        """Return where a data directory must be for this server. None: in the usual place of temporary files."""
+        """Return where a data directory must be for this server. None: in the usual folder of temporary files."""
         return None if self.root is None else str(self.root / "tmp")
 
 
@@ -87,7 +87,7 @@ def describe(path: str, root: Path | None = None) -> Program:
     text = _run([*_prefix(root), path, "--no-defaults", "--version"])
     match = re.search(r"Ver (\d+\.\d+\.\d+)", text)
     if match is None:
-        raise ServerUnavailable(f"{path} does not tell its version: {text.strip()!r}")
+        raise ServerUnavailable(f"{path} does not say its version: {text.strip()!r}")
     return Program(path=path, family="mariadb" if "MariaDB" in text else "mysql", version=match[1], root=root)
 
 

@@ -1,6 +1,6 @@
 """The board for Grafana: panels over the metrics of the log, and some over those of the workers.
 
-Owns the panels, their queries and their places. Knows no database and no figure.
+Owns the panels, their queries and their positions. Knows no database and no figure.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _OVER_TIME: Final = (
     ),
     Panel("Deleted rows that wait for purge", (("lanelog_database_history_list_length", "transactions"),)),
     Panel("Size of the tables", (("lanelog_table_bytes", "{{table}}"),), "bytes"),
-    Panel("How long a look takes", (("lanelog_look_seconds", "seconds"),), "s"),
+    Panel("How long the queries take", (("lanelog_look_seconds", "seconds"),), "s"),
     Panel(
         "Members known",
         (("lanelog_members_known", "known"),),
@@ -193,14 +193,14 @@ def _variable(name: str, query: str) -> dict[str, Any]:
     }
 
 
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any]:
     return {
         "id": number,
         "type": panel.kind,
         "title": panel.title,
         "description": panel.says,
         "datasource": _SOURCE,
-        "gridPos": place,
+        "gridPos": position,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "targets": [
             {"refId": chr(ord("A") + at), "datasource": _SOURCE, "expr": expression, "legendFormat": legend}

@@ -1,6 +1,6 @@
 """The metrics of the log: lag and age of each group, lanes that are stuck, dead letters, the database.
 
-Owns their names. One scrape is one look of `client.admin`; scrapes that come soon after it get the same answer. A
+Owns their names. One scrape is one read of `client.admin`; scrapes that come soon after it get the same answer. A
 scrape never fails: if the database does not answer, `lanelog_up` is 0 and all other series are missing.
 """
 
@@ -92,24 +92,24 @@ class LogCollector(Collector):
 
     _admin: Admin
     _fresh: float = 2.0
-    """Seconds for which an answer is given again, so that several monitors cost one look."""
+    """Seconds for which an answer is given again, so that several monitors cost one read."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _answer: list[Metric] = field(factory=list, init=False)
     _until: float = field(default=float("-inf"), init=False)
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing. Otherwise a registry would look at the log when the collector is registered."""
+        """Return nothing. Otherwise a registry would read the log when the collector is registered."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of this moment."""
-        with self._lock:  # a scrape that comes during a look waits for its answer
+        with self._lock:  # a scrape that comes during a read waits for its answer
             if time.monotonic() >= self._until:
-                self._answer = list(self._look())
+                self._answer = list(self._read())
                 self._until = time.monotonic() + self._fresh
             return self._answer
 
-    def _look(self) -> Iterator[Metric]:
+    def _read(self) -> Iterator[Metric]:
         began = time.monotonic()
         try:
             found = self._admin.figures()
@@ -117,12 +117,12 @@ class LogCollector(Collector):
             yield _one("lanelog_up", "1: the database answers.", 0)
             return
         yield _one("lanelog_up", "1: the database answers.", 1)
-        yield _one("lanelog_look_seconds", "How long the look at the log took.", time.monotonic() - began)
+        yield _one("lanelog_look_seconds", "How long the queries of the log took.", time.monotonic() - began)
         yield from metrics_of(found)
 
 
 def metrics_of(found: Figures) -> Iterator[Metric]:
-    """Yield the metrics of these figures, at most 1,000 series with those of the look itself."""
+    """Yield the metrics of these figures, at most 1,000 series with those of the read itself."""
     groups = sorted(found.groups, key=partial(_worst_first, known=found.members_known))
     yield _one(
         "lanelog_members_known",
@@ -180,7 +180,7 @@ def _left_out(found: Figures) -> Iterator[Metric]:
     yield _one("lanelog_groups_left_out", "Groups beyond the first 1,000, which have no series.", found.groups_left_out)
     yield _one(
         "lanelog_topics_not_compared",
-        "Topics whose tables were not looked into for contradictions: it took too long.",
+        "Topics whose tables were not searched for contradictions: it took too long.",
         found.topics_not_compared,
     )
 

@@ -46,12 +46,12 @@ def families(
     others = (OTHER,) * len(labels)
     by_label: dict[tuple[str, ...], list[T]] = {}
     for thing in things:
-        place = label(thing)
-        if place not in by_label and len(by_label) >= most - (others not in by_label):
-            place = others
-        by_label.setdefault(place, []).append(thing)
+        shown = label(thing)
+        if shown not in by_label and len(by_label) >= most - (others not in by_label):
+            shown = others
+        by_label.setdefault(shown, []).append(thing)
     for gauge in gauges:
         family = GaugeMetricFamily(gauge.name, gauge.help, labels=labels)
-        for place, found in by_label.items():
-            family.add_metric(place, gauge.join(map(gauge.value, found)))
+        for shown, found in by_label.items():
+            family.add_metric(shown, gauge.join(map(gauge.value, found)))
         yield family

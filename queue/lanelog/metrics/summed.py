@@ -3,7 +3,7 @@
 Owns the rule of how series of the same name and labels are joined. Asks the processes through a function, and knows
 none of them.
 
-Each process tells far more topics and groups than are shown, because no process knows which ones the others have. The
+Each process reports far more topics and groups than are shown, because no process knows which ones the others have. The
 sum is bounded, in the order in which they appear.
 
 Counters and histograms are added up, those of processes that have ended too: otherwise a counter would fall when a
@@ -21,13 +21,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from lanelog.measures import Labels, place
+from lanelog.measures import Labels, bounded_labels
 from lanelog.metrics.client import OF_A_CLIENT, SeriesBounds
 
 Label = tuple[tuple[str, str], ...]
 
 OF_A_PROCESS: Final = SeriesBounds(groups=200, topics=200)
-"""What one process of several tells."""
+"""What one process of several reports."""
 
 _OURS: Final = "lanelog_client_"
 
@@ -71,7 +71,7 @@ class SummedCollector(Collector):
     """
 
     _ask: Callable[[Callable[[Sequence[str]], _Families]], _Families]
-    _past: _Families = field(factory=dict, init=False)
+    _ended: _Families = field(factory=dict, init=False)
     _groups: dict[Labels, None] = field(factory=dict, init=False)  # with series of their own
     _topics: dict[Labels, None] = field(factory=dict, init=False)
 
@@ -104,16 +104,16 @@ class SummedCollector(Collector):
     @staticmethod
     def _shown(labels: Labels, known: dict[Labels, None], most: int) -> Labels:
         if labels not in known:
-            labels = place(labels, known, most)
+            labels = bounded_labels(labels, known, most)
             known[labels] = None
         return labels
 
     def retire(self, text: str) -> None:
         """Keep the counts of a process that has ended, by what it showed last."""
-        _add(self._past, text, only=_GROWING)
+        _add(self._ended, text, only=_GROWING)
 
     def _total(self, texts: Sequence[str]) -> _Families:
-        total = {name: _Family(family.help, family.kind, dict(family.values)) for name, family in self._past.items()}
+        total = {name: _Family(family.help, family.kind, dict(family.values)) for name, family in self._ended.items()}
         for text in texts:
             _add(total, text)
         return total

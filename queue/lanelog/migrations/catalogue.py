@@ -82,7 +82,7 @@ def record_version(cx: Executor, version: int, checksum: str, oldest: int) -> No
 def add_column(cx: Executor, table: str, definition: str) -> bool:
     """Add a column at the end of a table without rebuilding it. False: the column existed.
 
-    It may exist although a look just before did not find it: a statement goes on at the server after its client died.
+    It may exist although a query just before did not find it: a statement goes on at the server after its client died.
     Raises SchemaError if the server would have to rebuild the table.
     """
     try:

@@ -1,6 +1,6 @@
 """Compares a database's tables with those that this library needs, and decides whether it can work on them.
 
-Owns that comparison, and the error that says how to mend a difference. Changes nothing.
+Owns that comparison, and the error that says how to repair a difference. Changes nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class NotAdmitted(SchemaError):
 def check(database: Database) -> int:
     """Return the version of the tables, older or newer than this library's, if it can work on them.
 
-    Otherwise raises SchemaError, which names the first differences and how to mend them.
+    Otherwise raises SchemaError, which names the first differences and how to repair them.
     """
     deadline = time.monotonic() + database.config.publish_timeout
-    version, found = database.retry(lambda: look(database), deadline=deadline, what="checking the tables")
+    version, found = database.retry(lambda: examine(database), deadline=deadline, what="checking the tables")
     if found:
         raise misfit(database, found)
     _note(database, version)
@@ -45,7 +45,7 @@ def check(database: Database) -> int:
 def admit(database: Database) -> None:
     """Raise SchemaError unless the tables have a version that this library works on.
 
-    Looks only once for each database object.
+    Checks only once for each database object.
 
     It does not compare the tables, and is not repeated after an error, because work waits for it.
     """
@@ -72,7 +72,7 @@ def _note(database: Database, version: int) -> None:
         )
 
 
-def look(database: Database) -> tuple[int, list[Difference]]:
+def examine(database: Database) -> tuple[int, list[Difference]]:
     """Return the version of the tables, 0 if none is recorded, and their differences from what this library needs."""
     with database.autocommit() as cx:
         found = found_tables(cx, declared_tables())
@@ -108,16 +108,16 @@ def _unrecorded() -> Difference:
 
 def differences(found: Mapping[str, TableShape], version: int) -> list[Difference]:
     """Return how tables differ from those of a version; if that is newer than this library's, from this library's."""
-    mended = added()
+    addable = added()
     return [
         difference
         for name, table in shape(min(version, VERSION)).items()
-        for difference in compare(table, found.get(name), mended=[column for each, column in mended if each == name])
+        for difference in compare(table, found.get(name), addable=[column for each, column in addable if each == name])
     ]
 
 
 def misfit(database: Database, found: list[Difference]) -> SchemaError:
-    """Return the error that names the first differences, and how to mend them."""
+    """Return the error that names the first differences, and how to repair them."""
     more = len(found) - _SHOWN
     texts = [difference.text for difference in found[:_SHOWN]] + ([f"and {more} more"] if more > 0 else [])
     remedies = [difference.remedy for difference in found[:_SHOWN] if difference.remedy]
@@ -125,5 +125,5 @@ def misfit(database: Database, found: list[Difference]) -> SchemaError:
         remedies.append(f"`{_COMMAND}` or `client.migrate()` (and grant the user the tables, if they are there)")
     return SchemaError(
         f"the tables in {database.config.database} do not fit this lanelog: {'; '.join(texts)}. "
-        f"To mend it, run {'; '.join(remedies)}"
+        f"To repair it, run {'; '.join(remedies)}"
     )

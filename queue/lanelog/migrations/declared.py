@@ -89,7 +89,7 @@ class TableShape:
 
 @frozen(kw_only=True)
 class Difference:
-    """One difference, and the statement that mends it. An empty remedy: `lanelog migrate` mends it."""
+    """One difference, and the statement that repairs it. An empty remedy: `lanelog migrate` repairs it."""
 
     text: str
     remedy: str = ""
@@ -142,12 +142,12 @@ def parse(statement: str) -> TableShape:
     )
 
 
-def compare(declared: TableShape, found: TableShape | None, *, mended: Collection[str] = ()) -> list[Difference]:
+def compare(declared: TableShape, found: TableShape | None, *, addable: Collection[str] = ()) -> list[Difference]:
     """Return what `found` lacks of `declared`, or has differently.
 
     Additions to `found` are ignored: they are the owner's.
 
-    `mended`: columns that `lanelog migrate` adds if they are missing.
+    `addable`: columns that `lanelog migrate` adds if they are missing.
     """
     name = declared.name
     if found is None:
@@ -169,7 +169,7 @@ def compare(declared: TableShape, found: TableShape | None, *, mended: Collectio
         else:
             continue
         by_hand = f"ALTER TABLE {name} {verb} COLUMN `{column.name}` {column}"
-        differences.append(Difference(text=text, remedy="" if other is None and column.name in mended else by_hand))
+        differences.append(Difference(text=text, remedy="" if other is None and column.name in addable else by_hand))
     for index in declared.indexes.values():
         present = found.indexes.get(index.name)
         if present == index:

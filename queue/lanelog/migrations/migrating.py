@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lanelog._database import codes
 from lanelog.errors import DatabaseError, SchemaError
 from lanelog.migrations.catalogue import add_column, found_tables, record_version
-from lanelog.migrations.checking import differences, locks_rows, look, misfit, version_of
+from lanelog.migrations.checking import differences, examine, locks_rows, misfit, version_of
 from lanelog.migrations.declared import checksum, declared_tables
 from lanelog.migrations.steps import STEPS, VERSION, added
 
@@ -49,7 +49,7 @@ def migrate(database: Database) -> list[str]:
     """
     deadline = time.monotonic() + PATIENCE
     what = f"migrating {database.config.database}"
-    version, left = database.retry(lambda: look(database), deadline=deadline, what=what)
+    version, left = database.retry(lambda: examine(database), deadline=deadline, what=what)
     done: list[str] = []
     if version <= VERSION and (left or version < VERSION):
         database.retry(lambda: _migrate(database, deadline, done), deadline=deadline, what=what)
@@ -89,7 +89,7 @@ def _migrate(database: Database, deadline: float, done: list[str]) -> None:
         left = differences(found_tables(session, declared_tables()), VERSION)
         if left:
             raise misfit(database, left)
-        # The oldest version first: its time tells when the tables were created.
+        # The oldest version first: its time says when the tables were created.
         for step in STEPS[applied:]:
             record_version(session, step.version, checksum(declared_tables().values()), step.oldest_code)
         if applied < VERSION:

@@ -35,13 +35,13 @@ def pytest_report_header(config: pytest.Config) -> str:
         url, given_by = os.environ.get("LANELOG_TEST_URL", ""), "LANELOG_TEST_URL"
     if "://" not in url:
         return f"lanelog: a server of its own ({kind}), for tests that need one"
-    host, database = _place(url)
+    host, database = _address(url)
     return (
         f"lanelog: host {host}, database {database} ({given_by}); tests create and drop databases lanelog_test_* there"
     )
 
 
-def _place(url: str) -> tuple[str, str]:
+def _address(url: str) -> tuple[str, str]:
     """Return host with port, and database. A URL that cannot be parsed is refused later, by the fixtures."""
     from urllib.parse import urlsplit
 

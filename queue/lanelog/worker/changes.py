@@ -1,6 +1,6 @@
 """Whether the application's source has changed, for `--reload`.
 
-Owns which files count: those that end in .py, below one directory. For development: it looks at each of them every
+Owns which files count: those that end in .py, below one directory. For development: it reads each of them every
 half second.
 """
 
@@ -20,7 +20,7 @@ _OTHERS: Final = {"node_modules", "site-packages", "__pycache__"}
 
 @define(eq=False)
 class Changes:
-    """The files of a directory, as they were at the last look."""
+    """The files of a directory, as they were at the last poll."""
 
     _root: Path = field(factory=Path.cwd)
     _seen: dict[str, int] = field(init=False)
@@ -28,8 +28,8 @@ class Changes:
     def __attrs_post_init__(self) -> None:
         self._seen = dict(self._files())
 
-    def look(self) -> bool:
-        """Return whether a file was written, added or removed since the last look."""
+    def poll(self) -> bool:
+        """Return whether a file was written, added or removed since the last poll."""
         before, self._seen = self._seen, dict(self._files())
         return before != self._seen
 

@@ -1,6 +1,6 @@
 """One process of `lanelog worker`: it imports the module, runs its client, and reports to the supervisor.
 
-Owns its two threads beside the client's: one reports, and one hears the supervisor, its questions and its end. Its
+Owns its two threads beside the client's: one reports, and one receives the supervisor's questions and its end. Its
 arguments are the number of its socket, and its orders. Exit status: 0 drained; 1 failed, and another attempt may help;
 2 refused; 3 its handlers hung.
 """
@@ -47,10 +47,12 @@ _FORMAT: Final = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
 def main(number: str, text: str) -> int:
     """Run, and return the exit status."""
     orders = Orders.from_json(text)
-    line = socket.socket(fileno=int(number))
-    line.set_inheritable(False)  # a program that a handler starts must not hold the supervisor's place
-    reporter = Reporter(line)
-    threading.Thread(target=_hear, args=(line, reporter, orders), name="lanelog-supervised", daemon=True).start()
+    channel = socket.socket(fileno=int(number))
+    channel.set_inheritable(False)  # a program that a handler starts must not hold the supervisor's socket
+    reporter = Reporter(channel)
+    threading.Thread(
+        target=_receive_orders, args=(channel, reporter, orders), name="lanelog-supervised", daemon=True
+    ).start()
     try:
         reporter.client = client = find(orders.target)
         log_to_terminal()
@@ -62,7 +64,7 @@ def main(number: str, text: str) -> int:
             client.run(workers=orders.workers, drain_timeout=orders.drain_timeout)
         finally:
             if orders.metrics:
-                reporter.tell(metrics=True)  # the last word: what is counted until here is not lost
+                reporter.send(metrics=True)  # the last word: what is counted until here is not lost
             # `run` has waited for the handlers as long as they may take. The database may be away: do not wait again.
             client.close(30.0 if orders.drain_timeout is None else 0.0)
     except ConfigurationError as error:
@@ -83,17 +85,17 @@ def log_to_terminal() -> None:
 
 @define(eq=False)
 class Reporter:
-    """Tells the supervisor how this process is."""
+    """Reports to the supervisor how this process is."""
 
-    _line: socket.socket
+    _channel: socket.socket
     client: Client | None = None
     """None: it is still being imported."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def repeat(self) -> None:
-        """Tell it again and again, until the supervisor is gone."""
+        """Report again and again, until the supervisor is gone."""
         pause = threading.Event()
-        while (report := self.tell()) is not None:
+        while (report := self.send()) is not None:
             pause.wait(_SOON if report.lacking else _EVERY)
 
     def cut_off(self) -> None:
@@ -102,7 +104,7 @@ class Reporter:
             for each in list(self.client._subscriptions):  # noqa: SLF001 - as `run`
                 each.cut_off()
 
-    def tell(self, *, metrics: bool = False) -> Report | None:
+    def send(self, *, metrics: bool = False) -> Report | None:
         """Send one report, and return it. None: the supervisor is gone, or there was nothing to say."""
         client = self.client
         if client is None:
@@ -118,25 +120,25 @@ class Reporter:
         )
         try:
             with self._lock:
-                self._line.sendall(report.to_line())
+                self._channel.sendall(report.to_line())
         except OSError:
             return None
         return report
 
 
-def _hear(line: socket.socket, reporter: Reporter, orders: Orders) -> None:
+def _receive_orders(channel: socket.socket, reporter: Reporter, orders: Orders) -> None:
     """Answer the supervisor: it asks for metrics, and a process that hangs for its end. When it is gone, drain and end.
 
     What still runs after the drain goes back with an attempt that does not count, as in `run(drain_timeout=)`.
     """
     with suppress(OSError):
-        while asked := line.recv(1):
+        while asked := channel.recv(1):
             try:
                 if asked == END:
                     threading.Thread(target=own_end.end_if_hung, name="lanelog-ending", daemon=True).start()
                 else:
-                    reporter.tell(metrics=True)
-            except Exception:  # noqa: BLE001 - this thread must hear of the supervisor's end
+                    reporter.send(metrics=True)
+            except Exception:  # noqa: BLE001 - this thread must notice the supervisor's end
                 facts.metrics_failed(exc_info=True)
     drain = _ORPHAN if orders.drain_timeout is None else orders.drain_timeout
     _later(drain, reporter.cut_off)

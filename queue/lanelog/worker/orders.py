@@ -27,7 +27,7 @@ class Orders:
     workers: int | None = None
     drain_timeout: float | None = None
     metrics: bool = False
-    """Whether it tells its metrics when it is asked, and at its end."""
+    """Whether it reports its metrics when it is asked, and at its end."""
     recreate: bool = False
     """Whether it registers groups again that were evicted."""
 
@@ -61,7 +61,7 @@ class Limits:
 
 @frozen(kw_only=True)
 class Report:
-    """What a process tells its supervisor, once a second."""
+    """What a process reports to its supervisor, once a second."""
 
     dying: tuple[str, ...] = ()
     """Each begins with what it is about: `loop settler: …`, `group 'billing': …`."""

@@ -28,9 +28,9 @@ _CHUNK: Final = 65_536
 class Process:
     """One process. All times are monotonic."""
 
-    line: socket.socket
+    channel: socket.socket
     _popen: subprocess.Popen[bytes]
-    heard_at: float = 0.0
+    reported_at: float = 0.0
     """When it last reported. 0: never."""
     ready_at: float = 0.0
     """When it was first ready. 0: never."""
@@ -39,7 +39,7 @@ class Process:
     report: Report = field(factory=Report)
     metrics: str = ""
     """Its last metrics."""
-    told_at: float = 0.0
+    measured_at: float = 0.0
     """When it sent these. 0: never."""
     end_asked_at: float | None = None
     """When, by the supervisor's `Awake`, it was asked to end because its workers hang. None: never, or they went on."""
@@ -79,14 +79,14 @@ class Process:
     @property
     def ready(self) -> bool:
         """Whether it has said that it can work."""
-        return bool(self.heard_at) and not self.report.lacking
+        return bool(self.reported_at) and not self.report.lacking
 
-    def hear(self) -> bool:
+    def receive(self) -> bool:
         """Take its reports. Return False when it says nothing more."""
         with suppress(BlockingIOError):
             while True:
                 try:
-                    chunk = self.line.recv(_CHUNK)
+                    chunk = self.channel.recv(_CHUNK)
                 except ConnectionError:
                     chunk = b""
                 if not chunk:
@@ -97,23 +97,23 @@ class Process:
         return True
 
     def _take(self, report: Report) -> None:
-        self.report, self.heard_at = report, time.monotonic()
+        self.report, self.reported_at = report, time.monotonic()
         self.end_asked_at = self.end_asked_at if report.hung else None
         if report.metrics is not None:
-            self.metrics, self.told_at = report.metrics, self.heard_at
+            self.metrics, self.measured_at = report.metrics, self.reported_at
         if self.ready and not self.ready_at:
-            self.ready_at = self.heard_at
+            self.ready_at = self.reported_at
 
     def ask(self) -> None:
         """Ask for its metrics. Any thread may. Its report brings them."""
         with suppress(OSError):  # it has ended, or has been asked too often without an answer
-            self.line.send(ASK)
+            self.channel.send(ASK)
 
     def ask_to_end(self, now: float) -> None:
         """Ask it to end itself because its workers hang. It does not if they go on meanwhile."""
         self.end_asked_at = now
         with suppress(OSError):  # it has ended, or does not read: it is killed later
-            self.line.send(END)
+            self.channel.send(END)
 
     def ended(self) -> int | None:
         """Return its exit status, negative for a signal. None: it still runs."""
@@ -135,7 +135,7 @@ class Process:
 
     def close(self) -> None:
         """Forget it, after its end."""
-        self.line.close()
+        self.channel.close()
 
 
 def named(status: int) -> str:

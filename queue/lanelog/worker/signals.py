@@ -27,7 +27,7 @@ _ANOTHER: Final = 1.0
 
 @define(eq=False)
 class EndingSignals:
-    """Turns signals into something to wait for. A context manager, in the main thread alone."""
+    """Makes signals something to wait for. A context manager, in the main thread alone."""
 
     wakes: socket.socket = field(init=False)
     """Becomes readable at each signal."""
@@ -81,4 +81,4 @@ class EndingSignals:
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Hear of the end of a process: the default handler would not end a wait."""
+    """Notice the end of a process: the default handler would not end a wait."""

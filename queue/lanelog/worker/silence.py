@@ -1,7 +1,7 @@
 """Whether a process is hung: it says nothing, one of its loops stands still, or its import does not end.
 
 Owns this judgement, and the clock by which it is made. Kills nothing. A process whose database is away is not hung: it
-says so, and its loops turn. One whose workers hang judges that itself, by the options of its subscriptions.
+says so, and its loops run. One whose workers hang judges that itself, by the options of its subscriptions.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _LONGEST: Final = 2 * BEAT
 class Awake:
     """A clock that runs while the supervisor turns.
 
-    A supervisor that did not run has heard nobody: its machine slept, its container was frozen, or it was stopped. Its
-    processes did not run either, or it did not listen to them. So that time is no silence of theirs. The monotonic
-    clock leaves out only some of it.
+    A supervisor that did not run has received no report: its machine slept, its container was frozen, or it was
+    stopped. Its processes did not run either, or it did not listen to them. So that time is no silence of theirs. The
+    monotonic clock leaves out only some of it.
     """
 
     seconds: float = 0.0
-    _turned: float | None = None
+    _counted_at: float | None = None
 
     def turn(self, now: float) -> None:
         """Count the time since the turn before. `now` is monotonic."""
-        if self._turned is not None:
-            self.seconds += min(now - self._turned, _LONGEST)
-        self._turned = now
+        if self._counted_at is not None:
+            self.seconds += min(now - self._counted_at, _LONGEST)
+        self._counted_at = now
 
 
 @define(eq=False)
@@ -60,22 +60,22 @@ class Watch:
 
     _started: float = 0.0
     _said: float = 0.0
-    _heard_at: float = 0.0
+    _reported_at: float = 0.0
     """When (monotonic) it said that. 0: it has said nothing yet."""
     _stuck: dict[str, float] = field(factory=dict)
     """Since when it says that a loop stands still, by what it calls the loop."""
 
     def see(self, process: Process, now: float) -> None:
         """Take the last report of the process, if it is another one than before."""
-        if process.heard_at == self._heard_at:
+        if process.reported_at == self._reported_at:
             return
-        self._heard_at, self._said = process.heard_at, now
+        self._reported_at, self._said = process.reported_at, now
         loops = [reason.partition(":")[0] for reason in process.report.dying if reason not in process.report.hung]
         self._stuck = {loop: self._stuck.get(loop, now) for loop in loops}
 
     def hung(self, now: float) -> tuple[str, float] | None:
         """Return why it has to be killed, and for how many seconds that has been so. None: it has not."""
-        if not self._heard_at:
+        if not self._reported_at:
             imports = now - self._started
             return ("its import did not end", imports) if imports > STARTS else None
         silent = now - self._said

@@ -31,7 +31,7 @@ SETTLED: Final = 10.0
 """Seconds for which a process must have been ready, so that its death is not one of a row of deaths."""
 
 IN_VAIN: Final = 5
-"""Attempts of each place that may fail before any is ready. Then the supervisor gives up, and its own end tells."""
+"""Attempts of each slot that may fail before any is ready. Then the supervisor gives up, and its own end reports it."""
 
 OVERDUE: Final = 20.0
 """Seconds after `--drain-timeout` in which a process has its last writes and ends by itself. Then it is killed."""
@@ -39,10 +39,10 @@ OVERDUE: Final = 20.0
 FAILED: Final = 1
 
 ANSWER: Final = 2.0
-"""Seconds in which processes tell their metrics."""
+"""Seconds in which processes report their metrics."""
 
-LOOK: Final = 0.5
-"""Seconds between two looks at the application's source."""
+POLL_SECONDS: Final = 0.5
+"""Seconds between two polls of the application's source."""
 
 OF_PROCESSES: Final = Backoff(least=0.1, first=1.0, most=30.0)
 """The wait before a process is started again."""
@@ -50,7 +50,7 @@ OF_PROCESSES: Final = Backoff(least=0.1, first=1.0, most=30.0)
 
 @define(eq=False)
 class Slot:
-    """A place for one process at a time."""
+    """A slot for one process at a time."""
 
     number: int
     process: Process | None = None
@@ -66,26 +66,26 @@ class Slot:
     """Judges whether the process is hung."""
 
     def dying(self) -> Iterator[str]:
-        """Yield why this place has a process that does not live. The supervisor kills it later."""
+        """Yield why this slot has a process that does not live. The supervisor kills it later."""
         process = self.process
         if process is None:
             return
         if process.killed:
             yield f"process {self.number}, pid {process.pid}: {process.killed}; it was killed, and has not ended"
-        if not process.heard_at:
+        if not process.reported_at:
             return
-        silent = time.monotonic() - process.heard_at
+        silent = time.monotonic() - process.reported_at
         if silent > SILENCE:
             yield f"process {self.number}, pid {process.pid}: it has said nothing for {silent:.0f} s"
         for reason in process.report.dying:
             yield f"process {self.number}, pid {process.pid}: {reason}"
 
     def lacking(self) -> Iterator[str]:
-        """Yield why this place does not work now."""
+        """Yield why this slot does not work now."""
         process = self.process
         if process is None:
             yield f"process {self.number}: {self.why or 'it was not started yet'}"
-        elif not process.heard_at:
+        elif not process.reported_at:
             yield f"process {self.number}, pid {process.pid}: it is starting"
         else:
             for reason in process.report.lacking:
@@ -106,11 +106,11 @@ class Supervisor:
     """Gets what a process has shown last, when it has ended."""
     _slots: list[Slot] = field(init=False)
     _selector: selectors.BaseSelector = field(factory=selectors.DefaultSelector, init=False)
-    _look_at: float = field(default=0.0, init=False)
+    _poll_at: float = field(default=0.0, init=False)
     _in_vain: int = field(default=0, init=False)
     _draining: bool = field(default=False, init=False)
     _status: int = field(default=0, init=False)
-    _heard: threading.Condition = field(factory=threading.Condition, init=False)
+    _reported: threading.Condition = field(factory=threading.Condition, init=False)
     _awake: Awake = field(factory=Awake, init=False)
     _next_kill: float = field(default=0.0, init=False)
     """When, by `_awake`, the next process that is hung may be killed."""
@@ -135,27 +135,28 @@ class Supervisor:
                 self._selector.select(delay)
 
     def turn(self, now: float) -> float:
-        """Hear, kill, count the dead, start and recycle what is due. Return the seconds until the next turn."""
+        """Receive reports, kill, count the dead, start and recycle. Return the seconds until the next turn.
+        """
         self._awake.turn(now)
         for slot in self._slots:
-            self._hear(slot)
+            self._receive(slot)
             self._kill_overdue(slot, now)
             self._bury(slot, now)
         self._end_hung()
-        with self._heard:
-            self._heard.notify_all()
+        with self._reported:
+            self._reported.notify_all()
         waits = [BEAT, *(due - now for slot in self._slots if (due := self._due(slot)))]
         if self._draining:
             return max(0.0, min(waits))
-        if self._changes is not None and now >= self._look_at:
-            self._look_at = now + LOOK
+        if self._changes is not None and now >= self._poll_at:
+            self._poll_at = now + POLL_SECONDS
             self._reload(now)
         self._recycle()
         for slot in self._slots:
             if slot.process is None and now >= slot.start_at:
                 self._start(slot, now)
         waits += [slot.start_at - now for slot in self._slots if slot.process is None]
-        waits += [] if self._changes is None else [self._look_at - now]
+        waits += [] if self._changes is None else [self._poll_at - now]
         return max(0.0, min(waits))
 
     def drain(self) -> None:
@@ -175,7 +176,7 @@ class Supervisor:
             return ["it is stopping"]
         lacking = {slot.number: list(slot.lacking()) for slot in self._slots}
         excused = next((slot.number for slot in self._slots if slot.recycling), 0)
-        if any(not reasons for reasons in lacking.values()):  # a place that works
+        if any(not reasons for reasons in lacking.values()):  # a slot that works
             lacking.pop(excused, None)
         return [reason for reasons in lacking.values() for reason in reasons]
 
@@ -185,12 +186,12 @@ class Supervisor:
         Of a process that does not answer in time, the answer before is taken.
         """
         asked = time.monotonic()
-        processes = [each for slot in self._slots if (each := slot.process) is not None and each.heard_at]
+        processes = [each for slot in self._slots if (each := slot.process) is not None and each.reported_at]
         for process in processes:
             process.ask()
-        with self._heard:
-            self._heard.wait_for(
-                lambda: all(each.told_at >= asked or each.line.fileno() < 0 for each in processes), ANSWER
+        with self._reported:
+            self._reported.wait_for(
+                lambda: all(each.measured_at >= asked or each.channel.fileno() < 0 for each in processes), ANSWER
             )
             return read([each.metrics for slot in self._slots if (each := slot.process) is not None])
 
@@ -206,14 +207,14 @@ class Supervisor:
             facts.process_not_started(number=slot.number, error=error)
             return
         slot.watch = Watch(self._awake.seconds)
-        self._selector.register(process.line, selectors.EVENT_READ)
+        self._selector.register(process.channel, selectors.EVENT_READ)
         facts.process_started(number=slot.number, started=process.pid)
 
-    def _hear(self, slot: Slot) -> None:
+    def _receive(self, slot: Slot) -> None:
         process = slot.process
         if process is None:
             return
-        if not process.hear():
+        if not process.receive():
             self._hang_up(process)  # its end comes with SIGCHLD
         slot.watch.see(process, self._awake.seconds)
         if process.ready and not process.asked:
@@ -222,8 +223,8 @@ class Supervisor:
             slot.recycling, slot.why = False, ""
 
     def _hang_up(self, process: Process) -> None:
-        if process.line in self._selector.get_map():
-            self._selector.unregister(process.line)
+        if process.channel in self._selector.get_map():
+            self._selector.unregister(process.channel)
 
     def _due(self, slot: Slot) -> float:
         """When (monotonic) its process is killed, because it has not drained. 0: never."""
@@ -272,10 +273,10 @@ class Supervisor:
         status = None if process is None else process.ended()
         if process is None or status is None:
             return
-        process.hear()  # its last word may have come after the one before
+        process.receive()  # its last word may have come after the one before
         self._hang_up(process)
         process.close()
-        with self._heard:
+        with self._reported:
             slot.process = None
             if self.retire is not None:
                 self.retire(process.metrics)
@@ -298,7 +299,7 @@ class Supervisor:
         if process.ready_at:
             return
         self._in_vain += 1
-        # A process that has worked is worth more than one that cannot start, as while the database is away.
+        # A process that has worked is kept before one that cannot start, as while the database is away.
         works = any(each.process is not None and each.process.ready_at for each in self._slots)
         if not works and self._changes is None and (status == REFUSED or self._in_vain >= IN_VAIN * self._processes):
             facts.supervisor_gave_up(processes=self._in_vain, how=how)
@@ -320,7 +321,7 @@ class Supervisor:
 
     def _reload(self, now: float) -> None:
         """Replace all processes if the source has changed: one that cannot start has another attempt now."""
-        if self._changes is None or not self._changes.look():
+        if self._changes is None or not self._changes.poll():
             return
         for slot in self._slots:
             slot.deaths, slot.start_at = 0, now

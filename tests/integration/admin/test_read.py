@@ -274,14 +274,14 @@ def test_lag_is_exact_while_it_changes(
     made.row("k", 5, through=9, acked=1)
     flushes = []
 
-    def flush_first(*values: Any) -> lane_totals.Place:
+    def flush_first(*values: Any) -> lane_totals.OffsetsOfGroup:
         if not flushes:  # the watermarks were read, the rows above them not yet
             rows(made.raw, "UPDATE queue_offsets SET offset_acked = 9 WHERE consumer_group = 'g'")
             flushes.append(rows(made.raw, "DELETE FROM queue_delivery_state"))
         return place(*values)
 
-    place = lane_totals.Place
-    monkeypatch.setattr(lane_totals, "Place", flush_first)
+    place = lane_totals.OffsetsOfGroup
+    monkeypatch.setattr(lane_totals, "OffsetsOfGroup", flush_first)
     assert lane(admin, "k").lag == 2
     assert flushes
     assert lane(admin, "k").lag == 1

@@ -19,7 +19,7 @@ from lanelog.admin.read import tail
 from lanelog.admin.totals import lanes, topics
 from lanelog.admin.totals.ages import Breadth
 from lanelog.cli.command import verbs
-from lanelog.cli.look import messages
+from lanelog.cli.read import messages
 from support.cli import Command
 from support.refusing import refused
 from support.situations import Situations, fill
@@ -160,11 +160,11 @@ def test_a_bound_covers_groups_beyond_the_page_or_says_that_it_does_not(
     for verb in ("lag", "groups"):
         listed = command(verb)
         assert len(listed.stdout.splitlines()) == 1 + 1000
-        assert listed.stderr == "only the first 1,000 groups were looked at\n"
+        assert listed.stderr == "only the first 1,000 groups were read\n"
         assert command(verb, "--max-lag", "0", status=1).stderr == "lag 1 > 0 on u behind\n"
     assert json.loads(command("lag", "t", "g000999", "--max-lag", "0", "--json").stdout)[0]["group"] == "g000999"
 
-    told = "only 1,000 of 1,002 groups were looked at: name a topic, or a pattern with fewer\n"
+    told = "only 1,000 of 1,002 groups were read: name a topic, or a pattern with fewer\n"
     assert command("status").stderr == told
     assert command("status", "--max-lag", "1", status=1).stderr == told
 
@@ -177,7 +177,7 @@ def test_a_bound_of_status_does_not_depend_on_topics_that_were_left_out(
         lanelog_client.subscribe(topic, "g", accept).stop()
         lanelog_client.publish(topic, "k", b"x")
     monkeypatch.setattr(status, "TOPICS", 1)
-    told = "only 1 of 2 topics were looked at: name a topic, or a pattern with fewer\n"
+    told = "only 1 of 2 topics were read: name a topic, or a pattern with fewer\n"
     assert command("status", "--max-lag", "1").stderr == told
     assert command("status", "--max-lag", "0", status=1).stderr == told + "lag 1 > 0 on s g and 1 more\n"
 
@@ -244,7 +244,7 @@ def test_a_bound_over_more_groups_than_can_be_read_is_not_kept(
 ) -> None:
     """Beyond 9,999 groups a bound exits with status 1: nobody knows whether it holds."""
     made.register_many(10_000)
-    told = "only the first 9,999 groups were looked at\n"
+    told = "only the first 9,999 groups were read\n"
     assert command("lag", "--max-lag", "1", status=1).stderr == told
 
 
@@ -477,7 +477,7 @@ def test_tail_of_a_topic_says_which_lanes_it_left_out(
     lanelog_client.publish_many("merge", [(key, key.encode()) for key in "abc"])
     assert command("tail", "merge").stderr == ""
     monkeypatch.setattr(messages, "_LANES", 2)
-    told = "only the first 2 of 3 lanes by key are looked at: name a KEY\n"
+    told = "only the first 2 of 3 lanes by key are read: name a KEY\n"
     assert command("tail", "merge").stderr == told
     assert command("tail", "merge", "a").stderr == ""
 

@@ -89,7 +89,7 @@ WRONG: list[tuple[str, str]] = [
     ("dlq nope", "No such command 'nope'"),
     ("seek merge builders --key good --to 0 --execute", "offsets begin at 1"),
     ("seek merge builders --key good --to -1 --execute", "offsets begin at 1"),
-    ("seek merge builders --to 1 --execute", "an offset is a place in one lane"),
+    ("seek merge builders --to 1 --execute", "an offset is of one lane"),
     ("seek merge builders --to 2026-01-31T12:00:00 --execute", "no time zone: write 2026-01-31T12:00:00Z"),
     ("seek merge builders --to 2026-01-31T12:00:00+99:00 --execute", "cannot seek to"),
     ("seek merge builders --to 2026-02-30T12:00:00Z --execute", "cannot seek to"),

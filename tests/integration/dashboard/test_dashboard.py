@@ -108,7 +108,7 @@ PAGES = {
     "/search": "Choose a topic.",
     "/search?topic=merge&prefix=go": "1 key<",
     "/search?topic=merge&text=later": "0 messages",
-    "/search?topic=merge&id=later": "Looked for this id in all",
+    "/search?topic=merge&id=later": "Searched for this id in all",
     "/archives": "what they have not read",
     "/jobs": "since this dashboard was started",
     "/audit": "with the role admin",
@@ -540,7 +540,7 @@ def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client
     assert found(prefix="customer", text="%")[0] == []
     keys, text = found(prefix="other", text="old")
     assert keys == []
-    assert "Looked at 40 messages: the newest 40 at most of each of 1 lane." in text
+    assert "Read 40 messages: the newest 40 at most of each of 1 lane." in text
     assert "There are more lanes" in found(text="nowhere")[1]
     assert "50 lanes" in found(text="nowhere")[1]
     assert visitor.get("/search", topic="tt").status_code == 404
@@ -562,10 +562,10 @@ def test_a_message_is_found_by_its_id_alone(lanelog_client: lanelog.Client) -> N
 
     keys, note = found(id="pr-17")
     assert keys == ["a", "b", "c1", "c2"]
-    assert note.startswith("Looked for this id in all 64 lanes. Messages that are not in the log yet")
+    assert note.startswith("Searched for this id in all 64 lanes. Messages that are not in the log yet")
     assert "There are more lanes" not in note
     keys, note = found(id="pr-17", prefix="c")
-    assert (keys, note.startswith("Looked for this id in 2 lanes whose key begins so. Mess")) == (["c1", "c2"], True)
+    assert (keys, note.startswith("Searched for this id in 2 lanes whose key begins so. Mess")) == (["c1", "c2"], True)
     keys, note = found(id="pr-17", prefix="k")
     assert (keys, "in 50 lanes whose key begins so. There are more lanes" in note) == ([], True)
     assert found(id="pr-1")[0] == []
@@ -585,7 +585,7 @@ def test_an_id_is_searched_in_so_many_lanes(lanelog_client: lanelog.Client) -> N
     lanelog_client.publish("t", "z", b"x", id="pr-17")
     visitor = Visitor(dashboard(lanelog_client))
     text = visitor.get("/search", topic="t", id="pr-17").text
-    assert "Looked for this id in the first 10,000 of 10,002 lanes. There are more lanes: a longer" in text
+    assert "Searched for this id in the first 10,000 of 10,002 lanes. There are more lanes: a longer" in text
     assert "0 messages<" in text
     assert "1 message<" in visitor.get("/search", topic="t", id="pr-17", prefix="z").text
 
@@ -599,7 +599,7 @@ def test_a_search_reads_no_further_than_it_says(lanelog_client: lanelog.Client) 
         return message.payload
 
     text = Visitor(dashboard(lanelog_client, mask=mask)).get("/search", topic="t", text="x").text
-    assert "Looked at 40 messages: the newest 40 at most of each of 1 lane." in text
+    assert "Read 40 messages: the newest 40 at most of each of 1 lane." in text
     assert "40 messages<" in text
 
 
@@ -611,7 +611,7 @@ def test_a_search_ends_after_so_many_bytes(lanelog_client: lanelog.Client) -> No
         lanelog_client.publish("t", key, b"newest" + b"x" * 1_000_000)
     visitor = Visitor(dashboard(lanelog_client))
     text = visitor.get("/search", topic="t", text="x").text
-    assert "Looked at 20 messages: the newest 40 at most of each of 2 lanes." in text
+    assert "Read 20 messages: the newest 40 at most of each of 2 lanes." in text
     assert "It ended there, after 19 MiB of payloads." in text
     assert "20 messages<" in text
     assert "2 messages<" in visitor.get("/search", topic="t", text="newest").text

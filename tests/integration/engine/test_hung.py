@@ -25,7 +25,7 @@ from lanelog import Client, Message, Subscription
 from lanelog._engine.member.isolation import process_isolation
 from lanelog._process.workload import RunningHandler, parsed
 from lanelog.admin import Problem, Rank, Workload
-from lanelog.cli.look import lists as cli_read
+from lanelog.cli.read import lists as cli_read
 from lanelog.dashboard import dashboard
 from lanelog.errors import ConfigurationError
 from lanelog.migrations import migrate

@@ -429,7 +429,7 @@ def test_doctor_finds_and_repairs(
     assert mended() == []
     assert (f"CONTRADICTION  t {'g ' if lane in GROUPS else '- '}a" in command("status").stdout) is ("," not in problem)
     repaired = finding(lanelog_client, repair=True)
-    assert (repaired.status, repaired.detail.split(" in ")[0]) == ("ok", f"mended: {lane}")
+    assert (repaired.status, repaired.detail.split(" in ")[0]) == ("ok", f"repaired: {lane}")
     assert len(mended()) == 1
     assert finding(lanelog_client).detail == "the tables agree with each other"
     publish(lanelog_client, "new")
@@ -514,7 +514,7 @@ def test_status_compares_tables_for_a_bounded_time_and_says_how_many_topics_are_
 
     assert admin.status().left_out == "the tables of 2 topics were not compared"
     told = command("status", "--max-lag", "5")  # a bound on lag does not depend on it
-    assert told.stdout.splitlines()[-1] == "nothing is stuck in what was looked at"
+    assert told.stdout.splitlines()[-1] == "nothing is stuck in what was read"
     assert told.stderr == "the tables of 2 topics were not compared: name a topic, or a pattern with fewer\n"
     line, tone = headline(admin.status())
-    assert (line.split(".")[0], tone) == ("Nothing is stuck in what was looked at", "warn")
+    assert (line.split(".")[0], tone) == ("Nothing is stuck in what was read", "warn")

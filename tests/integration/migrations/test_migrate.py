@@ -114,26 +114,26 @@ def test_twenty_processes_migrate_at_once(empty: Database, empty_url: str, table
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("DROP TABLE queue_groups", "table queue_groups is missing. To mend it, run `lanelog migrate`"),
+        ("DROP TABLE queue_groups", "table queue_groups is missing. To repair it, run `lanelog migrate`"),
         (
             "ALTER TABLE queue_messages MODIFY payload BLOB NOT NULL",
             (
                 "column queue_messages.payload is BLOB NOT NULL, not LONGBLOB NOT NULL. "
-                "To mend it, run ALTER TABLE queue_messages MODIFY COLUMN `payload` LONGBLOB NOT NULL"
+                "To repair it, run ALTER TABLE queue_messages MODIFY COLUMN `payload` LONGBLOB NOT NULL"
             ),
         ),
         (
             "ALTER TABLE queue_offsets DROP COLUMN paused_at",
             (
                 "column queue_offsets.paused_at is missing. "
-                "To mend it, run ALTER TABLE queue_offsets ADD COLUMN `paused_at` BIGINT UNSIGNED NOT NULL DEFAULT '0'"
+                "To repair it, run ALTER TABLE queue_offsets ADD COLUMN `paused_at` BIGINT UNSIGNED NOT NULL DEFAULT '0'"
             ),
         ),
         (
             "ALTER TABLE queue_messages DROP KEY by_id",
             (
                 "index queue_messages.by_id is missing. "
-                "To mend it, run ALTER TABLE queue_messages ADD UNIQUE KEY by_id (`topic`, `partition_key`, `id`)"
+                "To repair it, run ALTER TABLE queue_messages ADD UNIQUE KEY by_id (`topic`, `partition_key`, `id`)"
             ),
         ),
         (
@@ -158,7 +158,7 @@ def test_a_difference_is_named_with_what_repairs_it(empty: Database, change: str
     with pytest.raises(SchemaError) as caught:
         check(empty)
     assert says in str(caught.value)
-    remedy = str(caught.value).partition("To mend it, run ")[2]
+    remedy = str(caught.value).partition("To repair it, run ")[2]
     if remedy.startswith("ALTER"):
         with pytest.raises(SchemaError):  # it does not alter tables that may be large by itself
             migrate(empty)
@@ -272,7 +272,7 @@ def test_older_tables_are_worked_on_with_one_warning(
 def test_older_tables_that_differ_from_their_own_version_are_refused(old: Database) -> None:
     """What a later version adds may be missing, nothing else."""
     run(old, "ALTER TABLE queue_subscriber_heartbeats DROP COLUMN liveness_lock")
-    with pytest.raises(SchemaError, match=r"liveness_lock is missing. To mend it, run ALTER TABLE") as caught:
+    with pytest.raises(SchemaError, match=r"liveness_lock is missing. To repair it, run ALTER TABLE") as caught:
         check(old)
     assert "incarnation" not in str(caught.value)
 
@@ -329,7 +329,7 @@ def test_an_added_column_that_was_lost_is_added_again(empty: Database) -> None:
     """A table of version 1 that was restored beside newer ones: `lanelog migrate` is the remedy, and works."""
     migrate(empty)
     run(empty, "ALTER TABLE queue_subscriber_heartbeats DROP COLUMN incarnation")
-    with pytest.raises(SchemaError, match=r"incarnation is missing. To mend it, run `lanelog migrate`"):
+    with pytest.raises(SchemaError, match=r"incarnation is missing. To repair it, run `lanelog migrate`"):
         check(empty)
     assert migrate(empty) == ["added column queue_subscriber_heartbeats.incarnation"]
     check(empty)

@@ -43,9 +43,9 @@ from lanelog.admin.operate.problems import (
     worst_first,
 )
 from lanelog.admin.operate.writes import Unwritten
-from lanelog.cli.look.problem_lines import entries
 from lanelog.cli.output.answer import Line
 from lanelog.cli.output.totals import lanes
+from lanelog.cli.read.problem_lines import entries
 from lanelog.dashboard.pages.stuck import _buttons, headline
 from support.cli import all_verbs
 
@@ -326,7 +326,7 @@ def test_a_problem_is_three_lines() -> None:
     assert isinstance(found, Problem)
     assert found.lines() == [
         "FAILING  merge builders repo 1 offset 7, the oldest waits 31s, owner host-1:abc",
-        r"    attempt 2 failed: no\nway; the next is due; when the cause is mended, at once:",
+        r"    attempt 2 failed: no\nway; the next is due; when the cause is repaired, at once:",
         f"    $ {RETRY}",
     ]
 
@@ -335,7 +335,7 @@ def test_a_lane_that_waits_for_its_next_attempt_names_the_verb_that_ends_the_wai
     """Beside when the attempt comes by itself; the command stays the one that gives the message up."""
     found = of_lane(lane(**FAILING | {"next_attempt_in": 540.0}), GROUP, None)
     assert isinstance(found, Problem)
-    assert found.sentence.endswith("; the next in 9m00s; when the cause is mended, at once:")
+    assert found.sentence.endswith("; the next in 9m00s; when the cause is repaired, at once:")
     assert found.command == RETRY
 
 
@@ -351,7 +351,7 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
         for n in range(40)
     ]
     other = of_lane(lane(**{**FAILING, "last_error": "no disk"}, key="other"), GROUP, None)
-    detail = "attempt 2 failed: no branch 0; the next in 3s; when the cause is mended, at once:"
+    detail = "attempt 2 failed: no branch 0; the next in 3s; when the cause is repaired, at once:"
     lines = plain(entries([*filter(None, failing), *filter(None, [other])], most=100))
     assert lines[:4] == [
         "FAILING  merge builders 40 lanes, the oldest waits 1m40s",
@@ -382,7 +382,7 @@ def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
 def test_nothing_is_stuck_counts_what_waits_for_its_next_attempt() -> None:
     """A wait that is young is no problem, and is no silence either."""
     assert plain(entries([], most=100, waiting=1)) == ["nothing is stuck; 1 message waits for its next attempt"]
-    several = "nothing is stuck in what was looked at; 1,200 messages wait for their next attempt"
+    several = "nothing is stuck in what was read; 1,200 messages wait for their next attempt"
     assert plain(entries([], most=100, waiting=1200, complete=False)) == [several]
     seen = Status(
         at=WHEN, topics=1, groups=(group(waiting=2), group(waiting=1)), lag=3, oldest_age=1.0, oldest_age_exact=True,
@@ -403,7 +403,7 @@ def test_each_connection_that_holds_heads_is_an_entry_of_its_own() -> None:
     """To end one of them frees only its own lanes. The lanes that one connection holds are one entry."""
     by = (
         "Connection {0} (app@h) has an open transaction that has locked this key. Publishes of the key wait for it and "
-        "time out. Commit it, roll it back, or `KILL {0}`; then look again:"
+        "time out. Commit it, roll it back, or `KILL {0}`; then check again:"
     )
     assert plain(entries([held("a", 12), held("b", 15), held("c", 12)], most=100)) == [
         "HEAD LOCKED  merge - 2 lanes, the longest for 9s",

@@ -302,12 +302,12 @@ class Mall(Shop):
 def test_a_pattern_that_matches_more_than_is_read_says_so() -> None:
     """More topics than can be listed, or more groups than are looked at."""
     topics = topics_of(Mall(), "shard-*")  # type: ignore[arg-type]
-    assert (len(topics.topics or ()), topics.left_out) == (9_999, "only the first 9,999 topics were looked at")
+    assert (len(topics.topics or ()), topics.left_out) == (9_999, "only the first 9,999 topics were read")
     groups = groups_of(Mall(), "shard-*")  # type: ignore[arg-type]
-    assert (len(groups.found), groups.left_out) == (1000, "only the first 1,000 groups were looked at")
+    assert (len(groups.found), groups.left_out) == (1000, "only the first 1,000 groups were read")
     groups = groups_of(Mall(), "shard-*", "mail", bounded=True)  # type: ignore[arg-type]
-    assert (len(groups.found), groups.left_out) == (9_999, "only the first 9,999 topics were looked at")
-    with pytest.raises(ConfigurationError, match="but only the first 1,000 groups were looked at"):
+    assert (len(groups.found), groups.left_out) == (9_999, "only the first 9,999 topics were read")
+    with pytest.raises(ConfigurationError, match="but only the first 1,000 groups were read"):
         groups_of(Mall(), "shard-*", "x*")  # type: ignore[arg-type]
 
 
@@ -352,7 +352,7 @@ def test_a_table_is_cut_to_the_height_of_the_terminal(width: int) -> None:
     total = "lag 240 in 120 of 120 lanes; the first 120 are listed, there may be more"
     answer = Answer(
         data=None, database="shop at db-1:3306", table=Table(LANES, [lane(key=f"k{n:03}") for n in range(120)], NOW),
-        summary="120 lanes", total=total, left_out="only the first 9 topics were looked at",
+        summary="120 lanes", total=total, left_out="only the first 9 topics were read",
     )  # fmt: skip
 
     def seen(height: int | None) -> list[str]:
@@ -368,7 +368,7 @@ def test_a_table_is_cut_to_the_height_of_the_terminal(width: int) -> None:
         assert len(lines) == min(height - 1, len(every))
         assert left == ([] if len(there) == 120 else [f"… {120 - len(there)} more: --all"])
         assert [line.split()[0] for line in there] == [line.split()[0] for line in rows[: len(there)]]
-        assert " ".join(lines[-9:]).replace("  ", " ").endswith("only the first 9 topics were looked at")
+        assert " ".join(lines[-9:]).replace("  ", " ").endswith("only the first 9 topics were read")
         assert all(word in " ".join(lines) for word in total.split())
     assert len([line for line in seen(3) if line.startswith("k")]) == 3
 

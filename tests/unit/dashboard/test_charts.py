@@ -99,7 +99,7 @@ def test_a_pace_that_shows_nothing_or_never_rests_is_refused(wrong: dict[str, fl
 
 def test_a_job_that_is_stopped_while_it_counts_does_nothing() -> None:
     """Deleting is not to be taken back."""
-    jobs, job, done = Jobs(), Job(title="Delete", by="ann", why="oops", place=()), []
+    jobs, job, done = Jobs(), Job(title="Delete", by="ann", why="oops", choice=()), []
     jobs.start(job, lambda: (job.stop(), 5)[1], done.append)
     assert job.wait(10)
     assert (job.state, job.done, done) == ("stopped", 0, [])

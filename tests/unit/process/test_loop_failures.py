@@ -5,7 +5,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lanelog._base.backoff import OF_LOOPS
-from lanelog._process.loop import TELL_AGAIN, Loop
+from lanelog._process.loop import LOG_AGAIN, Loop
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_an_outage_is_one_event_whatever_the_database_says(caplog: pytest.LogCap
     loop = make(failing([LOST, full] * 50 + [None, LOST]))
     steps(loop, 102)
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [text.rpartition(" ")[2] for text in told] == ["seconds=0", f"seconds={TELL_AGAIN:g}", "seconds=0"]
+    assert [text.rpartition(" ")[2] for text in told] == ["seconds=0", f"seconds={LOG_AGAIN:g}", "seconds=0"]
     assert "gone away" in told[0]
 
 

@@ -46,7 +46,7 @@ def test_a_command_imports_no_other() -> None:
     assert isinstance(rooms, list)
     others = ("lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.cli.output.watch")
     unwanted = (*others, "rich.live", "rich.progress")
-    assert "lanelog.cli.look.status" in rooms
+    assert "lanelog.cli.read.status" in rooms
     assert [name for name in rooms if name.startswith(unwanted)] == []
 
 
@@ -57,7 +57,7 @@ def test_help_imports_no_verb() -> None:
     rooms = answer(f"{code}; print(json.dumps(sorted(sys.modules)))")
     assert isinstance(rooms, list)
     assert "lanelog.cli._main" in rooms
-    verbs = ("lanelog.cli.look.", "lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.admin.")
+    verbs = ("lanelog.cli.read.", "lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.admin.")
     assert [name for name in rooms if name.startswith(verbs)] == []
 
 

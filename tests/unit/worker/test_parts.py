@@ -125,17 +125,17 @@ def test_orders_and_reports_survive_the_way() -> None:
 def test_the_last_whole_report_counts(heard: tuple[Process, socket.socket]) -> None:
     """However the lines are cut on their way; and it is heard that the process is gone."""
     process, theirs = heard
-    assert process.hear()
+    assert process.receive()
     assert not process.ready
     theirs.sendall(Report(lacking=("database: away",)).to_line() + WELL.to_line()[:10])
-    assert process.hear()
+    assert process.receive()
     assert (process.ready, process.ready_at) == (False, 0.0)
     theirs.sendall(WELL.to_line()[10:])
-    assert process.hear()
+    assert process.receive()
     assert process.report == WELL
     assert process.ready_at > 0
     theirs.close()
-    assert not process.hear()
+    assert not process.receive()
 
 
 def test_a_silent_process_makes_the_probe_fail(
@@ -151,10 +151,10 @@ def test_a_silent_process_makes_the_probe_fail(
     assert list(slot.dying()) == []
     assert list(slot.lacking()) == ["process 1, pid 4711: it is starting"]
     theirs.sendall(Report(dying=("loop settler: stuck",), lacking=("database: away",)).to_line())
-    process.hear()
+    process.receive()
     assert supervisor.dying() == ["process 1, pid 4711: loop settler: stuck"]
     assert supervisor.lacking() == ["process 1, pid 4711: database: away", "process 2: it was not started yet"]
-    process.report, process.heard_at = WELL, process.heard_at - SILENCE - 1
+    process.report, process.reported_at = WELL, process.reported_at - SILENCE - 1
     assert supervisor.dying() == ["process 1, pid 4711: it has said nothing for 31 s"]
 
 
@@ -163,7 +163,7 @@ def test_a_process_that_is_being_recycled_is_excused_by_others(heard: tuple[Proc
     recycled = Slot(1, recycling=True, why="it is being replaced: enough")
     several, single = Supervisor(Orders(target="a:b"), 2), Supervisor(Orders(target="a:b"), 1)
     several._slots = [recycled, Slot(2, process=heard[0])]
-    heard[0].heard_at = 1.0
+    heard[0].reported_at = 1.0
     single._slots = [recycled]
     assert several.lacking() == []
     several._slots.append(Slot(3, recycling=True, why="it is being replaced: the source has changed"))
@@ -385,9 +385,9 @@ def test_a_change_of_a_source_is_seen_once(tmp_path: Path) -> None:
     changes = Changes(tmp_path)
     for name in ("app/notes.txt", ".hidden/a.py", "node_modules/a.py", "env/lib/a.py"):
         (tmp_path / name).touch()
-    assert not changes.look()
+    assert not changes.poll()
     source = tmp_path / "app/jobs.py"
     for change in (source.touch, lambda: source.write_text("x"), source.unlink):
         change()
-        assert changes.look()
-        assert not changes.look()
+        assert changes.poll()
+        assert not changes.poll()

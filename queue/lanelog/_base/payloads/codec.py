@@ -27,7 +27,7 @@ CONTENT_TYPE_MAX: Final = 255
 
 @runtime_checkable
 class Codec(Protocol):
-    """Turns payloads into bytes. Give it as `codec=` to `connect`, `publish`, `publish_many`, `schedule` or `Outgoing`.
+    """Encodes payloads as bytes. Give it as `codec=` to `connect`, `publish`, `publish_many`, `schedule` or `Outgoing`.
 
     It encodes every payload except bytes. Any number of threads call it at once. It may also have:
 

@@ -1,7 +1,7 @@
 """The JSON of payloads without a codec: which types it takes, and what it says about the others.
 
-Every such publish needs it, so the standard library's encoder goes first, and a quick look checks that the payload
-comes back as it was. Only a payload that fails, or comes back different, is searched for the place to name. Errors and
+Every such publish needs it, so the standard library's encoder goes first, and a quick check compares the payload
+with what comes back. Only a payload that fails, or comes back different, is searched for the path to name. Errors and
 warnings name fields and types, and never a value of the payload.
 """
 
@@ -26,8 +26,8 @@ _SAME: Final = frozenset({str, int, float, bool, type(None)})
 _AS_TEXT: Final = frozenset({datetime, date, Decimal})
 """Types without parts that come back as documented."""
 _LEAVES: Final = _SAME | _AS_TEXT
-_PLACES: Final = 100
-"""How many places warnings may name. Python remembers the text of each warning as long as it runs."""
+_PATHS_MAX: Final = 100
+"""How many paths warnings may name. Python remembers the text of each warning as long as it runs."""
 _NAME: Final = 40
 """The most characters of a key that counts as the name of a field."""
 _PACKAGE: Final = __name__.partition(".")[0]
@@ -37,16 +37,16 @@ _named: set[str] = set()
 
 @attrs.frozen
 class _Finding:
-    """A fault at one place within a payload."""
+    """A fault at one path within a payload."""
 
-    place: str
+    path: str
     problem: str
     refused: bool
     """Whether it cannot be JSON. Otherwise it comes back different."""
 
 
 def encode_json(value: object) -> bytes:
-    """Return compact JSON in UTF-8. Warn if it comes back different. Raises ConfigurationError, which names the place.
+    """Return compact JSON in UTF-8. Warn if it comes back different. Raises ConfigurationError, which names the path.
 
     Beyond JSON's own types it takes datetime and date (ISO 8601), Decimal and UUID (text), Enum (its value), attrs
     classes and dataclasses (objects of their fields).
@@ -89,7 +89,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 
 def _comes_back(value: object) -> bool:
-    """Whether a quick look says that it comes back equal, or as documented. False: a closer look is needed."""
+    """Whether a quick check says that it comes back equal, or as documented. False: a full search is needed."""
     try:
         return _leaves_only(value)
     except RecursionError:  # the encoder goes a little deeper
@@ -115,14 +115,14 @@ def _warn(value: object) -> None:
     found = _first(value, refused=False)
     if found is None:
         return
-    place = found.place
-    if place not in _named:
-        if len(_named) >= _PLACES:
-            place = "a part of it"
+    path = found.path
+    if path not in _named:
+        if len(_named) >= _PATHS_MAX:
+            path = "a part of it"
         else:
-            _named.add(place)
+            _named.add(path)
     warnings.warn(
-        f"the payload comes back different: {place} {found.problem}. lanelog 1.0 will refuse it",
+        f"the payload comes back different: {path} {found.problem}. lanelog 1.0 will refuse it",
         FutureWarning,
         stacklevel=_callers_level(),
     )
@@ -138,7 +138,7 @@ def _callers_level() -> int:
 
 def _refusal(value: object, error: str) -> str:
     found = _first(value, refused=True)
-    what = error if found is None else f"{found.place} {found.problem}"
+    what = error if found is None else f"{found.path} {found.problem}"
     return f"the payload cannot be JSON: {what}. Convert it, give a codec=, or encode it yourself and publish bytes"
 
 
@@ -150,47 +150,47 @@ def _first(value: object, *, refused: bool) -> _Finding | None:
         return None
 
 
-def _findings(value: object, place: str) -> Iterator[_Finding]:
+def _findings(value: object, path: str) -> Iterator[_Finding]:
     """Yield the faults in the order in which the encoder meets them. So the encoder's fault comes before any circle."""
     if isinstance(value, dict):
         for number, (key, item) in enumerate(value.items(), 1):
-            yield from _about_key(key, place)
-            yield from _findings(item, place + _step(key, number))
+            yield from _about_key(key, path)
+            yield from _findings(item, path + _step(key, number))
     elif isinstance(value, list | tuple):
         if isinstance(value, tuple):
-            yield _Finding(place, "is a tuple, which would be a list", refused=False)
+            yield _Finding(path, "is a tuple, which would be a list", refused=False)
         for index, item in enumerate(value):
-            yield from _findings(item, f"{place}[{index}]")
+            yield from _findings(item, f"{path}[{index}]")
     elif value is None or isinstance(value, str | int | float):
-        yield from _about_leaf(value, place)
+        yield from _about_leaf(value, path)
     else:
         try:
             substitute = _substitute(value)
         except TypeError as exc:
-            yield _Finding(place, f"is {exc}", refused=True)
+            yield _Finding(path, f"is {exc}", refused=True)
         except AttributeError as exc:  # an attrs class or a dataclass whose __init__ has not set all fields yet
-            yield _Finding(place, f"is incomplete: {exc}", refused=True)
+            yield _Finding(path, f"is incomplete: {exc}", refused=True)
         else:
-            yield from _findings(substitute, place)
+            yield from _findings(substitute, path)
 
 
-def _about_leaf(value: object, place: str) -> Iterator[_Finding]:
+def _about_leaf(value: object, path: str) -> Iterator[_Finding]:
     if isinstance(value, str) and _has_surrogate(value):
-        yield _Finding(place, "contains a lone surrogate, which cannot be UTF-8", refused=True)
+        yield _Finding(path, "contains a lone surrogate, which cannot be UTF-8", refused=True)
     elif isinstance(value, float) and not math.isfinite(value):
-        yield _Finding(place, "is not a finite number", refused=True)
+        yield _Finding(path, "is not a finite number", refused=True)
 
 
-def _about_key(key: object, place: str) -> Iterator[_Finding]:
+def _about_key(key: object, path: str) -> Iterator[_Finding]:
     if isinstance(key, str):
         if _has_surrogate(key):
-            yield _Finding(place, "has a key with a lone surrogate, which cannot be UTF-8", refused=True)
+            yield _Finding(path, "has a key with a lone surrogate, which cannot be UTF-8", refused=True)
     elif isinstance(key, float) and not math.isfinite(key):
-        yield _Finding(place, "has a key that is not a finite number", refused=True)
+        yield _Finding(path, "has a key that is not a finite number", refused=True)
     elif key is None or isinstance(key, int | float):
-        yield _Finding(place, f"has a key of type {type(key).__name__}, which would be a str", refused=False)
+        yield _Finding(path, f"has a key of type {type(key).__name__}, which would be a str", refused=False)
     else:
-        yield _Finding(place, f"has a key of type {type(key).__name__}; JSON has only str", refused=True)
+        yield _Finding(path, f"has a key of type {type(key).__name__}; JSON has only str", refused=True)
 
 
 def _step(key: object, number: int) -> str:

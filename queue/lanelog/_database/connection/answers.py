@@ -2,8 +2,8 @@
 
 An exception can come at any moment: a signal handler that raises, Ctrl-C, a time limit, `gevent.Timeout`. If it comes
 between a statement and the end of its answer, PyMySQL goes on, and each later statement gets the answer to the one
-before. This connection notes that an answer is owed before it sends, and forgets it after the whole answer was read.
-While one is owed, the next statement closes the connection and fails with "commands out of sync", as mysqlclient's
+before. This connection notes that an answer is pending before it sends, and forgets it after the whole answer was read.
+While one is pending, the next statement closes the connection and fails with "commands out of sync", as mysqlclient's
 connections do by themselves. Costs no round trip. Never decides what an answer means.
 """
 
@@ -25,7 +25,7 @@ else:
 class AnsweringConnection(_PyMySQLs):
     """As PyMySQL's. The attributes that begin with one underscore are its own, but for those that say so."""
 
-    _owed: bool = False
+    _pending: bool = False
     """Ours. Set before the first byte is sent, and unset after the last one was read."""
     commands: int = 0
     """How many commands were sent."""
@@ -37,8 +37,8 @@ class AnsweringConnection(_PyMySQLs):
     server_status: Any
 
     def connect(self, sock: Any = None) -> None:
-        """As PyMySQL's. A new connection owes nothing."""
-        self._owed = False
+        """As PyMySQL's. No answer is pending on a new connection."""
+        self._pending = False
         super().connect(sock)
 
     def command(self, number: int, argument: bytes) -> None:
@@ -62,14 +62,14 @@ class AnsweringConnection(_PyMySQLs):
             super()._request_authentication()  # type: ignore[misc]
 
     @property
-    def owes(self) -> bool:
+    def answer_pending(self) -> bool:
         """Whether something was sent, and its answer was not read whole."""
-        return self._owed
+        return self._pending
 
     @contextmanager
-    def owing(self) -> Iterator[None]:
+    def answer_awaited(self) -> Iterator[None]:
         """Around the reading of a part of an answer that was not asked for in the block."""
-        self._owed = True
+        self._pending = True
         with self._answered():
             yield
 
@@ -79,12 +79,12 @@ class AnsweringConnection(_PyMySQLs):
         try:
             yield
         except err.MySQLError as exc:
-            self._owed = _owed_after(exc)
+            self._pending = _pending_after(exc)
             raise
-        self._owed = False
+        self._pending = False
 
     def _execute_command(self, command: int, sql: str | bytes) -> None:
-        if self._owed and self._sock is not None:
+        if self._pending and self._sock is not None:
             self._force_close()  # type: ignore[attr-defined]
             raise err.OperationalError(
                 CR.CR_COMMANDS_OUT_OF_SYNC,
@@ -95,20 +95,20 @@ class AnsweringConnection(_PyMySQLs):
         super()._execute_command(command, sql)  # type: ignore[misc]
 
     def _write_bytes(self, data: bytes) -> None:
-        self._owed = True
+        self._pending = True
         super()._write_bytes(data)  # type: ignore[misc]
 
     def _read_ok_packet(self) -> Any:
         try:
             answer = super()._read_ok_packet()  # type: ignore[misc]
         except err.MySQLError as exc:
-            self._owed = _owed_after(exc)
+            self._pending = _pending_after(exc)
             raise
-        self._owed = False
+        self._pending = False
         return answer
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyMySQL's signature
-        self._owed = True  # the next one of several results was not asked for here
+        self._pending = True  # the next one of several results was not asked for here
         self._result = None
         result = _Unbuffered(self) if unbuffered else self._result_type(self)
         try:
@@ -116,17 +116,17 @@ class AnsweringConnection(_PyMySQLs):
         except BaseException as exc:
             result.unbuffered_active, result.connection = False, None  # collected, it would read on
             if isinstance(exc, err.MySQLError):
-                self._owed = _owed_after(exc)
+                self._pending = _pending_after(exc)
             raise
         self._result = result
         if result.server_status is not None:
             self.server_status = result.server_status
-        self._owed = False
+        self._pending = False
         return result.affected_rows
 
 
 class _Unbuffered(connections.MySQLResult):
-    """An answer whose rows are read one by one. Between two rows the connection owes what it can read on."""
+    """An answer whose rows are read one by one. Between two rows the rest of the answer is pending."""
 
     connection: Any
     unbuffered_active: bool
@@ -134,18 +134,18 @@ class _Unbuffered(connections.MySQLResult):
     def _read_rowdata_packet_unbuffered(self) -> Any:
         if self.connection is None:
             return None
-        with self.connection.owing():
+        with self.connection.answer_awaited():
             return super()._read_rowdata_packet_unbuffered()  # type: ignore[misc]
 
     def _finish_unbuffered_query(self) -> None:
-        if self.connection is None or self.connection.owes:
+        if self.connection is None or self.connection.answer_pending:
             return  # an exception came in the middle of a row: the next statement closes the connection
-        with self.connection.owing():
+        with self.connection.answer_awaited():
             super()._finish_unbuffered_query()  # type: ignore[misc]
 
 
-def _owed_after(error: err.MySQLError) -> bool:
-    """Whether an answer is owed after an error of PyMySQL.
+def _pending_after(error: err.MySQLError) -> bool:
+    """Whether an answer is pending after an error of PyMySQL.
 
     It closes the connection itself when that is lost. Any other error is the server's, and ends its answer. One is not:
     that of an answer of another kind than expected.

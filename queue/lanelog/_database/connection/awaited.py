@@ -99,7 +99,7 @@ class AwaitedPackets:
 
 
 def _silence(connection: socket.socket) -> float:
-    """Seconds since data last arrived. Infinite where the system does not tell, as for a unix socket."""
+    """Seconds since data last arrived. Infinite where the system does not report it, as for a unix socket."""
     if sys.platform != "linux":
         return math.inf
     try:

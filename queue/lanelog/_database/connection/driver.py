@@ -241,7 +241,7 @@ class Driver:
     @staticmethod
     def ping(raw: Any) -> None:
         """Ask the server for a sign of life. Raises the driver's errors."""
-        # Older versions of PyMySQL reconnect in ping unless told not to. mysqlclient's ping takes no argument.
+        # Older PyMySQL reconnects in ping unless an argument forbids it. mysqlclient's ping takes no argument.
         raw.ping(False) if hasattr(raw, "_sock") else raw.ping()  # noqa: FBT003
 
     def reclaim(self, raw: Any, state: OwnState) -> None:
@@ -257,7 +257,7 @@ class Driver:
 
     @staticmethod
     def commands(raw: Any) -> int | None:
-        """How many commands were sent on a connection. None: mysqlclient does not tell."""
+        """How many commands were sent on a connection. None: mysqlclient does not count them."""
         return getattr(raw, "commands", None)
 
     def restore(self, raw: Any, facts: ServerFacts, state: OwnState, *, autocommit: bool, unused: bool) -> None:

@@ -27,10 +27,10 @@ _WRAP: Final = 2**64
 _NOW = f"SELECT {NOW_MS}"
 _UPTIME = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 # The identity of a server: no two servers with different data agree in all of these. MariaDB has no server_uuid.
-_PARTS_MARIADB = "@@server_id, @@hostname, @@port, @@datadir"
-_PARTS_MYSQL = f"{_PARTS_MARIADB}, @@server_uuid"
-_IDENTITY_MARIADB = f"SELECT {SERVER_MARK}, {_PARTS_MARIADB}"
-_IDENTITY_MYSQL = f"SELECT {SERVER_MARK}, {_PARTS_MYSQL}"
+_VALUES_MARIADB = "@@server_id, @@hostname, @@port, @@datadir"
+_VALUES_MYSQL = f"{_VALUES_MARIADB}, @@server_uuid"
+_IDENTITY_MARIADB = f"SELECT {SERVER_MARK}, {_VALUES_MARIADB}"
+_IDENTITY_MYSQL = f"SELECT {SERVER_MARK}, {_VALUES_MYSQL}"
 
 
 @frozen
@@ -61,7 +61,7 @@ class Incarnation:
         It takes no round trip, and no proxy can change the server between question and answer. `mariadb`: None where
         the family is not known. MariaDB skips such a comment.
         """
-        parts = {True: _PARTS_MARIADB, False: _PARTS_MYSQL, None: f"{_PARTS_MARIADB} /*!80000 , @@server_uuid */"}
+        parts = {True: _VALUES_MARIADB, False: _VALUES_MYSQL, None: f"{_VALUES_MARIADB} /*!80000 , @@server_uuid */"}
         return f"SHA2(CONCAT_WS(CHAR(10), {parts[mariadb]}), 256)"
 
 
@@ -81,7 +81,7 @@ def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
 
 def server_start(cx: Executor) -> int:
     """Return the server's start, by its own clock in epoch milliseconds. 0: not known. Raises DatabaseError."""
-    # Uptime is read between two looks at the clock. After a stall between them it is read again.
+    # Uptime is read between two readings of the clock. After a stall between them it is read again.
     for _ in range(_READINGS):
         before, uptime, now = cx.one(_NOW), cx.one(_UPTIME), cx.one(_NOW)
         if before and now and int(now[0]) - int(before[0]) < _STALL_MS:

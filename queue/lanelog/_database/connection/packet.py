@@ -75,18 +75,18 @@ def run(
             raise DatabaseError("the server has left out a part of its answer", code=None, retriable=True)
 
 
-def send(cursor: Any, statements: Sequence[Statement], told: list[int], begun: Callable[[], None]) -> None:
-    """Send the statements and a COMMIT. Append to `told` the LAST_INSERT_ID that each of them answers with.
+def send(cursor: Any, statements: Sequence[Statement], insert_ids: list[int], begun: Callable[[], None]) -> None:
+    """Send the statements and a COMMIT. Append the LAST_INSERT_ID of each answer to `insert_ids`.
 
-    COMMIT's is the last. `begun` is called after the first answer. After an error, the length of `told` is the number
-    of statements that were run before. Raises the driver's errors.
+    COMMIT's is the last. `begun` is called after the first answer. After an error, the length of `insert_ids` is the
+    number of statements that were run before. Raises the driver's errors.
     """
     sql = ";\n".join([*(statement.sql for statement in statements), COMMIT])
     cursor.execute(sql, [value for statement in statements for value in statement.args])
-    told.append(int(cursor.lastrowid or 0))
+    insert_ids.append(int(cursor.lastrowid or 0))
     begun()
     while cursor.nextset():
-        told.append(int(cursor.lastrowid or 0))
+        insert_ids.append(int(cursor.lastrowid or 0))
 
 
 def patience(read_timeout: float, statements: Sequence[Statement]) -> float:
@@ -99,10 +99,10 @@ def patience(read_timeout: float, statements: Sequence[Statement]) -> float:
     return min(_PAUSE, read_timeout) if statements else read_timeout
 
 
-def commit_singly(cursor: Any, told: list[int], *, mariadb: bool) -> None:
+def commit_singly(cursor: Any, insert_ids: list[int], *, mariadb: bool) -> None:
     """Release the savepoint and commit, where the server takes one statement at a time. Raises the driver's errors.
 
-    MySQL's release is noted in `told`. An error behind it leaves the outcome unknown.
+    MySQL's release is noted in `insert_ids`. An error behind it leaves the outcome unknown.
     """
     if mariadb:
         cursor.execute(savepoint.COMMITTED_IN_A_BLOCK)
@@ -110,7 +110,7 @@ def commit_singly(cursor: Any, told: list[int], *, mariadb: bool) -> None:
     cursor.execute(savepoint.NOTE_STATE)
     [state] = cursor.fetchone()
     cursor.execute(savepoint.RELEASE)
-    told.append(0)
+    insert_ids.append(0)
     cursor.execute(savepoint.COMMIT_IN_STATE, (state,))
     cursor.execute(COMMIT)  # if somebody in between answers every SET himself
 
@@ -141,7 +141,7 @@ def was_not_run(error: LanelogError) -> bool:
 def hung_up(raw: Any) -> bool:
     """Whether this machine knows that the connection was closed, by the server or here. Asks without a round trip.
 
-    False where the system does not tell, or where eventlet has taken `poll` away.
+    False where the system does not report it, or where eventlet has taken `poll` away.
     """
     if not (hasattr(select, "poll") and hasattr(select, "POLLRDHUP")):
         return False

@@ -3,7 +3,8 @@
 Never decides what an answer means. It takes ordinary rows out of what has arrived, many at once. It leaves the end of
 an answer, errors, rows that have not arrived whole and whatever else it does not expect to PyMySQL.
 
-The format of a row: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset_row.html
+The format of a row:
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset_row.html
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FROM_BYTES: Final = (int, float)
 """Converters that take the bytes as they are: what they read is ASCII."""
 
 _PLAIN: Final = ("utf8", "ascii")
-"""Encodings that `bytes.decode` reads without being told which it is, which is quicker."""
+"""Encodings that `bytes.decode` reads without the name of the encoding, which is quicker."""
 
 Reading = Callable[[bytes], Any] | None
 """What makes a column's value of its bytes. None: they are the value."""
@@ -101,28 +102,28 @@ def take_rows(data: bytes, columns: list[Reading], number: int, rows: list[tuple
     """
     at, size = 0, len(data)
     while at + _HEADER < size:
-        place = at + _HEADER
-        end = place + (data[at] | data[at + 1] << 8 | data[at + 2] << 16)
-        if end > size or end == place or data[at + 3] != number or data[place] >= _NO_ROW:
+        position = at + _HEADER
+        end = position + (data[at] | data[at + 1] << 8 | data[at + 2] << 16)
+        if end > size or end == position or data[at + 3] != number or data[position] >= _NO_ROW:
             break
         row: list[Any] = []
         try:
             for read in columns:
-                length = data[place]
-                place += 1
+                length = data[position]
+                position += 1
                 if length >= _NULL:
                     if length == _NULL:
                         row.append(None)
                         continue
                     width = 2 if length == _TWO_BYTES else 3 if length == _THREE_BYTES else 8
-                    length = int.from_bytes(data[place : place + width], "little")
-                    place += width
-                begin = place
-                place += length
-                row.append(data[begin:place] if read is None else read(data[begin:place]))
+                    length = int.from_bytes(data[position : position + width], "little")
+                    position += width
+                begin = position
+                position += length
+                row.append(data[begin:position] if read is None else read(data[begin:position]))
         except (IndexError, ValueError):
             break
-        if place != end:
+        if position != end:
             break
         rows.append(tuple(row))
         at = end

@@ -35,7 +35,7 @@ from lanelog.config import ConnectConfig
 LONG: Final = 2.0
 """Seconds after which the server is asked about a packet."""
 _TURN: Final = 1.0
-"""Seconds between two turns, and between the two questions about a packet: an answer may be on its way meanwhile."""
+"""Seconds between two checks, and between the two questions about a packet: an answer may be on its way meanwhile."""
 _CONNECT_WITHIN: Final = 1.0
 _ANSWER_WITHIN: Final = 2.0
 
@@ -117,7 +117,7 @@ def _turns(of: weakref.ref[StoppedPackets], over: threading.Event) -> None:
             return
         try:
             packets.turn()
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the next turn may succeed
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the next check may succeed
             with suppress(Exception):
                 facts.packet_not_asked(error=str(exc))
         del packets

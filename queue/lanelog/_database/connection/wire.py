@@ -227,7 +227,7 @@ class Wire:
         return self._several is True
 
     def commit_with(self, statements: Sequence[packet.Statement]) -> list[int]:
-        """Run statements and COMMIT in one packet, after `takes_packets`. Return what they told, as `packet.send` does.
+        """Run statements and COMMIT in one packet, after `takes_packets`. Return their insert ids.
 
         Raises DatabaseError. If one of the statements was refused, or the transaction had ended unseen, none was
         committed. If the connection is lost, the outcome is unknown, and the error says so. The caller rolls back after
@@ -236,7 +236,7 @@ class Wire:
         if self.doomed is not None:
             raise self.doomed
         raw = self._live()
-        told: list[int] = []
+        insert_ids: list[int] = []
         sent = [packet.Statement(savepoint.RELEASE, ()), *statements] if self.proof.stands else statements
         pause = at_most(packet.patience(self._driver.config.read_timeout, statements))
 
@@ -248,21 +248,21 @@ class Wire:
             with calling:
                 cursor = raw.cursor(self._state.cursorclass)
                 if self._several:
-                    packet.send(cursor, sent, told, begun)
+                    packet.send(cursor, sent, insert_ids, begun)
                 else:
-                    packet.commit_singly(cursor, told, mariadb=self._mariadb)
+                    packet.commit_singly(cursor, insert_ids, mariadb=self._mariadb)
         except BaseException as exc:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
-            error = packet.explained(translate(exc), several=self._several is True and not told)
+            error = packet.explained(translate(exc), several=self._several is True and not insert_ids)
             if self.proof.stands and savepoint.is_gone(error):
                 self.drop()  # the session may be another one
                 error = self.proof.explained(error)
-            elif len(told) >= len(sent) or not self._several or breaks_connection(error):
+            elif len(insert_ids) >= len(sent) or not self._several or breaks_connection(error):
                 self.drop()
                 # A packet or a block may have been run to its end, whatever was answered first.
-                if told or ((self._several or self._mariadb) and not packet.was_not_run(error)):
+                if insert_ids or ((self._several or self._mariadb) and not packet.was_not_run(error)):
                     error = translate(exc, committing=True)
             if breaks_transaction(error):
                 self.doomed = error
@@ -272,7 +272,7 @@ class Wire:
             self._used = time.monotonic()
         self._committed = True
         self.proof.stands = False
-        return told
+        return insert_ids
 
     def _permit(self, *, several: bool) -> None:
         try:

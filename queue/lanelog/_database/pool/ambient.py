@@ -26,7 +26,7 @@ class OpenTransaction:
     topics: set[str] = field(factory=set)
     """Topics that were published to in it. They are announced after its commit."""
     scheduled: bool = False
-    """Whether a message with a delay was published in it. The scheduler is told after its commit."""
+    """Whether a message with a delay was published in it. The scheduler is notified after its commit."""
     lost: LanelogError | None = None
     """Why the server has rolled it back already. No other statement may run in it."""
 

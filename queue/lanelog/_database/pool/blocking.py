@@ -78,7 +78,7 @@ class LockHolder:
 def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
     """Return the session that holds what `lock` waits for. None: no session does, or it is not known.
 
-    `lock` runs in a transaction of its own, which is rolled back. The look-up ends after `seconds`.
+    `lock` runs in a transaction of its own, which is rolled back. The query ends after `seconds`.
     """
     if ending():
         return None  # no thread can be started any more
@@ -90,14 +90,16 @@ def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds
     )
     # In a thread of its own: the time-outs of connect, login and each answer may together exceed `seconds`. They end
     # the thread soon after this call.
-    threading.Thread(target=_look, args=(brief, lock, seconds, found.put), name="lanelog-blocking", daemon=True).start()
+    threading.Thread(
+        target=_query, args=(brief, lock, seconds, found.put), name="lanelog-blocking", daemon=True
+    ).start()
     try:
         return found.get(timeout=seconds)
     except queue.Empty:
         return None
 
 
-def _look(
+def _query(
     config: ConnectConfig,
     lock: Callable[[Executor], object],
     seconds: float,

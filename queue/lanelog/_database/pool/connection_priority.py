@@ -1,7 +1,7 @@
 """The order in which the loops of a client get connections when the server has too few.
 
-Never opens a connection, and asks no server. It is told of refusals, and answers whether a purpose must give way, or
-wait before it asks again.
+Never opens a connection, and asks no server. Its callers report refusals. It answers whether a purpose must give way,
+or wait before it asks again.
 
 Without the keeper the process holds no lane, without the settler no outcome is written, and without the fetcher no
 message is handled. The others close their connections until these have one. No call waits: a loop that gives way fails
@@ -23,7 +23,7 @@ from lanelog._facts import database as facts
 from lanelog.errors import DatabaseError, LanelogError
 
 ORDER: Final = ("keeper", "settler", "fetcher", "publishing", "janitor", "scheduler")
-"""By worth, the highest first. Any other purpose counts as publishing."""
+"""By priority, the highest first. Any other purpose counts as publishing."""
 
 _PATIENT: Final = frozenset(ORDER[ORDER.index("settler") + 1 :]) - {"publishing"}
 """Loops that nothing waits for: leases and outcomes do not depend on them."""
@@ -35,10 +35,11 @@ SETTLED: Final = 2.5
 """Seconds for which the same loops lack a connection before the shortage is logged: by then others gave way."""
 
 LONGEST: Final = 10.0
-"""Seconds after which the shortage is logged in any case, also if the loops take turns."""
+"""Seconds after which the shortage is logged in any case, also if the loops alternate."""
 
 SELDOM: Final = Backoff(least=0.05, first=0.2, most=4.0)
-"""Between two tries of a loop that is worth less than the settler. Others, who lack connections too, try meanwhile."""
+"""Between two tries of a loop with a lower priority than the settler. Others, who lack connections too, try
+meanwhile."""
 
 _REMEDIES: Final = {
     codes.NO_CONNECTION_LEFT: "raise the server's max_connections, or run fewer clients with a smaller pool_size",
@@ -52,11 +53,11 @@ _REMEDIES: Final = {
 
 @define
 class _Refusal:
-    """What a purpose was told when it asked for a connection."""
+    """The refusal that a purpose got when it asked for a connection."""
 
     error: DatabaseError
     at: float
-    """When (monotonic) it was last told so."""
+    """When (monotonic) it was last refused."""
     times: int
     again_at: float
     """When (monotonic) it may ask the server again."""
@@ -98,7 +99,7 @@ class ConnectionPriority:
             return bool(self._refused)
 
     def gave_way(self, purpose: str, others: Sequence[str]) -> DatabaseError:
-        """Note that `purpose` gave its connection up. Return the error for its turn."""
+        """Note that `purpose` gave its connection up. Return the error to raise."""
         with self._lock:
             self._gone[_name(purpose)] = time.monotonic()
             first = next((self._refused[each].error for each in others if each in self._refused), None)
@@ -117,7 +118,7 @@ class ConnectionPriority:
             refusal = self._refused.get(purpose)
             if refusal is None or now >= refusal.again_at:
                 return None
-            refusal.at = now  # it still lacks one: what is worth less must not take it meanwhile
+            refusal.at = now  # it still lacks one: a lower priority must not take it meanwhile
             return DatabaseError(str(refusal.error), code=refusal.error.code, retriable=True)
 
     def refused(self, purpose: str, error: LanelogError) -> None:

@@ -33,7 +33,7 @@ class Crowd:
     _now: set[tuple[int, int]] = field(factory=set, init=False)  # process and thread: a fork copies the parent's
     _most: int = field(default=0, init=False)
     _times: deque[float] = field(factory=deque, init=False)
-    _told: bool = field(default=False, init=False)
+    _logged: bool = field(default=False, init=False)
 
     def wait(self, loan: Loan, seconds: float) -> bool:
         """Wait for a wire. Return whether there was one in time."""
@@ -54,9 +54,9 @@ class Crowd:
         self._times.append(now)
         if len(self._times) < MANY:
             return
-        if now - self._times.popleft() > WITHIN or self._told:
+        if now - self._times.popleft() > WITHIN or self._logged:
             return
-        self._told = True  # two threads at once may say it twice
+        self._logged = True  # two threads at once may say it twice
         facts.pool_too_small(
             pool_size=self.pool_size,
             waits=MANY,

@@ -1,7 +1,7 @@
 """The connection that user code gets, as the application's instrumentors would have made it.
 
 OpenTelemetry's and ddtrace's instrumentors replace the driver's `connect` by a wrapper that adds a proxy to the
-connection. Our own connections are opened past it: an idle process would make dozens of empty traces a second. The
+connection. Our own connections bypass it: an idle process would make dozens of empty traces a second. The
 statements of user code belong in the trace of its handler or request, so the connection that it gets has the proxies.
 
 Never imports an instrumentor, and never raises.

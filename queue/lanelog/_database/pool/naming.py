@@ -13,7 +13,7 @@ from attrs import define
 
 from lanelog._database.executor import Executor
 
-# The tables of lanelog, without a database before them. The statements have no such word in any other place. The text
+# The tables of lanelog, without a database before them. The statements have no such word anywhere else. The text
 # comes first and what is before it second, because a search for a text is fast in long statements.
 _TABLE: Final = re.compile(r"queue_(?<![\w.`]queue_)\w+")
 

@@ -86,7 +86,7 @@ class Database:
         After a deadlock or a lock time-out nothing is committed: an error that the block swallows is raised again.
         `locks`: whether it may lock rows. Then ConfigurationError refuses a session that would keep them for hours.
         `hasty`: a statement, or COMMIT, that waits for a table or a global read lock fails after five seconds with a
-        retriable error that says what to look for.
+        retriable error that says what to check.
         """
         try:
             with self._borrow(wait, lent=guarded, hasty=hasty) as loan:
@@ -107,9 +107,9 @@ class Database:
             raise
 
     def commit_at_once(self, statements: Sequence[Statement], *, noted: str) -> int | None:
-        """Run a transaction in one round trip. Return what its last statement told by LAST_INSERT_ID(expr).
+        """Run a transaction in one round trip. Return what its last statement reports by LAST_INSERT_ID(expr).
 
-        Below a trigger a statement tells 0. Then the query `noted` is asked, on the same connection.
+        Below a trigger a statement reports 0. Then the query `noted` is asked, on the same connection.
 
         None: the server, or a proxy, takes one statement at a time, and nothing was sent. Raises DatabaseError: nothing
         was committed, unless it has `outcome_unknown`. Then the server may still run it, for `LATEST` seconds, or has
@@ -277,7 +277,7 @@ class Database:
             _prove(wire)
 
     def close_idle(self) -> None:
-        """Close idle connections while any session lacks one: an idle connection is worth less. Never waits."""
+        """Close idle connections while any session lacks one: a session has a higher priority. Never waits."""
         self._wires.close_idle(self._priority.short)
 
     def _connect(self) -> None:

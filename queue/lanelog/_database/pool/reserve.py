@@ -1,9 +1,9 @@
 """The connections of the server that lanelog's loops leave to others: a tenth of `max_connections`, and more.
 
-Owns these bounds. Keeper and settler leave a tenth. What is worth less leaves a few more, so that in every process a
+Owns these bounds. Keeper and settler leave a tenth. A lower priority leaves a few more, so that in every process a
 settler can write outcomes: until they are written, their lanes are not given back.
 
-Without a bound, workers that look for connections take each one that becomes free, and an application beside them gets
+Without a bound, workers take each one that becomes free, and an application beside them gets
 none. Whoever asks has connected already, and counts itself: two that connect at once may both give up, and try again at
 random times.
 """

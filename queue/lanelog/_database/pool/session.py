@@ -54,7 +54,10 @@ class Session:
 
     @property
     def incarnation(self) -> Incarnation:
-        """The server that answered when this session connected, or at the last `look`. Raises DatabaseError."""
+        """The server that answered when this session connected, or at the last `ask_incarnation`.
+
+        Raises DatabaseError.
+        """
         return self._wire.incarnation
 
     @property
@@ -80,7 +83,7 @@ class Session:
     def ensure(self) -> bool:
         """Connect if not connected. Return whether the connection is new. Raises DatabaseError.
 
-        If the server has too few connections, it gives its own up to a session that is worth more, and raises.
+        If the server has too few connections, it gives its own up to a session with a higher priority, and raises.
         """
         self._give_way()
         return self._greet() if self._connect(self._wire.ensure) else False

@@ -43,7 +43,7 @@ class WrittenOffsets(NamedTuple):
 
 
 @frozen
-class LanePlace:
+class LaneWatermark:
     """A group's watermark and pause in a lane that is to be purged."""
 
     offset_acked: int

@@ -188,9 +188,9 @@ def upsert(cx: Executor, at: GroupTopic, rows: Sequence[DeliveryWrite]) -> None:
     write(cx, UPSERT, values, row=_ROW)
 
 
-def delete(cx: Executor, at: GroupTopic, places: Iterable[tuple[str, int]]) -> None:
+def delete(cx: Executor, at: GroupTopic, offsets: Iterable[tuple[str, int]]) -> None:
     """Remove rows by exact (key, offset)."""
-    write(cx, DELETE, sorted(places), after=at.columns)
+    write(cx, DELETE, sorted(offsets), after=at.columns)
 
 
 def make_due(cx: Executor, lane: LaneId, found: Iterable[int]) -> None:
@@ -219,16 +219,16 @@ def is_letter_settled(cx: Executor, dead_topic: str, key: str, offset: int) -> b
     return cx.one(IS_LETTER_SETTLED, ("", dead_topic, key, offset)) is not None
 
 
-def settle_letters(cx: Executor, dead_topic: str, places: Sequence[tuple[str, int]], by: str) -> None:
+def settle_letters(cx: Executor, dead_topic: str, offsets: Sequence[tuple[str, int]], by: str) -> None:
     """Settle dead letters. `by` names the call. Raises DatabaseError 1062 if one of them is settled already."""
-    write(cx, SETTLE_LETTERS, [(dead_topic, key, offset, offset, by) for key, offset in places], row=_LETTER)
+    write(cx, SETTLE_LETTERS, [(dead_topic, key, offset, offset, by) for key, offset in offsets], row=_LETTER)
 
 
 def letters_settled_by(
-    cx: Executor, dead_topic: str, places: Sequence[tuple[str, int]], by: str
+    cx: Executor, dead_topic: str, offsets: Sequence[tuple[str, int]], by: str
 ) -> set[tuple[str, int]]:
     """Return the dead letters (key, offset) that this call has settled, after its COMMIT was not answered."""
-    return {(key, offset) for key, offset in points(cx, LETTERS_SETTLED_BY, places, before=[dead_topic], after=[by])}
+    return {(key, offset) for key, offset in points(cx, LETTERS_SETTLED_BY, offsets, before=[dead_topic], after=[by])}
 
 
 def count_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> int:

@@ -211,7 +211,7 @@ def set_pause(cx: Executor, at: GroupTopic, pause: Pause) -> None:
 
 
 def count_lane_pause(cx: Executor, at: GroupTopic) -> None:
-    """Count a pause or resume of one of the group's lanes, so that its members look."""
+    """Count a pause or resume of one of the group's lanes, so that its members read it."""
     cx.execute(COUNT_LANE_PAUSE, at.columns)
 
 

@@ -12,7 +12,7 @@ from lanelog._database import NOW_MS, Lock
 from lanelog._stores._counted import signed
 from lanelog._stores._pause import RUNS, Pause
 from lanelog._stores._points import all_locked, chunked, flat, number, placeholders, points, write
-from lanelog._stores.consumers._offset_rows import FloorRow, LanePlace, OffsetsRow
+from lanelog._stores.consumers._offset_rows import FloorRow, LaneWatermark, OffsetsRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -264,10 +264,10 @@ def idle_floors(cx: Executor, topic: str, after: str, idle: float, limit: int) -
     return [key for (key,) in cx.query(IDLE_FLOORS, (topic, after, int(idle * 1000), limit))]
 
 
-def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, LanePlace] | None:
+def lock_lane(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> dict[str, LaneWatermark] | None:
     """Lock every group's row of a lane, and return them by group. None: another transaction holds one."""
     rows = all_locked(cx, LOCK_LANE, COUNT_LANE, groups, topic, key)
-    return None if rows is None else {group: LanePlace(acked, bool(paused)) for group, acked, paused in rows}
+    return None if rows is None else {group: LaneWatermark(acked, bool(paused)) for group, acked, paused in rows}
 
 
 def purge(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> None:

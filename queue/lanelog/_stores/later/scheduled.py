@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-# Insert rows, whose heads are locked. A time in the past becomes now (PRIMARY).
+# Insert rows, whose heads are locked. A time before now becomes now (PRIMARY).
 INSERT = """INSERT INTO queue_scheduled
 (topic, partition_key, id, payload, payload_bytes, metadata, created_at, published_at, deliver_at, ttl_ms, seq)
 VALUES """
@@ -137,9 +137,9 @@ def insert(cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: i
         cx.execute(INSERT + ",".join([ROW] * len(part)), args)
 
 
-def find_shared(cx: Executor, topic: str, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+def find_shared(cx: Executor, topic: str, names: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     """Share-lock and return those (key, id) that are scheduled, also those that an old snapshot hides."""
-    return {(key, message_id) for key, message_id in points(cx, FIND_SHARED, sorted(set(places)), before=[topic])}
+    return {(key, message_id) for key, message_id in points(cx, FIND_SHARED, sorted(set(names)), before=[topic])}
 
 
 def due(
@@ -156,18 +156,18 @@ def due(
     return cx.query(DUE_OF.format(lanes=marks, topics=placeholders(topics)), (*flat(lanes), *topics, limit))
 
 
-def lock(cx: Executor, topic: str, places: Sequence[tuple[str, str]]) -> list[DueRow]:
+def lock(cx: Executor, topic: str, names: Sequence[tuple[str, str]]) -> list[DueRow]:
     """Lock those (key, id) that exist, are due, and are not locked by another transaction. Unordered."""
     return [
         DueRow(deliver_at, created_at, seq, message_id, key, size)
-        for key, message_id, deliver_at, created_at, seq, size in points(cx, LOCK, sorted(places), after=[topic])
+        for key, message_id, deliver_at, created_at, seq, size in points(cx, LOCK, sorted(names), after=[topic])
     ]
 
 
 def redrive(
     cx: Executor,
     dead_topic: str,
-    places: Sequence[tuple[str, int]],
+    names: Sequence[tuple[str, int]],
     *,
     target: str,
     cap: int,
@@ -179,13 +179,13 @@ def redrive(
 
     `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
-    sql = REDRIVE.format(points=pairs(places))
-    return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat(places)))
+    sql = REDRIVE.format(points=pairs(names))
+    return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat(names)))
 
 
-def delete(cx: Executor, topic: str, places: Sequence[tuple[str, str]]) -> int:
+def delete(cx: Executor, topic: str, names: Sequence[tuple[str, str]]) -> int:
     """Delete by exact (key, id). Return how many."""
-    return write(cx, DELETE, sorted(places), after=[topic])
+    return write(cx, DELETE, sorted(names), after=[topic])
 
 
 def exists(cx: Executor, topic: str, key: str, message_id: str) -> bool:

@@ -247,7 +247,7 @@ def advance(
 
 
 def note_next(cx: Executor, name: str, *, next_local: str, tzdata: str, tables: int) -> None:
-    """Note which wall-clock time the next one is. Older tables have no place for it."""
+    """Note which wall-clock time the next one is. Older tables have no column for it."""
     if tables >= VERSION_WITH_WALL_CLOCK:
         cx.execute(NOTE_NEXT, (next_local, tzdata, name))
 

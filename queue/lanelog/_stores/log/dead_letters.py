@@ -84,7 +84,7 @@ def bury(
 def redrive(
     cx: Executor,
     dead_topic: str,
-    places: Sequence[tuple[str, int]],
+    offsets: Sequence[tuple[str, int]],
     heads: Mapping[str, int],
     *,
     target: str,
@@ -96,6 +96,6 @@ def redrive(
 
     `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
-    bases = [(key, heads[key]) for key in dict.fromkeys(key for key, _ in places)]
-    sql = REDRIVE.format(cases="WHEN %s THEN %s " * len(bases), points=pairs(places))
-    return cx.execute(sql, (target, *flat(bases), cap, cap, ttl_ms, ttl_ms, for_group, dead_topic, *flat(places)))
+    bases = [(key, heads[key]) for key in dict.fromkeys(key for key, _ in offsets)]
+    sql = REDRIVE.format(cases="WHEN %s THEN %s " * len(bases), points=pairs(offsets))
+    return cx.execute(sql, (target, *flat(bases), cap, cap, ttl_ms, ttl_ms, for_group, dead_topic, *flat(offsets)))

@@ -25,7 +25,7 @@ WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s
 """
 
 # Those of some lanes in which the message right after the group's watermark has expired (all PRIMARY). That message
-# may be for another group: EXPIRED looks again.
+# may be for another group: EXPIRED reads again.
 EXPIRED_LANES = f"""
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
 LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)

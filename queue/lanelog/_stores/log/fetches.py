@@ -121,12 +121,12 @@ def following(cx: Executor, at: GroupTopic, lanes: Sequence[Behind], *, largest:
 
 
 def exact(
-    cx: Executor, at: GroupTopic, places: Sequence[tuple[str, int]], *, largest: int
+    cx: Executor, at: GroupTopic, offsets: Sequence[tuple[str, int]], *, largest: int
 ) -> dict[tuple[str, int], Fetched]:
     """Return the rows at exactly these (key, offset)."""
     found: dict[tuple[str, int], Fetched] = {}
     asked = time.monotonic()
-    for row in points(cx, EXACT, places, before=(largest, at.group, largest, at.topic)):
+    for row in points(cx, EXACT, offsets, before=(largest, at.group, largest, at.topic)):
         key, offset, message_id, payload, metadata, published_at, more = row
         found[(key, offset)] = (
             Fetched(key, offset, message_id, payload, len(payload), metadata, published_at)
@@ -142,9 +142,9 @@ def payload(cx: Executor, topic: str, key: str, offset: int) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-def ids(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
+def ids(cx: Executor, topic: str, offsets: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
     """Return the message ids at exactly these (key, offset)."""
-    return {(key, offset): message_id for key, offset, message_id in points(cx, IDS, places, before=[topic])}
+    return {(key, offset): message_id for key, offset, message_id in points(cx, IDS, offsets, before=[topic])}
 
 
 def _special(row: tuple[Any, ...], asked: float) -> Fetched:

@@ -46,7 +46,7 @@ FROM (SELECT partition_key, head_offset, created_at FROM queue_partitions FORCE 
 
 # The offsets rows of one group in these lanes: their number, how many are paused or have a mark above what is acked;
 # keys, watermarks and times of change; several groups joined by UNION ALL (PRIMARY).
-PLACES = f"""
+OFFSETS = f"""
 SELECT %s, COUNT(*), COALESCE(SUM(paused_at > 0 OR marked_through > offset_acked), 0), {_column("partition_key")},
        {_column("offset_acked")}, {_column("updated_at")}
 FROM queue_offsets FORCE INDEX (PRIMARY)
@@ -70,7 +70,7 @@ class Lanes:
 
 
 @frozen
-class Places:
+class LaneOffsets:
     """The offsets rows of one group in some lanes; the columns as the server sent them."""
 
     count: int
@@ -99,8 +99,8 @@ class _Cut(Exception):
 
 def pages(
     cx: Executor, topic: str, groups: Sequence[str], most: int | None = None
-) -> Iterator[tuple[Lanes, Mapping[str, Places]]]:
-    """Yield lanes in the order of their keys, with the places of each of a few groups. The floor is the group ''.
+) -> Iterator[tuple[Lanes, Mapping[str, LaneOffsets]]]:
+    """Yield lanes in the order of their keys, with the offsets of each of a few groups. The floor is the group ''.
 
     `most`: that many lanes.
     """
@@ -110,7 +110,7 @@ def pages(
             lanes = _lanes(cx, topic, after, size if left is None else min(size, left))
             if not lanes.keys:
                 return
-            places = _places(cx, topic, groups, lanes)
+            offsets = _offsets(cx, topic, groups, lanes)
         except _Cut:
             if size == 1:
                 raise DatabaseError(
@@ -119,7 +119,7 @@ def pages(
                 ) from None
             size //= 2
             continue
-        yield lanes, places
+        yield lanes, offsets
         after = lanes.last
         if len(lanes.keys) < size:
             return
@@ -129,8 +129,8 @@ def pages(
 def beyond_heads(cx: Executor, topic: str, groups: Sequence[str], most: int) -> Iterator[str]:
     """Yield the keys of those of the first `most` lanes in which a group is beyond the head."""
     for some in chunked(groups, GROUPS_TOGETHER):
-        for lanes, places in pages(cx, topic, some, most):
-            for of_group in places.values():
+        for lanes, offsets in pages(cx, topic, some, most):
+            for of_group in offsets.values():
                 acked, _ = of_group.beside(lanes)
                 yield from compress(lanes.keys, map(gt, acked, lanes.heads))
 
@@ -144,11 +144,11 @@ def _lanes(cx: Executor, topic: str, after: str, size: int) -> Lanes:
     )
 
 
-def _places(cx: Executor, topic: str, groups: Sequence[str], lanes: Lanes) -> dict[str, Places]:
-    sql = " UNION ALL ".join([f"({PLACES.format(within='BETWEEN %s AND %s')})"] * len(groups))
+def _offsets(cx: Executor, topic: str, groups: Sequence[str], lanes: Lanes) -> dict[str, LaneOffsets]:
+    sql = " UNION ALL ".join([f"({OFFSETS.format(within='BETWEEN %s AND %s')})"] * len(groups))
     args = [value for group in groups for value in (group, group, topic, lanes.first, lanes.last)]
     return {
-        group: Places(count, int(marked), *(_complete(column, count) for column in columns))
+        group: LaneOffsets(count, int(marked), *(_complete(column, count) for column in columns))
         for group, count, marked, *columns in cx.query(sql, args)
     }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
 
-# Lanes that hold messages above their head, or have no floor, or a head beyond counting: one look at the end of each
+# Lanes that hold messages above their head, or have no floor, or a head beyond counting: one read of the end of each
 # lane (all PRIMARY). The order names every column of the key: otherwise MySQL sorts all messages of a lane.
 LANES = f"""
 SELECT p.partition_key FROM queue_partitions p FORCE INDEX (PRIMARY)
@@ -67,7 +67,7 @@ WHERE d.consumer_group IN ({groups}) AND d.topic = %s AND d.through_offset > p.h
 """
 
 # Floor and watermarks of one lane (PRIMARY by exact group).
-PLACES = """SELECT consumer_group, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
+LANE_WATERMARKS = """SELECT consumer_group, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"""
 
 # Head of one lane (PRIMARY).
@@ -105,14 +105,14 @@ class LaneRows:
 
 
 def doubtful(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> list[str]:
-    """Return keys of lanes that look wrong, without a lock. The end of each lane's log is one read from the disk."""
+    """Return keys of lanes that seem wrong, without a lock. The end of each lane's log is one read from the disk."""
     return _found(cx, topic, (LANES, (topic, limit)), ["", *groups], ["", *groups], BEYOND, limit)
 
 
 def doubtful_among(
     cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int, watermarks: int
 ) -> list[str]:
-    """Return the same, with fewer looks: the end of the log is read for the first `heads` lanes only.
+    """Return the same, with fewer reads: the end of the log is read for the first `heads` lanes only.
 
     Floors are compared with the heads of the first `watermarks` lanes, and no watermarks of groups are.
     """
@@ -162,16 +162,18 @@ def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
     """Read the rows of a lane in several statements. The caller holds the locks, or reads in one snapshot."""
     named = ["", *groups]
     marks = placeholders(named)
-    places = {group: int(acked) for group, acked in cx.query(PLACES.format(groups=marks), (*named, topic, key))}
+    watermarks = {
+        group: int(acked) for group, acked in cx.query(LANE_WATERMARKS.format(groups=marks), (*named, topic, key))
+    }
     rows: dict[str, list[tuple[int, int]]] = {}
     for group, offset, through in cx.query(ROWS.format(groups=marks), (*named, topic, key)):
         rows.setdefault(group, []).append((int(offset), int(through)))
     return LaneRows(
         head=number(cx.one(HEAD, (topic, key))),
-        floor=places.pop("", None),
+        floor=watermarks.pop("", None),
         first=first(cx, topic, key),
         last=number(cx.one(LAST, (topic, key))),
-        watermarks=places,
+        watermarks=watermarks,
         rows=rows,
     )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # The time at which a message was written (PRIMARY).
 CREATED_AT = "SELECT created_at FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s"
 
-# The ages of messages at exact places (PRIMARY).
+# The ages of messages at exact offsets (PRIMARY).
 AGES = f"""SELECT partition_key, CAST({NOW_MS} AS SIGNED) - {signed("created_at")}
 FROM queue_messages FORCE INDEX (PRIMARY) WHERE topic = %s AND (partition_key, `offset`) IN ({{points}})"""
 
@@ -86,6 +86,6 @@ def letters(cx: Executor, topic: str, ranges: Sequence[tuple[str, int, int]]) ->
     return found
 
 
-def delete(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> int:
+def delete(cx: Executor, topic: str, offsets: Sequence[tuple[str, int]]) -> int:
     """Delete messages by exact (key, offset), in primary-key order. Return how many."""
-    return write(cx, DELETE, sorted(places), after=[topic])
+    return write(cx, DELETE, sorted(offsets), after=[topic])

@@ -37,7 +37,7 @@ APPEND_SCHEDULED = f"""INSERT INTO queue_messages
  target_group)
 SELECT due.topic, due.partition_key, exact.o, due.id, due.payload, due.payload_bytes, due.metadata, {NOW_MS},
        due.published_at, IF(due.ttl_ms = 0, 0, {NOW_MS} + due.ttl_ms), due.target_group
-FROM ({{placed}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
+FROM ({{moved}}) AS exact STRAIGHT_JOIN queue_scheduled AS due FORCE INDEX (PRIMARY)
 ON due.topic = %s AND due.partition_key = exact.k AND due.id = exact.i"""
 
 # Offsets of the messages in the log that have these ids (by_id). A caller's snapshot may be older than the messages: a
@@ -139,19 +139,19 @@ def insert_next(
     return Statement(INSERT + EXPIRING_NEXT_ROW, (*args, ttl_ms)) if ttl_ms else Statement(INSERT + NEXT_ROW, args)
 
 
-def append_scheduled(cx: Executor, topic: str, places: Sequence[tuple[str, str, int]]) -> int:
+def append_scheduled(cx: Executor, topic: str, names: Sequence[tuple[str, str, int]]) -> int:
     """Copy scheduled messages (key, id, offset) into the log. Return how many, for the caller to compare."""
     copied = 0
-    for chunk in chunked(places):
-        placed = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
-        copied += cx.execute(APPEND_SCHEDULED.format(placed=placed), (*flat(chunk), topic))
+    for chunk in chunked(names):
+        moved = " UNION ALL ".join(["SELECT %s AS k, %s AS i, %s AS o"] * len(chunk))
+        copied += cx.execute(APPEND_SCHEDULED.format(moved=moved), (*flat(chunk), topic))
     return copied
 
 
-def find_ids(cx: Executor, topic: str, places: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+def find_ids(cx: Executor, topic: str, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
     """Return offsets by (key, id) of the messages that are stored. 0: scheduled."""
     found: dict[tuple[str, str], int] = {}
-    for chunk in chunked(sorted(set(places))):
+    for chunk in chunked(sorted(set(names))):
         args = flat(chunk)
         statement = FIND_IDS.format(points=pairs(chunk), exact=exactly(chunk))
         for key, message_id, offset in cx.query(statement, (topic, *args, *args, topic)):
@@ -161,17 +161,17 @@ def find_ids(cx: Executor, topic: str, places: Iterable[tuple[str, str]]) -> dic
 
 
 def find_in_log(
-    cx: Executor, topic: str, places: Iterable[tuple[str, str]], lock: Lock = Lock.NONE
+    cx: Executor, topic: str, names: Iterable[tuple[str, str]], lock: Lock = Lock.NONE
 ) -> dict[tuple[str, str], int]:
     """Return offsets by (key, id) of messages in the log. A lock sees what an old snapshot hides."""
-    found = points(cx, FIND_IN_LOG, sorted(set(places)), before=[topic], lock=lock)
+    found = points(cx, FIND_IN_LOG, sorted(set(names)), before=[topic], lock=lock)
     return {(key, message_id): int(offset) for key, message_id, offset in found}
 
 
 def _row(begin: str, row: NewMessage, args: list[str], times: str) -> str:
     """Return the row as SQL, which begins with the topic. Append to `args` what else it has placeholders for.
 
-    A driver turns each placeholder's value into text by itself, which took most of the time of an insert.
+    A driver formats each placeholder's value by itself, which took most of the time of an insert.
     """
     at = f"{begin},{as_sql(row.key, args)},{row.offset},{as_sql(row.id, args)}"
     metadata = "NULL"

@@ -158,7 +158,7 @@ class Part:
     digest: HeadsDigest
 
     def risen_since(self, before: Part) -> int:
-        """Return by how much its heads have risen in all, as 32 bits tell. 0 if its lanes are not the same."""
+        """Return by how much its heads have risen in all, as 32 bits show. 0 if its lanes are not the same."""
         return (self.digest.heads - before.digest.heads) % _SUMS if self.digest.same_lanes(before.digest) else 0
 
     def may_be(self, key: str, before: Part) -> bool:
@@ -233,7 +233,7 @@ def _advances(topic: str, counts: Mapping[str, int]) -> Iterator[tuple[Statement
 
 
 def around_next(topic: str, key: str, insert: Statement) -> tuple[Statement, ...]:
-    """Return the statements of one transaction: lock a lane's head, run `insert`, advance the head, tell the offset.
+    """Return the statements of one transaction: lock a lane's head, run `insert`, advance the head, return the offset.
 
     None waits for the head. If it is locked or missing, the offset is NULL and `insert` fails.
     """

@@ -17,7 +17,7 @@ FOUND_DEAD = "dead by "
 VERSION_WITH_WORKLOAD = 6
 
 LOCK_FREE = "IF(liveness_lock = '', NULL, IS_FREE_LOCK(liveness_lock))"
-"""Whether an owner's lock is free. NULL: it has none, or the server does not tell."""
+"""Whether an owner's lock is free. NULL: it has none, or the server does not report it."""
 
 
 def finder(lock: str) -> str | None:
@@ -33,7 +33,7 @@ class HeartbeatRow:
     heartbeat_at: int
     expires_at: int
     deregistered_at: int  # 0: it has not left
-    lock_free: bool | None  # None: it has no lock, or the server does not tell
+    lock_free: bool | None  # None: it has no lock, or the server does not report it
     incarnation: Incarnation  # of the server that granted the lock
     now: int
     found_dead_by: str | None = None  # None: it lives, or left by itself

@@ -271,9 +271,9 @@ def counts_of(cx: Executor, topic: str, groups: Sequence[str]) -> dict[str, dict
 def counts_of_owners(cx: Executor, owners: Sequence[tuple[GroupTopic, str]]) -> list[int]:
     """Return how many lanes each of some owners has, in their order."""
     found = [0] * len(owners)
-    rows = [(str(place), *at.columns, owner) for place, (at, owner) in enumerate(owners)]
-    for place, count in united(cx, COUNT_OF_OWNER, rows, OWNERS_TOGETHER):
-        found[int(place)] = int(count)
+    rows = [(str(number), *at.columns, owner) for number, (at, owner) in enumerate(owners)]
+    for number, count in united(cx, COUNT_OF_OWNER, rows, OWNERS_TOGETHER):
+        found[int(number)] = int(count)
     return found
 
 

@@ -55,7 +55,7 @@ def delete_group(call: Call, at: GroupTopic, *, evict: bool) -> GroupDeleted:
     act = Act(call, "delete_group", topic=at.topic, group=at.group, choice="evict" if evict else "")
     check_names(at)
     topic, group = at.topic, at.group
-    readers = read(database, _readers, "looking for the group", at)
+    readers = read(database, _readers, "finding the group", at)
     others = sorted(readers - {group})
     lag = _lags(database, topic, [group])[group] if group in readers else 0
     lanes, collectable = 0, 0
@@ -67,7 +67,7 @@ def delete_group(call: Call, at: GroupTopic, *, evict: bool) -> GroupDeleted:
         if group in readers and not evict:
             read(database, end_groups.refuse_living, "reading members", [at])
     else:
-        repeated(database, end_groups.try_to_delete, "looking for the privilege to delete", database)
+        repeated(database, end_groups.try_to_delete, "finding the privilege to delete", database)
         with passing(act) as tally:
             record = partial(act.record, messages=lag)
             repeated(database, end_groups.end, "deleting a group", database, topic, [group], record, evict=evict)
@@ -126,7 +126,7 @@ def delete_topic(call: Call, topic: str) -> TopicDeleted:
     """See `Admin.delete_topic`."""
     database, dry_run = call.database, call.dry_run
     check_name("topic", topic)
-    letters = read(database, topics.letters_of, "looking for the topic", topic)
+    letters = read(database, topics.letters_of, "finding the topic", topic)
     # Read before anything is changed. A schedule that is declared meanwhile is missing here.
     published_by = tuple(read(database, schedules.of_topic, "listing schedules", topic))
     names = sorted(read(database, groups.readers, "reading groups", topic))
@@ -141,7 +141,7 @@ def delete_topic(call: Call, topic: str) -> TopicDeleted:
     with deleting(act) as tally:
         if not dry_run:
             repeated(
-                database, end_groups.try_to_delete, "looking for the privilege to delete", database, _may_delete_topics
+                database, end_groups.try_to_delete, "finding the privilege to delete", database, _may_delete_topics
             )
             record = partial(act.record, messages=sum(lags.values()))
             repeated(database, end_groups.end, "deleting groups", database, topic, names, record, others=False)

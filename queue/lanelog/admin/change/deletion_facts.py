@@ -1,4 +1,4 @@
-"""The events of administration: one for each call that deleted messages, or took a group past messages.
+"""The events of administration: one for each call that deleted messages, or let a group pass over messages.
 
 Owns these events. They count what was committed. A dry run writes no event, and neither does a call that changed
 nothing. A call that fails in its middle writes what it had committed, and the error.
@@ -33,7 +33,7 @@ class Tally:
     scheduled: int = 0
     """Messages that were not due yet."""
     done: bool = False
-    """Whether anything was committed that the event must tell, even if it was no message."""
+    """Whether anything was committed that the event must report, even if it was no message."""
 
     def add(self, *, messages: int = 0, unsettled: int = 0, scheduled: int = 0) -> None:
         """Count messages that were committed."""

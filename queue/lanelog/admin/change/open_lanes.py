@@ -27,7 +27,7 @@ def set_open_lanes(call: Call, topic: str, lanes: int) -> OpenLanes:
     database = call.database
     check_name("topic", topic)
     check_integer("lanes", lanes, least=1, most=open_lane_keys.MOST)
-    read(database, known_topic, "looking for the topic", topic)
+    read(database, known_topic, "finding the topic", topic)
     if database.tables_version < open_lane_keys.SINCE:
         raise SchemaError(
             f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "

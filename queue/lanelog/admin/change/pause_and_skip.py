@@ -199,7 +199,7 @@ def release(call: Call, lane: LaneId) -> Released:
     """See `Admin.release`."""
     given_lane(call.database, lane)
     act = Act(call, "release", topic=lane.topic, group=lane.group, key=lane.key)
-    others = snapshot(call.database, _others, "looking for the owner's lanes", lane)
+    others = snapshot(call.database, _others, "finding the owner's lanes", lane)
     for start in range(0, 0 if call.dry_run else len(others), PAGE):
         repeated(call.database, _release_others, "releasing", act, lane, others[start : start + PAGE])
     done = repeated(call.database, _release, "releasing", act, lane)

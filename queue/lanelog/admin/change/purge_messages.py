@@ -69,14 +69,14 @@ def purge(call: Call, topic: str, *, before: datetime | int) -> Purged:
     targets = _targets(topic, before)
     given_topic(database, topic)
     if not dry_run:
-        read(database, may_delete, "looking for the privilege to delete")
+        read(database, may_delete, "finding the privilege to delete")
     messages, lanes, remaining = 0, 0, 0
     unsettled: dict[str, int] = {}
     choice = f"before {before.isoformat() if isinstance(before, datetime) else f'offset {before}'}"
     act = Act(call, "purge", topic=topic, choice=choice)
     with deleting(act) as tally:
         for page in pages(database, topic, LANES_A_TRANSACTION):
-            wanted = read(database, targets, "looking for an instant", dict(page))
+            wanted = read(database, targets, "finding an instant", dict(page))
             for released in _released(act, topic, wanted):
                 gone = {key: span for key, span in released.lanes.items() if span[1] > span[0]}
                 lanes += len(gone)
@@ -152,8 +152,8 @@ def _transaction(act: Act, topic: str, wanted: Mapping[str, int], unanswered: Un
         missing = offsets.floors(cx, topic, [key for key in wanted if key not in floors])
         held = {key: max(0, wanted[key] - row.deleted_through) for key, row in missing.items()}
         targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
-        places = _places(cx, topic, readers, floors)
-        behind = {group: [key for key in targets if places[group, key] < targets[key]] for group in readers}
+        watermarks = _watermarks(cx, topic, readers, floors)
+        behind = {group: [key for key in targets if watermarks[group, key] < targets[key]] for group in readers}
         void: dict[str, list[str]] = {}
         if not dry_run:
             held_by = {}
@@ -162,12 +162,12 @@ def _transaction(act: Act, topic: str, wanted: Mapping[str, int], unanswered: Un
                 take_away.lanes(cx, at[group], behind[group], topic_row.first_epoch)
             for group in readers:
                 void[group] = interrupt.interrupt(cx, at[group], held_by[group])
-            places = _places(cx, topic, readers, floors)  # an owner may have settled more until it was fenced
+            watermarks = _watermarks(cx, topic, readers, floors)  # an owner may have settled more until it was fenced
             _forget_settled_letters(cx, topic, targets)
         unsettled = {}
         reached = {}
         for group in readers:
-            count, reached[group] = _pass(cx, at[group], targets, places, behind[group], dry_run=dry_run)
+            count, reached[group] = _pass(cx, at[group], targets, watermarks, behind[group], dry_run=dry_run)
             if count:
                 unsettled[group] = count
         if not dry_run:
@@ -182,7 +182,7 @@ def _transaction(act: Act, topic: str, wanted: Mapping[str, int], unanswered: Un
         return ReleasedLanes(lanes, held, unsettled)
 
 
-def _places(
+def _watermarks(
     cx: Executor, topic: str, readers: Sequence[str], floors: Mapping[str, FloorRow]
 ) -> dict[tuple[str, str], int]:
     """Return where each group is in each lane. A group without a row is at the floor."""
@@ -198,21 +198,21 @@ def _pass(
     cx: Executor,
     at: GroupTopic,
     targets: Mapping[str, int],
-    places: Mapping[tuple[str, str], int],
+    watermarks: Mapping[tuple[str, str], int],
     keys: Sequence[str],
     *,
     dry_run: bool,
 ) -> tuple[int, dict[str, int]]:
-    """Take a group past the purged messages.
+    """Set a group's watermark behind the purged messages.
 
     Return how many of them it had not settled, and its new watermarks by key.
     """
     rows = deliveries.load(cx, at, keys)
     unsettled, reached, points = 0, {}, []
     for key in keys:
-        mine, place, target = rows.get(key, []), places[at.group, key], targets[key]
-        unsettled += max(0, target - place) - take_away.settled_between(mine, place, target)
-        reached[key] = deliveries.advanced(mine, max(place, target))
+        mine, watermark, target = rows.get(key, []), watermarks[at.group, key], targets[key]
+        unsettled += max(0, target - watermark) - take_away.settled_between(mine, watermark, target)
+        reached[key] = deliveries.advanced(mine, max(watermark, target))
         points += [(key, row.offset) for row in mine if row.through <= reached[key]]
     if not dry_run:
         deliveries.delete(cx, at, points)

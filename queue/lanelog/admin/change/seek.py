@@ -4,7 +4,7 @@ Owns the choice of the new watermarks, and the transactions that set them. Never
 
 One transaction for each page of lanes: topic row S → groups S → floors S → leases X → delivery → offsets, see
 `_log/take_away`. It takes the lanes away from their owners, deletes the delivery rows, and sets watermark and run mark.
-So the next owner finds a lane in which nothing is in flight, and nothing is settled behind the new place. A settlement
+So the next owner finds a lane in which nothing is in flight, and nothing is settled behind the new offset. A settlement
 of the former owner either commits first, and is undone, or finds another epoch, and is refused.
 
 Dies right before a COMMIT: nothing of that page has happened. Right after, between two pages, or with an unanswered
@@ -67,14 +67,14 @@ def seek(call: Call, at: GroupTopic, *, key: str | None, to: str | datetime | in
     target, text = _target(to, key)
     if key is not None:
         check_name("key", key)
-    read(database, known_group, "looking for the group", at)
+    read(database, known_group, "finding the group", at)
     act = Act(call, "seek", topic=at.topic, group=at.group, key=key or "", choice=f"to {text}")
     counted, moved = Counter[str](), list[SoughtLane]()
     with passing(act) as tally:
         for keys in _pages(database, at.topic, key):
-            places = _places(database, at.topic, keys, target)
+            targets = _targets(database, at.topic, keys, target)
             unanswered = Unanswered()
-            moves = repeated(database, _page, "seeking", act, at, places, unanswered)
+            moves = repeated(database, _page, "seeking", act, at, targets, unanswered)
             if key is not None and not moves:
                 raise ConfigurationError(
                     f"lane {key!r} of topic {at.topic!r} was purged meanwhile: nothing is left in it"
@@ -109,7 +109,7 @@ def _target(to: object, key: str | None) -> tuple[str | int | datetime, str]:
         return moment, moment.isoformat()
     if isinstance(to, int) and not isinstance(to, bool):
         if key is None:
-            raise ConfigurationError("an offset is a place in one lane: give its key")
+            raise ConfigurationError("an offset is of one lane: give its key")
         if not 1 <= to <= MAX_OFFSET:
             raise ConfigurationError(f"offsets begin at 1: to={to} is none")
         return to, str(to)
@@ -118,14 +118,14 @@ def _target(to: object, key: str | None) -> tuple[str | int | datetime, str]:
 
 def _pages(database: Database, topic: str, key: str | None) -> Iterator[Sequence[str]]:
     if key is not None:
-        read(database, known_lane, "looking for the lane", topic, key)
+        read(database, known_lane, "finding the lane", topic, key)
         yield [key]
         return
     for page in pages(database, topic, LANES_A_TRANSACTION):
         yield [lane for lane, _ in page]
 
 
-def _places(
+def _targets(
     database: Database, topic: str, keys: Sequence[str], target: str | int | datetime
 ) -> Mapping[str, int | None]:
     """Return the wanted watermark of each lane, before floor and head bound it.
@@ -141,7 +141,7 @@ def _places(
     if isinstance(target, int):
         return dict.fromkeys(keys, target - 1)
     start_ms = milliseconds(cast("datetime", target))
-    return read(database, instants, "looking for an instant", topic, keys, start_ms)
+    return read(database, instants, "finding an instant", topic, keys, start_ms)
 
 
 def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> dict[str, int]:
@@ -156,15 +156,15 @@ def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> di
     return found
 
 
-def _page(act: Act, at: GroupTopic, places: Mapping[str, int | None], unanswered: Unanswered) -> list[_Move]:
+def _page(act: Act, at: GroupTopic, targets: Mapping[str, int | None], unanswered: Unanswered) -> list[_Move]:
     """Seek in one page of lanes, in one transaction. A lane without a floor has been purged and is left out."""
     with unanswered.attempt(), act.database.transaction(hasty=True) as cx:
         epoch = 0 if act.dry_run else take_away.begin(cx, at)
-        rows = offsets.floors(cx, at.topic, places, Lock.NONE if act.dry_run else Lock.SHARE)
+        rows = offsets.floors(cx, at.topic, targets, Lock.NONE if act.dry_run else Lock.SHARE)
         floors = {key: row.floor for key, row in rows.items()}
         if not act.dry_run:
             take_away.lanes(cx, at, floors, epoch)
-        moves = _plan(cx, at, floors, places)
+        moves = _plan(cx, at, floors, targets)
         if not act.dry_run:
             passed = sum(move.passed for move in moves)
             unanswered.plan(passed)
@@ -176,7 +176,7 @@ def _page(act: Act, at: GroupTopic, places: Mapping[str, int | None], unanswered
     return moves
 
 
-def _plan(cx: Executor, at: GroupTopic, floors: Mapping[str, int], places: Mapping[str, int | None]) -> list[_Move]:
+def _plan(cx: Executor, at: GroupTopic, floors: Mapping[str, int], targets: Mapping[str, int | None]) -> list[_Move]:
     keys = list(floors)
     heads = partitions.heads(cx, at.topic, keys)
     marks = offsets.load(cx, at, keys)
@@ -188,7 +188,7 @@ def _plan(cx: Executor, at: GroupTopic, floors: Mapping[str, int], places: Mappi
             head=heads[key],
             acked=marks[(at.group, key)].offset_acked if (at.group, key) in marks else 0,
             rows=rows.get(key, ()),
-            wanted=places[key],
+            wanted=targets[key],
         )
         for key in keys
         if key in heads

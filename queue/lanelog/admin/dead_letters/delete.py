@@ -5,7 +5,7 @@ Owns these transactions. Never deletes a message itself.
 Lock order: floors S of their lanes, which keep collection away → delivery. Dies right before a COMMIT: nothing of the
 batch has happened. Right after, or with an unanswered COMMIT: the repetition finds the dead letters settled, and counts
 those that bear the mark of this call. Beside a redrive: the first to insert a dead letter's row settles it; the other
-meets a duplicate and looks again.
+meets a duplicate and reads again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def delete_dead_letters(call: Call, at: GroupTopic, chosen: Choice, progress: Ca
                 count += settled
                 progress(count)
     if not any_letter:  # a deleted group may have left dead letters: only a group without any is refused
-        read(database, known_group, "looking for the group", at)
+        read(database, known_group, "finding the group", at)
     return Deleted(
         topic=at.topic,
         group=at.group,

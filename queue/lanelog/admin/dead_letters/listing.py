@@ -1,6 +1,6 @@
 """Lists of dead letters: one by one, and counted by reason.
 
-Owns these queries, and how far they look. Changes nothing. They walk the dead letters of a topic in key order, a
+Owns these queries, and how far they read. Changes nothing. They walk the dead letters of a topic in key order, a
 bounded number with each statement, the settled ones too; never a backlog. Each statement sees the dead letters that are
 there then: one that is settled meanwhile may be in an answer.
 """
@@ -100,7 +100,7 @@ def page(database: Database, topic: str, chosen: Chosen, *, limit: int, most: in
     limit_of(limit)
     check_integer("most", most, least=1, most=MOST_MAX)
     chosen.check()
-    # Who wants all of them reads no more than there may be, and one that tells whether there are more.
+    # A reader of all of them reads at most the limit, and one more that shows whether there are more.
     size = min(READ, most + 1, limit + 1 if chosen.reason is None else READ)
     found: list[DeadLetterInfo] = []
     looked, last, ended = 0, chosen.after, True
@@ -171,7 +171,7 @@ def _behind(database: Database, topic: str, chosen: Chosen, sql: str, size: int)
     """Yield what a statement finds in the dead letter topics of a topic, `size` rows at a time."""
     check_name("topic", topic)
     group, beginning = chosen.group or "", chosen.beginning
-    where, original = read(database, _known, "looking for dead letter topics", topic, chosen.group)
+    where, original = read(database, _known, "finding dead letter topics", topic, chosen.group)
     for each in where:
         if chosen.after is not None and each < chosen.after[0]:  # topics come in order of their names
             continue

@@ -10,7 +10,7 @@ deleted before its row is there.
 
 Dies right before the COMMIT: nothing of the batch has happened. Right after, or with an unanswered COMMIT: the
 repetition finds the dead letters settled, and counts those that bear the mark of this call. In the middle: whole
-batches are done. Two redrives at once: the second waits for a head or meets the first's row (1062), and looks again. A
+batches are done. Two redrives at once: the second waits for a head or meets the first's row (1062), and reads again. A
 settled dead letter is never redriven again, and a collected one does not exist.
 """
 
@@ -111,7 +111,7 @@ def redrive(
         appender=appender,
         progress=progress,
     )
-    read(database, work.check_target, "looking for the group")
+    read(database, work.check_target, "finding the group")
     try:
         for found in selection.letters(database, dead_topics, at, chosen):
             work.choose(chosen, found)
@@ -196,9 +196,9 @@ class _Redrive:
             going = [letter for letter in batch if (letter.dead_topic, letter.key) not in self.held]
             busy = self._move(going) if going else set()
             for letter in batch:
-                place = (letter.dead_topic, letter.key)
-                if letter.key in busy or place in self.held:
-                    self.held.setdefault(place, deque()).append(letter)
+                lane = (letter.dead_topic, letter.key)
+                if letter.key in busy or lane in self.held:
+                    self.held.setdefault(lane, deque()).append(letter)
 
     def finish(self) -> None:
         """Try again what is held, until nothing is, or until nothing has moved for `publish_timeout` seconds."""
@@ -208,8 +208,8 @@ class _Redrive:
             before = self.moved
             held, self.held = self.held, {}
             for dead_topic in sorted({dead_topic for dead_topic, _ in held}):
-                lanes = sorted(place for place in held if place[0] == dead_topic)
-                self.put_back([letter for place in lanes for letter in held[place]])
+                lanes = sorted(lane for lane in held if lane[0] == dead_topic)
+                self.put_back([letter for lane in lanes for letter in held[lane]])
             if self.moved > before:
                 until = time.monotonic() + patience
             elif self.held:

@@ -1,7 +1,7 @@
 """The choice of dead letters to redrive or delete, and reading them in order.
 
 Owns the choice, and the reading of dead letters in bounded pieces, without payloads. Never decides in which transaction
-they are settled. Another call may settle a dead letter that `letters` yielded, so callers look again under their locks.
+they are settled. Another call may settle a dead letter that `letters` yielded, so callers read again under their locks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ LANES_A_READ = 50
 LIMIT_MAX = 1_000_000_000
 
 _REASONS_SHOWN, _REASON_SHOWN = 5, 60
-"""Reasons that the refusal of a name tells, and characters of each."""
+"""Reasons that the refusal of a name lists, and characters of each."""
 
 
 @frozen
@@ -153,7 +153,7 @@ def check_reason(reason: str) -> None:
 def meant(reasons: Iterable[str], given: str) -> str:
     """Return the one of some reasons that a reason or a short name means; what was given, if it is none of them.
 
-    Refuses a name of several ones. A reason may look like a name: then that is ambiguous, too.
+    Refuses a name of several ones. A reason may have the form of a name: then that is ambiguous, too.
     """
     if not is_name(given):
         return given
@@ -210,8 +210,8 @@ def originals(cx: Executor) -> dict[str, str]:
 
 def dead_topics(database: Database, topic: str) -> tuple[str, tuple[str, ...]]:
     """Return the original topic and its dead letter topics, for the name of either."""
-    where, original = read(database, holders, "looking for dead letter topics", topic)
-    original = original or read(database, originals, "looking for dead letter topics").get(topic, "")
+    where, original = read(database, holders, "finding dead letter topics", topic)
+    original = original or read(database, originals, "finding dead letter topics").get(topic, "")
     if not original:
         raise ConfigurationError(f"{topic!r} holds dead letters, but the topic that they came from is not there")
     return original, tuple(where)
@@ -224,7 +224,7 @@ def letters(database: Database, dead_topics: Sequence[str], at: GroupTopic, choi
 
     `at`: the group and its original topic.
 
-    An empty list says that the group has dead letters which are not chosen. Ids that look like dead letters' own are
+    An empty list says that the group has dead letters which are not chosen. Ids in the form of dead letters' own are
     looked up. If one is not found, it may be the id of an original message. For such ids all dead letters of the group
     are read.
     """
@@ -315,14 +315,14 @@ def _letters(dead_topic: str, rows: Iterable[tuple[Any, ...]]) -> list[Letter]:
     return found
 
 
-def unsettled(cx: Executor, dead_topic: str, places: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def unsettled(cx: Executor, dead_topic: str, offsets: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return those of the dead letters (key, offset) that exist and are not settled, in order."""
-    return sorted((key, offset) for key, offset in points(cx, UNSETTLED, places, before=[dead_topic]))
+    return sorted((key, offset) for key, offset in points(cx, UNSETTLED, offsets, before=[dead_topic]))
 
 
 @contextmanager
 def settling() -> Iterator[None]:
-    """Run an attempt that settles dead letters. A duplicate means: settled since the look. It may be retried."""
+    """Run an attempt that settles dead letters. A duplicate means: settled since the read. It may be retried."""
     try:
         yield
     except DatabaseError as error:

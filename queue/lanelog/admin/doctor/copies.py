@@ -32,7 +32,7 @@ def origin(patient: Patient) -> Finding:
     """Which server wrote the heartbeats."""
     database = patient.database
     if database.tables_version < heartbeats.VERSION_WITH_INCARNATION:
-        return good("the tables do not tell which server wrote them")
+        return good("the tables do not say which server wrote them")
     try:
         found = origins.load(patient.cx, mariadb=database.facts().mariadb)
     except SchemaError as error:

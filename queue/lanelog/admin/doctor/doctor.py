@@ -2,8 +2,8 @@
 
 Owns the checks, one function each, and their remedies. Changes nothing, except to repair.
 
-`error` means that something does not work or a promise is broken, `warning` that it is worth knowing. Both have a
-remedy. A check that the account may not make is a warning.
+`error` means that something does not work or a promise is broken, `warning` that an operator should know it. Both have
+a remedy. A check that the account may not make is a warning.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GLOBAL: Final = (
 )
 
 _NEWEST_MYSQL, _NEWEST_MARIADB = (9, 7), (11, 8)  # MySQL's next versions are 26.x, by the year
-_CONTRADICTIONS, _SHOWN = 1000, 5  # the most to look for, and the most to name
+_CONTRADICTIONS, _SHOWN = 1000, 5  # the most to find, and the most to name
 _HEX_AND_ROOM = 2, 65_536  # packet bytes: two for each byte of payload, which travels as hex, and the statement
 
 
@@ -68,7 +68,7 @@ def _made(check: Callable[[Patient], Finding], patient: Patient) -> Finding:
         found = warn(f"the tables differ: {_line(error)}", "see the schema")
     except DatabaseError as error:
         if error.code in codes.DENIED_ANYWHERE:
-            found = warn(f"this account may not look: {_line(error)}", "run it with more privileges")
+            found = warn(f"this account may not read it: {_line(error)}", "run it with more privileges")
         elif error.retriable:
             raise
         else:
@@ -109,9 +109,9 @@ def _replication(patient: Patient) -> Finding:
         return bad("group replication runs with several primaries", "switch it to single-primary mode")
     if patient.on("read_only"):
         return bad("the server is read-only", "connect to the primary")
-    with suppress(SchemaError):  # `_schema` tells it
+    with suppress(SchemaError):  # `_schema` reports it
         migrations.admit(patient.database)
-    why = writes.refused(patient.cx, patient.database)  # which server wrote the heartbeats: `copies.origin` tells it
+    why = writes.refused(patient.cx, patient.database)  # which server wrote the heartbeats: `copies.origin` reports it
     if why is not None:
         return bad(
             why.detail,
@@ -225,7 +225,7 @@ def _session_locks(patient: Patient) -> Finding:
         return good("a lock belongs to its session and shows to others")
     return bad(
         "a lock that one session took does not show to another: a proxy shares sessions, or several servers answer; "
-        "who is dead is told by expiry alone, later",
+        "expiry alone shows who is dead, later",
         "connect to the primary directly, or switch the proxy's multiplexing off for lanelog",
     )
 
@@ -253,8 +253,8 @@ def _hints(patient: Patient) -> Finding:
     if found.missed:
         return warn(
             found.said,
-            "run it again after a `lease_duration`, when a process that died is forgotten; if it stays, look whether a "
-            "subscriber hangs, or a sandbox or AppArmor forbids abstract Unix sockets; until then looks find messages",
+            "run it again after a `lease_duration`, when a process that died is forgotten; if it stays, check whether a "
+            "subscriber hangs, or a sandbox or AppArmor forbids abstract Unix sockets; until then polls find messages",
         )
     return good(found.said)
 
@@ -262,26 +262,26 @@ def _hints(patient: Patient) -> Finding:
 def _contradictions(patient: Patient) -> Finding:
     try:
         if patient.repair and not patient.on("read_only"):
-            mended = repair.repaired(patient.database)
-            if mended:
-                return good(f"mended: {_places(mended)}")
+            repaired = repair.repaired(patient.database)
+            if repaired:
+                return good(f"repaired: {_listed(repaired)}")
         found = repair.listed(patient.database, _CONTRADICTIONS, repair.EVERYWHERE)
     except SchemaError as error:
         return warn(f"the tables cannot be compared: {_line(error)}", "see the schema")
     if not found:
         return good("the tables agree with each other")
     remedy = "`lanelog doctor --repair`" if not patient.on("read_only") else "`lanelog doctor --repair` on the primary"
-    return bad(_places(found), f"{remedy}; find out which table was restored or lost rows")
+    return bad(_listed(found), f"{remedy}; find out which table was restored or lost rows")
 
 
-def _places(found: Sequence[Contradiction]) -> str:
-    places = [
+def _listed(found: Sequence[Contradiction]) -> str:
+    listed = [
         f"{each.problem} in topic {each.topic!r}, key {each.key!r}"
         + (f", group {each.group!r}" if each.group else "")
         + f" ({each.offset}; the head is {each.head})"
         for each in found[:_SHOWN]
     ]
-    return "; ".join([*places, *([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])])
+    return "; ".join([*listed, *([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])])
 
 
 _CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (

@@ -1,4 +1,4 @@
-"""The findings of the doctor, and what each of its checks looks at.
+"""The findings of the doctor, and what each of its checks reads.
 
 Owns how a finding is made. Checks nothing.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Patient:
-    """The server that all checks look at."""
+    """The server that all checks read."""
 
     database: Database
     cx: Executor
@@ -39,7 +39,7 @@ def good(detail: str) -> Finding:
 
 
 def warn(detail: str, remedy: str) -> Finding:
-    """It is worth knowing."""
+    """An operator should know it."""
     return _found("warning", detail, remedy)
 
 

@@ -1,7 +1,7 @@
 """Whether hints of new messages reach the subscribers from here: for the doctor.
 
 Owns the sentence, and how many should have been reached and were not. Each subscriber that this client may send to gets
-a datagram of no topic, which makes nobody look.
+a datagram of no topic, which makes nobody poll.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ class Reach:
 def reach(database: Database, cx: Executor) -> Reach:
     """Say how many subscribers there are, how many want hints, and how many of those are reached from here."""
     if not own_host():
-        return Reach("this system has none; messages of other processes are found by looking")
+        return Reach("this system has none; messages of other processes are found by polling")
     if database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
-        return Reach("the tables have no place for them; messages of other processes are found by looking")
+        return Reach("the tables have no columns for them; messages of other processes are found by polling")
     found = heartbeats.all_wake_places(cx, mariadb=database.facts().mariadb)
-    places = [place for place, here in found if here]
-    wanted = [place for place in places if place.address]
-    near = [place for place in wanted if place.host == own_host()]
-    far = [place for place in wanted if place.host != own_host()]
+    own = [each for each, here in found if here]
+    wanted = [each for each in own if each.address]
+    near = [each for each in wanted if each.host == own_host()]
+    far = [each for each in wanted if each.host != own_host()]
     reached = _sent(database, near)
-    said = f"{len(wanted)} of {len(places)} subscriptions want them; on this host {len(near)}, reached {reached}"
+    said = f"{len(wanted)} of {len(own)} subscriptions want them; on this host {len(near)}, reached {reached}"
     if far:
-        named = [place for place in far if ACROSS in place.address]
+        named = [each for each in far if ACROSS in each.address]
         said += f"; elsewhere {len(far)}, {len(named)} of them with wake_address, sent to {_sent(database, named)}"
         said += "" if database.config.wake_networks else ": this client has no wake_networks"
-    if len(places) < len(found):
-        said += f"; {len(found) - len(places)} that another server wrote are sent none"
+    if len(own) < len(found):
+        said += f"; {len(found) - len(own)} that another server wrote are sent none"
     return Reach(said, missed=len(near) - reached)
 
 
-def _sent(database: Database, places: Sequence[WakePlace]) -> int:
+def _sent(database: Database, endpoints: Sequence[WakePlace]) -> int:
     """How many sockets took a datagram. Nobody knows if one that went to another host came there."""
-    targets = (target_of(place, database.config.wake_networks) for place in places)
+    targets = (target_of(each, database.config.wake_networks) for each in endpoints)
     return deliver([each for each in targets if each is not None], _NO_TOPIC)

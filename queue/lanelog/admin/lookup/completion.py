@@ -27,13 +27,13 @@ def now(database: Database) -> datetime:
 def topics(database: Database, beginning: str, limit: int) -> list[str]:
     """See `Admin.topic_names`."""
     limit_of(limit)
-    return sorted(name for name, _ in read(database, names, "looking for topics", beginning))[:limit]
+    return sorted(name for name, _ in read(database, names, "finding topics", beginning))[:limit]
 
 
 def groups(database: Database, topic: str | None, beginning: str, limit: int) -> list[str]:
     """See `Admin.group_names`."""
     limit_of(limit)
-    found = read(database, readers, "looking for groups", topic)
+    found = read(database, readers, "finding groups", topic)
     return sorted({group for each in found.values() for group in each if group.startswith(beginning)})[:limit]
 
 
@@ -46,4 +46,4 @@ def keys(database: Database, topic: str, beginning: str, limit: int) -> list[str
         behind = [key for key, _ in partitions.page(cx, topic, beginning, limit) if key.startswith(beginning)]
         return [key for key in (*exact, *behind) if key][:limit]
 
-    return read(database, query, "looking for keys")
+    return read(database, query, "finding keys")

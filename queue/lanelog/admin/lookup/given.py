@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def given_topic(database: Database, topic: str) -> None:
     """Check the name of a topic that a verb was given, and refuse one that does not exist."""
     check_name("topic", topic)
-    read(database, known_topic, "looking for the topic", topic)
+    read(database, known_topic, "finding the topic", topic)
 
 
 def given_group(database: Database, at: GroupTopic, key: str | None = None) -> int:
     """Check the names of a group and perhaps of a lane, and refuse those that do not exist. Return the lane's head."""
     check_names(at)
     optional("key", key)
-    read(database, known_group, "looking for the group", at)
-    return 0 if key is None else read(database, known_lane, "looking for the lane", at.topic, key)
+    read(database, known_group, "finding the group", at)
+    return 0 if key is None else read(database, known_lane, "finding the lane", at.topic, key)
 
 
 def given_lane(database: Database, lane: LaneId) -> int:

@@ -26,7 +26,7 @@ def lane_of(database: Database, topic: str, message_id: str) -> str:
 def open_lanes(database: Database, topic: str) -> int:
     """See `Admin.open_lanes`."""
     check_name("topic", topic)
-    read(database, known_topic, "looking for the topic", topic)
+    read(database, known_topic, "finding the topic", topic)
     return read(database, count, "reading the number of open lanes", database, topic)
 
 

@@ -1,6 +1,6 @@
 """A backlog in one key: which key it is, how fast it grows and shrinks, and what can help.
 
-Owns two looks at the lane with the greatest lag of each group that is behind, two seconds apart, and the sentence about
+Owns two reads of the lane with the greatest lag of each group that is behind, two seconds apart, and the sentence about
 it. Takes none where nothing is behind. Changes nothing.
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from lanelog.admin.types.topology import GroupInfo, LaneInfo
 
 APART: Final = 2.0
-"""Seconds between the two looks."""
+"""Seconds between the two reads."""
 GROUPS: Final = 20
-"""Groups that are looked at: those that are behind with the oldest messages."""
+"""Groups that are read: those that are behind with the oldest messages."""
 SHARE: Final = 0.5
 """The part of a group's lag that one lane must have to be named."""
 
-Place = tuple[str, str, str]
+LaneName = tuple[str, str, str]
 
 
 @frozen
@@ -44,7 +44,7 @@ class Rates:
 
 
 def rates(before: LaneInfo, after: LaneInfo, seconds: float) -> Rates | None:
-    """Return what was published to a lane between two looks, and what was settled there. None: no time has passed."""
+    """Return what was published to a lane between two reads, and what was settled there. None: no time has passed."""
     if seconds <= 0:  # the clock went back
         return None
     settled = [lane.head - lane.lag for lane in (before, after)]
@@ -61,38 +61,38 @@ def name_keys(
     """Name the key where most of a group's lag is in one key. Return all problems, and those lanes.
 
     Args:
-        database: Where to look.
+        database: Where to read.
         found: All problems.
         groups: All groups.
-        before: The lanes that an earlier answer has named, which is taken for the first of the two looks. None: there
+        before: The lanes that an earlier answer has named, which is taken for the first of the two reads. None: there
             is none, and this takes two seconds more if there is such a key.
         seconds: How long ago that was.
 
-    A lane of which another problem tells is not named: that is what holds it up.
+    A lane that another problem names is not named again: that is what holds it up.
     """
-    behind = {(each.topic, each.group): place for place, each in enumerate(found) if each.what == BEHIND}
+    behind = {(each.topic, each.group): number for number, each in enumerate(found) if each.what == BEHIND}
     named = {(each.topic, each.group, each.key) for each in found}
     chosen = sorted(
         (each for each in groups if (each.topic, each.group) in behind), key=lambda each: -(each.oldest_age or 0)
     )[:GROUPS]
     began = time.monotonic()
-    looks = in_parallel([partial(_greatest, database, each) for each in chosen])
+    greatest = in_parallel([partial(_greatest, database, each) for each in chosen])
     heavy = [
         (group, lane)
-        for group, lane in zip(chosen, looks, strict=True)
-        if lane is not None and lane.lag >= SHARE * group.lag and _place(lane) not in named
+        for group, lane in zip(chosen, greatest, strict=True)
+        if lane is not None and lane.lag >= SHARE * group.lag and _name(lane) not in named
     ]
     if before is None:
         measured = _again(database, [lane for _, lane in heavy], began)
     else:
-        earlier = {_place(lane): lane for lane in before}
+        earlier = {_name(lane): lane for lane in before}
         measured = {
-            _place(lane): rates(earlier[_place(lane)], lane, seconds) for _, lane in heavy if _place(lane) in earlier
+            _name(lane): rates(earlier[_name(lane)], lane, seconds) for _, lane in heavy if _name(lane) in earlier
         }
     problems = list(found)
     for group, lane in heavy:
-        place = behind[group.topic, group.group]
-        problems[place] = in_one_key(problems[place], group, lane, measured.get(_place(lane)))
+        number = behind[group.topic, group.group]
+        problems[number] = in_one_key(problems[number], group, lane, measured.get(_name(lane)))
     return problems, tuple(lane for _, lane in heavy)
 
 
@@ -114,15 +114,15 @@ def in_one_key(problem: Problem, group: GroupInfo, lane: LaneInfo, measured: Rat
     )
 
 
-def _again(database: Database, heavy: Sequence[LaneInfo], began: float) -> Mapping[Place, Rates | None]:
+def _again(database: Database, heavy: Sequence[LaneInfo], began: float) -> Mapping[LaneName, Rates | None]:
     if not heavy:
         return {}
     time.sleep(max(0.0, began + APART - time.monotonic()))
-    looks = in_parallel([partial(_lane, database, lane) for lane in heavy])
+    afterwards = in_parallel([partial(_lane, database, lane) for lane in heavy])
     seconds = time.monotonic() - began
     return {
-        _place(before): rates(before, after, seconds)
-        for before, after in zip(heavy, looks, strict=True)
+        _name(before): rates(before, after, seconds)
+        for before, after in zip(heavy, afterwards, strict=True)
         if after is not None
     }
 
@@ -142,5 +142,5 @@ def _lane(database: Database, lane: LaneInfo) -> LaneInfo | None:
         return None
 
 
-def _place(lane: LaneInfo) -> Place:
+def _name(lane: LaneInfo) -> LaneName:
     return lane.topic, lane.group, lane.key

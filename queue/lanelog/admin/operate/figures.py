@@ -1,7 +1,7 @@
-"""The figures of the log for a monitor: one look at topics, groups, lanes that are stuck, and the server.
+"""The figures of the log for a monitor: one read of topics, groups, lanes that are stuck, and the server.
 
-Owns the choice of what is looked at. The figures are those of `status`, so that an alert and `lanelog status` never
-disagree. Judges nothing and changes nothing. The parts are looked at together and may differ by a moment.
+Owns the choice of what is read. The figures are those of `status`, so that an alert and `lanelog status` never
+disagree. Judges nothing and changes nothing. The parts are read together and may differ by a moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lanelog.admin.operate import server, status
 from lanelog.admin.operate.problem import FAILING, Rank
 from lanelog.admin.operate.server import TableSize
 from lanelog.admin.operate.status import InsideGroup
-from lanelog.admin.totals.topics import GroupLook
+from lanelog.admin.totals.topics import GroupRead
 from lanelog.admin.types.topology import GroupInfo, TopicInfo
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class GroupFigures:
     stuck_lanes: int
     """Lanes that `status` calls failing, slow, without owner, or whose owner is gone.
 
-    Of each group, the 100 lanes with the oldest messages are looked at.
+    Of each group, the 100 lanes with the oldest messages are read.
     """
     failing_lanes: int
     """Those of them whose first message failed and waits for its next attempt."""
@@ -71,9 +71,9 @@ class Figures:
     """
     server: ServerFigures
     topics_left_out: int = 0
-    """Topics that were not looked at."""
+    """Topics that were not read."""
     groups_left_out: int = 0
-    """Groups that were not looked at."""
+    """Groups that were not read."""
     topics_not_compared: int = 0
     """Topics whose tables were not compared with each other, because that took too long."""
     members_known: bool = True
@@ -82,7 +82,7 @@ class Figures:
 
 def figures(database: Database) -> Figures:
     """See `Admin.figures`."""
-    seen = status.look(database, None)
+    seen = status.read_parts(database, None)
     believed = seen.unwritten is None
     return Figures(
         topics=tuple(seen.topics),
@@ -103,10 +103,10 @@ def server_figures(database: Database) -> ServerFigures:
     return read(database, _server, "asking the server", mariadb=database.facts().mariadb)
 
 
-def _group(look: GroupLook, inside: InsideGroup) -> GroupFigures:
+def _group(group: GroupRead, inside: InsideGroup) -> GroupFigures:
     stuck = [each.what for each in inside.lanes if each.rank is Rank.STUCK]
     return GroupFigures(
-        info=look.info,
+        info=group.info,
         stuck_lanes=len(stuck),
         failing_lanes=stuck.count(FAILING),
         hung_members=len(inside.hung),

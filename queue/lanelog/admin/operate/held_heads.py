@@ -40,7 +40,7 @@ AND holder.trx_state <> 'LOCK WAIT'"""
 _WATCHED: Final = "SELECT @@performance_schema"
 
 # How both families write the primary key of a locked row: `'topic', 'key'`, quotes doubled.
-_PLACE: Final = re.compile(r"'((?:[^']|'')*)', '((?:[^']|'')*)'")
+_LANE: Final = re.compile(r"'((?:[^']|'')*)', '((?:[^']|'')*)'")
 
 
 @frozen(kw_only=True)
@@ -51,7 +51,7 @@ class HeldHead:
     key: str
     connection: int
     account: str
-    """`user@host`. Empty: the server does not tell."""
+    """`user@host`. Empty: the server does not report it."""
     seconds: float
     """For how long the transaction has been open."""
     waiting: int
@@ -72,10 +72,10 @@ def _held_heads(cx: Executor, *, mariadb: bool) -> list[HeldHead] | None:
         return None  # its tables are there, and empty
     found: dict[tuple[str, int], HeldHead] = {}
     for data, connection, user, host, seconds in cx.query(OF_MARIADB if mariadb else OF_MYSQL):
-        place = _PLACE.match(str(data))
-        if place is None or seconds is None:
+        lane = _LANE.match(str(data))
+        if lane is None or seconds is None:
             continue
-        topic, key = (name.replace("''", "'") for name in place.groups())
+        topic, key = (name.replace("''", "'") for name in lane.groups())
         before = found.get((str(data), int(connection)))
         found[str(data), int(connection)] = HeldHead(
             topic=topic,

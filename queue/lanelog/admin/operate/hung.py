@@ -70,7 +70,7 @@ def _problem(topic: str, group: str, owner: str, found: Workload) -> Problem:
         f"{busy} of {shown(owner.rpartition(':')[0])} are busy, none has ended for {age(found.quiet)}, which is longer "
         f"than is normal there ({age(found.patience)})"
     )
-    remedy, mend = "what the members do", command("members", topic, group)
+    remedy, to_run = "what the members do", command("members", topic, group)
     if found.pid == _FIRST_OF_CONTAINER:
         container = f"the container {shown(found.host)}"
         detail += f". End {container} without a grace period: SIGTERM alone waits for its handlers"
@@ -81,7 +81,7 @@ def _problem(topic: str, group: str, owner: str, found: Workload) -> Problem:
             f"to end its process {found.pid}, run this on the host or in the container {shown(found.host)} (SIGTERM "
             "alone waits for its handlers)"
         )
-        mend = f'[ "$(uname -n)" = {shlex.quote(found.host)} ] && kill -KILL {found.pid}'
+        to_run = f'[ "$(uname -n)" = {shlex.quote(found.host)} ] && kill -KILL {found.pid}'
     return Problem(
         rank=Rank.STUCK,
         what=HUNG,
@@ -92,7 +92,7 @@ def _problem(topic: str, group: str, owner: str, found: Workload) -> Problem:
         detail=detail,
         remedy=remedy,
         notes=tuple(_stacks(found.handlers)),
-        command=mend,
+        command=to_run,
     )
 
 

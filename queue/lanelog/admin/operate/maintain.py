@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lanelog._log.collect import Collected
 
 SCHEDULES = "(schedules)"
-"""The key of `Maintained.failed` for an error of schedules, in place of a topic."""
+"""The key of `Maintained.failed` for an error of schedules, instead of a topic."""
 
 LANES_A_TRANSACTION = 200
 PURGES_A_PAGE = 100
@@ -61,10 +61,10 @@ def maintain(database: Database, *, topics: Collection[str] | None, appender: Ap
     done["fired"] = _fire(database, None if topics is None else [topic for topic, _ in wanted], appender, failed)
     for topic, holds_letters in wanted:
         try:
-            done["mended"] += _mend(database, topic)
+            done["mended"] += _repair(database, topic)
             done["appended"] += _append(database, topic, appender)
             done["expired"] += 0 if holds_letters else _bury_expired(database, topic, appender)
-            read(database, may_delete, "looking for the privilege to delete")
+            read(database, may_delete, "finding the privilege to delete")
             if holds_letters:
                 kept = _letters_kept(database, original_of.get(topic))
                 release = partial(_release_letters, database, topic, kept=kept)
@@ -79,7 +79,7 @@ def maintain(database: Database, *, topics: Collection[str] | None, appender: Ap
         except DatabaseError as error:
             failed[topic] = str(error)
             refusal = None if error.retriable else error
-    for at in read(database, history.kept, "looking for history"):
+    for at in read(database, history.kept, "finding history"):
         if topics is None or at.topic in dict(wanted):  # None: deleted topics, too
             try:
                 done["history"] += _purge_history(database, at)
@@ -96,7 +96,7 @@ def _fire(database: Database, topics: Sequence[str] | None, appender: Appender, 
     firing = RecurringSchedules(database, appender)
     try:
         with closing(database.session("maintenance")) as session:
-            repeated(database, firing.set_back, "looking for a clock that went back", session, topics)
+            repeated(database, firing.set_back, "finding a clock that went back", session, topics)
             while repeated(database, firing.fire_due, "firing schedules", session, topics):
                 pass
     except DatabaseError as error:
@@ -104,10 +104,10 @@ def _fire(database: Database, topics: Sequence[str] | None, appender: Appender, 
     return firing.fired
 
 
-def _mend(database: Database, topic: str) -> int:
-    """Mend lanes whose tables contradict each other. Return the number of contradictions."""
+def _repair(database: Database, topic: str) -> int:
+    """Repair lanes whose tables contradict each other. Return the number of contradictions."""
     with closing(database.session("maintenance")) as session:
-        return len(repeated(database, repair.audit, "looking for contradictions", session, topic).repaired)
+        return len(repeated(database, repair.audit, "finding contradictions", session, topic).repaired)
 
 
 def _append(database: Database, topic: str, appender: Appender) -> int:
@@ -127,7 +127,7 @@ def _chosen(database: Database, topics: Collection[str] | None) -> list[tuple[st
         return sorted(read(database, names, "listing topics"))
     wanted = sorted({*check_list("topics", "topic", topics)})
     for topic in wanted:
-        read(database, known_topic, "looking for a topic", topic)
+        read(database, known_topic, "finding a topic", topic)
     holders = dict(read(database, names, "listing topics"))
     return [(topic, holders.get(topic, False)) for topic in wanted]
 
@@ -145,7 +145,7 @@ def _bury_expired(database: Database, topic: str, appender: Appender) -> int:
         return 0
     expiring = ExpiredMessages(topic, database.autocommit, database.transaction, appender)
     buried = 0
-    for group in read(database, groups.unattended, "looking for groups that nobody consumes", topic):
+    for group in read(database, groups.unattended, "finding groups that nobody consumes", topic):
         for page in pages(database, topic, LANES_A_TRANSACTION):
             keys = [key for key, _ in page]
             buried += repeated(database, expiring.bury, "settling what has expired", group, keys).messages
@@ -197,7 +197,7 @@ def _purge(database: Database, topic: str) -> int:
     idle, tables, gone, after = database.config.lane_idle_purge, database.tables_version, 0, ""
     with closing(database.session("maintenance")) as session:
         while True:
-            keys = read(database, offsets.idle_floors, "looking for idle lanes", topic, after, idle, PURGES_A_PAGE)
+            keys = read(database, offsets.idle_floors, "finding idle lanes", topic, after, idle, PURGES_A_PAGE)
             what = "reading the number of open lanes"
             chosen = read(database, purge_lane.removable, what, topic, keys, tables=tables)
             gone += sum(repeated(database, purge_lane.drained, "purging a lane", session, topic, key) for key in chosen)

@@ -1,4 +1,4 @@
-"""What a problem is: its state, its place, how long it has lasted, and the command that brings work back.
+"""What a problem is: its state, its names, how long it has lasted, and the command that brings work back.
 
 Owns its fields and its lines. Judges nothing (`problems` does).
 """
@@ -100,7 +100,7 @@ class Problem:
 
 
 def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
-    """Return the command line, quoted for a shell. A name that looks like an option comes behind `--`."""
+    """Return the command line, quoted for a shell. A name that begins like an option comes behind `--`."""
     dashes = ["--"] if any(argument.startswith("-") for argument in arguments) else []
     parts = [*options, *dashes, *arguments] if dashes else [*arguments, *options]
     return f"lanelog {verb} {' '.join(map(shlex.quote, parts)).replace(shlex.quote('--'), '--')}"

@@ -73,13 +73,13 @@ def of_group(group: GroupInfo, growth: float | None, *, believed: bool = True, b
     if group.paused_at is not None:
         detail = f"by {shown(group.paused_by)}: {shown(group.pause_reason)}; {plural(group.lag, 'message')} waiting"
         paused = partial(Problem, rank=Rank.PAUSED, what="paused", topic=group.topic, group=group.group)
-        since, mend = moment(group.paused_at), command("resume", *names)
-        return [paused(since=since, detail=detail, remedy="to go on", command=mend)]
+        since, to_run = moment(group.paused_at), command("resume", *names)
+        return [paused(since=since, detail=detail, remedy="to go on", command=to_run)]
 
-    def problem(rank: Rank, what: str, detail: str, remedy: str, mend: str) -> list[Problem]:
+    def problem(rank: Rank, what: str, detail: str, remedy: str, to_run: str) -> list[Problem]:
         lasted = group.last_members[0].silent if group.last_members else None
         found = partial(Problem, topic=group.topic, group=group.group, seconds=group.oldest_age, lasted=lasted)
-        return [found(rank=rank, what=what, detail=detail, remedy=remedy, command=mend)]
+        return [found(rank=rank, what=what, detail=detail, remedy=remedy, command=to_run)]
 
     if (
         not believed
@@ -150,14 +150,14 @@ def of_lane(
         return None
     if lane.owner_state is not None and not lane.owner_state.lives:
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
-        mend, lasted = command("release", *place), lane.owner_silent
-        return stuck(what=OWNER_GONE, detail=detail, remedy="to free all its lanes", command=mend, lasted=lasted)
+        to_run, lasted = command("release", *place), lane.owner_silent
+        return stuck(what=OWNER_GONE, detail=detail, remedy="to free all its lanes", command=to_run, lasted=lasted)
     if lane.state is MessageState.RETRYABLE and lane.attempts and lane.failed:
         return _failing(lane, stuck)
     if lane.state is MessageState.PROCESSING and running is not None and running > normal:
         detail = f"attempt {lane.attempts} has been running for {age(running)}"
-        mend = command("release", *place)
-        return stuck(what="slow", detail=detail, remedy="to have another worker try", command=mend, lasted=running)
+        to_run = command("release", *place)
+        return stuck(what="slow", detail=detail, remedy="to have another worker try", command=to_run, lasted=running)
     return _of_lease(lane, group, stuck)
 
 
@@ -167,7 +167,7 @@ def _failing(lane: LaneInfo, stuck: Callable[..., Problem]) -> Problem:
     return stuck(
         what=FAILING,
         detail=f"attempt {lane.attempts} failed: {shown(summary(lane.last_error))}; the next {due}",
-        remedy="when the cause is mended, at once",
+        remedy="when the cause is repaired, at once",
         command=command("retry", lane.topic, lane.group, lane.key),
         cause=summary(lane.last_error),
         command_for_all=command("retry", lane.topic, lane.group, options=["--all"]),
@@ -179,14 +179,14 @@ def _of_lease(lane: LaneInfo, group: GroupInfo, stuck: Callable[..., Problem]) -
     members = command("members", lane.topic, lane.group)
     if lane.lease_epoch >= counted.BEYOND_COUNTING:
         if lane.owner is None:
-            then, mend = "the next owner of this version replaces it, one of", members
+            then, to_run = "the next owner of this version replaces it, one of", members
         else:
-            then, mend = "to replace it", command("release", lane.topic, lane.group, lane.key)
+            then, to_run = "to replace it", command("release", lane.topic, lane.group, lane.key)
         detail = (
             f"its lease_epoch is {lane.lease_epoch}, which lanelog never writes; members of the version before this "
             f"one may stand still by it, with all their lanes"
         )
-        return stuck(what="absurd epoch", detail=detail, remedy=then, command=mend)
+        return stuck(what="absurd epoch", detail=detail, remedy=then, command=to_run)
     if lane.owner is None:
         detail = f"{plural(group.members, 'member')}, and none has taken the lane"
         return stuck(what="no owner", detail=detail, remedy="what they say of themselves", command=members)
@@ -194,7 +194,7 @@ def _of_lease(lane: LaneInfo, group: GroupInfo, stuck: Callable[..., Problem]) -
 
 
 def lanes_may_be_wrong(group: GroupInfo, *, believed: bool = True) -> bool:
-    """Return whether `of_lane` may find something in a lane of the group: if not, no lane need be looked at.
+    """Return whether `of_lane` may find something in a lane of the group: if not, no lane need be read.
 
     A lane is never older than its group. Where the group's age is a lower bound, it says nothing about its lanes.
     """
@@ -229,7 +229,7 @@ def of_contradiction(wrong: Contradiction) -> Problem:
         key=wrong.key,
         offset=wrong.offset,
         detail=f"{wrong.problem}, which is at {wrong.head}: a table was restored, or lost rows",
-        remedy="what mends it",
+        remedy="what repairs it",
         command="lanelog doctor",
     )
 
@@ -255,7 +255,7 @@ def of_held_head(held: HeldHead) -> Problem | None:
         lasted=held.seconds,
         detail=f"{by} has an open transaction that has locked {locked}. Commit it, roll it back, or "
         f"`KILL {held.connection}`",
-        remedy="then look again",
+        remedy="then check again",
         cause=by,
         command=command("status", held.topic),
     )
@@ -265,7 +265,7 @@ def of_held_head(held: HeldHead) -> Problem | None:
 
 
 def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> list[Problem]:
-    """Return the dead letters of a topic, by their most frequent reasons. None: there are too many to look through."""
+    """Return the dead letters of a topic, by their most frequent reasons. None: there are too many to read."""
     problem = partial(Problem, rank=Rank.DEAD_LETTERS, what="dead letters", topic=topic.topic)
     every = partial(problem, group="", command=command("dlq list", topic.topic, options=["--reasons"]))
     if reasons is None:
@@ -273,13 +273,13 @@ def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> 
     counted = sorted(reasons, key=lambda each: -each.count)
     found = []
     for each in counted[:REASONS]:
-        mend = command("dlq redrive", topic.topic, each.group, options=["--reason", each.name])
+        to_run = command("dlq redrive", topic.topic, each.group, options=["--reason", each.name])
         found.append(
             problem(
                 group=each.group,
                 detail=f"{plural(each.count, 'message')}: {shown(each.reason)}",
-                remedy="when that is mended",
-                command=mend,
+                remedy="when that is repaired",
+                command=to_run,
                 since=moment(each.oldest_failed_at),
                 reason=each.name,
             )
@@ -291,7 +291,7 @@ def of_letters(topic: TopicInfo, reasons: Iterable[DeadLetterReason] | None) -> 
 
 
 def oldest_first(seconds: float | None) -> int:
-    """Return the place of an age. Ages come from several snapshots: if they are alike, names decide."""
+    """Return the sort key of an age. Ages come from several snapshots: if they are alike, names decide."""
     return -int((seconds or 0) / ALIKE)
 
 

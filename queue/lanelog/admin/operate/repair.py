@@ -1,6 +1,6 @@
-"""Lanes whose tables contradict each other, in all topics: found, and mended on request.
+"""Lanes whose tables contradict each other, in all topics: found, and repaired on request.
 
-Owns the way through topics and keys. `_log/repair` judges, mends and takes the locks. A doubtful lane
+Owns the way through topics and keys. `_log/repair` judges, repairs and takes the locks. A doubtful lane
 is judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is not taken for a
 contradiction.
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lanelog._log.repair import Contradiction
 
 AT_ONCE: Final = 200
-"""Gaps between known names that one statement looks into."""
+"""Gaps between known names that one statement searches."""
 
 MOST_WATERMARKS: Final = 100_000
 """Watermarks that are compared with their heads, unless all are wanted."""
@@ -51,7 +51,7 @@ class Extent:
     """How much of each topic is compared."""
 
     everywhere: bool = False
-    """Whether messages that belong to no lane are looked for, too; one statement looks into 200 gaps."""
+    """Whether messages that belong to no lane are searched for, too; one statement searches 200 gaps."""
     heads: int | None = None
     """At the end of how many lanes the log is read. None: of all."""
     groups: int | None = None
@@ -90,11 +90,11 @@ def compare_topics(
     until, extent = time.monotonic() + seconds, Extent(heads=heads, groups=GROUPS_MAX)
     topics = list(chosen) if chosen is not None else _topics(database, everywhere=False)
     found: list[Contradiction] = []
-    for place, topic in enumerate(topics):
+    for number, topic in enumerate(topics):
         if len(found) >= limit:
             break
         if time.monotonic() > until:
-            return TopicsCompared(found=found[:limit], not_compared=len(topics) - place)
+            return TopicsCompared(found=found[:limit], not_compared=len(topics) - number)
         found += _of_topic(database, topic, limit - len(found), extent)
     return TopicsCompared(found=found[:limit], not_compared=0)
 
@@ -105,22 +105,22 @@ def _of_topic(database: Database, topic: str, limit: int, extent: Extent) -> Ite
 
 
 def repaired(database: Database) -> list[Contradiction]:
-    """Mend all contradictions, and return them.
+    """Repair all contradictions, and return them.
 
     Raises DatabaseError for a lane that stays locked for `publish_timeout` seconds.
     """
-    mended: list[Contradiction] = []
+    found: list[Contradiction] = []
     with closing(database.session("repair")) as session:
         for topic in _topics(database, everywhere=True):
             while doubtful := _doubtful(database, topic, PAGE, EVERYWHERE):
-                done = [each for key in doubtful for each in _mended(database, session, topic, key)]
-                mended += done
+                done = [each for key in doubtful for each in _repair_lane(database, session, topic, key)]
+                found += done
                 if not done:
-                    break  # a purge and rebirth made them look wrong
-    return mended
+                    break  # a purge and rebirth made them seem wrong
+    return found
 
 
-def _mended(database: Database, session: Session, topic: str, key: str) -> list[Contradiction]:
+def _repair_lane(database: Database, session: Session, topic: str, key: str) -> list[Contradiction]:
     deadline = time.monotonic() + database.config.publish_timeout
     while True:
         found = repeated(database, repair.repair_lane, "repairing a lane", session, topic, key)
@@ -135,9 +135,9 @@ def _mended(database: Database, session: Session, topic: str, key: str) -> list[
 def _doubtful(database: Database, topic: str, limit: int, extent: Extent) -> list[str]:
     heads = extent.heads
     if heads is None:
-        found = read(database, _all_doubtful, "looking for contradictions", topic, limit)
+        found = read(database, _all_doubtful, "finding contradictions", topic, limit)
     else:
-        what = "looking for contradictions"
+        what = "finding contradictions"
         found = read(database, _first_doubtful, what, topic, limit, heads, extent.groups)
         found += snapshot(database, _beyond_heads, what, topic, limit, heads, extent.groups)
     if extent.everywhere:
@@ -156,7 +156,7 @@ def _first_doubtful(cx: Executor, topic: str, limit: int, heads: int, groups_mos
 
 
 def _beyond_heads(cx: Executor, topic: str, limit: int, heads: int, groups_most: int | None) -> list[str]:
-    """Return lanes in which a group is beyond the head. Call it inside a snapshot: no log is looked into meanwhile."""
+    """Return lanes in which a group is beyond the head. Call it inside a snapshot: no log is read meanwhile."""
     registered = list(groups.readers(cx, topic))[:groups_most]
     return list(islice(lane_columns.beyond_heads(cx, topic, registered, _compared(registered, heads)), limit))
 
@@ -177,11 +177,11 @@ def _between(database: Database, sql: str, where: tuple[str, ...], known: Sequen
     gaps = list(zip(ordered, [*ordered[1:], BEYOND], strict=True))
     found: list[str] = []
     while gaps and len(found) < most:
-        looked, gaps = gaps[:AT_ONCE], gaps[AT_ONCE:]
-        args = [value for at, gap in enumerate(looked) for value in (at, *where, *gap)]
-        met = read(database, _query, "looking into the log", " UNION ALL ".join([sql] * len(looked)), args)
+        chunk, gaps = gaps[:AT_ONCE], gaps[AT_ONCE:]
+        args = [value for at, gap in enumerate(chunk) for value in (at, *where, *gap)]
+        met = read(database, _query, "searching the log", " UNION ALL ".join([sql] * len(chunk)), args)
         found += [name for _, name in met]
-        gaps += [(name, looked[int(at)][1]) for at, name in met]  # there may be more behind it
+        gaps += [(name, chunk[int(at)][1]) for at, name in met]  # there may be more behind it
     return found
 
 

@@ -14,7 +14,7 @@ from lanelog.migrations.declared import declared_tables
 if TYPE_CHECKING:
     from lanelog._database import Executor
 
-# The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS). The server tells
+# The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS). The server shows
 # its start in the zone of its host, whatever time_zone says.
 OLDEST = """SELECT trx_mysql_thread_id,
 TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) FROM information_schema.innodb_trx

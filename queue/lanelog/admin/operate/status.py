@@ -1,4 +1,4 @@
-"""Status: what is stuck, since when, which owner has it, and the command that mends it.
+"""Status: what is stuck, since when, which owner has it, and the command that repairs it.
 
 Owns the look-ups for it; their number is bounded, however large the backlog is. Judges nothing (`problems` does), and
 changes nothing. Each look-up has a snapshot of its own, so the parts of an answer may differ by a moment.
@@ -36,7 +36,7 @@ from lanelog.admin.read import messages
 from lanelog.admin.totals import group_sums, lanes, registrations, topics, workloads
 from lanelog.admin.totals.ages import USUAL
 from lanelog.admin.totals.registrations import GROUPS_MAX
-from lanelog.admin.totals.topics import GroupLook
+from lanelog.admin.totals.topics import GroupRead
 from lanelog.admin.types.topology import GroupInfo, LaneInfo, MessageState
 from lanelog.errors import ConfigurationError
 
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from lanelog.admin.types.topology import TopicInfo
 
 LANES: Final = 100
-"""Lanes of each lagging group that are looked at: those with the oldest messages."""
+"""Lanes of each lagging group that are read: those with the oldest messages."""
 RUNNING: Final = 20
-"""Lanes of each group whose attempt in flight is looked at. Each costs a statement."""
+"""Lanes of each group whose attempt in flight is read. Each costs a statement."""
 LETTERS: Final = 10_000
 """Dead letters of one topic that are read for their reasons. If there are more, none is read."""
 EXPLAINED: Final = 100
@@ -64,7 +64,7 @@ LETTERS_TOGETHER: Final = 50_000
 CONTRADICTIONS: Final = 20
 """Contradictions between tables that are shown."""
 TOPICS: Final = 1000
-"""Topics that are looked at, unless they are named."""
+"""Topics that are read, unless they are named."""
 HEADS: Final = 1000
 """Lanes of each topic whose head is compared with the log; `doctor` compares all."""
 COMPARING: Final = 3.0
@@ -73,10 +73,10 @@ COMPARING: Final = 3.0
 
 @frozen(kw_only=True)
 class Status:
-    """What is wrong, and sums over the topics and groups that were looked at."""
+    """What is wrong, and sums over the topics and groups that were read."""
 
     at: datetime
-    """The database's clock at the beginning of the look."""
+    """The database's clock at the beginning."""
     topics: int
     groups: tuple[GroupInfo, ...]
     lag: int
@@ -88,7 +88,7 @@ class Status:
     dead_letters: int
     """Dead letters that are neither redriven nor deleted."""
     problems: tuple[Problem, ...]
-    """The worst first; empty: nothing is stuck in what was looked at, see `left_out`."""
+    """The worst first; empty: nothing is stuck in what was read, see `left_out`."""
     members_known: bool = True
     """False: the server takes no writes, or is not the one that members write to.
 
@@ -97,9 +97,9 @@ class Status:
     heaviest_lanes: tuple[LaneInfo, ...] = ()
     """Of each group that is behind, the lane that has at least half of its lag, as it was at first."""
     topics_left_out: int = 0
-    """Topics that were not looked at: without a choice, the first 1,000 are."""
+    """Topics that were not read: without a choice, the first 1,000 are."""
     groups_left_out: int = 0
-    """Groups that were not looked at: the first 1,000 are, or the first 1,000 of each chosen topic."""
+    """Groups that were not read: the first 1,000 are, or the first 1,000 of each chosen topic."""
     topics_not_compared: int = 0
     """Topics whose tables were not compared with each other, because that took too long."""
 
@@ -110,13 +110,13 @@ class Status:
 
     @property
     def left_out(self) -> str:
-        """What was not looked at or not compared, as a sentence without its end. Empty: all was."""
-        looked = left_out(
+        """What was not read or not compared, as a sentence without its end. Empty: all was."""
+        unread = left_out(
             (self.topics, self.topics_left_out, "topic"), (len(self.groups), self.groups_left_out, "group")
         )
         rest = self.topics_not_compared
         compared = f"the tables of {plural(rest, 'topic')} were not compared" if rest else ""
-        return "; ".join(filter(None, (looked, compared)))
+        return "; ".join(filter(None, (unread, compared)))
 
 
 def members_of(found: Status) -> str:
@@ -136,7 +136,7 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
         raise ConfigurationError("topics must be a list of topics, not one of them")
     chosen = None if chosen is None else tuple(dict.fromkeys(chosen))
     at = completion.now(database)
-    seen = look(database, chosen)
+    seen = read_parts(database, chosen)
     groups = [each.info for each in seen.groups]
     growth = {} if since is None else _growth(groups, at, since)
     before, seconds = (None, 0.0) if since is None else (since.heaviest_lanes, (at - since.at).total_seconds())
@@ -159,13 +159,13 @@ def status(database: Database, chosen: Collection[str] | None, since: Status | N
     )
 
 
-def left_out(*looked: tuple[int, int, str]) -> str:
-    """Return which things were not looked at: `only 1,000 of 1,200 groups were looked at`. Empty: none.
+def left_out(*unread: tuple[int, int, str]) -> str:
+    """Return which things were not read: `only 1,000 of 1,200 groups were read`. Empty: none.
 
-    `looked`: how many were, how many were not, and what they are.
+    `unread`: how many were, how many were not, and what they are.
     """
-    parts = [f"{seen:,} of {seen + rest:,} {noun}s" for seen, rest, noun in looked if rest]
-    return f"only {' and '.join(parts)} were looked at" if parts else ""
+    parts = [f"{seen:,} of {seen + rest:,} {noun}s" for seen, rest, noun in unread if rest]
+    return f"only {' and '.join(parts)} were read" if parts else ""
 
 
 @define(kw_only=True)
@@ -174,7 +174,7 @@ class StatusParts:
 
     topics: list[TopicInfo] = field(factory=list)
     topics_left_out: int = 0
-    groups: list[GroupLook] = field(factory=list)
+    groups: list[GroupRead] = field(factory=list)
     groups_left_out: int = 0
     wrong: list[Contradiction] = field(factory=list)
     topics_not_compared: int = 0
@@ -184,36 +184,36 @@ class StatusParts:
     """Why heartbeats say nothing about members; None: they can be believed."""
 
 
-def look(database: Database, chosen: Collection[str] | None) -> StatusParts:
-    """Look at the parts together: each look reads all lanes."""
+def read_parts(database: Database, chosen: Collection[str] | None) -> StatusParts:
+    """Read the parts together: each one reads all lanes."""
     seen = StatusParts()
 
-    def look_at_topics() -> None:
+    def read_topics() -> None:
         if chosen is None:
             seen.topics, seen.topics_left_out = topics.topics_and_rest(database, TOPICS)
         else:
             seen.topics = [topics.topic(database, each) for each in chosen]
 
-    def look_at_contradictions() -> None:
+    def read_contradictions() -> None:
         compared = repair.compare_topics(database, CONTRADICTIONS, chosen=chosen, heads=HEADS, seconds=COMPARING)
         seen.wrong, seen.topics_not_compared = compared.found, compared.not_compared
 
-    def look_at_groups() -> None:
+    def read_groups() -> None:
         for each in (None,) if chosen is None else chosen:
-            found = topics.look_at_groups(database, each, USUAL)
+            found = topics.read_groups(database, each, USUAL)
             seen.groups += found
             if len(found) >= GROUPS_MAX:
                 there = read(database, registrations.count, "counting groups", each)
                 seen.groups_left_out += max(0, there - len(found))
 
-    def look_at_held_heads() -> None:
+    def read_held_heads() -> None:
         found = held_heads(database)
         seen.held = found and [each for each in found if chosen is None or each.topic in chosen]
 
-    def look_at_writes() -> None:
-        seen.unwritten = read(database, unwritten, "looking whether heartbeats are written", database)
+    def read_writes() -> None:
+        seen.unwritten = read(database, unwritten, "checking whether heartbeats are written", database)
 
-    in_parallel([look_at_topics, look_at_contradictions, look_at_groups, look_at_held_heads, look_at_writes])
+    in_parallel([read_topics, read_contradictions, read_groups, read_held_heads, read_writes])
     return seen
 
 
@@ -223,8 +223,8 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
     believed = seen.unwritten is None
     yield from map(of_contradiction, seen.wrong)
     yield from (problem for each in seen.held or () if (problem := of_held_head(each)) is not None)
-    for look, inside in zip(seen.groups, inside_groups(database, seen.groups, believed=believed), strict=True):
-        group, busy = look.info, busy_words(inside.workloads.values()) if inside.workloads else ""
+    for each, inside in zip(seen.groups, inside_groups(database, seen.groups, believed=believed), strict=True):
+        group, busy = each.info, busy_words(inside.workloads.values()) if inside.workloads else ""
         yield from of_group(group, growth.get((group.topic, group.group)), believed=believed, busy=busy)
         yield from inside.hung
         yield from inside.lanes
@@ -252,42 +252,42 @@ class InsideGroup:
     """What its living members do, by owner. Empty: none says it, or nothing is old."""
 
 
-def inside_groups(database: Database, looks: Sequence[GroupLook], *, believed: bool) -> list[InsideGroup]:
+def inside_groups(database: Database, groups: Sequence[GroupRead], *, believed: bool) -> list[InsideGroup]:
     """Return what is wrong with lanes and members of each group.
 
     `believed`: whether heartbeats say who lives.
     """
-    worth = [look for look in looks if lanes_may_be_wrong(look.info, believed=believed)]
-    some = group_sums.parts(worth, lambda look: look.info.topic)
+    suspects = [each for each in groups if lanes_may_be_wrong(each.info, believed=believed)]
+    some = group_sums.parts(suspects, lambda each: each.info.topic)
     found: dict[tuple[str, str], InsideGroup] = {}
     for each in in_parallel([partial(_inside, database, chunk, believed=believed) for chunk in some]):
         found.update(each)
-    return [found.get((look.info.topic, look.info.group), InsideGroup()) for look in looks]
+    return [found.get((each.info.topic, each.info.group), InsideGroup()) for each in groups]
 
 
-def _inside(database: Database, looks: Sequence[GroupLook], *, believed: bool) -> dict[tuple[str, str], InsideGroup]:
-    topic = looks[0].info.topic
-    keys = {look.info.group: look.oldest[:LANES] for look in looks}
-    paused = [look.info.group for look in looks if look.info.paused_at is not None]
+def _inside(database: Database, groups: Sequence[GroupRead], *, believed: bool) -> dict[tuple[str, str], InsideGroup]:
+    topic = groups[0].info.topic
+    keys = {each.info.group: each.oldest[:LANES] for each in groups}
+    paused = [each.info.group for each in groups if each.info.paused_at is not None]
     # Fewer keys than LANES are all lanes that lag. In others, nothing but a pause can be wrong.
-    most = LANES if any(look.info.paused_lanes for look in looks) else 0
+    most = LANES if any(each.info.paused_lanes for each in groups) else 0
     seen = lanes.of_groups(database, topic, keys, paused, most=most)
     tables = database.tables_version
     busy = (
         read(database, workloads.of_groups, "reading workloads", topic, list(keys), tables=tables) if believed else {}
     )
     found: dict[tuple[str, str], InsideGroup] = {}
-    for group in (look.info for look in looks):
+    for group in (each.info for each in groups):
         doing = {owner: each for (of, owner), each in busy.items() if of == group.group}
         judged = (
             of_lane(
                 lane,
                 group,
-                _running(database, lane) if place < RUNNING else None,
+                _running(database, lane) if number < RUNNING else None,
                 believed=believed,
                 normal=normal_seconds(lane.owner, doing),
             )
-            for place, lane in enumerate(seen[group.group])
+            for number, lane in enumerate(seen[group.group])
         )
         wrong = tuple(each for each in judged if each is not None)
         found[topic, group.group] = InsideGroup(lanes=wrong, hung=tuple(members_hung(group, doing)), workloads=doing)
@@ -315,7 +315,7 @@ def _running(database: Database, lane: LaneInfo) -> float | None:
 
 
 def _growth(groups: list[GroupInfo], at: datetime, since: Status) -> dict[tuple[str, str], float]:
-    """Return by how many messages a second lags grew since an earlier look."""
+    """Return by how many messages a second lags grew since an earlier status."""
     seconds = (at - since.at).total_seconds()
     if seconds <= 0:  # the clock went back
         return {}

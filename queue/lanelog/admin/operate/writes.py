@@ -6,7 +6,7 @@ Under a global read lock, as a backup takes it, no heartbeat can be written: all
 replica, the heartbeats are as old as the replica is late, and the members' locks are on another server. Both are shown
 before anything else, and nothing about members is concluded there.
 
-A new primary whose workers have all died looks like a replica at first. So heartbeats that another server wrote say
+A new primary whose workers have all died seems a replica at first. So heartbeats that another server wrote say
 nothing only until they have ended for a minute. Then nobody lives, wherever they were written.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ENDED: Final = 60.0
 """Seconds since the last heartbeat of another server ended, after which no member lives there."""
 
-# The session that holds a global read lock. MySQL tells it to an account that may read the performance schema, MariaDB
+# The session that holds a global read lock. MySQL shows it to an account that may read the performance schema, MariaDB
 # if the plugin metadata_lock_info is installed.
 _HOLDER_MYSQL: Final = """SELECT t.PROCESSLIST_ID, t.PROCESSLIST_USER, t.PROCESSLIST_HOST
 FROM performance_schema.metadata_locks l JOIN performance_schema.threads t ON t.THREAD_ID = l.OWNER_THREAD_ID
@@ -65,7 +65,7 @@ def refused(cx: Executor, database: Database) -> Unwritten | None:
         )
     try:
         rows = heartbeats.active(cx, tables=database.tables_version)
-    except SchemaError:  # the tables are missing: others tell it
+    except SchemaError:  # the tables are missing: others report it
         return None
     return _held_up(cx, database, rows)
 

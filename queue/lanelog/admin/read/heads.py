@@ -1,4 +1,4 @@
-"""The heads of a topic's lanes: a follower of the topic compares them from look to look.
+"""The heads of a topic's lanes: a follower of the topic compares them from poll to poll.
 
 Owns this list. Reads one row for each lane, and no message.
 """

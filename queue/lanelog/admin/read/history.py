@@ -73,7 +73,7 @@ class HistoryFilter:
         end = _NEVER if self.until is None else milliseconds(aware("until", self.until)) - 1
         filters = (begin, end, self.id or "", self.id or "", self.outcome or "", self.outcome or "")
         if self.key is None and self.offset is not None:
-            raise ConfigurationError("an offset is a place in one lane: give its key, too")
+            raise ConfigurationError("an offset is of one lane: give its key, too")
         if self.key is None:
             return HISTORY, filters
         span = (1, OFFSET_MAX) if self.offset is None else (offset_of(self.offset), self.offset)

@@ -156,7 +156,7 @@ def keys_of(database: Database, topic: str, message_id: str, limit: int) -> list
     """See `Admin.keys_of`. A thousand lanes are one statement, with a look-up for each lane."""
     check_name("id", message_id)
     keys = heads.heads(database, topic, limit)
-    rows = read(database, points, "looking for a message", HOLDING, keys, before=[topic], after=[message_id])
+    rows = read(database, points, "finding a message", HOLDING, keys, before=[topic], after=[message_id])
     return sorted(key for (key,) in rows)
 
 
@@ -186,20 +186,20 @@ def messages(
     return snapshot(database, query, "reading messages")
 
 
-def at(database: Database, topic: str, places: Sequence[tuple[str, int]]) -> list[MessageInfo]:
+def at(database: Database, topic: str, offsets: Sequence[tuple[str, int]]) -> list[MessageInfo]:
     """Return messages by key and offset, in this order. One that is not there is left out."""
-    return snapshot(database, _at, "reading messages", topic, places)
+    return snapshot(database, _at, "reading messages", topic, offsets)
 
 
-def _at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> list[MessageInfo]:
-    settled = _settled(cx, topic, places)
-    rows = map(_MessageRow._make, points(cx, AT, places, before=[topic]))
+def _at(cx: Executor, topic: str, offsets: Sequence[tuple[str, int]]) -> list[MessageInfo]:
+    settled = _settled(cx, topic, offsets)
+    rows = map(_MessageRow._make, points(cx, AT, offsets, before=[topic]))
     found = {(row.key, row.offset): _info(row, settled, ()) for row in rows}
-    return [found[place] for place in places if place in found]
+    return [found[at] for at in offsets if at in found]
 
 
-def _settled(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    return {(key, offset) for key, offset in points(cx, SETTLED, places, before=[topic])}
+def _settled(cx: Executor, topic: str, offsets: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    return {(key, offset) for key, offset in points(cx, SETTLED, offsets, before=[topic])}
 
 
 def _info(row: _MessageRow, settled: Collection[tuple[str, int]], states: tuple[GroupState, ...]) -> MessageInfo:
@@ -251,7 +251,7 @@ def _states_of(cx: Executor, row: _MessageRow) -> tuple[GroupState, ...]:
         if standing.state is MessageState.COMPLETED:
             letter = _letter(cx, letters, group, row)
         registration = groups.get(cx, at)
-        paused = bool(lane.place.paused_at) or (registration is not None and registration.paused)
+        paused = bool(lane.offsets.paused_at) or (registration is not None and registration.paused)
         found.append(_group_state(group, standing, lane, letter, paused=paused))
     return tuple(found)
 

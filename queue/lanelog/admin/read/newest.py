@@ -58,17 +58,17 @@ def chosen(stamps: Callable[[Points], Iterable[Stamp]], heads: Mapping[str, int]
     depth = dict.fromkeys(heads, 0)
     deeper = [key for key, head in heads.items() if head]
     while deeper:
-        places = []
+        offsets = []
         for key in deeper:
             end = heads[key] - depth[key]
             depth[key] = min(heads[key], max(1, 2 * depth[key]), most)
-            places += [(key, offset) for offset in range(end, heads[key] - depth[key], -1)]
-        found = nlargest(most, [*found, *stamps(places)])
+            offsets += [(key, offset) for offset in range(end, heads[key] - depth[key], -1)]
+        found = nlargest(most, [*found, *stamps(offsets)])
         taken = Counter(key for _, key, _, _ in found)
         deeper = [key for key in deeper if taken[key] == depth[key] < min(heads[key], most)]
     return found
 
 
-def _stamps(database: Database, topic: str, places: Points) -> list[Stamp]:
-    found = read(database, points, "reading messages", STAMPS, places, before=[topic])
+def _stamps(database: Database, topic: str, offsets: Points) -> list[Stamp]:
+    found = read(database, points, "reading messages", STAMPS, offsets, before=[topic])
     return [(created, key, offset, size) for created, key, offset, size in found]

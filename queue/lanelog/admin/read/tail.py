@@ -1,6 +1,6 @@
 """Tail: the end of a lane or of a topic, and the messages published from then on.
 
-Owns how far it has read. Never settles, locks or registers anything. Each look is one statement for the heads of a
+Owns how far it has read. Never settles, locks or registers anything. Each poll is one statement for the heads of a
 topic, and one for every page of messages of a lane that has moved.
 """
 
@@ -51,7 +51,7 @@ def tail(
         seen = heads.heads(database, topic, lanes)
         last = newest(database, topic, dict(seen), lines)
         return chain(last, _followed(database, topic, key, seen, pause, lanes)) if follow else last
-    seen = {key: max(0, read(database, known_lane, "looking for the lane", topic, key) - lines)}
+    seen = {key: max(0, read(database, known_lane, "finding the lane", topic, key) - lines)}
     if follow:
         return _followed(database, topic, key, seen, pause, lanes)
     # Without a bound, the end of a lane is never reached while somebody publishes faster than this reads.
@@ -67,7 +67,7 @@ def _followed(
 
 
 def rest(seconds: float) -> None:
-    """Wait. An Event's wait hears Ctrl-C."""
+    """Wait. Ctrl-C ends an Event's wait."""
     Event().wait(seconds)
 
 

@@ -99,7 +99,7 @@ def cancel(
     if key is None:
         key = open_lanes.lane_of(database, topic, message_id)
     if dry_run:
-        return read(database, scheduled.exists, "looking for a message", topic, key, message_id)
+        return read(database, scheduled.exists, "finding a message", topic, key, message_id)
     return repeated(database, _cancel, "cancelling a message", database, topic, key, message_id, Unanswered(), act)
 
 

@@ -1,11 +1,11 @@
 """The age of unsettled messages: which lanes hold the oldest, and how old the oldest message of a group is.
 
-Owns the choice of the lanes to look into. Never lists messages.
+Owns the choice of the lanes to read. Never lists messages.
 
 The age of a lane is the age of the message right behind its watermark: one look-up by primary key. 10,000 of them take
 0.6 s, with a backlog of three times the server's memory: the server waits for its disk once for each. Four connections
-that look into a quarter of the lanes each take 0.3 s. So the oldest age of a group is exact as long as one answer needs
-no more look-ups than that. Otherwise, and for lists, few lanes are looked into (`Breadth`): those in
+that read a quarter of the lanes each take 0.3 s. So the oldest age of a group is exact as long as one answer needs
+no more look-ups than that. Otherwise, and for lists, few lanes are read (`Breadth`): those in
 which nothing was settled for longest. That time counts from the first attempt of a message that is being retried there,
 or else from the last change of the offsets row, or from the birth of the lane. A lane that makes progress through an
 older backlog may then be missed, and the answer says that the age is a lower bound.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @frozen(kw_only=True)
 class Breadth:
-    """How many lanes one answer looks into."""
+    """How many lanes one answer reads."""
 
     exact: int = 10_000
     """Lanes of all groups, so that the oldest age of each group is exact."""
@@ -49,7 +49,7 @@ class Breadth:
 USUAL = Breadth()
 
 PARTS: Final = 4
-"""Connections that look into the lanes of one group."""
+"""Connections that read the lanes of one group."""
 
 # Lanes of one group with a message that is being retried, the longest retried first; several groups joined by UNION ALL
 # (all PRIMARY).
@@ -111,11 +111,11 @@ def oldest_of_many(database: Database, at: GroupTopic, borders: Sequence[str]) -
     """Return the age in seconds of the oldest message right behind a watermark. None: there is no message.
 
     Each part, from one border to the next, has a snapshot of its own: none may be held while thousands of messages are
-    looked at. A lane on a border is in two parts, which changes nothing.
+    read. A lane on a border is in two parts, which changes nothing.
     """
     parts = zip(["", *borders], [*borders, BEYOND], strict=True)
-    looks = [partial(read, database, _oldest_within, "looking for the oldest message", at, *part) for part in parts]
-    found = [age for age in in_parallel(looks) if age is not None]
+    reads = [partial(read, database, _oldest_within, "finding the oldest message", at, *part) for part in parts]
+    found = [age for age in in_parallel(reads) if age is not None]
     return max(found) / 1000 if found else None
 
 
@@ -135,9 +135,9 @@ def candidates(cx: Executor, topic: str, lanes: Mapping[str, GroupLanes], limit:
     for group, still in _retried(cx, topic, [group for group, sums in lanes.items() if sums.lagging > limit], limit):
         since[group][still.key] = min(since[group].get(still.key, still), still)
     chosen = {group: sorted(found.values())[:limit] for group, found in since.items()}
-    places = {(still.key, still.watermark + 1) for found in chosen.values() for still in found}
+    offsets = {(still.key, still.watermark + 1) for found in chosen.values() for still in found}
     # A message may have been settled and collected since the watermarks were read. Then the next one is the oldest.
-    created = {at: body.created_at for at, body in first_bodies(cx, topic, places).items()}
+    created = {at: body.created_at for at, body in first_bodies(cx, topic, offsets).items()}
     found = {}
     for group, stills in chosen.items():
         now = lanes[group].now
@@ -149,7 +149,7 @@ def candidates(cx: Executor, topic: str, lanes: Mapping[str, GroupLanes], limit:
 def _retried(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> list[tuple[str, Still]]:
     """Return the lanes of these groups with a message that is being retried, since its first attempt.
 
-    Where all lagging lanes are looked into, this finds no other one.
+    Where all lagging lanes are read, this finds no other one.
     """
     rows = [(group, group, topic, limit) for group in groups]
     return [(group, Still(*still)) for group, *still in united(cx, f"({LONGEST_RETRIED})", rows)]

@@ -1,6 +1,6 @@
 """All lanes of a topic as some groups see them, added up, and those in which nothing was settled for longest.
 
-Owns these sums and this choice. Looks at no message and no delivery row. Call it inside a snapshot.
+Owns these sums and this choice. Reads no message and no delivery row. Call it inside a snapshot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Executor
-    from lanelog._stores.log.lane_columns import Lanes, Places
+    from lanelog._stores.log.lane_columns import LaneOffsets, Lanes
 
 
 class Still(NamedTuple):
@@ -45,14 +45,14 @@ class GroupLanes:
     still: list[Still] = field(factory=list)
     """Lagging lanes in which nothing was settled for longest, in this order."""
 
-    def add(self, lanes: Lanes, floors: Sequence[int], places: Places, still: int) -> None:
+    def add(self, lanes: Lanes, floors: Sequence[int], offsets: LaneOffsets, still: int) -> None:
         """Add some lanes; of all, keep `still` by name."""
-        acked, since = places.beside(lanes)
+        acked, since = offsets.beside(lanes)
         watermarks = list(map(max, acked, floors))
         lags = [max(0, lag) for lag in map(sub, lanes.heads, watermarks)]
         self.now = lanes.now
         self.count += len(lanes.keys)
-        self.marked += places.marked
+        self.marked += offsets.marked
         self.lagging += len(lags) - lags.count(0)
         self.head += sum(lanes.heads)
         self.behind += sum(lags)
@@ -67,8 +67,8 @@ class GroupLanes:
 def load(cx: Executor, topic: str, groups: Sequence[str], still: int = 0) -> dict[str, GroupLanes]:
     """Return the lanes of each of a few groups, added up, and at most `still` lagging ones by name."""
     found = {group: GroupLanes() for group in groups}
-    for lanes, places in lane_columns.pages(cx, topic, ["", *groups]):
-        floors, _ = places[""].beside(lanes)
+    for lanes, offsets in lane_columns.pages(cx, topic, ["", *groups]):
+        floors, _ = offsets[""].beside(lanes)
         for group, sums in found.items():
-            sums.add(lanes, floors, places[group], still)
+            sums.add(lanes, floors, offsets[group], still)
     return found

@@ -1,6 +1,6 @@
 """The lanes of groups added up, and the owners of their lanes. What is said of one group comes from one snapshot.
 
-Owns how many groups and topics share a snapshot. Looks at no message. Several snapshots are read at the same time.
+Owns how many groups and topics share a snapshot. Reads no message. Several snapshots are read at the same time.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The rows of some lanes for some groups, and the arithmetic that turns them into lag, in flight and waiting.
+"""The rows of some lanes for some groups, and the arithmetic of lag, in flight and waiting.
 
 Owns these look-ups, all by exact primary key, and the sums over delivery rows and run marks. Heads and watermarks of
 whole groups are added up by `group_lanes`. Never chooses lanes, never judges owners. Call it inside a snapshot:
 otherwise the sums would not fit the watermarks.
 
-A message above the watermark is in one of four places:
+A message above the watermark is in one of four states:
 
 * settled ahead: an acked row covers it;
 * under a row of its own: in flight if the row has the lane's present epoch, else waiting;
 * under the run mark: in flight if the mark has the present epoch, else waiting, because its process died;
 * untouched.
 
-So the lag is head - watermark - settled ahead, and needs no look at the backlog.
+So the lag is head - watermark - settled ahead, and needs no read of the backlog.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WHERE p.topic = %s AND p.partition_key IN ({{keys}})
 """
 
 # Watermarks, marks and pauses of a group in some lanes; several groups joined by UNION ALL (PRIMARY).
-PLACES = """
+OFFSETS = """
 SELECT consumer_group, partition_key, offset_acked, marked_through, marked_epoch, marked_at, paused_at, paused_by,
        pause_reason, updated_at
 FROM queue_offsets FORCE INDEX (PRIMARY)
@@ -125,7 +125,7 @@ WHERE o.consumer_group = %s AND o.topic = %s AND o.partition_key > ''
 
 
 @frozen
-class Place:
+class OffsetsOfGroup:
     """A group's offsets row. Times in milliseconds."""
 
     acked: int
@@ -138,7 +138,7 @@ class Place:
     updated_at: int = 0
 
 
-NOWHERE = Place(0)
+NO_OFFSETS = OffsetsOfGroup(0)
 
 
 @frozen
@@ -164,7 +164,7 @@ class LaneFacts:
     deleted_through: int
     now: int
     """The database's clock, in milliseconds."""
-    place: Place = NOWHERE
+    offsets: OffsetsOfGroup = NO_OFFSETS
     owner: str = ""
     epoch: int = 0
     sums: Sums = NONE
@@ -172,7 +172,7 @@ class LaneFacts:
 
     @watermark.default
     def _watermark(self) -> int:
-        return max(self.place.acked, self.floor)
+        return max(self.offsets.acked, self.floor)
 
     @property
     def lag(self) -> int:
@@ -182,12 +182,12 @@ class LaneFacts:
     @property
     def mark_lives(self) -> bool:
         """Whether the run mark is the present owner's."""
-        return self.place.marked_epoch != 0 and self.place.marked_epoch == self.epoch
+        return self.offsets.marked_epoch != 0 and self.offsets.marked_epoch == self.epoch
 
     @property
     def _marked(self) -> int:
         covered = self.sums.covered_live + self.sums.covered_dead
-        return max(0, self.place.marked_through - self.watermark - covered)
+        return max(0, self.offsets.marked_through - self.watermark - covered)
 
     @property
     def in_flight(self) -> int:
@@ -226,7 +226,7 @@ def load_each(cx: Executor, topic: str, chosen: Mapping[str, Sequence[str]]) -> 
     """Return the facts by (group, key), for each of a few groups and those of its keys that have a lane."""
     every = dict.fromkeys(chain.from_iterable(chosen.values()))
     heads = {key: rest for key, *rest in points(cx, HEADS, every, before=[topic])}
-    places = {at: Place(*rest) for at, rest in _rows(cx, PLACES, topic, chosen)}
+    offsets = {at: OffsetsOfGroup(*rest) for at, rest in _rows(cx, OFFSETS, topic, chosen)}
     leases = dict(_rows(cx, LEASES, topic, chosen))
     sums = {at: _sums(rest) for at, rest in _rows(cx, EXCEPTIONS, topic, chosen)}
     found = {}
@@ -238,7 +238,7 @@ def load_each(cx: Executor, topic: str, chosen: Mapping[str, Sequence[str]]) -> 
             floor=floor,
             deleted_through=deleted,
             now=now,
-            place=places.get(at, NOWHERE),
+            offsets=offsets.get(at, NO_OFFSETS),
             owner=owner,
             epoch=epoch,
             sums=sums.get(at, NONE),

@@ -81,7 +81,7 @@ def lanes(
     if order_by not in ORDERS:
         raise ConfigurationError(f"order_by must be one of {', '.join(map(repr, ORDERS))}, not {order_by!r}")
     if (after or before) and order_by != "key":
-        raise ConfigurationError("after and before need order_by='key': lanes change their places in the other orders")
+        raise ConfigurationError("after and before need order_by='key': lanes move in the other orders")
     if after and before:
         raise ConfigurationError("after and before exclude each other: read on in one direction")
 
@@ -125,7 +125,7 @@ def lane(database: Database, at: LaneId) -> LaneInfo:
         (found,) = _lanes(cx, at.topic, {at.group: [at.key]}, [at.group] if paused else [])[at.group]
         return found
 
-    return snapshot(database, query, "looking at a lane")
+    return snapshot(database, query, "reading a lane")
 
 
 def _lanes(
@@ -151,7 +151,7 @@ def _lane(
     *,
     group_paused: bool,
 ) -> LaneInfo:
-    owner, place = facts.owner, facts.place
+    owner, offsets = facts.owner, facts.offsets
     in_flight, waiting = owners.handed_out(facts.in_flight, facts.waiting)
     return LaneInfo(
         topic=topic,
@@ -174,9 +174,9 @@ def _lane(
         attempts=0 if first is None else first.standing.attempts,
         last_error=None if first is None else first.standing.last_error,
         next_attempt_in=None if first is None else first.standing.next_attempt_in,
-        paused_at=when(place.paused_at),
-        paused_by=place.paused_by,
-        pause_reason=place.pause_reason,
+        paused_at=when(offsets.paused_at),
+        paused_by=offsets.paused_by,
+        pause_reason=offsets.pause_reason,
         group_paused=group_paused,
     )
 
@@ -199,13 +199,13 @@ def offsets(database: Database, topic: str, group: str | None, key: str | None, 
             keys = [found for found, _ in partitions.page(cx, topic, "", lanes)]
         facts = lane_totals.load(cx, topic, groups, keys)
         every = ((name, lane) for lane in keys for name in groups)
-        return [_offset(topic, *place, facts[place]) for place in every if place in facts][:limit]
+        return [_offset(topic, *at, facts[at]) for at in every if at in facts][:limit]
 
     return snapshot(database, query, "listing offsets")
 
 
 def _offset(topic: str, group: str, key: str, facts: LaneFacts) -> OffsetInfo:
-    place = facts.place
+    offsets = facts.offsets
     return OffsetInfo(
         topic=topic,
         group=group,
@@ -217,11 +217,11 @@ def _offset(topic: str, group: str, key: str, facts: LaneFacts) -> OffsetInfo:
         lag=facts.lag,
         acked_ahead=facts.sums.ahead,
         owner=facts.owner or None,
-        marked_through=place.marked_through,
-        marked_epoch=place.marked_epoch,
-        marked_at=when(place.marked_at),
-        paused_at=when(place.paused_at),
-        updated_at=when(place.updated_at),
+        marked_through=offsets.marked_through,
+        marked_epoch=offsets.marked_epoch,
+        marked_at=when(offsets.marked_at),
+        paused_at=when(offsets.paused_at),
+        updated_at=when(offsets.updated_at),
     )
 
 

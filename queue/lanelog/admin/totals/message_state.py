@@ -124,9 +124,9 @@ def judge(group: str, body: Body, row: Row | None, facts: LaneFacts) -> Standing
 
 def _unsettled(offset: int, row: Row | None, facts: LaneFacts) -> Standing:
     if row is None:
-        if offset > facts.place.marked_through:
+        if offset > facts.offsets.marked_through:
             return Standing(state=MessageState.PENDING)
-        at = facts.place.marked_at
+        at = facts.offsets.marked_at
         if facts.mark_lives:
             return Standing(state=MessageState.PROCESSING, attempts=1, first_at=at, last_at=at)
         # Its process died, or lost the lane; the next owner counts the attempt.
@@ -162,16 +162,16 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
     """Return the first unsettled message of each lane that has one, by group and key. For a few groups."""
     at = {place: facts.watermark + 1 for place, facts in lanes.items() if facts.watermark < facts.head}
     rows: dict[GroupLane, Row] = {}
-    looking = set(at)
+    unread = set(at)
     for _ in range(STEPS):
         # A run right behind the watermark can be settled for a moment, until the next flush raises the watermark.
-        rows_at = for_groups(cx, ROWS_AT, topic, sorted((*place, at[place]) for place in looking))
+        rows_at = for_groups(cx, ROWS_AT, topic, sorted((*place, at[place]) for place in unread))
         found = {(row.group, row.key): row for row in (Row(*each) for each in rows_at)}
         rows.update(found)
-        looking = {place for place, row in found.items() if row.acked}
-        for place in looking:
+        unread = {place for place, row in found.items() if row.acked}
+        for place in unread:
             at[place] = rows.pop(place).through + 1
-        if not looking:
+        if not unread:
             break
     at = {place: offset for place, offset in at.items() if offset <= lanes[place].head}
     places = {(key, offset) for (_, key), offset in at.items()}

@@ -1,7 +1,7 @@
 """Topics and groups, with sums over their lanes.
 
 Owns these queries. Lists no lanes and no messages. The sums of a group come from one snapshot, so they fit: it is held
-for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is looked for behind it.
+for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is read behind it.
 """
 
 from __future__ import annotations
@@ -154,11 +154,11 @@ def groups(
     limit: int = GROUPS_MAX,
 ) -> list[GroupInfo]:
     """See `Admin.groups`."""
-    return [look.info for look in look_at_groups(database, topic, breadth, group=group, limit=limit)]
+    return [each.info for each in read_groups(database, topic, breadth, group=group, limit=limit)]
 
 
 @frozen(kw_only=True)
-class GroupLook:
+class GroupRead:
     """A group, and which of its lanes hold the oldest messages."""
 
     info: GroupInfo
@@ -166,10 +166,10 @@ class GroupLook:
     """Keys, the oldest message first. All lagging lanes, or those in which nothing was settled for longest."""
 
 
-def look_at_groups(
+def read_groups(
     database: Database, topic: str | None, breadth: ages.Breadth, *, group: str | None = None, limit: int = GROUPS_MAX
-) -> list[GroupLook]:
-    """Return what `groups` does, and the lanes that were looked into for it.
+) -> list[GroupRead]:
+    """Return what `groups` does, and the lanes that were read for it.
 
     Several snapshots are read at the same time.
     """
@@ -265,24 +265,24 @@ def _complete(
 def _ages_of(
     database: Database, facts: Mapping[GroupTopic, GroupFacts], breadth: ages.Breadth
 ) -> list[tuple[GroupTopic, dict[str, float]]]:
-    """Return the ages of the lanes that are looked into, of some groups of one topic."""
+    """Return the ages of the lanes that are read, of some groups of one topic."""
     lagging = {at.group: each.lanes for at, each in facts.items() if each.lanes.lagging}
     if not lagging:
         return [(at, {}) for at in facts]
     topic = next(iter(facts)).topic
-    named = read(database, ages.candidates, "looking for the oldest messages", topic, lagging, breadth.candidates)
+    named = read(database, ages.candidates, "finding the oldest messages", topic, lagging, breadth.candidates)
     return [(at, named.get(at.group, {})) for at in facts]
 
 
 def _exact(lagging: Sequence[int], breadth: ages.Breadth) -> list[bool]:
-    """Return for which groups every lagging lane is looked into.
+    """Return for which groups every lagging lane is read.
 
     Each group has the same share of the room, and what smaller ones leave of theirs.
     """
     found = [lanes <= breadth.candidates for lanes in lagging]
     room = breadth.exact
-    for place, at in enumerate(sorted(range(len(lagging)), key=lambda at: lagging[at])):
-        if lagging[at] > room // (len(lagging) - place):
+    for number, at in enumerate(sorted(range(len(lagging)), key=lambda at: lagging[at])):
+        if lagging[at] > room // (len(lagging) - number):
             break
         found[at] = True
         room -= lagging[at]
@@ -300,7 +300,7 @@ def _oldest_of(
 ) -> float | None:
     """Return the age in seconds of a group's oldest message, given the ages of some lanes."""
     if exact and facts.lanes.lagging > breadth.candidates:
-        borders = read(database, ages.borders, "looking for the oldest message", at.topic, facts.lanes.count)
+        borders = read(database, ages.borders, "finding the oldest message", at.topic, facts.lanes.count)
         return ages.oldest_of_many(database, at, borders)
     return max(known.values(), default=None)
 
@@ -313,7 +313,7 @@ def _group(
     uptime: float,
     *,
     exact: bool,
-) -> GroupLook:
+) -> GroupRead:
     facts, owners = sums.facts, sums.owners
     owned, stale = owners.counted(sums.lanes)
     in_flight, waiting = owners.handed_out(facts.in_flight, facts.waiting)
@@ -346,4 +346,4 @@ def _group(
         waiting=waiting,
         in_flight=in_flight,
     )
-    return GroupLook(info=info, oldest=oldest)
+    return GroupRead(info=info, oldest=oldest)

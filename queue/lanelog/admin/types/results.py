@@ -354,13 +354,13 @@ class Maintained:
     collected: int
     """Messages deleted that every group had settled."""
     dead_letters: int
-    """Dead letters deleted: redriven, deleted or past their retention."""
+    """Dead letters deleted: redriven, deleted or older than their retention."""
     lanes_purged: int
     """Drained and idle lanes removed."""
     fired: int
     """Messages published for schedules that were due."""
     history: int
-    """History rows past their retention that were deleted."""
+    """History rows older than their retention that were deleted."""
     heartbeats: int
     """Heartbeat rows deleted, of subscribers that left or fell silent at least ten minutes ago."""
     failed: Mapping[str, str]

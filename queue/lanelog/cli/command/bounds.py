@@ -47,7 +47,7 @@ def monitored(function: F) -> F:
 
 
 class Measured(NamedTuple):
-    """A place with the numbers that bounds are about."""
+    """A group, topic or lane with the numbers that bounds are about."""
 
     name: str
     lag: int
@@ -89,9 +89,9 @@ class MonitorBounds:
         """Return one line at most: which bound is exceeded and by how much, the worst first.
 
         Args:
-            what: The places.
-            dying: The names of places with more than `max_dead_letters`.
-            left_out: Says that some places were not looked at: nobody knows whether a bound holds for those.
+            what: Groups, topics or lanes.
+            dying: The names of those with more than `max_dead_letters`.
+            left_out: Says that some were not read: nobody knows whether a bound holds for those.
         """
         max_lag, max_age = self.max_lag, self.max_age
         late = [(each.name, each.lag) for each in what if max_lag is not None and each.lag > max_lag]

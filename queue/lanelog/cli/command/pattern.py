@@ -22,7 +22,7 @@ GROUPS_MAX: Final = 1000
 GROUPS_BOUNDED: Final = 9_999
 """The same limit when a bound is checked. `Admin.groups` lists at most one more."""
 TOPICS_MAX: Final = 9_999
-"""Topics that are looked at. `Admin.topic_names` lists at most one more."""
+"""Topics that are read. `Admin.topic_names` lists at most one more."""
 
 
 @frozen(kw_only=True)
@@ -53,15 +53,15 @@ def groups_of(admin: Admin, topic: str | None, group: str | None = None, *, boun
     """
     most = GROUPS_BOUNDED if bounded else GROUPS_MAX
     names = topics_of(admin, topic)
-    found = _looked_at(admin, names.topics, group, most)
+    found = _groups_of(admin, names.topics, group, most)
     if group is not None and not found and _WILD.search(group):
-        found = _looked_at(admin, names.topics, None, most)
+        found = _groups_of(admin, names.topics, None, most)
         more = len(found) > most
         chosen = [each for each in found[:most] if fnmatchcase(each.group, group)]
     else:
         more = len(found) > most
         chosen = found[:most]
-    left_out = f"only the first {most:,} groups were looked at" if more else names.left_out
+    left_out = f"only the first {most:,} groups were read" if more else names.left_out
     if group is not None and not chosen:
         where = "is registered" if topic is None else f"is registered for topic {topic!r}"
         but = f", but {left_out}" if left_out else ""
@@ -71,7 +71,7 @@ def groups_of(admin: Admin, topic: str | None, group: str | None = None, *, boun
     return FoundGroups(found=chosen, left_out=left_out)
 
 
-def _looked_at(admin: Admin, topics: list[str] | None, group: str | None, most: int) -> list[GroupInfo]:
+def _groups_of(admin: Admin, topics: list[str] | None, group: str | None, most: int) -> list[GroupInfo]:
     """Return the first groups, one more than `most` if there are more."""
     found: list[GroupInfo] = []
     for name in (None,) if topics is None else topics:
@@ -91,7 +91,7 @@ def topics_of(admin: Admin, topic: str | None) -> FoundTopics:
     there = admin.topic_names(topic[: wild.start()], limit=TOPICS_MAX + 1)
     if topic in there:
         return FoundTopics(topics=[topic])
-    left_out = f"only the first {TOPICS_MAX:,} topics were looked at" if len(there) > TOPICS_MAX else ""
+    left_out = f"only the first {TOPICS_MAX:,} topics were read" if len(there) > TOPICS_MAX else ""
     found = [name for name in there[:TOPICS_MAX] if fnmatchcase(name, topic)]
     if not found:
         but = f", but {left_out}" if left_out else ""

@@ -135,7 +135,7 @@ class Verbs(click.Group):
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn errors of the library and of click into one line, and Ctrl-C into none.
+    """Print errors of the library and of click as one line, and Ctrl-C as none.
 
     Click alone would print the usage first.
     """
@@ -164,7 +164,7 @@ def refuse_typed(option: str, why: str) -> None:
 
 
 def reading(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a verb that looks of `function(admin, …) -> Answer`: with --url, --json and --watch."""
+    """Make a verb that reads of `function(admin, …) -> Answer`: with --url, --json and --watch."""
 
     @functools.wraps(function)
     def verb(
@@ -181,22 +181,22 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
             raise click.UsageError("--watch goes on for ever: a monitor calls again and leaves it out")
         connect = functools.partial(lanelog.connect, publish_timeout=_PATIENCE) if watch else lanelog.connect
         with connect(url) as client:
-            look = functools.partial(_of, client, function, client.admin, **params)
+            ask = functools.partial(_of, client, function, client.admin, **params)
             if watch:
                 from lanelog.cli.output.watch import watch as watch_it
 
-                watch_it(look, interval, as_json=as_json, wide=wide, rest=rest)
+                watch_it(ask, interval, as_json=as_json, wide=wide, rest=rest)
             else:
-                finish(look(), as_json=as_json, wide=wide, whole=whole)
+                finish(ask(), as_json=as_json, wide=wide, whole=whole)
 
     for option in (
         options.seconds(
             "--interval",
-            "Seconds between looks of --watch, or ten times what a look takes, if that is more.",
+            "Seconds between polls of --watch, or ten times what a poll takes, if that is more.",
             default=2.0,
             within=(0.1, 3600),
         ),
-        click.option("--watch", is_flag=True, help="Look again and again until q or Ctrl-C; with --json, a line each."),
+        click.option("--watch", is_flag=True, help="Ask again and again until q or Ctrl-C; with --json, a line each."),
         options.wide,
         options.all_rows,
         options.as_json,
@@ -301,5 +301,5 @@ def until_ended() -> Iterator[None]:
 
 
 def rest(seconds: float) -> None:
-    """Wait. An Event's wait hears Ctrl-C."""
+    """Wait. Ctrl-C ends an Event's wait."""
     threading.Event().wait(seconds)

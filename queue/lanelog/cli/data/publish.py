@@ -86,17 +86,17 @@ def publish(
             return
         assert message is not None  # noqa: S101 - for the type checker
         (receipt,) = client.publish_many(topic, [evolve(model, payload=utf8("the payload", message), id=message_id)])
-    text = f"{_placed(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
+    text = f"{_where(receipt)} of {shown(topic)}, lane {shown(receipt.key)}"
     if model.deliver_at is not None and not receipt.offset and not receipt.duplicate:
         text += f": {time_text(model.deliver_at)}"
     finish(Answer(data=receipt, lines=[text]), as_json=as_json, config=client.config)
 
 
-def _placed(receipt: Receipt) -> str:
-    place = f"offset {receipt.offset}" if receipt.offset else f"{shown(receipt.id)}, not due yet,"
+def _where(receipt: Receipt) -> str:
+    where = f"offset {receipt.offset}" if receipt.offset else f"{shown(receipt.id)}, not due yet,"
     if not receipt.duplicate:
-        return f"published {place}"
-    return f"{shown(receipt.id)} is there already, at {place}" if receipt.offset else f"there already: {place}"
+        return f"published {where}"
+    return f"{shown(receipt.id)} is there already, at {where}" if receipt.offset else f"there already: {where}"
 
 
 def _lines(client: Client, topic: str, model: Outgoing, file: IO[bytes]) -> dict[str, int | None]:

@@ -54,7 +54,7 @@ class Answer:
     alarms: Sequence[str] = ()
     """One line each for standard error. With any, the command ends with exit status 1."""
     left_out: str = ""
-    """What was not looked at, in one line: for standard error, or below the table."""
+    """What was not read, in one line: for standard error, or below the table."""
     silent: bool = False
     """Whether the answer is already written."""
     database: str = ""
@@ -76,7 +76,7 @@ def print_answer(answer: Answer, *, as_json: bool, wide: bool = False, whole: bo
         for each in on_screen(answer, width, None if whole else height):
             console.print(each, soft_wrap=True)
         return
-    for line in map(_text, [*answer.before, *_parted(answer)]):
+    for line in map(_text, [*answer.before, *_separated(answer)]):
         click.echo(line.plain)
     if answer.table is not None:
         click.echo(answer.table.plain())
@@ -99,7 +99,7 @@ def on_screen(answer: Answer, width: int | None, height: int | None = None) -> l
     head += _broken(answer.before, width)
     foot = [Text(), *_note(answer.left_out, width, Tone.WARN)] if answer.left_out else []
     foot += _broken(answer.lines, width)
-    all_entries = _broken(_parted(answer), width)
+    all_entries = _broken(_separated(answer), width)
     body = _body(answer, width)
     if height is None or width is None:
         return [*head, *all_entries, *body, *foot]
@@ -141,7 +141,7 @@ def _body(answer: Answer, width: int | None, most: int | None = None) -> list[Te
     return lines
 
 
-def _parted(answer: Answer) -> list[Line]:
+def _separated(answer: Answer) -> list[Line]:
     """Return all entries, with an empty line behind each that something follows."""
     lines = [line for entry in answer.entries for line in (*entry, "")]
     return lines if answer.table is not None else lines[:-1]

@@ -30,7 +30,7 @@ def crop(text: str, width: int, share: float = 0.5) -> str:
 
 
 def cropped(texts: Sequence[str], width: int) -> list[str]:
-    """Crop all texts of a column at the same place: in the middle, or elsewhere if more of them differ then."""
+    """Crop all texts of a column at the same position: in the middle, or elsewhere if more of them differ then."""
     tries = ([crop(text, width, share) for text in texts] for share in (0.5, 0.75, 0.25))
     return max(tries, key=lambda column: len(set(column)))
 

@@ -42,7 +42,7 @@ class Table:
     def plain(self) -> str:
         """Return all columns, two blanks apart, nothing cropped: for pipes, files and tests."""
         lines = [[column.head for column in self.columns], *self.cells()]
-        widths = [max(cell_len(line[place]) for line in lines) for place in range(len(self.columns))]
+        widths = [max(cell_len(line[index]) for line in lines) for index in range(len(self.columns))]
         return "\n".join(
             (" " * _GAP)
             .join(
@@ -59,11 +59,11 @@ class Table:
         measured = [
             _Measured(
                 column=column,
-                place=place,
-                natural=max([cell_len(column.head), *(cell_len(line[place]) for line in cells)]),
-                empty=all(line[place] == NOTHING for line in cells),
+                index=index,
+                natural=max([cell_len(column.head), *(cell_len(line[index]) for line in cells)]),
+                empty=all(line[index] == NOTHING for line in cells),
             )
-            for place, column in enumerate(self.columns)
+            for index, column in enumerate(self.columns)
         ]
         kept = measured if width is None else _kept(measured, width)
         widths = [each.natural for each in kept] if width is None else _widths(kept, width)
@@ -73,7 +73,7 @@ class Table:
             )
         ]
         columns = [
-            cropped([line[each.place] for line in cells], each_width)
+            cropped([line[each.index] for line in cells], each_width)
             for each, each_width in zip(kept, widths, strict=True)
         ]
         for row, line in zip(self.rows, zip(*columns, strict=True), strict=True):
@@ -102,7 +102,7 @@ class _Measured:
     """A column, and how wide its cells are."""
 
     column: Column
-    place: int
+    index: int
     natural: int
     empty: bool
     """Whether its cells are empty in all rows."""
@@ -132,7 +132,7 @@ def _kept(measured: Sequence[_Measured], width: int) -> list[_Measured]:
     Empty columns are dropped first, then those with the highest rank, and of equal rank the last.
     """
     kept = list(measured)
-    leaving = sorted((each for each in measured if each.column.rank), key=lambda each: (-each.column.rank, -each.place))
+    leaving = sorted((each for each in measured if each.column.rank), key=lambda each: (-each.column.rank, -each.index))
     leaving = [*(each for each in leaving if each.empty), *(each for each in leaving if not each.empty)]
     for each in leaving:
         if sum(one.wanted for one in kept) <= _room(width, len(kept)):
@@ -155,10 +155,10 @@ def _widths(kept: Sequence[_Measured], width: int) -> list[int]:
     widths = [each.least for each in kept]
     left = _room(width, len(kept)) - sum(widths)
     if left < 0:  # a very narrow window: columns that may be cropped are cropped to almost nothing
-        for place, each in enumerate(kept):
+        for index, each in enumerate(kept):
             if each.column.least is not None and left < 0:
-                taken = min(-left, widths[place] - 1)
-                widths[place] -= taken
+                taken = min(-left, widths[index] - 1)
+                widths[index] -= taken
                 left += taken
     left = _given(widths, left, [each.wanted for each in kept])
     _given(widths, left, [each.natural for each in kept])
@@ -170,23 +170,23 @@ def _given(widths: list[int], left: int, wishes: Sequence[int]) -> int:
 
     Return the room that is left then.
     """
-    wanting = [place for place, wish in enumerate(wishes) if wish > widths[place]]
+    wanting = [index for index, wish in enumerate(wishes) if wish > widths[index]]
     while left > 0 and wanting:
         # The smallest wish first: the room that it does not use is left for the others.
-        place = min(wanting, key=lambda place: wishes[place] - widths[place])
-        more = min(wishes[place] - widths[place], max(1, left // len(wanting)))
-        widths[place] += more
+        index = min(wanting, key=lambda index: wishes[index] - widths[index])
+        more = min(wishes[index] - widths[index], max(1, left // len(wanting)))
+        widths[index] += more
         left -= more
-        wanting.remove(place)
+        wanting.remove(index)
     return left
 
 
 def _line(kept: Sequence[_Measured], widths: Sequence[int], cells: Sequence[str], tones: Sequence[Tone | None]) -> Text:
     line = Text()
-    for place, (each, width, cell, tone) in enumerate(zip(kept, widths, cells, tones, strict=True)):
-        last = place == len(kept) - 1 and not each.column.right
+    for index, (each, width, cell, tone) in enumerate(zip(kept, widths, cells, tones, strict=True)):
+        last = index == len(kept) - 1 and not each.column.right
         line.append(cell if last else padded(cell, width, right=each.column.right), style=tone)
-        if place < len(kept) - 1:
+        if index < len(kept) - 1:
             line.append(" " * _GAP)
     line.rstrip()
     return line

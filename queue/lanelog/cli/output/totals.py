@@ -21,9 +21,9 @@ class _Lagging(Protocol):
 
 
 def where(topic: str, group: str | None = None, key: str | None = None) -> str:
-    """Return a place in one line: `billing on orders, lane ann`."""
-    place = name(topic) if group is None else f"{name(group)} on {name(topic)}"
-    return place if key is None else f"{place}, lane {name(key)}"
+    """Return topic, group and key in one line: `billing on orders, lane ann`."""
+    text = name(topic) if group is None else f"{name(group)} on {name(topic)}"
+    return text if key is None else f"{text}, lane {name(key)}"
 
 
 def listed(found: Sized, noun: str, limit: int, many: str | None = None) -> str:
@@ -72,8 +72,8 @@ def lag(found: Sequence[GroupInfo]) -> str:
 
 def no_groups(topic: str | None) -> str:
     """Say why there is no group."""
-    place = "no group" if topic is None else f"no group on {name(topic)}"
-    return f"{place}: a group is there once it has subscribed"
+    where = "no group" if topic is None else f"no group on {name(topic)}"
+    return f"{where}: a group is there once it has subscribed"
 
 
 def members(found: Iterable[MemberInfo]) -> str:

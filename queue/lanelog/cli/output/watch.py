@@ -1,7 +1,7 @@
-"""`--watch`: the same look again and again, with a clock, until `q` or Ctrl-C.
+"""`--watch`: the same question again and again, with a clock, until `q` or Ctrl-C.
 
 Owns the rhythm, the keyboard, what is scrolled to, and the line about a database that does not answer. Never decides
-what is looked at. It restores the settings of the terminal, however it ends.
+what is asked. It restores the settings of the terminal, however it ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lanelog.cli.output.crop import crop
 from lanelog.errors import LanelogError
 
 CYCLE: Final = DutyCycle(1 / 11)
-"""For the looks: who watches must not keep a server busy."""
+"""For the polls: who watches must not keep a server busy."""
 
 
 class Key(Enum):
@@ -70,21 +70,21 @@ Wait = Callable[[float], list[Key]]
 class Watched:
     """The last answer, and since when there has been none."""
 
-    look: Callable[[], Answer]
+    ask: Callable[[], Answer]
     answer: Answer | None = None
     silent_since: datetime | None = None
     why: str = ""
     took: float = 0.0
-    """Seconds of the last look."""
+    """Seconds of the last poll."""
 
     def turn(self) -> bool:
-        """Look once.
+        """Poll once.
 
-        Return whether there was an answer. An error of the first look is raised: a wrong URL ends the watch.
+        Return whether there was an answer. An error of the first poll is raised: a wrong URL ends the watch.
         """
         began = time.monotonic()
         try:
-            self.answer = self.look()
+            self.answer = self.ask()
         except LanelogError as exc:
             if self.answer is None:
                 raise
@@ -97,7 +97,7 @@ class Watched:
         return True
 
     def pause(self, interval: float) -> float:
-        """Return the seconds until the next look: `interval`, or more where a look takes long."""
+        """Return the seconds until the next poll: `interval`, or more where a poll takes long."""
         return max(interval, CYCLE.rest(self.took))
 
     @property
@@ -113,11 +113,11 @@ def _now() -> datetime:
 
 
 def watch(
-    look: Callable[[], Answer], interval: float, *, as_json: bool, wide: bool, rest: Callable[[float], None]
+    ask: Callable[[], Answer], interval: float, *, as_json: bool, wide: bool, rest: Callable[[float], None]
 ) -> None:
-    """Look until `q` or Ctrl-C. Raises the error of the first look; a later error is shown, and the look repeated."""
+    """Poll until `q` or Ctrl-C. Raises the error of the first poll; a later error is shown, and the poll repeated."""
     console = Console(highlight=False)
-    watched = Watched(look)
+    watched = Watched(ask)
     try:
         if as_json or not console.is_terminal:
             _lines(watched, interval, as_json=as_json, rest=rest)
@@ -142,7 +142,7 @@ def _lines(watched: Watched, interval: float, *, as_json: bool, rest: Callable[[
 
 def _screens(watched: Watched, interval: float, console: Console, *, wide: bool) -> None:
     title = f"{click.get_current_context().command_path}, every {interval:g}s"
-    watched.turn()  # before the terminal is changed: an error of the first look is one line, as without --watch
+    watched.turn()  # before the terminal is changed: an error of the first poll is one line, as without --watch
     with _keyboard() as wait, Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         top = 0
         while True:

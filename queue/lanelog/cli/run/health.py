@@ -26,7 +26,7 @@ _LONGEST: Final = 100_000
 def health(*, address: str) -> None:
     """Ask a worker whether it lives and is ready: URL is what `--health` or `run(health=…)` said.
 
-    http://127.0.0.1:8081/livez asks whether its loops turn, …/readyz whether it can work; without a path, both are
+    http://127.0.0.1:8081/livez asks whether its loops run, …/readyz whether it can work; without a path, both are
     asked. Exit status: 0 yes; 1 no, with the reasons, or no answer.
     """
     parts = urlsplit(address if "//" in address else f"//{address}", scheme="http")
@@ -50,7 +50,7 @@ def _asked(url: str) -> list[str]:
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, build_opener
 
-    opener = build_opener(ProxyHandler({}))  # a probe goes to its worker, past any proxy of the environment
+    opener = build_opener(ProxyHandler({}))  # a probe goes to its worker, without any proxy of the environment
     try:
         with opener.open(url, timeout=_PATIENCE):
             return []

@@ -72,7 +72,7 @@ def migrate(url: str | None) -> None:
 
 @options.command("doctor", "doctor --json")
 @click.option(
-    "--repair", is_flag=True, help="Mend lanes whose tables contradict each other, as after a restore of one."
+    "--repair", is_flag=True, help="Repair lanes whose tables contradict each other, as after a restore of one."
 )
 @reading
 def doctor(admin: Admin, *, repair: bool) -> Answer:
@@ -121,18 +121,18 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
 @options.command("maintain --once", "maintain orders invoices")
 @click.argument("topics", nargs=-1)
 @click.option("--once", is_flag=True, help="Do it once and exit, for cron.")
-@options.seconds("--interval", "Seconds between turns, without --once.", default=60.0, within=(1, 86_400))
+@options.seconds("--interval", "Seconds between runs, without --once.", default=60.0, within=(1, 86_400))
 @options.as_json
 @options.url
 def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: bool, url: str | None) -> None:
-    """Do for TOPICS, or for all, what running subscribers do for theirs: mend, append what is due, collect, purge.
+    """Do for TOPICS, or for all, what running subscribers do for theirs: repair, append what is due, collect, purge.
 
     Meant for topics that no process consumes. Status 1 if a topic could not be done.
     """
     import lanelog
 
     if once:
-        refuse_typed("--interval", "is for turns that go on: leave out --once")
+        refuse_typed("--interval", "is for runs that go on: leave out --once")
     with lanelog.connect(url) as client:
         if once:
             done = client.admin.maintain(topics=topics or None)
@@ -161,7 +161,7 @@ def _maintained(done: Maintained) -> Answer:
         data=done,
         lines=[
             f"{plural(len(done.topics), 'topic')}: deleted {gone}",
-            *([f"mended {plural(done.mended, 'contradiction')} between tables"] if done.mended else []),
+            *([f"repaired {plural(done.mended, 'contradiction')} between tables"] if done.mended else []),
             *([f"appended {plural(done.appended, 'message')} that had become due"] if done.appended else []),
             *(
                 [f"settled {plural(done.expired, 'message')} that had expired unread, as dead letters where kept"]

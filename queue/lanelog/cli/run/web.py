@@ -38,12 +38,12 @@ _TOKEN: Final = "LANELOG_WEB_TOKEN"  # noqa: S105 - the name of a variable, no s
 @click.option("--proxy-header", metavar="NAME", help="The header in which a proxy names the user.")
 @click.option("--trusted-proxy", "proxies", multiple=True, metavar="IP", help="The address of such a proxy.")
 @click.option("--mask", metavar="MODULE:FUNCTION", help="What returns the bytes to show of a message's payload.")
-@click.option("--allow-actions", is_flag=True, help="Let users change things, not only look.")
+@click.option("--allow-actions", is_flag=True, help="Let users change things, not only read.")
 @options.url
 def web(
     *, listen: str, hosts: tuple[str, ...], token_file: str | None, mask: str | None, url: str | None, **rules: Any
 ) -> None:
-    """Serve the dashboard to browsers, until Ctrl-C. A reader's account is enough to look.
+    """Serve the dashboard to browsers, until Ctrl-C. A reader's account is enough to read.
 
     An address beyond this machine needs a token, or a proxy that names the user.
     """
@@ -103,7 +103,7 @@ def _token(file: str | None) -> str | None:
 
 def _mask(target: str) -> Mask:
     """Import the function that hides payloads. An error of its module itself is shown as it is."""
-    sys.path.insert(0, str(Path.cwd()))  # `lanelog` alone would not look there; `python -m lanelog` does
+    sys.path.insert(0, str(Path.cwd()))  # `lanelog` alone would not search there; `python -m lanelog` does
     try:
         function = find(target, kind="function")
     except ConfigurationError as error:

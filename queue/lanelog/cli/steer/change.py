@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from lanelog.admin import Admin, Retried
 
 _PAGE = 1000
-"""Lanes of one look of `retry --all`."""
-_PLACES = "'earliest', 'latest', a time such as " + FORMS + ", or the offset of a lane's next message"
+"""Lanes of one read of `retry --all`."""
+_TARGETS = "'earliest', 'latest', a time such as " + FORMS + ", or the offset of a lane's next message"
 
 
-def place(text: str) -> str | datetime | int:
-    """Return the place to seek to. Raises ConfigurationError."""
+def seek_target(text: str) -> str | datetime | int:
+    """Return the target of a seek. Raises ConfigurationError."""
     if text in {"earliest", "latest"}:
         return text
     if re.fullmatch(r"-?[0-9]{1,19}", text):
         return int(text)
     found = instant(text)
     if found is None:
-        raise ConfigurationError(f"cannot seek to {text!r}: give {_PLACES}")
+        raise ConfigurationError(f"cannot seek to {text!r}: give {_TARGETS}")
     return found
 
 
@@ -69,14 +69,14 @@ def _where(topic: str, group: str, key: str | None = None) -> str:
 @options.command("seek orders billing --to yesterday", "seek orders billing --key ann --to 17 --execute")
 @options.arguments("topic", "group")
 @options.key
-@click.option("--to", required=True, metavar="PLACE", help=f"{_PLACES[0].upper()}{_PLACES[1:]}.")
+@click.option("--to", required=True, metavar="TARGET", help=f"{_TARGETS[0].upper()}{_TARGETS[1:]}.")
 @changing
 def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_run: bool) -> Answer:
     """Set where GROUP goes on in TOPIC: messages after it that were settled are delivered again.
 
     Running workers go on from there by themselves.
     """
-    target = place(to)
+    target = seek_target(to)
     done = admin.seek(topic, group, key=key, to=target, dry_run=dry_run)
     where = time_text(target) if isinstance(target, datetime) else done.to
     text = (
@@ -241,7 +241,7 @@ def open_lanes(admin: Admin, *, topic: str, lanes: int | None, dry_run: bool) ->
 @click.option("--evict", is_flag=True, help="Also while members of it live: their subscriptions fail.")
 @changing
 def delete_group(admin: Admin, *, topic: str, group: str, evict: bool, dry_run: bool) -> Answer:
-    """Delete GROUP and its place in TOPIC, unless a member lives. Collection does not wait for it any more."""
+    """Delete GROUP and its offsets in TOPIC, unless a member lives. Collection does not wait for it any more."""
     done = admin.delete_group(topic, group, evict=evict, dry_run=dry_run)
     left = ", ".join(map(shown, done.groups_left)) or "none: nothing is collected"
     text = f"{would('delete', 'deleted', dry_run=dry_run)} {_where(topic, group)}: {plural(done.lanes, 'lane')}, "

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Verbs)
 def dlq() -> None:
-    """Look at dead letters, put them back or delete them. TOPIC is the original topic, or a dead letter topic."""
+    """List dead letters, put them back or delete them. TOPIC is the original topic, or a dead letter topic."""
 
 
 @options.command(
@@ -53,7 +53,7 @@ def dlq() -> None:
 def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason: str | None, limit: int) -> Answer:
     """List the dead letters of TOPIC, or only those that GROUP gave up.
 
-    Errors that differ in numbers and ids only are one reason. --reasons looks at the first 100000 dead letters,
+    Errors that differ in numbers and ids only are one reason. --reasons reads the first 100000 dead letters,
     --reason at the first 20000, and says so if there are more.
     """
     if reasons:
@@ -72,7 +72,7 @@ def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason:
         table=Table(message_columns.DEAD_LETTERS, found, admin.now()),
         total=f"{totals.listed(found, 'dead letter', limit)}; `dlq show` with KEY and OFFSET shows one",
         nothing=none if reason is None else f"no dead letter of {where} has this reason: try --reasons",
-        left_out=f"only the first {plural(page.looked, 'dead letter')} by key were looked at" if cut else "",
+        left_out=f"only the first {plural(page.looked, 'dead letter')} by key were read" if cut else "",
     )
 
 
@@ -107,7 +107,7 @@ def show(admin: Admin, *, topic: str, key: str, which: str) -> Answer:
 
 
 def _found(admin: Admin, topic: str, key: str, which: str) -> MessageInfo | None:
-    """Look a message up by its id, which may look like an offset, and else by its offset."""
+    """Find a message by its id, which may have the form of an offset, and else by its offset."""
     digits = which.replace(",", "")
     try:
         found = admin.message(topic, key, id=which)

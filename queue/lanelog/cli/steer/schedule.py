@@ -31,7 +31,7 @@ _zone_option = click.option("--timezone", default="UTC", show_default=True, meta
 
 @click.group(cls=Verbs)
 def schedule() -> None:
-    """Look at recurring messages; declare, run, pause or remove them."""
+    """List recurring messages; declare, run, pause or remove them."""
 
 
 @options.command("schedule list", name="list", of=schedule, short="List the schedules by name.")

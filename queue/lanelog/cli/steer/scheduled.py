@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Verbs)
 def scheduled() -> None:
-    """Look at messages that are not due yet, or take one back."""
+    """List messages that are not due yet, or take one back."""
 
 
 @options.command(

@@ -34,11 +34,11 @@ FORM_MAX: Final = 65_536
 SHORT: Final = 1.0
 """Seconds for which an answer waits for a job. One that takes longer has a page of its own."""
 _JOB_PACE: Final = 0.5
-"""Seconds between two looks at a job: they cost no statement."""
+"""Seconds between two reads of a job: they cost no statement."""
 
 _HIDDEN: Final = frozenset({"token"})
 """Fields that mean nothing to a person."""
-_PLACES: Final = {"letters": "failed with", "name": "schedule"}
+_FIELD_NAMES: Final = {"letters": "failed with", "name": "schedule"}
 """What a page calls a field, if not by its name."""
 
 
@@ -82,16 +82,16 @@ class ActionHandlers:
             name=request.path_params["name"],
             action=action,
             fields=fields,
-            places=_placed({name: value for name, value in fields.items() if name not in action.asks}),
+            places=_named({name: value for name, value in fields.items() if name not in action.asks}),
             # What the preview depends on is asked for before it, the rest beside the reason.
             asked_first={name: label for name, label in action.asks.items() if name in action.needs},
             asked_last=asked_last,
-            # In the address, and not in fields: a browser turns each end of a line in a field into CR and LF.
+            # In the address, and not in fields: a browser sends each end of a line in a field as CR and LF.
             chosen=urlencode({name: value for name, value in fields.items() if name not in asked_last}),
             planned=planned,
             typed=fields[action.typed] if loses and planned else None,
             loses=loses,
-            back=outcomes.places(fields)[0],
+            back=outcomes.pages_of(fields)[0],
         )
 
     async def act(self, request: Request) -> Response:
@@ -114,7 +114,7 @@ class ActionHandlers:
         name = request.path_params["name"]
         if not action.long:
             return self._done(request, action, doer, fields, self._run(name, action, fields, doer))
-        job = Job(title=action.label, by=doer.by, why=why, place=fields)
+        job = Job(title=action.label, by=doer.by, why=why, choice=fields)
 
         def count() -> int:
             return int(action.verb(self._admin, fields, evolve(doer, dry_run=True)).messages)
@@ -167,7 +167,7 @@ class ActionHandlers:
             title=f"{action.label}: {ended}",
             lead=f"By {doer.by}: {doer.why}",
             sentences=outcomes.sentences(result),
-            links=outcomes.places(fields),
+            links=outcomes.pages_of(fields),
             buttons=outcomes.undo(result),
         )
         return self._renderer.sheets(request, page)
@@ -178,7 +178,7 @@ class ActionHandlers:
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def job(self, request: Request) -> Response:
-        """Show a job, and tell how it goes on."""
+        """Show a job, and report how it goes on."""
         job = self._jobs.find(request.query_params.get("id", ""))
         values = _shown(job)
         return self._renderer.page(
@@ -217,9 +217,11 @@ def _to_job(request: Request, job: Job) -> Response:
     return RedirectResponse(f"{root}/{link('job', id=job.id)}", 303)
 
 
-def _placed(fields: Mapping[str, str]) -> list[tuple[str, str]]:
+def _named(fields: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
-        (_PLACES.get(name, name), shown(value, RESULT_MAX)) for name, value in fields.items() if name not in _HIDDEN
+        (_FIELD_NAMES.get(name, name), shown(value, RESULT_MAX))
+        for name, value in fields.items()
+        if name not in _HIDDEN
     ]
 
 
@@ -232,7 +234,7 @@ def _shown(job: Job) -> dict[str, Any]:
         ("By", job.by),
         ("Why", job.why),
         ("Since", moment(job.begun_at)),
-        *_placed(job.place),
+        *_named(job.choice),
     ]
     return {
         "job": job,

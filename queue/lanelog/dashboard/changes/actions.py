@@ -38,7 +38,7 @@ Verb = Callable[[Admin, Fields, Doer], Any]
 
 
 def always(_planned: Any) -> bool:
-    """Tell that an action destroys, whatever its preview says."""
+    """Say that an action destroys, whatever its preview says."""
     return True
 
 

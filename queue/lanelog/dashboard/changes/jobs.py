@@ -36,7 +36,7 @@ class Job:
     title: str
     by: str
     why: str
-    place: Mapping[str, str]
+    choice: Mapping[str, str]
     """Fields of the action."""
     begun_at: datetime = field(factory=lambda: datetime.now(UTC))
     id: str = field(factory=lambda: secrets.token_urlsafe(9))

@@ -197,17 +197,17 @@ def undo(result: Any) -> tuple[WebButton, ...]:
     if isinstance(result, ScheduleResumed):
         return (button("pause-schedule", "Pause again", name=result.name),)
     if isinstance(result, Skipped):
-        place = {"topic": result.topic, "group": result.group, "key": result.key}
-        return (button("seek", f"Go back to offset {result.offset}", **place, to=result.offset),)
+        lane_fields = {"topic": result.topic, "group": result.group, "key": result.key}
+        return (button("seek", f"Go back to offset {result.offset}", **lane_fields, to=result.offset),)
     if isinstance(result, Sought) and len(result.moved) == 1:
         (lane,) = result.moved
-        place = {"topic": result.topic, "group": result.group, "key": lane.key}
-        return (button("seek", f"Go back to offset {lane.before + 1}", **place, to=lane.before + 1),)
+        lane_fields = {"topic": result.topic, "group": result.group, "key": lane.key}
+        return (button("seek", f"Go back to offset {lane.before + 1}", **lane_fields, to=lane.before + 1),)
     return ()
 
 
-def places(fields: Mapping[str, str]) -> tuple[WebCell, ...]:
-    """Return the pages of the place at which an action acts, the nearest first."""
+def pages_of(fields: Mapping[str, str]) -> tuple[WebCell, ...]:
+    """Return the pages of the lane, group or topic on which an action acts, the nearest first."""
     topic, group, key = fields.get("topic"), fields.get("group"), fields.get("key")
     found = []
     if topic and group and key:

@@ -31,7 +31,7 @@ class Asked:
     fields: Mapping[str, str] = field(repr=False)
     mask: Mask | None
     status: Callable[[], Status]
-    """The shared look at the whole log: groups of all topics cost a look at all lanes."""
+    """The shared status of the whole log: groups of all topics cost a read of all lanes."""
     counted: Callable[[tuple[str, str | None]], DeadLetterCounts]
     """The shared count of the dead letters of a topic, and of one group unless it is None."""
     rates: Callable[[], Mapping[GroupTopic, tuple[float, float]]]

@@ -19,7 +19,7 @@ from lanelog.errors import ConfigurationError
 LANES: Final = 50
 """Lanes on one page."""
 COMPARED: Final = 500
-"""Lanes that are put in order by age or lag, and among which those of one state are looked for."""
+"""Lanes that are put in order by age or lag, and among which those of one state are searched for."""
 _ORDERS: Final = ("age", "lag", "key")
 PAUSED: Final = "paused"
 _STATES: Final = (
@@ -41,14 +41,14 @@ def lanes(asked: Asked) -> WebPage:
         raise ConfigurationError(f"lanes are ordered by {', '.join(_ORDERS)}, not by {by!r}")
     here = {"topic": topic, "group": group, "by": by, "state": state}
     shown, further, note = _by_key(asked, here) if by == "key" else _worst(asked, here)
-    turns = [WebCell(f"by {each}", link("lanes", topic=topic, group=group, by=each)) for each in _ORDERS]
-    turns += [WebCell(each, link("lanes", topic=topic, group=group, by=by, state=each)) for each in _STATES]
+    choices = [WebCell(f"by {each}", link("lanes", topic=topic, group=group, by=each)) for each in _ORDERS]
+    choices += [WebCell(each, link("lanes", topic=topic, group=group, by=by, state=each)) for each in _STATES]
     return WebPage(
         title=f"Lanes of {topic} {group}",
         links=(
             WebCell("Members", link("members", topic=topic, group=group)),
             WebCell("Charts", link("charts", topic=topic, group=group)),
-            *turns,
+            *choices,
         ),
         buttons=_group_buttons(topic, group),
         sheets=(
@@ -146,13 +146,13 @@ def lane(asked: Asked) -> WebPage:
     """One lane of a group: where it stands, who owns it, and its next messages."""
     topic, group, key = asked.need("topic"), asked.need("group"), asked.need("key")
     found = asked.admin.lane(topic, group, key)
-    place = {"topic": topic, "group": group, "key": key}
+    names = {"topic": topic, "group": group, "key": key}
     steer = {"resume": "Resume"} if found.paused_at else {"pause": "Pause"}
     actions = {**({"retry": "Retry now"} if found.waiting else {}), **steer, "release": "Release", "seek": "Seek"}
-    buttons = [button(name, text, **place) for name, text in actions.items()]
+    buttons = [button(name, text, **names) for name, text in actions.items()]
     next_one = found.watermark + 1
     if found.lag:
-        buttons.append(button("skip", f"Skip offset {next_one}", **place, offset=next_one))
+        buttons.append(button("skip", f"Skip offset {next_one}", **names, offset=next_one))
     return WebPage(
         title=f"Lane {key}",
         facts=(

@@ -61,7 +61,7 @@ def dead_letters(asked: Asked) -> WebPage:
                 ("", lambda each: button("redrive", "Redrive", topic=topic, group=each.group, id=each.id)),
                 ("", lambda each: button("delete-letters", "Delete", topic=topic, group=each.group, id=each.id)),
                 title=_title(chosen, counted),
-                note=_looked(found),
+                note=_extent(found),
                 links=_pages(here, found, first="after" not in asked.fields),
             ),
         ),
@@ -76,11 +76,11 @@ def _title(chosen: dict[str, str], counted: DeadLetterCounts) -> str:
     return plural(total, "dead letter") if counted.complete else f"At least {plural(total, 'dead letter')}"
 
 
-def _looked(found: DeadLetterPage) -> str:
-    """Say how far it was looked, where a page is not full and there are more."""
+def _extent(found: DeadLetterPage) -> str:
+    """Say how far the page reads, where a page is not full and there are more."""
     if found.after is None or len(found.letters) == LETTERS:
         return ""
-    return f"Looked at {plural(found.looked, 'dead letter')}. The next page looks further."
+    return f"Read {plural(found.looked, 'dead letter')}. The next page reads further."
 
 
 def _topics(asked: Asked) -> WebPage:
@@ -149,6 +149,6 @@ def _reasons(asked: Asked, here: dict[str, str], counted: DeadLetterCounts) -> W
 def _pages(here: dict[str, str], found: DeadLetterPage, *, first: bool) -> tuple[WebCell, ...]:
     links = [] if first else [WebCell("First page", link("dead-letters", **here))]
     if found.after is not None:
-        place = dict(zip(("where", "after", "offset"), found.after, strict=True))
-        links.append(WebCell("Next page", link("dead-letters", **here, **place)))
+        position = dict(zip(("where", "after", "offset"), found.after, strict=True))
+        links.append(WebCell("Next page", link("dead-letters", **here, **position)))
     return tuple(links)

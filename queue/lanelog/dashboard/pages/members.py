@@ -29,7 +29,7 @@ from lanelog.errors import ConfigurationError
 MEMBERS: Final = 25
 """Members on one page."""
 COMPARED: Final = 200
-"""Members among which those of one state are looked for."""
+"""Members among which those of one state are searched for."""
 _STATES: Final = (HUNG, *(each.value for each in OwnerState if each is not OwnerState.MISSING))
 _UNKNOWN: Final = "unknown"
 

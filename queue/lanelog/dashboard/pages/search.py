@@ -1,6 +1,6 @@
 """The page that searches a topic: keys by their beginning, messages by their id, and by text in id or payload.
 
-Owns the bounds of a search, and says how far it looked. An id is looked up in the index of each lane. Text has no
+Owns the bounds of a search, and says how far it went. An id is looked up in the index of each lane. Text has no
 index: the newest messages of a few lanes are read for it. A payload is searched as the mask shows it: a search must not
 find what nobody may see.
 """
@@ -54,8 +54,8 @@ def search(asked: Asked) -> WebPage:
         keys = asked.admin.key_names(topic, prefix, limit=KEYS + 1)
         more, keys = len(keys) > KEYS, keys[:KEYS]
         if wanted:
-            looked = f"{plural(len(keys), 'lane')} whose key begins so"
-            sheet = _named(asked, topic, keys, wanted, text, looked, more=more)
+            searched = f"{plural(len(keys), 'lane')} whose key begins so"
+            sheet = _named(asked, topic, keys, wanted, text, searched, more=more)
         elif text:
             sheet = _containing(asked, topic, keys, text, more=more)
         else:
@@ -72,17 +72,17 @@ def _keys(topic: str, keys: list[str], groups: Sequence[str], *, more: bool) -> 
 
 
 def _of_id(asked: Asked, topic: str, wanted: str, text: str, lanes: int) -> WebSheet:
-    """Look an id up in all lanes of a topic, or in the first ones of very many."""
+    """Find an id in all lanes of a topic, or in the first ones of very many."""
     keys = asked.admin.keys_of(topic, wanted, limit=LANES)
-    looked = f"the first {LANES:,} of {lanes:,} lanes" if lanes > LANES else f"all {plural(lanes, 'lane')}"
-    sheet = _named(asked, topic, keys[:FOUND], wanted, text, looked, more=lanes > LANES)
+    searched = f"the first {LANES:,} of {lanes:,} lanes" if lanes > LANES else f"all {plural(lanes, 'lane')}"
+    sheet = _named(asked, topic, keys[:FOUND], wanted, text, searched, more=lanes > LANES)
     if len(keys) <= FOUND:
         return sheet
     did = "searched for the text" if text else "shown"
     return evolve(sheet, note=f"{sheet.note} {len(keys):,} lanes have such a message: the first {FOUND} are {did}.")
 
 
-def _named(asked: Asked, topic: str, keys: list[str], wanted: str, text: str, looked: str, *, more: bool) -> WebSheet:
+def _named(asked: Asked, topic: str, keys: list[str], wanted: str, text: str, searched: str, *, more: bool) -> WebSheet:
     """Show the messages with this id in some lanes, and with this text if there is one.
 
     An id is unique in its lane only.
@@ -90,7 +90,7 @@ def _named(asked: Asked, topic: str, keys: list[str], wanted: str, text: str, lo
     found = (asked.admin.message(topic, key, id=wanted) for key in keys)
     rows = [_row(asked, each) for each in found if each is not None and (not text or _where(asked, each, text))]
     what = "this id, and in its message for this text," if text else "this id"
-    note = f"Looked for {what} in {looked}.{_MORE if more else ''} {_IN_LOG}"
+    note = f"Searched for {what} in {searched}.{_MORE if more else ''} {_IN_LOG}"
     return WebSheet(title=plural(len(rows), "message"), columns=_COLUMNS, rows=rows, note=note)
 
 
@@ -111,7 +111,7 @@ def _containing(asked: Asked, topic: str, keys: list[str], text: str, *, more: b
             if where := _where(asked, each, text):
                 here.append((*_row(asked, each), where))
         rows += here[::-1]
-    note = f"Looked at {plural(read, 'message')}: the newest {MESSAGES} at most of each of {plural(lanes, 'lane')}."
+    note = f"Read {plural(read, 'message')}: the newest {MESSAGES} at most of each of {plural(lanes, 'lane')}."
     if size >= BYTES:
         note += f" It ended there, after {size >> 20} MiB of payloads."
     elif len(rows) >= FOUND:

@@ -1,4 +1,4 @@
-"""The front page: what is stuck, why, and the one action that mends it.
+"""The front page: what is stuck, why, and the one action that repairs it.
 
 Owns the choice of the button for each problem. `admin.status` finds the problems.
 """
@@ -37,10 +37,10 @@ class StuckCard:
     """One problem as the front page shows it."""
 
     id: str
-    """The same for the same problem at each look: so the focus of a keyboard stays where it is."""
+    """The same for the same problem in each status: so the focus of a keyboard stays where it is."""
     what: str
     tone: str
-    place: tuple[WebCell, ...]
+    where: tuple[WebCell, ...]
     since: str
     """How long it has lasted, or the age of the oldest message that it holds back."""
     began: str
@@ -51,8 +51,8 @@ class StuckCard:
     """Lines below the sentence: where hung handlers stand."""
     command: str
     buttons: tuple[WebButton, ...]
-    """The action that mends it, if the dashboard has one, and what can be tried before."""
-    look: WebCell
+    """The action that repairs it, if the dashboard has one, and what can be tried before."""
+    inspect: WebCell
     """Where more is seen."""
 
 
@@ -80,20 +80,20 @@ def cards(status: Status) -> list[StuckCard]:
 
 def _card(problem: Problem, at: datetime) -> StuckCard:
     topic, group, key = problem.topic, problem.group or None, problem.key
-    place = [to_topic(topic)] if topic else []
+    where = [to_topic(topic)] if topic else []
     if group is not None:
-        place.append(to_group(topic, group))
+        where.append(to_group(topic, group))
     if group is not None and key is not None:
-        place.append(to_lane(topic, group, key))
+        where.append(to_lane(topic, group, key))
     if key is not None and problem.offset is not None:
-        place.append(to_message(topic, key, problem.offset, f"offset {problem.offset}"))
+        where.append(to_message(topic, key, problem.offset, f"offset {problem.offset}"))
     whose = problem.owner or "" if key is None else ""  # several members of one group may hang
     name = "\0".join((problem.what, topic, problem.group or "", key or "", problem.reason or "", whose))
     return StuckCard(
         id="p" + hashlib.sha256(name.encode()).hexdigest()[:12],
         what=problem.what,
         tone="bad" if problem.rank <= Rank.NOBODY else "warn",
-        place=tuple(place),
+        where=tuple(where),
         since=_since(problem, at),
         began=problem.since or "",
         owner=problem.owner,
@@ -101,12 +101,12 @@ def _card(problem: Problem, at: datetime) -> StuckCard:
         notes="\n".join(problem.notes),
         command=problem.command,
         buttons=_buttons(problem),
-        look=_look(problem),
+        inspect=_inspect(problem),
     )
 
 
 def _since(problem: Problem, at: datetime) -> str:
-    """Return how long a problem has lasted, relative to the look that found it."""
+    """Return how long a problem has lasted, relative to the status that found it."""
     if problem.since is None:
         return problem.lasts
     try:
@@ -140,7 +140,7 @@ def _buttons(problem: Problem) -> tuple[WebButton, ...]:
     )
 
 
-def _look(problem: Problem) -> WebCell:
+def _inspect(problem: Problem) -> WebCell:
     topic, group = problem.topic, problem.group or None
     if problem.rank is Rank.DEAD_LETTERS:
         return WebCell("Dead letters, by reason", link("dead-letters", topic=topic, group=group))

@@ -1,6 +1,6 @@
 """The tiles of the front page: the state of the log in six numbers, four of them with their last hour as a curve.
 
-Owns which numbers these are. Curves come from `charts`, the other values from the look that all pages share.
+Owns which numbers these are. Curves come from `charts`, the other values from the status that all pages share.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _PAYLOAD_MAX = 10_000
 _LANES = 10_000
-"""Lanes that `show --id` and `tail` look at without a key."""
+"""Lanes that `show --id` and `tail` read without a key."""
 _NAMED = 5
 """Lanes that an error names."""
 _NO_HISTORY = "no history; a group keeps one only if it subscribes with history=True"
@@ -59,7 +59,7 @@ def show(
 ) -> Answer:
     """Show the messages of lane KEY, or one of them, by OFFSET or --id, with its state for every group.
 
-    Without KEY, --id looks through the first 10000 lanes of TOPIC.
+    Without KEY, --id searches the first 10000 lanes of TOPIC.
     """
     if key is None:
         if message_id is None:
@@ -96,7 +96,7 @@ def show(
 
 
 def _key_of(admin: Admin, topic: str, message_id: str) -> str:
-    """Return the key of the one lane that holds the message. Raises ConfigurationError with how far it looked."""
+    """Return the key of the one lane that holds the message. Raises ConfigurationError with how far it searched."""
     keys = admin.keys_of(topic, message_id, limit=_LANES)
     if len(keys) == 1:
         return keys[0]
@@ -158,7 +158,7 @@ def _error(group: str, text: str) -> list[str]:
     metavar="N",
     help="Begin with the last N; default: 10, or 0 without KEY and with --follow.",
 )
-@options.seconds("--interval", "Seconds between looks of --follow.", default=0.5, within=(0.1, 3600))
+@options.seconds("--interval", "Seconds between polls of --follow.", default=0.5, within=(0.1, 3600))
 @options.as_json
 @options.url
 def tail(
@@ -166,7 +166,7 @@ def tail(
 ) -> None:
     """Print the last messages of lane KEY, or without KEY the newest of TOPIC; with --follow also new ones.
 
-    With --json, one message a line. Of a topic, the first 10000 lanes by key are looked at; if it has more, standard
+    With --json, one message a line. Of a topic, the first 10000 lanes by key are read; if it has more, standard
     error says so. New messages come each lane in its own order.
     """
     import lanelog
@@ -177,7 +177,7 @@ def tail(
         found = client.admin.tail(topic, key, lines=lines, follow=follow, interval=interval)
         lanes = client.admin.topic(topic).lanes if key is None else 0
         if lanes > _LANES:
-            click.echo(f"only the first {_LANES:,} of {lanes:,} lanes by key are looked at: name a KEY", err=True)
+            click.echo(f"only the first {_LANES:,} of {lanes:,} lanes by key are read: name a KEY", err=True)
         if not as_json:
             announce(client.config)
         with suppress(KeyboardInterrupt):  # the way to end it

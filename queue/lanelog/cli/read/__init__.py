@@ -1,4 +1,4 @@
-"""The verbs that look at the log: status, lists, messages, events.
+"""The verbs that read the log: status, lists, messages, events.
 
 Owns which values they ask for. Never changes anything. The command line imports a module when its verb is asked for.
 """

@@ -17,9 +17,9 @@ from lanelog.cli.command import options
 from lanelog.cli.command.bounds import MonitorBounds, measured, monitored
 from lanelog.cli.command.pattern import topics_of
 from lanelog.cli.command.verbs import reading
-from lanelog.cli.look.problem_lines import entries
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
+from lanelog.cli.read.problem_lines import entries
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin, Status
@@ -33,7 +33,7 @@ _BEFORE: Final = "lanelog.status.before"
 @monitored
 @reading
 def status(admin: Admin, *, topic: str | None, bounds: MonitorBounds) -> Answer:
-    """Say in ten seconds what is wrong, the worst first, each with the command that mends it.
+    """Say in ten seconds what is wrong, the worst first, each with the command that repairs it.
 
     Without TOPIC: of all topics. TOPIC may be a pattern such as 'orders*'.
     """

@@ -1,4 +1,4 @@
-"""Problems as people read them: what, where, since when, and the command that mends it.
+"""Problems as people read them: what, where, since when, and the command that repairs it.
 
 Lanes that fail alike are one entry, and so are lanes that one connection holds.
 
@@ -41,8 +41,8 @@ def entries(problems: Sequence[Problem], *, most: int, complete: bool = True, wa
 
     Args:
         problems: The worst first.
-        most: The number of lanes of a group that were looked at. If all are alike, there may be more.
-        complete: Whether all was looked at.
+        most: The number of lanes of a group that were read. If all are alike, there may be more.
+        complete: Whether all was read.
         waiting: The number of messages that wait for their next attempt.
     """
     if not problems:
@@ -69,11 +69,11 @@ def _letters(problems: Sequence[Problem]) -> list[Line]:
 
 def _alike(problems: Iterable[Problem]) -> list[list[Problem]]:
     found: dict[object, list[Problem]] = {}
-    for place, each in enumerate(problems):
+    for number, each in enumerate(problems):
         cause = each.cause or each.detail
         # The number of a connection is what its lanes have in common.
         same = (each.what, each.topic, each.group, cause if each.what == HEAD_LOCKED else _VARIES.sub("#", cause))
-        found.setdefault(place if each.key is None else same, []).append(each)
+        found.setdefault(number if each.key is None else same, []).append(each)
     return list(found.values())
 
 
@@ -100,9 +100,9 @@ def _together(alike: Sequence[Problem], most: int) -> list[str]:
     keys = ", ".join(shown(each.key, 40) for each in alike[:_NAMED])
     more = ", …" if len(alike) > _NAMED else ""
     same = {each.owner if each.what == OWNER_GONE else each.command for each in alike}
-    remedy, mend = first.remedy, first.command
+    remedy, to_run = first.remedy, first.command
     if len(same) > 1 and first.command_for_all is not None:
-        mend = first.command_for_all
+        to_run = first.command_for_all
     elif len(same) > 1:
-        remedy, mend = "which they are", command("lanes", first.topic, first.group, options=["--by", "age"])
-    return [line, f"    lanes {keys}{more}; the first: {first.detail}; {remedy}:", f"    $ {mend}"]
+        remedy, to_run = "which they are", command("lanes", first.topic, first.group, options=["--by", "age"])
+    return [line, f"    lanes {keys}{more}; the first: {first.detail}; {remedy}:", f"    $ {to_run}"]

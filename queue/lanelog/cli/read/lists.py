@@ -1,4 +1,4 @@
-"""The verbs that look: topics, groups, members, lanes, lag, offsets, leases, audit.
+"""The verbs that read: topics, groups, members, lanes, lag, offsets, leases, audit.
 
 Owns which values they ask for, and the lines above and below the table; `_views` has the columns. Changes nothing.
 """
@@ -148,11 +148,13 @@ def lanes(
         judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="lag", limit=1))
     if cut and max_age is not None:
         judged.update((each.key, each) for each in admin.lanes(topic, group, order_by="age", limit=1))
-    places = [Measured(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in judged.values()]
-    if cut and max_age is not None and not any((each.oldest or 0) > max_age for each in places):
+    bounded = [
+        Measured(f"{shown(each.topic)} {shown(each.key)}", each.lag, each.oldest_age) for each in judged.values()
+    ]
+    if cut and max_age is not None and not any((each.oldest or 0) > max_age for each in bounded):
         # To find the lane with the oldest message, not all lanes are compared. The age of the group is exact, or says
         # that it is not.
-        places += [each._replace(lag=0) for each in measured(admin.lag(topic, group))]
+        bounded += [each._replace(lag=0) for each in measured(admin.lag(topic, group))]
     where = totals.where(topic, group)
     return Answer(
         data=found,
@@ -160,7 +162,7 @@ def lanes(
         table=Table(columns.LANES, found, admin.now()),
         total=totals.lag_of_lanes(found, limit),
         nothing=f"{where}: no lane; nothing is published to this topic yet, or all of it is collected",
-        alarms=bounds.alarms(places),
+        alarms=bounds.alarms(bounded),
     )
 
 
@@ -209,27 +211,27 @@ def _lag_sql(found: Sequence[GroupInfo]) -> Answer:
 def _dying(
     admin: Admin, topic: str | None, group: str | None, found: list[GroupInfo], bound: int
 ) -> tuple[list[str], str]:
-    """Return the places with more than `bound` dead letters, the most first, and what was not looked at.
+    """Return the names with more than `bound` dead letters, the most first, and what was not read.
 
-    For a group, no more dead letters are read than the bound needs. Without a topic, each dead letter topic is looked
-    at by itself: it may outlive its original topic.
+    For a group, no more dead letters are read than the bound needs. Without a topic, each dead letter topic is read by
+    itself: it may outlive its original topic.
     """
     if group is not None:
-        places = [
+        over_bound = [
             f"{shown(each.topic)} {shown(each.group)}"
             for each in found
             if len(admin.dead_letters(each.topic, each.group, limit=bound + 1)) > bound
         ]
-        return places, ""
+        return over_bound, ""
     names = topics_of(admin, topic)
     left_out = names.left_out
     if names.topics is None:
         there = admin.topics(TOPICS_MAX + 1)
-        left_out = f"only the first {TOPICS_MAX:,} topics were looked at" if len(there) > TOPICS_MAX else ""
-        looked = [each for each in there if each.holds_dead_letters]
+        left_out = f"only the first {TOPICS_MAX:,} topics were read" if len(there) > TOPICS_MAX else ""
+        read_topics = [each for each in there if each.holds_dead_letters]
     else:
-        looked = [admin.topic(name) for name in names.topics]
-    over = sorted((each for each in looked if each.dead_letters > bound), key=lambda each: -each.dead_letters)
+        read_topics = [admin.topic(name) for name in names.topics]
+    over = sorted((each for each in read_topics if each.dead_letters > bound), key=lambda each: -each.dead_letters)
     return [shown(each.topic) for each in over], left_out
 
 
@@ -247,7 +249,7 @@ def offsets(admin: Admin, *, topic: str, group: str | None, key: str | None, lim
         summary=f"{where}: acked through, published through, and what is between them",
         table=Table(columns.OFFSETS, found, admin.now()),
         total=totals.lag_of_lanes(found, limit, "row"),
-        nothing=f"{where}: no place to show; the topic has no lane yet, or no group that reads it",
+        nothing=f"{where}: no offsets to show; the topic has no lane yet, or no group that reads it",
     )
 
 
