@@ -125,7 +125,7 @@ def _latencies(bench: Bench, *, wake: bool, lanes: int) -> Iterator[tuple[str, f
         client.subscribe(TOPIC, f"latency{told}", handle, start="latest"),
         Neighbour.on(bench.url, wake=wake) as neighbour,
         sketch.Receiver.on(bench, "key-0") as receiver,
-        Neighbour.on(bench.url, bare=receiver.place) as sketched,
+        Neighbour.on(bench.url, bare=receiver.endpoint) as sketched,
     ):
         client.publish_many(TOPIC, [(f"key-{number}", PAYLOAD) for number in range(lanes)])
         neighbour.publish("key-0")
@@ -248,7 +248,7 @@ def _flooded(bench: Bench, messages: int, which: str, group: str) -> tuple[float
         lanelog.connect(bench.url, wake=True) as client,
         client.subscribe("quiet", "quiet", done),  # its engine's socket is there before the flood
     ):
-        place = client._announcements.own_place()  # noqa: SLF001 - nothing public has it
+        place = client._announcements.own_endpoint()  # noqa: SLF001 - nothing public has it
         address = unread if which == "elsewhere" else place.address
         token = place.token + (which != "right_token")
         with (

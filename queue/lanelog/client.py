@@ -550,7 +550,7 @@ class Client:
                 self._appender,
                 self._notices,
                 meter=self._meter,
-                read_places=self._announcements.read_places,
+                read_endpoints=self._announcements.read_endpoints,
             )
         return self._announcements.engine
 

@@ -78,16 +78,16 @@ def test_datagrams_are_dropped_at_both_ends(hints: Hints, monkeypatch: pytest.Mo
     assert switch(hints, "w1") == (hints != "off")
     hearing, hint, sent = receiver.Receiver(), Hint(1, new_lanes=False), 0
     hearing.open()
-    target = target_of(hearing.place, ())
+    target = target_of(hearing.endpoint, ())
     assert target is not None
     for _ in range(200):
         sent += sender.deliver([target], hint)
         hearing.receive()
     hearing.close()
-    assert hearing.heard + hearing.ignored == sent
+    assert hearing.received + hearing.ignored == sent
     share = DROPPED[hints]
     assert sent == pytest.approx(200 * (1 - share), abs=40 if 0 < share < 1 else 0)
-    assert hearing.heard == pytest.approx(200 * (1 - share) ** 2, abs=40 if 0 < share < 1 else 0)
+    assert hearing.received == pytest.approx(200 * (1 - share) ** 2, abs=40 if 0 < share < 1 else 0)
 
 
 @pytest.mark.parametrize("seed", range(20))

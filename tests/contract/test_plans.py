@@ -62,7 +62,7 @@ EXACT = {"system", "const", "eq_ref", "ref", "range"}
 PUBLISHING = {"_stores.log.partitions", "_stores.log.messages"}
 """Statements of publishers look at no more rows than they were given keys or ids."""
 
-LOOKING = {f"_stores.log.partitions.{name}" for name in ("LOOK", "DIGEST", "PART_DIGESTS", "NEW_LANES", "PAGE")}
+LOOKING = {f"_stores.log.partitions.{name}" for name in ("OWNED_HEADS", "DIGEST", "PART_DIGESTS", "NEW_LANES", "PAGE")}
 """Who consumes sends these of them, and asks for lanes that it does not know."""
 
 PIECES = {

@@ -20,6 +20,6 @@ def paced(client: Client, **pace: Any) -> Client:
         client._notices,
         EnginePace(**pace),
         meter=client._meter,
-        read_places=client._announcements.read_places,
+        read_endpoints=client._announcements.read_endpoints,
     )
     return client

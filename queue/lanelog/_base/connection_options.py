@@ -121,7 +121,9 @@ class ConnectConfig:
             raise ConfigurationError("ssl_verify=false without TLS has no meaning: add ssl=true, or leave it out")
         for option in ("wake_address", "wake_networks"):
             if getattr(self, option) and not self.wake:
-                raise ConfigurationError(f"{option} is for hints, and wake=False switches them off: leave one of them out")
+                raise ConfigurationError(
+                    f"{option} is for hints, and wake=False switches them off: leave one of them out"
+                )
 
     @property
     def tls(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._hints.sender import Sender
-from lanelog._stores.members.heartbeats import NOWHERE, WakePlace
+from lanelog._stores.members.heartbeats import NOWHERE, WakeEndpoint
 from lanelog.publisher import Announcements
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ class ClientAnnouncements(Announcements):
     hints: Sender | None = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.hints = Sender(self._database, self.own_place, self.wake_reader) if self._database.config.wake else None
+        self.hints = Sender(self._database, self.own_endpoint, self.wake_reader) if self._database.config.wake else None
 
     def committed(self, topic: str) -> None:
         """See `Announcements`."""
         if self.engine is not None:
             self.engine.announce(topic)
         if self.hints is not None:
-            self.hints.tell(topic)
+            self.hints.announce(topic)
 
     def grown(self, topic: str) -> None:
         """See `Announcements`."""
@@ -68,18 +68,18 @@ class ClientAnnouncements(Announcements):
         if engine is not None:
             engine.schedule(committed=committed)
 
-    def own_place(self) -> WakePlace:
+    def own_endpoint(self) -> WakeEndpoint:
         """Where the hints for this process go."""
-        return NOWHERE if self.engine is None else self.engine.context.receiver.place
+        return NOWHERE if self.engine is None else self.engine.context.receiver.endpoint
 
     def wake_reader(self) -> bool:
-        """Make the scheduler's thread call `read_places`. False: it does not run."""
+        """Make the scheduler's thread call `read_endpoints`. False: it does not run."""
         return self.engine is not None and self.engine.wake_scheduler()
 
-    def read_places(self, cx: Executor) -> None:
+    def read_endpoints(self, cx: Executor) -> None:
         """Read who wants hints, if that is due."""
         if self.hints is not None:
-            self.hints.read_places(cx)
+            self.hints.read_endpoints(cx)
 
     def abandon(self) -> None:
         """Forget threads and locks in a forked child. A fork copies no thread, and a copied lock may stay locked."""

@@ -51,6 +51,6 @@ def measured(
         hints=sum(member.fetching.hints for each in running for member in each.members),
         hints_sent=0 if sender is None else sender.sent,
         hints_lost=0 if sender is None else sender.lost,
-        hints_heard=0 if engine is None else engine.context.receiver.heard,
+        hints_heard=0 if engine is None else engine.context.receiver.received,
         pool_waits=pool_waits,
     )

@@ -80,7 +80,7 @@ class Engine:
     notices: Notices = field(factory=Notices)
     pace: EnginePace = field(factory=EnginePace)
     meter: Meter = field(factory=Meter, kw_only=True)
-    read_places: Callable[[Executor], None] = field(kw_only=True)
+    read_endpoints: Callable[[Executor], None] = field(kw_only=True)
     context: EngineContext = field(init=False)
     signals: Signals = field(init=False)
     _supervised: list[Supervised] = field(factory=list)
@@ -98,7 +98,7 @@ class Engine:
             self.database,
             self.appender,
             due_in=self._due_in,
-            read_places=self.read_places,
+            read_endpoints=self.read_endpoints,
             server_identity=ServerIdentity(self._wake_keeper),
         )
         keeper, janitor = Keeper(context, self._supervise, self.pace.keeper), Janitor(context, self.pace.janitor)

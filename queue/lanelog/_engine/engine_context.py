@@ -34,7 +34,7 @@ def _nobody(_seconds: float) -> None:
 
 
 def _nothing(_cx: Executor) -> None:
-    """Default for `read_places`: does nothing."""
+    """Default for `read_endpoints`: does nothing."""
 
 
 @define(eq=False)
@@ -56,7 +56,7 @@ class EngineContext:
     pid: int = field(factory=os.getpid)
     due_in: Callable[[float], None] = _nobody
     """To be called when a delayed message is due in so many seconds. It wakes the scheduler."""
-    read_places: Callable[[Executor], None] = _nothing
+    read_endpoints: Callable[[Executor], None] = _nothing
     """Reads who wants hints of what this process publishes, if that is due. Raises nothing."""
     server_identity: ServerIdentity = field(factory=ServerIdentity)
     shortage: Shortage = field(factory=Shortage)

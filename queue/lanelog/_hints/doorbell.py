@@ -1,6 +1,6 @@
 """The event that the fetcher's loop waits on: it is set by other threads, and by a hint that comes in.
 
-Owns the wait. Never decides what a hint means: it calls `heard`. Only one thread waits.
+Owns the wait. Never decides what a hint means: it calls `_received`. Only one thread waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Doorbell:
     """As `threading.Event`, for a loop."""
 
     _receiver: Receiver
-    _heard: Callable[[Hint], None]
+    _received: Callable[[Hint], None]
     """Called in the waiting thread with each hint; it may call `set`."""
     _rung: bool = field(default=False, init=False)
     _waiting: bool = field(default=False, init=False)
@@ -88,7 +88,7 @@ class Doorbell:
         if not ready.isdisjoint(sockets):
             began = time.monotonic()
             for hint in self._receiver.receive():
-                self._heard(hint)
+                self._received(hint)
             self._receiver.rest(began)
 
     def _ring(self) -> None:

@@ -23,16 +23,16 @@ from lanelog._hints.datagram import SIZE, Hint, unpack
 from lanelog._hints.host import own_host
 from lanelog._hints.route import ACROSS, PREFIX, family_of
 from lanelog._process.ending import quiet_at_the_end
-from lanelog._stores.members.heartbeats import NOWHERE, WakePlace
+from lanelog._stores.members.heartbeats import NOWHERE, WakeEndpoint
 
 
 @define(eq=False)
 class Receiver:
     """Receives hints. Its Unix datagram socket has an abstract name, so there is no file for it."""
 
-    place: WakePlace = field(default=NOWHERE, init=False)
+    endpoint: WakeEndpoint = field(default=NOWHERE, init=False)
     """What the heartbeat rows say; NOWHERE while it is closed."""
-    heard: int = field(default=0, init=False)
+    received: int = field(default=0, init=False)
     """Hints that were believed."""
     ignored: int = field(default=0, init=False)
     """Datagrams that were not believed: they had another token, or were no hints."""
@@ -63,7 +63,7 @@ class Receiver:
             if (unix := _unix(name)) is not None:
                 sockets.append(unix)
             if sockets:
-                self.place = WakePlace(own_host(), name, secrets.randbits(63))
+                self.endpoint = WakeEndpoint(own_host(), name, secrets.randbits(63))
                 self._sockets = tuple(sockets)  # from here on, the token is asked for
 
     def filenos(self) -> tuple[int, ...]:
@@ -88,17 +88,17 @@ class Receiver:
                 datagram = line.recv(SIZE + 1)
             except OSError:  # nothing is left, or it was closed
                 return
-            hint = unpack(datagram, self.place.token)
+            hint = unpack(datagram, self.endpoint.token)
             if hint is None:
                 self.ignored += 1
             else:
-                self.heard += 1
+                self.received += 1
                 hints.add(hint)
 
     def close(self) -> None:
         """Close the sockets."""
         with self._lock:
-            made, self._sockets, self.place = self._sockets, (), NOWHERE
+            made, self._sockets, self.endpoint = self._sockets, (), NOWHERE
         for each in made:
             each.close()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lanelog._base.wake_address import Network
     from lanelog._hints.datagram import Hint
-    from lanelog._stores.members.heartbeats import WakePlace
+    from lanelog._stores.members.heartbeats import WakeEndpoint
 
 PREFIX: Final = "lanelog-"
 """How the name of each Unix socket begins."""
@@ -40,7 +40,7 @@ class Target:
     token: int
 
 
-def target_of(wake: WakePlace, networks: tuple[Network, ...]) -> Target | None:
+def target_of(wake: WakeEndpoint, networks: tuple[Network, ...]) -> Target | None:
     """Return where this endpoint is reached from here. None: nowhere."""
     if wake.host == own_host():
         # Only ASCII: another text cannot be a socket's name in every locale.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from lanelog._database import Database, Executor
-    from lanelog._stores.members.heartbeats import WakePlace
+    from lanelog._stores.members.heartbeats import WakeEndpoint
 
 
 @define(eq=False)
@@ -52,7 +52,7 @@ class Sender:
     """Sends hints; usable by any thread."""
 
     _database: Database
-    _own: Callable[[], WakePlace]
+    _own: Callable[[], WakeEndpoint]
     """The endpoint of this process's own receiver, which needs no hint."""
     _wake_reader: Callable[[], bool]
     """Makes a thread call `read_endpoints` soon. False: there is no such thread."""
@@ -102,9 +102,9 @@ class Sender:
         self._send(audience.targets, hint, self._of_new_lanes)
         audience.remember(hint)
 
-    def tell(self, topic: str) -> None:
+    def announce(self, topic: str) -> None:
         """Something was committed in the topic."""
-        if not own_host() or self._database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
+        if not own_host() or self._database.tables_version < heartbeats.VERSION_WITH_WAKE_ENDPOINT:
             return
         new_lanes = topic in self._grown
         hint, now = Hint(number_of(topic), new_lanes), time.monotonic()
@@ -132,11 +132,11 @@ class Sender:
         self._by_publisher = False
         try:
             with self._database.autocommit(wait=0.0) as cx:
-                self.read_places(cx, bounded=partial(self._database.facts().bounded, seconds=self.read_seconds))
+                self.read_endpoints(cx, bounded=partial(self._database.facts().bounded, seconds=self.read_seconds))
         except LanelogError as error:
             self._unread(error)
 
-    def read_places(self, cx: Executor, *, bounded: Callable[[str], str] | None = None) -> None:
+    def read_endpoints(self, cx: Executor, *, bounded: Callable[[str], str] | None = None) -> None:
         """Read who wants hints, if `announce` has asked for it, and notify those that are new. Raises nothing.
 
         `bounded`: gives the query an end on the server.
@@ -174,7 +174,7 @@ class Sender:
         own, networks = self._own(), self._database.config.wake_networks
         try:
             mariadb = self._database.facts().mariadb
-            found = heartbeats.wake_places(cx, [topic for topic, _ in recent], mariadb=mariadb, bounded=bounded)
+            found = heartbeats.wake_endpoints(cx, [topic for topic, _ in recent], mariadb=mariadb, bounded=bounded)
         except LanelogError:
             for (_, audience), hint in zip(recent, hints, strict=True):
                 audience.remember(hint)
@@ -182,8 +182,10 @@ class Sender:
         self._failing = False
         for (topic, audience), hint in zip(recent, hints, strict=True):
             before = audience.targets
-            others = (place for place in found[topic] if place.token != own.token)
-            audience.targets = frozenset(each for place in others if (each := target_of(place, networks)) is not None)
+            others = (endpoint for endpoint in found[topic] if endpoint.token != own.token)
+            audience.targets = frozenset(
+                each for endpoint in others if (each := target_of(endpoint, networks)) is not None
+            )
             if hint is not None:
                 self._send(audience.targets - before, hint, self._of_new_lanes if hint.new_lanes else self._allowance)
 

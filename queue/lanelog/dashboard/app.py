@@ -113,12 +113,12 @@ def assemble(
 ) -> ASGIApp:
     """Return the application. Without `live`, pages reload themselves instead of asking for streams of events."""
     rules = access or Access()
-    place = WebDatabase(
+    database = WebDatabase(
         database=client.config.database,
         address=client.config.address(),
         environment=os.environ.get(ENVIRONMENT, "") if environment is None else environment,
     )
-    return Guard(_Site(client.admin, rules, mask, pace or WebPace(), place, live).application(), rules)
+    return Guard(_Site(client.admin, rules, mask, pace or WebPace(), database, live).application(), rules)
 
 
 @define(eq=False)
@@ -129,7 +129,7 @@ class _Site:
     _access: Access
     _mask: Mask | None
     _pace: WebPace
-    _place: WebDatabase
+    _database: WebDatabase
     _live: bool
     _streams: Streams = field(init=False)
     _status: SharedRead[Status] = field(init=False)
@@ -145,7 +145,7 @@ class _Site:
         self._samples = Samples(self._status, self._pace.sample)
         self._history = HandlerHistory(self._admin)
         self._streams = Streams(self._pace)
-        self._renderer = Renderer(self._access, self._live, self._place)
+        self._renderer = Renderer(self._access, self._live, self._database)
 
     def application(self) -> ASGIApp:
         """Return the routes."""
@@ -178,8 +178,7 @@ class _Site:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Take samples from the start where a server reports it, as for `lanelog web`, else from the first request.
-        """
+        """Take samples from the start where a server reports it, as for `lanelog web`, else from the first request."""
         self._samples.start()
         yield
         self._samples.stop()
@@ -245,11 +244,11 @@ class _Site:
     def _drawn(self, request: Request) -> dict[str, Any]:
         topic, group, hours = _chosen(request)
 
-        def chosen(place: GroupTopic) -> bool:
-            return topic in (None, place.topic) and group in (None, place.group)
+        def chosen(at: GroupTopic) -> bool:
+            return topic in (None, at.topic) and group in (None, at.group)
 
         samples = self._samples.latest(_SPANS[hours])
-        places = sorted(samples[-1].groups, key=lambda place: place.columns) if samples else []
+        places = sorted(samples[-1].groups, key=lambda at: at.columns) if samples else []
         return {
             "charts": [*charts.draw(samples, chosen), *self._handlers(topic, group, _SPANS[hours])],
             "box": (charts.WIDTH, charts.HEIGHT),

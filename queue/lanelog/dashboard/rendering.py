@@ -56,7 +56,7 @@ class Renderer:
     _access: Access
     _live: bool
     """Whether pages may ask for streams of events."""
-    _place: WebDatabase
+    _database: WebDatabase
     _templates: Environment = field(init=False, factory=_environment)
     _version: str = field(init=False, factory=lambda: version("lanelog"))
 
@@ -75,7 +75,7 @@ class Renderer:
             "may_act": self._access.allow_actions,
             "version": self._version,
             "live": self._live,
-            "place": self._place,
+            "database": self._database,
             "stream": None,
             "refresh": 0,
         }

@@ -135,8 +135,7 @@ class Supervisor:
                 self._selector.select(delay)
 
     def turn(self, now: float) -> float:
-        """Receive reports, kill, count the dead, start and recycle. Return the seconds until the next turn.
-        """
+        """Receive reports, kill, count the dead, start and recycle. Return the seconds until the next turn."""
         self._awake.turn(now)
         for slot in self._slots:
             self._receive(slot)

@@ -62,12 +62,12 @@ def test_no_hint_leaves_a_copy_for_the_processes_of_the_original(
 
         def hinted() -> bool:
             copy.publish("t", "k", b"x")
-            return sender.sent > 0 and member._engine.context.receiver.heard > 0
+            return sender.sent > 0 and member._engine.context.receiver.received > 0
 
         eventually(hinted)
-        assert (original.heard, original.ignored, sender.lost) == (0, 0, 0)
+        assert (original.received, original.ignored, sender.lost) == (0, 0, 0)
         assert "1 that another server wrote are sent none" in hints(copy).detail
-    assert (original.heard, original.ignored) == (0, 0)
+    assert (original.received, original.ignored) == (0, 0)
 
 
 def test_a_copy_is_named_until_it_has_a_member_of_its_own(

@@ -74,7 +74,7 @@ def receiver(client: Client) -> Receiver:
 
 def send(line: socket.socket, heard: Receiver, *, token: int) -> None:
     """Send one datagram to it."""
-    line.sendto(HINT.packed(token), f"\0{heard.place.address}")
+    line.sendto(HINT.packed(token), f"\0{heard.endpoint.address}")
 
 
 @pytest.mark.thorough
@@ -121,7 +121,7 @@ def test_the_polls_of_a_flood_take_their_share_of_the_time(
     began = clock.now
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
         for _ in range(2000):
-            send(line, heard, token=heard.place.token + (not right))
+            send(line, heard, token=heard.endpoint.token + (not right))
             for hint in heard.receive():
                 engine._heard(hint)
             clock.now += TURN
@@ -206,13 +206,13 @@ def test_messages_are_handled_during_a_flood(lanelog_client: Client, lanelog_url
     heard = receiver(lanelog_client)
     with (
         lanelog.connect(lanelog_url, wake=False) as other,
-        flooded(heard, token=heard.place.token + (not right)),
+        flooded(heard, token=heard.endpoint.token + (not right)),
     ):
-        eventually(lambda: heard.heard if right else heard.ignored)
+        eventually(lambda: heard.received if right else heard.ignored)
         for number in range(100):
             other.publish("t", f"k{number % 20}", number.to_bytes(1))
         handled.wait(100)
-        eventually(lambda: heard.heard + heard.ignored > 1000)
+        eventually(lambda: heard.received + heard.ignored > 1000)
     lanes = itertools.groupby(sorted(handled.items, key=lambda each: each.key), key=lambda each: each.key)
     assert {key: [each.payload[0] for each in lane] for key, lane in lanes} == {
         f"k{key}": list(range(key, 100, 20)) for key in range(20)

@@ -213,7 +213,7 @@ def test_a_poll_after_a_hint_reads_where_heads_rose(
     assert len(busy) == BUSY_LANES
     monkeypatch.setattr(fetches, "following", noted)
     monkeypatch.setattr(partitions, "heads", noted_heads)
-    monkeypatch.setattr(partitions, "look", whole)
+    monkeypatch.setattr(partitions, "owned_heads", whole)
     first, second = [key for key in keys if key not in busy][:2]
     steps = [
         ("key-7", [("rows", busy)]),  # by its rows alone, and the look has nothing more to ask
@@ -479,7 +479,7 @@ def test_new_lanes_cost_no_poll_of_the_others(
         asked.append(tuple(among))
         return unclaimed(cx, at, limit, like, among)
 
-    monkeypatch.setattr(partitions, "look", whole)
+    monkeypatch.setattr(partitions, "owned_heads", whole)
     monkeypatch.setattr(leases, "unclaimed", noted)
     for count in (1, 2, 3):
         other.publish("t", f"new-{count}", b"x")
@@ -667,14 +667,14 @@ def test_no_other_publisher_waits_for_the_thread_that_reads_hint_targets(
     lanelog_client.subscribe("t", "g", accept)
     acquaint(other, raw)
     reading, go = threading.Event(), threading.Event()
-    read = Sender.read_places
+    read = Sender.read_endpoints
 
     def slowly(self: Sender, cx: Any, **bounded: Any) -> None:
         reading.set()
         assert go.wait(15)
         read(self, cx, **bounded)
 
-    monkeypatch.setattr(Sender, "read_places", slowly)
+    monkeypatch.setattr(Sender, "read_endpoints", slowly)
     sender(other)._refresh_at = 0.0
     first = threading.Thread(target=other.publish, args=("t", "k", b"x"))
     first.start()
@@ -736,7 +736,7 @@ def test_publish_succeeds_when_reading_hint_targets_fails(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(Sender, "read_places", broken)
+    monkeypatch.setattr(Sender, "read_endpoints", broken)
     assert other.publish("t", "k", b"x").offset == 1
     assert events(caplog, "publish.notification_failed")
 

@@ -126,7 +126,8 @@ def test_twenty_processes_migrate_at_once(empty: Database, empty_url: str, table
             "ALTER TABLE queue_offsets DROP COLUMN paused_at",
             (
                 "column queue_offsets.paused_at is missing. "
-                "To repair it, run ALTER TABLE queue_offsets ADD COLUMN `paused_at` BIGINT UNSIGNED NOT NULL DEFAULT '0'"
+                "To repair it, run "
+                "ALTER TABLE queue_offsets ADD COLUMN `paused_at` BIGINT UNSIGNED NOT NULL DEFAULT '0'"
             ),
         ),
         (

@@ -11,7 +11,7 @@ from lanelog._hints import route
 from lanelog._hints.datagram import Hint
 from lanelog._hints.host import own_host
 from lanelog._hints.route import Target, deliver, target_of
-from lanelog._stores.members.heartbeats import WakePlace
+from lanelog._stores.members.heartbeats import WakeEndpoint
 from lanelog.errors import ConfigurationError
 
 URL = "mysql://u:hunter2@host/db"
@@ -84,7 +84,9 @@ def test_a_wrong_address_is_refused(value: object, reason: str) -> None:
 @pytest.mark.parametrize("option", [{"wake_address": "10.0.3.7"}, {"wake_networks": ["10.0.0.0/8"]}], ids=str)
 def test_where_hints_go_is_refused_without_hints(option: dict[str, Any]) -> None:
     """With `wake=False` nothing would read it."""
-    with pytest.raises(ConfigurationError, match=f"{next(iter(option))} is for hints, and wake=False switches them off"):
+    with pytest.raises(
+        ConfigurationError, match=f"{next(iter(option))} is for hints, and wake=False switches them off"
+    ):
         config(wake=False, **option)
 
 
@@ -134,7 +136,7 @@ def test_a_row_of_another_host_aims_no_packets(
     address: str, networks: list[str], where: tuple[str, int] | None
 ) -> None:
     """It is sent to if the publisher's own networks have its address; whatever else it says, nobody is."""
-    found = target_of(WakePlace(ELSEWHERE, address, 7), config(wake_networks=networks).wake_networks)
+    found = target_of(WakeEndpoint(ELSEWHERE, address, 7), config(wake_networks=networks).wake_networks)
     assert (None if found is None else found.address) == where
 
 
@@ -142,7 +144,7 @@ def test_a_row_of_another_host_aims_no_packets(
 @pytest.mark.parametrize(("address", "named"), [(UNIX, True), (f"{UNIX}@10.0.3.7:7000", True), ("/org/bus", False)])
 def test_a_row_of_this_host_names_a_socket_of_lanelog(address: str, *, named: bool) -> None:
     """Its Unix socket is taken, whatever networks are allowed, and no other program's socket."""
-    found = target_of(WakePlace(own_host(), address, 7), config(wake_networks=["10.0.0.0/8"]).wake_networks)
+    found = target_of(WakeEndpoint(own_host(), address, 7), config(wake_networks=["10.0.0.0/8"]).wake_networks)
     assert found == (Target(socket.AF_UNIX, f"\0{address}", 7) if named else None)
 
 

@@ -39,7 +39,7 @@ def send(receiver: Receiver, *datagrams: bytes) -> None:
     """Send them to its socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
         for datagram in datagrams:
-            line.sendto(datagram, f"\0{receiver.place.address}")
+            line.sendto(datagram, f"\0{receiver.endpoint.address}")
 
 
 @pytest.mark.parametrize("new_lanes", [True, False])
@@ -63,10 +63,10 @@ def test_merged_hints_say_what_each_of_them_said() -> None:
 
 def test_the_receiver_believes_its_token_alone(receiver: Receiver) -> None:
     """What is wrong is counted and ignored, and equal hints are one."""
-    token = receiver.place.token
+    token = receiver.endpoint.token
     send(receiver, HINT.packed(token), HINT.packed(token + 1), b"", secrets.token_bytes(500), HINT.packed(token))
     assert receiver.receive() == {HINT}
-    assert (receiver.heard, receiver.ignored) == (2, 3)
+    assert (receiver.received, receiver.ignored) == (2, 3)
 
 
 def test_one_reading_is_bounded_and_followed_by_deafness(receiver: Receiver) -> None:
@@ -77,7 +77,7 @@ def test_one_reading_is_bounded_and_followed_by_deafness(receiver: Receiver) -> 
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as line:
             while not stop.is_set():
                 try:
-                    line.sendto(bytes(SIZE), f"\0{receiver.place.address}")
+                    line.sendto(bytes(SIZE), f"\0{receiver.endpoint.address}")
                 except OSError:
                     continue
 
@@ -101,7 +101,7 @@ def test_both_sockets_are_read_each_within_its_bound(ip: str) -> None:
     receiver.open(UdpAddress.parse(ip))
     if len(receiver.filenos()) == 1:
         pytest.skip("this machine does not have the address")
-    place = receiver.place
+    place = receiver.endpoint
     far, near = target_of(evolve(place, host="another"), (ip_network(ip),)), target_of(place, ())
     assert far is not None
     assert near is not None
@@ -127,18 +127,18 @@ def test_behind_nat_the_socket_listens_at_its_port_of_every_address(caplog: pyte
         port = probe.getsockname()[1]
     seen, receiver = f"192.0.2.7:{port}", Receiver()
     receiver.open(UdpAddress.parse(seen))
-    assert receiver.place.address.endswith(f"@{seen}")
-    deliver([Target(socket.AF_INET, ("127.0.0.1", port), receiver.place.token)], HINT)
+    assert receiver.endpoint.address.endswith(f"@{seen}")
+    deliver([Target(socket.AF_INET, ("127.0.0.1", port), receiver.endpoint.token)], HINT)
     assert receiver.receive() == {HINT}
     assert events(caplog, "hints.no_socket") == []
     second = Receiver()
     second.open(UdpAddress.parse(seen))
-    assert "@" not in second.place.address
+    assert "@" not in second.endpoint.address
     assert len(second.filenos()) == 1
     second.close()
     receiver.close()
     receiver.open(UdpAddress.parse("192.0.2.7"))
-    assert "@" not in receiver.place.address
+    assert "@" not in receiver.endpoint.address
     assert len(events(caplog, "hints.no_socket")) == 2
     receiver.close()
 
@@ -152,7 +152,7 @@ def test_a_hint_and_a_set_end_the_wait(receiver: Receiver) -> None:
         doorbell.set()
 
     doorbell = Doorbell(receiver, listen)
-    send(receiver, HINT.packed(receiver.place.token))
+    send(receiver, HINT.packed(receiver.endpoint.token))
     assert doorbell.wait(60)
     assert heard.items == [HINT]
     doorbell.clear()
@@ -168,7 +168,7 @@ def test_a_hint_and_a_set_end_the_wait(receiver: Receiver) -> None:
 def test_a_wrong_token_does_not_end_the_wait(receiver: Receiver) -> None:
     """The rest of the time is waited for."""
     doorbell = Doorbell(receiver, pytest.fail)
-    send(receiver, HINT.packed(receiver.place.token + 1))
+    send(receiver, HINT.packed(receiver.endpoint.token + 1))
     began = time.monotonic()
     assert not doorbell.wait(0.1)
     assert time.monotonic() - began >= 0.1
@@ -185,9 +185,9 @@ def test_a_fork_closes_the_childs_copies(receiver: Receiver) -> None:
     child = os.fork()
     if not child:
         doorbell.set()
-        os._exit(0 if not receiver.filenos() and not receiver.place.address else 1)
+        os._exit(0 if not receiver.filenos() and not receiver.endpoint.address else 1)
     assert os.waitpid(child, 0)[1] == 0
-    send(receiver, HINT.packed(receiver.place.token))
+    send(receiver, HINT.packed(receiver.endpoint.token))
     assert receiver.receive() == {HINT}
     doorbell.close()
 

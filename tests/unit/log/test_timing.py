@@ -86,7 +86,7 @@ def test_a_message_with_a_delay_takes_no_offset() -> None:
     ]
     stored = {("k", "logged"): 3, ("k", "waiting"): SCHEDULED}
     placed = give_offsets(drafts, {"k": 7}, stored)
-    assert [(row.id, row.place) for row in placed.scheduled] == [("a", 0), ("c", 1)]
+    assert [(row.id, row.seq) for row in placed.scheduled] == [("a", 0), ("c", 1)]
     assert [(row.id, row.offset) for row in placed.rows] == [("b", 8)]
     assert placed.moves == {"k": 1}
     assert placed.receipts == [

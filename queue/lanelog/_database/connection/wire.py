@@ -104,9 +104,9 @@ class Wire:
     @property
     def incarnation(self) -> Incarnation:
         """The server that it is connected to, read once for each connection. Raises DatabaseError."""
-        return self._incarnation or self.look()
+        return self._incarnation or self.ask_incarnation()
 
-    def look(self) -> Incarnation:
+    def ask_incarnation(self) -> Incarnation:
         """Ask again which server answers: a proxy may have changed it. Raises DatabaseError."""
         self._live()
         self._incarnation = read_incarnation(self, mariadb=self._mariadb)

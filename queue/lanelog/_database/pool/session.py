@@ -103,10 +103,10 @@ class Session:
         finally:
             self._inside = False
 
-    def look(self) -> Incarnation:
+    def ask_incarnation(self) -> Incarnation:
         """Ask again which server answers: a proxy may have changed it. Raises DatabaseError."""
         self._ready()
-        return self._wire.look()
+        return self._wire.ask_incarnation()
 
     def ensure_fresh(self) -> None:
         """As `ensure`, but a connection that was silent for some seconds is tested, and replaced if it has died."""

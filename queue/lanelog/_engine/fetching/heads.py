@@ -119,7 +119,7 @@ class KnownHeads:
         began = time.monotonic()
         try:
             if keys is None:
-                heads = partitions.look(session, member.at, member.owner)
+                heads = partitions.owned_heads(session, member.at, member.owner)
                 # A look that was slow by chance would make every digest pay: it counts twice the one before at most.
                 self.saved = max(LEAST_SECONDS, min(2 * self.saved, time.monotonic() - began))
                 self._spent = 0.0

@@ -152,7 +152,7 @@ class Coordinator:
                 lock=self._lock_name,
                 incarnation=self._incarnation,
                 tables=self.context.database.tables_version,
-                wake=self.context.receiver.place,
+                wake=self.context.receiver.endpoint,
                 aside=aside,
                 workload=None if (workload := member.workload()) is None else workload.dumped(),
             )

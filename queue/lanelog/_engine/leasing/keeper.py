@@ -164,7 +164,7 @@ class Keeper:
         asked, waited_for = time.monotonic(), self.context.server_identity.asked
         with self.session.pinned():
             held = self.session.one(HELD, (self._lock_name,)) if self._lock_name else (1,)
-            incarnation = self.session.look()
+            incarnation = self.session.ask_incarnation()
         if held is None or held[0] != 1 or self._loaded_from is None or not incarnation.same(self._loaded_from):
             facts.server_changed(lock_held=bool(held and held[0]))
             self._let_go()

@@ -87,7 +87,7 @@ class Scheduler:
     def turn(self, now: float) -> float:
         """Publish a bounded number of due messages. Returns the seconds until the next turn."""
         self._look_at = 0.0
-        self.context.read_places(self.session)
+        self.context.read_endpoints(self.session)
         everything = now >= self._all_at or self._appending.held_up
         asked = time.monotonic()
         row = self.session.one(NEXT, (everything,))

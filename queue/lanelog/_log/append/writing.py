@@ -93,7 +93,7 @@ def _waiting(draft: Draft, number: int) -> NewScheduled:
         due_ms=timing.delay_ms if timing.due_at_ms is None else timing.due_at_ms,
         relative=timing.due_at_ms is None,
         ttl_ms=timing.ttl_ms,
-        place=number,
+        seq=number,
     )
 
 

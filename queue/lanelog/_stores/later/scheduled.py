@@ -104,7 +104,7 @@ class NewScheduled:
     due_ms: int
     relative: bool
     ttl_ms: int
-    place: int
+    seq: int
 
 
 @frozen(order=True)
@@ -133,7 +133,7 @@ def insert(cx: Executor, topic: str, rows: Sequence[NewScheduled], max_packet: i
         args: list[object] = []
         for row in part:
             args += (topic, row.key, row.id, row.payload, len(row.payload), row.metadata)
-            args += (row.due_ms, row.relative, row.ttl_ms, row.place)
+            args += (row.due_ms, row.relative, row.ttl_ms, row.seq)
         cx.execute(INSERT + ",".join([ROW] * len(part)), args)
 
 

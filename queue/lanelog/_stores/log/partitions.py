@@ -73,7 +73,7 @@ CREATE_HEADS = "INSERT IGNORE INTO queue_partitions (topic, partition_key, head_
 NEW_HEAD = f"(%s,%s,%s,{NOW_MS})"
 
 # Lanes of an owner whose head is above the watermark (leases by_owner; heads and offsets PRIMARY).
-LOOK = """
+OWNED_HEADS = """
 SELECT l.partition_key, p.head_offset
 FROM queue_partition_leases l FORCE INDEX (by_owner)
 JOIN queue_partitions p FORCE INDEX (PRIMARY) ON p.topic = l.topic AND p.partition_key = l.partition_key
@@ -271,9 +271,9 @@ def create_heads(cx: Executor, topic: str, keys: Sequence[str], begin: int) -> N
     write(cx, CREATE_HEADS, [(topic, key, begin) for key in sorted(keys)], row=NEW_HEAD)
 
 
-def look(cx: Executor, at: GroupTopic, owner: str) -> list[tuple[str, int]]:
+def owned_heads(cx: Executor, at: GroupTopic, owner: str) -> list[tuple[str, int]]:
     """Return (key, head) of the owner's lanes whose head is above the watermark."""
-    return [(key, head) for key, head in cx.query(LOOK, (*at.columns, owner))]
+    return [(key, head) for key, head in cx.query(OWNED_HEADS, (*at.columns, owner))]
 
 
 def digest(cx: Executor, topic: str) -> HeadsDigest:

@@ -78,7 +78,7 @@ _BLIND = ("INSERT INTO", "REPLACE INTO")
 # The addresses for hints of a topic's living subscribers, without those whose heartbeat another server wrote: in a copy
 # of the tables they are the original's processes (by_topic, PRIMARY prefix). UNION ALL joins several topics:
 # for a list of topics, MySQL may read the whole index. The limit bounds the packets that an account can cause by rows.
-WAKE_PLACES = f"""
+WAKE_ENDPOINTS = f"""
 SELECT h.topic, h.wake_host, h.wake_address, h.wake_token
 FROM queue_groups g FORCE INDEX (by_topic)
 STRAIGHT_JOIN queue_subscriber_heartbeats h FORCE INDEX (PRIMARY)
@@ -90,7 +90,7 @@ LIMIT 1000
 
 # The addresses for hints among the first thousand rows, of the living subscribers, and whether this server wrote them
 # (PRIMARY).
-ALL_WAKE_PLACES = f"""SELECT s.wake_host, s.wake_address, s.wake_token, s.incarnation IN ('', {{here}}) FROM (
+ALL_WAKE_ENDPOINTS = f"""SELECT s.wake_host, s.wake_address, s.wake_token, s.incarnation IN ('', {{here}}) FROM (
   SELECT wake_host, wake_address, wake_token, deregistered_at, expires_at, incarnation
   FROM queue_subscriber_heartbeats FORCE INDEX (PRIMARY) WHERE consumer_group > ''
   ORDER BY consumer_group, topic, subscriber_name LIMIT 1000) s
@@ -176,11 +176,11 @@ WHERE consumer_group = %s AND topic = %s AND subscriber_name = %s
 """
 
 VERSION_WITH_INCARNATION = 2
-VERSION_WITH_WAKE_PLACE = 4
+VERSION_WITH_WAKE_ENDPOINT = 4
 
 
 @frozen
-class WakePlace:
+class WakeEndpoint:
     """The address at which an owner gets hints of new messages."""
 
     host: str = ""
@@ -188,7 +188,7 @@ class WakePlace:
     token: int = 0  # hints without it are ignored
 
 
-NOWHERE = WakePlace()
+NOWHERE = WakeEndpoint()
 
 
 def beat(
@@ -200,7 +200,7 @@ def beat(
     lock: str,
     incarnation: Incarnation,
     tables: int,
-    wake: WakePlace = NOWHERE,
+    wake: WakeEndpoint = NOWHERE,
     aside: bool = False,
     workload: str | None = None,
 ) -> None:
@@ -213,7 +213,7 @@ def beat(
     sql = BEAT_1
     if tables >= VERSION_WITH_INCARNATION:
         sql, args = BEAT_2, (*args, incarnation.identity)
-    if tables >= VERSION_WITH_WAKE_PLACE:
+    if tables >= VERSION_WITH_WAKE_ENDPOINT:
         sql, args = BEAT_4, (*args, wake.host, wake.address, wake.token)
     if tables >= VERSION_WITH_WORKLOAD:
         sql, args = BEAT, (*args, workload)
@@ -249,30 +249,30 @@ def active(cx: Executor, *, tables: int) -> list[HeartbeatRow]:
     return [HeartbeatRow.of(row, started, identity, now, "", None) for *row, started, identity, now in found]
 
 
-def wake_places(
+def wake_endpoints(
     cx: Executor, topics: Sequence[str], *, mariadb: bool, bounded: Callable[[str], str] | None = None
-) -> dict[str, list[WakePlace]]:
+) -> dict[str, list[WakeEndpoint]]:
     """Return the living subscribers' addresses for hints, by topic. Only on tables of version 4 or newer.
 
     `bounded`: gives a query an end on the server.
     """
-    found: dict[str, list[WakePlace]] = {topic: [] for topic in topics}
+    found: dict[str, list[WakeEndpoint]] = {topic: [] for topic in topics}
     query = " UNION ALL ".join(
-        [f"({WAKE_PLACES.format(here=Incarnation.identity_in_sql(mariadb=mariadb))})"] * len(topics)
+        [f"({WAKE_ENDPOINTS.format(here=Incarnation.identity_in_sql(mariadb=mariadb))})"] * len(topics)
     )
     for topic, host, address, token in cx.query(query if bounded is None else bounded(query), topics):
         if topic in found:  # another program's row may have a space at its end, which the comparison does not see
-            found[topic].append(WakePlace(host, address, int(token)))
+            found[topic].append(WakeEndpoint(host, address, int(token)))
     return found
 
 
-def all_wake_places(cx: Executor, *, mariadb: bool) -> list[tuple[WakePlace, bool]]:
+def all_wake_endpoints(cx: Executor, *, mariadb: bool) -> list[tuple[WakeEndpoint, bool]]:
     """Return the living of the first thousand subscribers' addresses for hints, the empty ones with them.
 
     Beside each, whether this server wrote it. Only on tables of version 4 or newer.
     """
-    rows = cx.query(ALL_WAKE_PLACES.format(here=Incarnation.identity_in_sql(mariadb=mariadb)))
-    return [(WakePlace(host, address, int(token)), bool(here)) for host, address, token, here in rows]
+    rows = cx.query(ALL_WAKE_ENDPOINTS.format(here=Incarnation.identity_in_sql(mariadb=mariadb)))
+    return [(WakeEndpoint(host, address, int(token)), bool(here)) for host, address, token, here in rows]
 
 
 def deregister(cx: Executor, at: GroupTopic, owner: str) -> None:

@@ -253,8 +253,8 @@ def _hints(patient: Patient) -> Finding:
     if found.missed:
         return warn(
             found.said,
-            "run it again after a `lease_duration`, when a process that died is forgotten; if it stays, check whether a "
-            "subscriber hangs, or a sandbox or AppArmor forbids abstract Unix sockets; until then polls find messages",
+            "run it again after a `lease_duration`, when a process that died is forgotten; if it stays, check whether "
+            "a subscriber hangs, or AppArmor or a sandbox forbids abstract Unix sockets; polls find messages meanwhile",
         )
     return good(found.said)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog._stores.members.heartbeats import WakePlace
+    from lanelog._stores.members.heartbeats import WakeEndpoint
 
 _NO_TOPIC = Hint(0, new_lanes=False)
 
@@ -37,9 +37,9 @@ def reach(database: Database, cx: Executor) -> Reach:
     """Say how many subscribers there are, how many want hints, and how many of those are reached from here."""
     if not own_host():
         return Reach("this system has none; messages of other processes are found by polling")
-    if database.tables_version < heartbeats.VERSION_WITH_WAKE_PLACE:
+    if database.tables_version < heartbeats.VERSION_WITH_WAKE_ENDPOINT:
         return Reach("the tables have no columns for them; messages of other processes are found by polling")
-    found = heartbeats.all_wake_places(cx, mariadb=database.facts().mariadb)
+    found = heartbeats.all_wake_endpoints(cx, mariadb=database.facts().mariadb)
     own = [each for each, here in found if here]
     wanted = [each for each in own if each.address]
     near = [each for each in wanted if each.host == own_host()]
@@ -55,7 +55,7 @@ def reach(database: Database, cx: Executor) -> Reach:
     return Reach(said, missed=len(near) - reached)
 
 
-def _sent(database: Database, endpoints: Sequence[WakePlace]) -> int:
+def _sent(database: Database, endpoints: Sequence[WakeEndpoint]) -> int:
     """How many sockets took a datagram. Nobody knows if one that went to another host came there."""
     targets = (target_of(each, database.config.wake_networks) for each in endpoints)
     return deliver([each for each in targets if each is not None], _NO_TOPIC)

@@ -132,7 +132,7 @@ def of_lane(
     if group.order in _JOBS or lane.group_paused or (not lane.lag and lane.paused_at is None):
         return None
     offset = lane.watermark + 1 if lane.lag else None
-    place = (lane.topic, lane.group, lane.key)
+    names = (lane.topic, lane.group, lane.key)
 
     here = partial(Problem, topic=lane.topic, group=lane.group, key=lane.key, owner=lane.owner)
     problem = partial(here, offset=offset, seconds=lane.oldest_age)
@@ -150,13 +150,13 @@ def of_lane(
         return None
     if lane.owner_state is not None and not lane.owner_state.lives:
         detail = f"its owner is {lane.owner_state}, and others have not taken the lane yet"
-        to_run, lasted = command("release", *place), lane.owner_silent
+        to_run, lasted = command("release", *names), lane.owner_silent
         return stuck(what=OWNER_GONE, detail=detail, remedy="to free all its lanes", command=to_run, lasted=lasted)
     if lane.state is MessageState.RETRYABLE and lane.attempts and lane.failed:
         return _failing(lane, stuck)
     if lane.state is MessageState.PROCESSING and running is not None and running > normal:
         detail = f"attempt {lane.attempts} has been running for {age(running)}"
-        to_run = command("release", *place)
+        to_run = command("release", *names)
         return stuck(what="slow", detail=detail, remedy="to have another worker try", command=to_run, lasted=running)
     return _of_lease(lane, group, stuck)
 
@@ -298,8 +298,8 @@ def oldest_first(seconds: float | None) -> int:
 def worst_first(found: Iterable[Problem]) -> list[Problem]:
     """Sort by rank, and the oldest of each rank first."""
 
-    def place(each: Problem) -> tuple[int, int, str, str, str]:
+    def order(each: Problem) -> tuple[int, int, str, str, str]:
         seconds = each.lasted if each.seconds is None else each.seconds
         return each.rank, oldest_first(seconds), each.topic, each.group, each.key or ""
 
-    return sorted(found, key=place)
+    return sorted(found, key=order)

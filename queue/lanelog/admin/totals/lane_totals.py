@@ -250,8 +250,8 @@ def _rows(
     cx: Executor, sql: str, topic: str, chosen: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[tuple[str, str], list[Any]]]:
     """Yield rows by (group, key), of each group those of its own keys."""
-    places = [(group, key) for group, keys in chosen.items() for key in keys]
-    for group, key, *rest in for_groups(cx, sql, topic, places):
+    named = [(group, key) for group, keys in chosen.items() for key in keys]
+    for group, key, *rest in for_groups(cx, sql, topic, named):
         yield (group, key), rest
 
 

@@ -160,22 +160,22 @@ def covering(cx: Executor, lane: LaneId, offset: int) -> Row | None:
 
 def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> dict[GroupLane, First]:
     """Return the first unsettled message of each lane that has one, by group and key. For a few groups."""
-    at = {place: facts.watermark + 1 for place, facts in lanes.items() if facts.watermark < facts.head}
+    at = {lane: facts.watermark + 1 for lane, facts in lanes.items() if facts.watermark < facts.head}
     rows: dict[GroupLane, Row] = {}
     unread = set(at)
     for _ in range(STEPS):
         # A run right behind the watermark can be settled for a moment, until the next flush raises the watermark.
-        rows_at = for_groups(cx, ROWS_AT, topic, sorted((*place, at[place]) for place in unread))
+        rows_at = for_groups(cx, ROWS_AT, topic, sorted((*lane, at[lane]) for lane in unread))
         found = {(row.group, row.key): row for row in (Row(*each) for each in rows_at)}
         rows.update(found)
-        unread = {place for place, row in found.items() if row.acked}
-        for place in unread:
-            at[place] = rows.pop(place).through + 1
+        unread = {lane for lane, row in found.items() if row.acked}
+        for lane in unread:
+            at[lane] = rows.pop(lane).through + 1
         if not unread:
             break
-    at = {place: offset for place, offset in at.items() if offset <= lanes[place].head}
-    places = {(key, offset) for (_, key), offset in at.items()}
-    bodies = first_bodies(cx, topic, places)
+    at = {lane: offset for lane, offset in at.items() if offset <= lanes[lane].head}
+    offsets = {(key, offset) for (_, key), offset in at.items()}
+    bodies = first_bodies(cx, topic, offsets)
     found_first = {}
     for (group, key), offset in at.items():
         body = bodies.get((key, offset))
@@ -186,14 +186,14 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
     return found_first
 
 
-def first_bodies(cx: Executor, topic: str, places: set[tuple[str, int]]) -> dict[tuple[str, int], Body]:
+def first_bodies(cx: Executor, topic: str, offsets: set[tuple[str, int]]) -> dict[tuple[str, int], Body]:
     """Return the messages at these keys and offsets, or the next ones behind them.
 
     A message may be missing because it was collected, or because a crash of the server left a hole: the lane waits for
     the message behind it.
     """
-    found = [Body(*row) for row in points(cx, MESSAGES_AT, sorted(places), before=[topic])]
+    found = [Body(*row) for row in points(cx, MESSAGES_AT, sorted(offsets), before=[topic])]
     bodies = {(body.key, body.offset): body for body in found}
-    rows = [(offset, topic, key, offset) for key, offset in sorted(places - bodies.keys())]
+    rows = [(offset, topic, key, offset) for key, offset in sorted(offsets - bodies.keys())]
     behind = united(cx, f"({NEXT_MESSAGES})", rows)
     return bodies | {(body[0], int(asked)): Body(*body) for asked, *body in behind}

@@ -82,7 +82,7 @@ class ActionHandlers:
             name=request.path_params["name"],
             action=action,
             fields=fields,
-            places=_named({name: value for name, value in fields.items() if name not in action.asks}),
+            choice=_named({name: value for name, value in fields.items() if name not in action.asks}),
             # What the preview depends on is asked for before it, the rest beside the reason.
             asked_first={name: label for name, label in action.asks.items() if name in action.needs},
             asked_last=asked_last,
