@@ -1,5 +1,5 @@
 """The ground: values and pure helpers that any room may use.
 
-Names of lanes and places, checks of arguments, payloads, cron, back-off, retry policies, text. No I/O, no thread, no
+Names in the log, checks of arguments, payloads, cron, back-off, retry policies, text. No I/O, no thread, no
 event, and nothing of lanelog below it but its errors.
 """

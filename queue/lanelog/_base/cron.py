@@ -10,7 +10,7 @@ whose minute or hour field begins with `*` follows the clock on the wall: times 
 that come twice fire twice. These are the rules of Debian's cron. A field of seconds changes nothing in them.
 
 There is one exception. Clocks on Lord Howe Island change by half an hour. There a job with `*` whose hour is the one
-after the change in autumn begins at half past on that day.
+after the change in autumn begins at minute 30 on that day.
 """
 
 from __future__ import annotations

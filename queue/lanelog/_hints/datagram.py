@@ -1,7 +1,7 @@
 """What is sent: a token, the number of a topic, and what is new there. Pure.
 
 A topic's number is a hash of its name, so that no agreement on it is needed. Two topics with one number only cause a
-look too many.
+poll too many.
 """
 
 from __future__ import annotations
