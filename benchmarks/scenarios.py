@@ -125,7 +125,7 @@ def _latencies(bench: Bench, *, wake: bool, lanes: int) -> Iterator[tuple[str, f
         client.subscribe(TOPIC, f"latency{told}", handle, start="latest"),
         Neighbour.on(bench.url, wake=wake) as neighbour,
         sketch.Receiver.on(bench, "key-0") as receiver,
-        Neighbour.on(bench.url, bare=receiver.endpoint) as sketched,
+        Neighbour.on(bench.url, bare=receiver.place) as sketched,
     ):
         client.publish_many(TOPIC, [(f"key-{number}", PAYLOAD) for number in range(lanes)])
         neighbour.publish("key-0")

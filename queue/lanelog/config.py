@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import MAXYEAR, UTC, datetime
+from datetime import datetime
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, fields, frozen
 from attrs.converters import optional
@@ -17,6 +17,7 @@ from attrs.converters import optional
 from lanelog._base.checks import (
     MAX_SECONDS,
     NAME_MAX,
+    aware,
     boolean,
     check_arguments,
     check_callable,
@@ -55,7 +56,6 @@ SUBSCRIBER_NAME_MAX = 200
 
 _COUNT_MAX = 1_000_000
 _BYTES_MAX = 1 << 40
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RETRY = RetryPolicy()
 
 
@@ -126,11 +126,7 @@ def _ack_policy(value: str | AckPolicy) -> AckPolicy:
 
 def _start(value: str | datetime) -> str | datetime:
     if isinstance(value, datetime):
-        if value.utcoffset() is None:
-            raise ConfigurationError("start must be an aware datetime: add tzinfo=datetime.UTC")
-        if value < _EPOCH or value.year == MAXYEAR:  # in UTC, the last year could leave the range
-            raise ConfigurationError("start must be between the years 1970 and 9998")
-        return value.astimezone(UTC)
+        return aware("start", value)
     if value not in ("earliest", "latest"):
         hint = ": history comes into the log by `lanelog replay --target-group`" if value == "archive" else ""
         raise ConfigurationError(f"start must be 'earliest', 'latest' or an aware datetime, not {value!r}{hint}")
@@ -240,10 +236,10 @@ class SubscriptionConfig:
                 raise ConfigurationError(why.format(self, option=option))
 
     @classmethod
-    def from_options(cls, **options: object) -> SubscriptionConfig:
+    def from_options(cls, **options: Any) -> SubscriptionConfig:
         """Build it from the keyword arguments of `subscribe`. The error for an unknown one names the closest known."""
         check_options("option of subscribe()", options, (attribute.name for attribute in fields(cls)))
-        return cls(**cast("dict[str, Any]", options))
+        return cls(**options)
 
 
 _ONCE: Final = "{option} is about a second attempt, and ACK_FIRST makes none: leave it out, or set another ack_policy"

@@ -19,7 +19,7 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observati
 
 from lanelog._database import register_shared
 from lanelog._facts import measured
-from lanelog.measures import OTHER, Labels, bounded_labels
+from lanelog.measures import OTHER, Labels, capped
 
 if TYPE_CHECKING:
     from lanelog.client import Client
@@ -72,7 +72,7 @@ class _LabelSets:
             return labels
         with self._lock:
             if labels not in self._known:
-                labels = bounded_labels(labels, self._known, self._most)
+                labels = capped(labels, self._known, self._most)
                 self._known[labels] = None
             return labels
 

@@ -246,7 +246,7 @@ def new(receipts: Sequence[object]) -> int:
     return sum(not getattr(receipt, "duplicate", False) for receipt in receipts)
 
 
-def bounded_labels(labels: Labels, known: Collection[Labels], most: int) -> Labels:
+def capped(labels: Labels, known: Collection[Labels], most: int) -> Labels:
     """Where something is counted: under its own labels, or with others if there are too many."""
     others = (OTHER,) * len(labels)
     return labels if len(known) < most - (others not in known) else others

@@ -9,7 +9,7 @@ import difflib
 import functools
 import inspect
 import unicodedata
-from datetime import timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, overload
 
 from lanelog.errors import ConfigurationError
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta. A caller may give any duration as either. Inside, durations are seconds."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NAME_MAX = 255
 """The most characters of a topic, key, group or id, as wide as their columns."""
@@ -94,6 +96,15 @@ def check_duration(
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} must be a number of seconds or a timedelta, not {type(value).__name__}")
     return _in_range(what, value, least=least, above=above, most=most)
+
+
+def aware(what: str, moment: datetime) -> datetime:
+    """Return the same instant in UTC. Refuse a datetime without a time zone, or out of the range of the columns."""
+    if moment.utcoffset() is None:
+        raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
+    if moment < EPOCH or moment.year == MAXYEAR:  # in UTC, the last year could leave the range
+        raise ConfigurationError(f"{what} must be between the years 1970 and 9998")
+    return moment.astimezone(UTC)
 
 
 def check_timeout(what: str, value: object) -> float | None:

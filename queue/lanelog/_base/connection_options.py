@@ -7,7 +7,7 @@ even if the URL is malformed.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from attrs import field, frozen
@@ -48,12 +48,13 @@ PAYLOAD_MAX = 512 * 1024 * 1024
 _TIMEOUT_MAX = 31_536_000.0  # PyMySQL's own bound
 
 
-def _text(_: Any, attribute: Attribute[Any], value: object) -> None:
+def _text(_: Any, attribute: Attribute[Any], value: object) -> str:
     # No message quotes the value: one of the fields is the password.
     if not isinstance(value, str):
         raise ConfigurationError(f"{attribute.name} must be a str, not {type(value).__name__}")
     if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
         raise ConfigurationError(f"{attribute.name} must not contain NUL characters or lone surrogates")
+    return value
 
 
 def _path(instance: Any, attribute: Attribute[Any], value: object) -> None:
@@ -65,8 +66,7 @@ def _path(instance: Any, attribute: Attribute[Any], value: object) -> None:
 
 
 def _database(instance: Any, attribute: Attribute[Any], value: object) -> None:
-    _text(instance, attribute, value)
-    name = cast("str", value)
+    name = _text(instance, attribute, value)
     if not 0 < len(name) <= _DATABASE_MAX or name != name.strip():
         raise ConfigurationError(
             f"the database name must have 1 to {_DATABASE_MAX} characters and no white space around it: write {_FORM}"
@@ -121,9 +121,7 @@ class ConnectConfig:
             raise ConfigurationError("ssl_verify=false without TLS has no meaning: add ssl=true, or leave it out")
         for option in ("wake_address", "wake_networks"):
             if getattr(self, option) and not self.wake:
-                raise ConfigurationError(
-                    f"{option} is for hints, and wake=False switches them off: leave one of them out"
-                )
+                raise ConfigurationError(f"{option} is for hints, and wake=False disables them: leave one of them out")
 
     @property
     def tls(self) -> bool:
@@ -131,7 +129,7 @@ class ConnectConfig:
         return self.ssl or self.ssl_ca is not None or self.ssl_cert is not None
 
     @classmethod
-    def from_url(cls, url: str | None = None, **options: object) -> ConnectConfig:
+    def from_url(cls, url: str | None = None, **options: Any) -> ConnectConfig:
         """Read a URL.
 
         User, password, database and parameters are percent-decoded. A URL of SQLAlchemy is valid, too. Its
@@ -147,7 +145,7 @@ class ConnectConfig:
                 of a parameter.
         """
         try:
-            return cls(**cast("dict[str, Any]", {**_read(url, options), **options}))
+            return cls(**{**_read(url, options), **options})
         except ConfigurationError as exc:
             # Error trackers show the locals of its frames, and URL and password are among them.
             refused = exc.with_traceback(None)
@@ -189,7 +187,7 @@ _OPTIONS = (
 )
 
 
-def _read(url: object, options: Iterable[str]) -> dict[str, object]:
+def _read(url: object, options: Iterable[str]) -> dict[str, Any]:
     check_options("option of connect()", options, _OPTIONS)
     if url is None:
         url = os.environ.get(URL_VARIABLE)
@@ -198,7 +196,7 @@ def _read(url: object, options: Iterable[str]) -> dict[str, object]:
     return _parse(url)
 
 
-def _parse(url: object) -> dict[str, object]:
+def _parse(url: object) -> dict[str, Any]:
     """Take the URL apart. Every error is raised outside of an `except`: otherwise its context would carry the URL."""
     if not isinstance(url, str):
         raise ConfigurationError(f"the URL must be a str, not {type(url).__name__}: write {_FORM}")
@@ -215,7 +213,7 @@ def _parse(url: object) -> dict[str, object]:
     # A "/", "?" or "#" in the password ends the authority early and leaves its "@" behind.
     if "@" in parts.path or "@" in parts.query or "#" in url:
         raise ConfigurationError('the URL is ambiguous: percent-encode "/", "?", "#" and "@" within its parts')
-    found: dict[str, object] = {"port": _port(parts), "database": _database_of(parts), **_parameters(parts.query)}
+    found: dict[str, Any] = {"port": _port(parts), "database": _database_of(parts), **_parameters(parts.query)}
     driver = _SCHEMES[parts.scheme]
     if driver is not None:
         found["driver"] = driver

@@ -81,8 +81,8 @@ GAUGES: Final = (
     _number("prefetched_bytes", "prefetched_bytes", "messages.prefetched.size", "Bytes of their payloads.", "By"),
 )
 """In `Measures`."""
-LOOP_TURNS: Final = _number("turns", "loop_turns", "loop.turns", "Turns of a background loop.", "{turn}")
-LOOP_AGE: Final = _number("age", "loop_age_seconds", "loop.age", "Since the last turn of a loop began.", "s")
+LOOP_TURNS: Final = _number("turns", "loop_turns", "loop.turns", "Runs of a background loop.", "{turn}")
+LOOP_AGE: Final = _number("age", "loop_age_seconds", "loop.age", "Since the last run of a loop began.", "s")
 """In `LoopMeasures`."""
 
 PUBLISH: Final = Distribution(

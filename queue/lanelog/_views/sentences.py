@@ -17,6 +17,11 @@ def sums(status: Status, *, behind: str, oldest: str) -> str:
     return f"{held}: {behind}, {oldest} {age_of_oldest}, {plural(status.dead_letters, 'dead letter')}"
 
 
+def would(verb: str, done: str, *, dry_run: bool) -> str:
+    """Return what is done, or would be."""
+    return f"would {verb}" if dry_run else done
+
+
 def nothing_stuck(waiting: int, *, complete: bool) -> str:
     """Return that no problem was found, and how many messages wait for their next attempt.
 

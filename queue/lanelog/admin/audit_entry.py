@@ -39,9 +39,10 @@ class Actor:
         """Raise ConfigurationError for what the columns cannot hold."""
         return cls(by=check_text("by", by, BY_MAX), reason=check_text("reason", reason, REASON_MAX))
 
-    def but(self, *, by: str = "", reason: str = "") -> Actor:
+    def but(self, *, by: object = "", reason: object = "") -> Actor:
         """Return the actor as a verb names it that has arguments of its own for this. Empty ones change nothing."""
-        return Actor(by=by or self.by, reason=reason or self.reason)
+        given = Actor.checked(by, reason)
+        return Actor(by=given.by or self.by, reason=given.reason or self.reason)
 
 
 NOBODY = Actor()
@@ -55,7 +56,7 @@ class Call:
     actor: Actor
     dry_run: bool
 
-    def but(self, *, by: str = "", reason: str = "") -> Call:
+    def but(self, *, by: object = "", reason: object = "") -> Call:
         """Return the call of a verb that has arguments of its own for who acts and why."""
         return evolve(self, actor=self.actor.but(by=by, reason=reason))
 

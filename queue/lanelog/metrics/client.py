@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from lanelog._database import register_shared
 from lanelog._facts import measured
-from lanelog.measures import OTHER, Counters, Labels, bounded_labels
+from lanelog.measures import OTHER, Counters, Labels, capped
 from lanelog.metrics.series import Gauge, families
 
 if TYPE_CHECKING:
@@ -127,9 +127,7 @@ class ClientCollector(Collector):
         with self._lock:
             found = self._topics.get((topic,))
             if found is None:
-                found = self._topics.setdefault(
-                    bounded_labels((topic,), self._topics, self.bounds.topics), _Published()
-                )
+                found = self._topics.setdefault(capped((topic,), self._topics, self.bounds.topics), _Published())
             found.messages += messages
             found.failed += error is not None
             found.seconds.add((seconds,))
@@ -142,9 +140,7 @@ class ClientCollector(Collector):
     def _times(self, topic: str, group: str) -> _GroupTimes:
         found = self._groups.get((topic, group))
         if found is None:
-            found = self._groups.setdefault(
-                bounded_labels((topic, group), self._groups, self.bounds.groups), _GroupTimes()
-            )
+            found = self._groups.setdefault(capped((topic, group), self._groups, self.bounds.groups), _GroupTimes())
         return found
 
     # -- the collector -------------------------------------------------------------------------------------------------

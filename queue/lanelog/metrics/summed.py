@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from lanelog.measures import Labels, bounded_labels
+from lanelog.measures import Labels, capped
 from lanelog.metrics.client import OF_A_CLIENT, SeriesBounds
 
 Label = tuple[tuple[str, str], ...]
@@ -104,7 +104,7 @@ class SummedCollector(Collector):
     @staticmethod
     def _shown(labels: Labels, known: dict[Labels, None], most: int) -> Labels:
         if labels not in known:
-            labels = bounded_labels(labels, known, most)
+            labels = capped(labels, known, most)
             known[labels] = None
         return labels
 

@@ -50,9 +50,7 @@ def main(number: str, text: str) -> int:
     channel = socket.socket(fileno=int(number))
     channel.set_inheritable(False)  # a program that a handler starts must not hold the supervisor's socket
     reporter = Reporter(channel)
-    threading.Thread(
-        target=_receive_orders, args=(channel, reporter, orders), name="lanelog-supervised", daemon=True
-    ).start()
+    threading.Thread(target=_obey, args=(channel, reporter, orders), name="lanelog-supervised", daemon=True).start()
     try:
         reporter.client = client = find(orders.target)
         log_to_terminal()
@@ -126,7 +124,7 @@ class Reporter:
         return report
 
 
-def _receive_orders(channel: socket.socket, reporter: Reporter, orders: Orders) -> None:
+def _obey(channel: socket.socket, reporter: Reporter, orders: Orders) -> None:
     """Answer the supervisor: it asks for metrics, and a process that hangs for its end. When it is gone, drain and end.
 
     What still runs after the drain goes back with an attempt that does not count, as in `run(drain_timeout=)`.

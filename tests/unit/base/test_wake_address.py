@@ -84,9 +84,7 @@ def test_a_wrong_address_is_refused(value: object, reason: str) -> None:
 @pytest.mark.parametrize("option", [{"wake_address": "10.0.3.7"}, {"wake_networks": ["10.0.0.0/8"]}], ids=str)
 def test_where_hints_go_is_refused_without_hints(option: dict[str, Any]) -> None:
     """With `wake=False` nothing would read it."""
-    with pytest.raises(
-        ConfigurationError, match=f"{next(iter(option))} is for hints, and wake=False switches them off"
-    ):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(option))} is for hints, and wake=False disables them"):
         config(wake=False, **option)
 
 

@@ -90,16 +90,14 @@ def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds
     )
     # In a thread of its own: the time-outs of connect, login and each answer may together exceed `seconds`. They end
     # the thread soon after this call.
-    threading.Thread(
-        target=_query, args=(brief, lock, seconds, found.put), name="lanelog-blocking", daemon=True
-    ).start()
+    threading.Thread(target=_read, args=(brief, lock, seconds, found.put), name="lanelog-blocking", daemon=True).start()
     try:
         return found.get(timeout=seconds)
     except queue.Empty:
         return None
 
 
-def _query(
+def _read(
     config: ConnectConfig,
     lock: Callable[[Executor], object],
     seconds: float,

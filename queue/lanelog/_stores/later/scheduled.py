@@ -167,7 +167,7 @@ def lock(cx: Executor, topic: str, names: Sequence[tuple[str, str]]) -> list[Due
 def redrive(
     cx: Executor,
     dead_topic: str,
-    names: Sequence[tuple[str, int]],
+    offsets: Sequence[tuple[str, int]],
     *,
     target: str,
     cap: int,
@@ -179,8 +179,8 @@ def redrive(
 
     `cap`: 0 for none. `ttl_ms`: 0 for ever. `for_group`: the only group that gets them, '' for every group.
     """
-    sql = REDRIVE.format(points=pairs(names))
-    return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat(names)))
+    sql = REDRIVE.format(points=pairs(offsets))
+    return cx.execute(sql, (target, cap, cap, delay_ms, ttl_ms, for_group, dead_topic, *flat(offsets)))
 
 
 def delete(cx: Executor, topic: str, names: Sequence[tuple[str, str]]) -> int:

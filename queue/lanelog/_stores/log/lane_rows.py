@@ -67,7 +67,7 @@ WHERE d.consumer_group IN ({groups}) AND d.topic = %s AND d.through_offset > p.h
 """
 
 # Floor and watermarks of one lane (PRIMARY by exact group).
-LANE_WATERMARKS = """SELECT consumer_group, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
+OF_LANE = """SELECT consumer_group, offset_acked FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group IN ({groups}) AND topic = %s AND partition_key = %s"""
 
 # Head of one lane (PRIMARY).
@@ -162,9 +162,7 @@ def read(cx: Executor, topic: str, key: str, groups: Sequence[str]) -> LaneRows:
     """Read the rows of a lane in several statements. The caller holds the locks, or reads in one snapshot."""
     named = ["", *groups]
     marks = placeholders(named)
-    watermarks = {
-        group: int(acked) for group, acked in cx.query(LANE_WATERMARKS.format(groups=marks), (*named, topic, key))
-    }
+    watermarks = {group: int(acked) for group, acked in cx.query(OF_LANE.format(groups=marks), (*named, topic, key))}
     rows: dict[str, list[tuple[int, int]]] = {}
     for group, offset, through in cx.query(ROWS.format(groups=marks), (*named, topic, key)):
         rows.setdefault(group, []).append((int(offset), int(through)))

@@ -11,13 +11,14 @@ Publishers that have not read the new number yet use the old one, and publish to
 from __future__ import annotations
 
 from lanelog._base import open_lane_keys
-from lanelog._base.checks import check_integer, check_name
+from lanelog._base.checks import check_integer
 from lanelog._base.text import plural
 from lanelog._database import Lock
-from lanelog._log.lookup.known import known_topic, no_topic, read, repeated
+from lanelog._log.lookup.known import no_topic, repeated
 from lanelog._stores.log import partitions
 from lanelog.admin.audit_entry import Act, Call
 from lanelog.admin.lookup import open_lanes
+from lanelog.admin.lookup.given import given_topic
 from lanelog.admin.types.results import OpenLanes
 from lanelog.errors import SchemaError
 
@@ -25,9 +26,8 @@ from lanelog.errors import SchemaError
 def set_open_lanes(call: Call, topic: str, lanes: int) -> OpenLanes:
     """See `Admin.set_open_lanes`."""
     database = call.database
-    check_name("topic", topic)
     check_integer("lanes", lanes, least=1, most=open_lane_keys.MOST)
-    read(database, known_topic, "finding the topic", topic)
+    given_topic(database, topic)
     if database.tables_version < open_lane_keys.SINCE:
         raise SchemaError(
             f"the tables in {database.config.database} are of version {database.tables_version}, in which every topic "

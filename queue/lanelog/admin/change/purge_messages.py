@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
+from lanelog._base.checks import aware
 from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
 from lanelog._log import collect, interrupt, take_away
@@ -34,7 +35,7 @@ from lanelog._stores.members import leases
 from lanelog.admin.audit_entry import Act, Call, Unanswered
 from lanelog.admin.change.deletion_facts import deleting
 from lanelog.admin.change.seek import instants
-from lanelog.admin.lookup.arguments import aware, milliseconds, offset_of
+from lanelog.admin.lookup.arguments import milliseconds, offset_of
 from lanelog.admin.lookup.given import given_topic
 from lanelog.admin.types.results import Purged
 from lanelog.errors import ConfigurationError

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._base.checks import check_name
+from lanelog._base.checks import aware, check_name
 from lanelog._database import Lock
 from lanelog._log import take_away
 from lanelog._log.lookup.known import known_group, known_lane, pages, read, repeated
@@ -29,7 +29,7 @@ from lanelog._stores.consumers import deliveries, offsets
 from lanelog._stores.log import partitions
 from lanelog.admin.audit_entry import Act, Call, Unanswered
 from lanelog.admin.change.deletion_facts import passing
-from lanelog.admin.lookup.arguments import aware, check_names, milliseconds
+from lanelog.admin.lookup.arguments import check_names, milliseconds
 from lanelog.admin.types.results import Sought, SoughtLane
 from lanelog.errors import ConfigurationError
 
@@ -134,14 +134,11 @@ def _targets(
 
     An instant is searched before anything is locked: messages that are published meanwhile are written later.
     """
-    if target == "latest":
-        return dict.fromkeys(keys)
-    if target == "earliest":
-        return dict.fromkeys(keys, -1)
+    if isinstance(target, datetime):
+        return read(database, instants, "finding an instant", topic, keys, milliseconds(target))
     if isinstance(target, int):
         return dict.fromkeys(keys, target - 1)
-    start_ms = milliseconds(cast("datetime", target))
-    return read(database, instants, "finding an instant", topic, keys, start_ms)
+    return dict.fromkeys(keys, None if target == "latest" else -1)
 
 
 def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from lanelog._base.checks import check_integer
+from lanelog._base.checks import aware, check_integer
 from lanelog._base.reasons import is_name, is_named, names_of, reason_of
 from lanelog._base.text import moment, shown
 from lanelog._database import codes
@@ -20,7 +20,7 @@ from lanelog._log.lookup.known import PAGE, known_topic, pages, read
 from lanelog._log.lookup.names import dead_letter_topics, names
 from lanelog._stores._points import chunked, placeholders, points, united
 from lanelog._stores.consumers import offsets
-from lanelog.admin.lookup.arguments import aware, check_list, milliseconds, optional
+from lanelog.admin.lookup.arguments import check_list, milliseconds, optional
 from lanelog.admin.read.messages import SETTLING
 from lanelog.errors import ConfigurationError, DatabaseError
 from lanelog.message import utc_from_ms

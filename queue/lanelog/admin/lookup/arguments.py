@@ -5,15 +5,16 @@ Owns the bounds of `limit` and of offsets. Never asks the database anything (`gi
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from lanelog._base.checks import EPOCH
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
 from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
     from lanelog._base.places import GroupTopic
 
@@ -23,9 +24,6 @@ LIMIT_MAX = 10_000
 OFFSET_MAX = (1 << 63) - 1
 
 BY_MAX, REASON_MAX = 255, 1024
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_YEAR = 9998
 
 
 def limit_of(value: object) -> int:
@@ -79,18 +77,9 @@ def when(milliseconds: int | None) -> datetime | None:
     return utc_from_ms(milliseconds) if milliseconds else None
 
 
-def aware(what: str, moment: datetime) -> datetime:
-    """Return the same instant in UTC. Refuse a datetime without a time zone, or out of the range of the columns."""
-    if moment.utcoffset() is None:
-        raise ConfigurationError(f"{what} must be an aware datetime: add tzinfo=datetime.UTC")
-    if moment < _EPOCH or moment.year > _LAST_YEAR:
-        raise ConfigurationError(f"{what} must be between the years 1970 and {_LAST_YEAR}")
-    return moment.astimezone(UTC)
-
-
 def milliseconds(moment: datetime) -> int:
     """Return the first millisecond at or after the instant. What has an earlier one was written before the instant."""
-    whole = moment - _EPOCH
+    whole = moment - EPOCH
     microseconds = (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
     return -(-microseconds // 1000)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._base import open_lane_keys
-from lanelog._base.checks import check_name
-from lanelog._log.lookup.known import known_topic, read
+from lanelog._log.lookup.known import read
 from lanelog._stores.log import partitions
+from lanelog.admin.lookup.given import given_topic
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
@@ -25,8 +25,7 @@ def lane_of(database: Database, topic: str, message_id: str) -> str:
 
 def open_lanes(database: Database, topic: str) -> int:
     """See `Admin.open_lanes`."""
-    check_name("topic", topic)
-    read(database, known_topic, "finding the topic", topic)
+    given_topic(database, topic)
     return read(database, count, "reading the number of open lanes", database, topic)
 
 

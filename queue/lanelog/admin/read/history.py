@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from lanelog._base.checks import aware
 from lanelog._log.lookup.known import known_group, snapshot
 from lanelog._stores.consumers.history import Ended
 from lanelog.admin.lookup.arguments import (
     OFFSET_MAX,
-    aware,
     check_names,
     limit_of,
     milliseconds,

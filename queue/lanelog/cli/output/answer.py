@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import cast
 
 import attrs
 import click
@@ -225,9 +224,9 @@ def _plain(value: object) -> object:
             return value.decode()
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode()}
-    if attrs.has(type(value)):
-        names = (each.name for each in attrs.fields(cast("type[attrs.AttrsInstance]", type(value))))
-        return {name: _plain(getattr(value, name)) for name in names}
+    kind = type(value)
+    if attrs.has(kind):
+        return {each.name: _plain(getattr(value, each.name)) for each in attrs.fields(kind)}
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import click
 
 from lanelog._base.text import moment, plural, shown
+from lanelog._views.sentences import would
 from lanelog.cli.command import options
 from lanelog.cli.command.times import FORMS, instant, time_text
 from lanelog.cli.command.verbs import Unfinished, changing, login, steering
 from lanelog.cli.output.answer import Answer
-from lanelog.cli.steer.sentences import left, would
+from lanelog.cli.steer.sentences import left
 from lanelog.errors import ConfigurationError, LanelogError
 
 if TYPE_CHECKING:

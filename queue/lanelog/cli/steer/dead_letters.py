@@ -16,13 +16,14 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from lanelog._base.text import age, moment, payload, plural, shown
 from lanelog._views import message_columns
+from lanelog._views.sentences import would
 from lanelog.cli.command import options
 from lanelog.cli.command.times import FORMS, time_text
 from lanelog.cli.command.verbs import Verbs, changing, reading, refuse_typed
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer, block, name
 from lanelog.cli.output.table import Table
-from lanelog.cli.steer.sentences import left, would
+from lanelog.cli.steer.sentences import left
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import click
 from lanelog._base.payloads.codec import utf8
 from lanelog._base.text import moment, plural, shown
 from lanelog._views import message_columns
+from lanelog._views.sentences import would
 from lanelog.cli.command import options
 from lanelog.cli.command.times import FORMS
 from lanelog.cli.command.verbs import Verbs, changing, finish, login, reading, steering
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
-from lanelog.cli.steer.sentences import would
 
 if TYPE_CHECKING:
     from datetime import datetime

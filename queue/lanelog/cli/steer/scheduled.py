@@ -11,12 +11,12 @@ import click
 
 from lanelog._base.text import shown
 from lanelog._views import message_columns
+from lanelog._views.sentences import would
 from lanelog.cli.command import options
 from lanelog.cli.command.verbs import Verbs, changing, reading
 from lanelog.cli.output import totals
 from lanelog.cli.output.answer import Answer
 from lanelog.cli.output.table import Table
-from lanelog.cli.steer.sentences import would
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -8,11 +8,6 @@ from __future__ import annotations
 from lanelog._base.text import plural
 
 
-def would(verb: str, done: str, *, dry_run: bool) -> str:
-    """Return what is done, or would be."""
-    return f"would {verb}" if dry_run else done
-
-
 def left(remaining: int, noun: str, *, dry_run: bool) -> tuple[str, ...]:
     """Return the alarm about what other transactions kept from being done, if they did."""
     if not remaining or dry_run:

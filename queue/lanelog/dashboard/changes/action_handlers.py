@@ -38,7 +38,7 @@ _JOB_PACE: Final = 0.5
 
 _HIDDEN: Final = frozenset({"token"})
 """Fields that mean nothing to a person."""
-_FIELD_NAMES: Final = {"letters": "failed with", "name": "schedule"}
+_WORDS: Final = {"letters": "failed with", "name": "schedule"}
 """What a page calls a field, if not by its name."""
 
 
@@ -218,11 +218,7 @@ def _to_job(request: Request, job: Job) -> Response:
 
 
 def _named(fields: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [
-        (_FIELD_NAMES.get(name, name), shown(value, RESULT_MAX))
-        for name, value in fields.items()
-        if name not in _HIDDEN
-    ]
+    return [(_WORDS.get(name, name), shown(value, RESULT_MAX)) for name, value in fields.items() if name not in _HIDDEN]
 
 
 def _shown(job: Job) -> dict[str, Any]:

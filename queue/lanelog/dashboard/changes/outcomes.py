@@ -10,6 +10,7 @@ from functools import singledispatch
 from typing import Any, Final
 
 from lanelog._base.text import moment, plural, shown
+from lanelog._views.sentences import would
 from lanelog.admin import (
     Deleted,
     GroupDeleted,
@@ -230,13 +231,11 @@ def _said(*parts: str) -> tuple[str, ...]:
 
 
 def _does(result: Any, verb: str, done: str) -> str:
-    return f"would {verb}" if result.dry_run else done
+    return would(verb, done, dry_run=result.dry_run)
 
 
 def _be(result: Any, count: int = 1) -> str:
-    if result.dry_run:
-        return "would be"
-    return "was" if count == 1 else "were"
+    return _does(result, "be", "was" if count == 1 else "were")
 
 
 def _where(group: str, key: str | None) -> str:

@@ -15,7 +15,7 @@ from lanelog._views.column import Column
 from lanelog.admin import Admin, DeadLetterCounts, Status
 from lanelog.dashboard.changes.jobs import Jobs
 from lanelog.dashboard.payload import Mask
-from lanelog.dashboard.views import Cell, WebCell, WebPage, WebSheet, to_group, to_topic
+from lanelog.dashboard.views import Cell, WebCell, WebPage, WebSheet, link, to_group, to_topic
 from lanelog.errors import ConfigurationError
 
 Row = TypeVar("Row")
@@ -83,6 +83,12 @@ class Asked:
             cells.append(self._cell(columns[found]) if isinstance(found, str) else found)
         made = [tuple(cell(row) for cell in cells) for row in rows]
         return WebSheet(**{"title": "", **more}, columns=tuple(titles), rows=made)
+
+    def pages(self, page: str, here: Mapping[str, object], last: Mapping[str, object] | None) -> tuple[WebCell, ...]:
+        """Return the links to the first page and to the next one, which begins behind `last`. None: there is none."""
+        links = [WebCell("First page", link(page, **here))] if "after" in self.fields else []
+        links += [] if last is None else [WebCell("Next page", link(page, **here, **last))]
+        return tuple(links)
 
     def _cell(self, column: Column) -> Callable[[Any], Cell]:
         """Return the function that writes a column here. Only a time asks for the database's clock."""

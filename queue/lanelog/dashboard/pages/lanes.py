@@ -5,7 +5,7 @@ Owns how lanes are chosen, and how their pages follow each other. None reads mor
 
 from __future__ import annotations
 
-from typing import Final, Literal, cast
+from typing import Final
 
 from lanelog._base.text import age, plural
 from lanelog._views import columns
@@ -83,7 +83,7 @@ def _worst(asked: Asked, here: _Here) -> _Shown:
     found = asked.admin.lanes(
         here["topic"] or "",
         here["group"] or "",
-        order_by=cast('Literal["age", "lag"]', here["by"]),
+        order_by="lag" if here["by"] == "lag" else "age",
         limit=COMPARED if here["state"] or page > 1 else LANES + 1,
     )
     chosen = [each for each in found if _is_in(each, here["state"])]

@@ -62,7 +62,7 @@ def dead_letters(asked: Asked) -> WebPage:
                 ("", lambda each: button("delete-letters", "Delete", topic=topic, group=each.group, id=each.id)),
                 title=_title(chosen, counted),
                 note=_extent(found),
-                links=_pages(here, found, first="after" not in asked.fields),
+                links=asked.pages("dead-letters", here, _last(found)),
             ),
         ),
     )
@@ -146,9 +146,6 @@ def _reasons(asked: Asked, here: dict[str, str], counted: DeadLetterCounts) -> W
     )
 
 
-def _pages(here: dict[str, str], found: DeadLetterPage, *, first: bool) -> tuple[WebCell, ...]:
-    links = [] if first else [WebCell("First page", link("dead-letters", **here))]
-    if found.after is not None:
-        position = dict(zip(("where", "after", "offset"), found.after, strict=True))
-        links.append(WebCell("Next page", link("dead-letters", **here, **position)))
-    return tuple(links)
+def _last(found: DeadLetterPage) -> dict[str, object] | None:
+    """Return the last dead letter of a page, as `_after` reads it."""
+    return None if found.after is None else dict(zip(("where", "after", "offset"), found.after, strict=True))

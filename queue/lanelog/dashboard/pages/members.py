@@ -75,7 +75,7 @@ def members(asked: Asked) -> WebPage:
                 under={
                     at: under for at, each in enumerate(shown) if (under := _under(each, believed=believed)) is not None
                 },
-                links=_pages(asked, {**here, "state": state}, found, chosen),
+                links=asked.pages("members", {**here, "state": state}, _last(found, chosen)),
                 note=_note(found, shown, state),
             ),
         ),
@@ -99,18 +99,12 @@ def _links(topic: str | None, group: str | None) -> tuple[WebCell, ...]:
     )
 
 
-def _pages(
-    asked: Asked, here: dict[str, str | None], found: list[MemberInfo], chosen: list[MemberInfo]
-) -> tuple[WebCell, ...]:
-    links = [WebCell("First page", link("members", **here))] if "after" in asked.fields else []
-    last = None
-    if len(chosen) > MEMBERS:
-        last = chosen[MEMBERS - 1]
-    elif len(found) >= COMPARED:
-        last = found[-1]
-    if last is not None:
-        links.append(WebCell("Next page", link("members", **here, of=last.topic, by=last.group, after=last.name)))
-    return tuple(links)
+def _last(found: list[MemberInfo], chosen: list[MemberInfo]) -> dict[str, object] | None:
+    """Return the last member of a page, as `_after` reads it. None: nothing follows."""
+    if len(chosen) <= MEMBERS and len(found) < COMPARED:
+        return None
+    last = chosen[MEMBERS - 1] if len(chosen) > MEMBERS else found[-1]
+    return {"of": last.topic, "by": last.group, "after": last.name}
 
 
 def _note(found: list[MemberInfo], shown: list[MemberInfo], state: str | None) -> str:
