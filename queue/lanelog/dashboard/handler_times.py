@@ -99,8 +99,9 @@ class _Span:
 class HandlerHistory:
     """Reads the history of groups for charts, and keeps what it has read. Thread-safe.
 
-    A read that fails leaves the last answer. Who comes while a thread reads the same gets the last answer, too. Reads
-    have threads of their own: with the database away, one takes as long as a publish may, and no page waits for that.
+    A read that fails leaves the last answer. A request that comes while a thread reads the same gets the last answer,
+    too. Reads have threads of their own: with the database away, one takes as long as a publish may, and no page waits
+    for that.
     """
 
     _admin: Admin

@@ -4,7 +4,7 @@ Owns these bounds. Keeper and settler leave a tenth. A lower priority leaves a f
 settler can write outcomes: until they are written, their lanes are not given back.
 
 Without a bound, workers take each one that becomes free, and an application beside them gets
-none. Whoever asks has connected already, and counts itself: two that connect at once may both give up, and try again at
+none. The caller has connected already, and counts itself: two that connect at once may both give up, and try again at
 random times.
 """
 

@@ -34,7 +34,7 @@ class Patient:
 
 
 def good(detail: str) -> Finding:
-    """Nothing is wrong. Who makes the check gives the finding its name."""
+    """Nothing is wrong. The doctor names the finding after its check."""
     return _found("ok", detail)
 
 

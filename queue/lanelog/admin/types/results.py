@@ -103,7 +103,7 @@ class AuditInfo:
     messages: int
     """Messages that it passed, deleted or redrove."""
     by: str
-    """Who did it, as the caller said: `Admin.acting`, or the login name of who used the command line."""
+    """Who did it, as the caller said: `Admin.acting`, or the login name of the user of the command line."""
     reason: str
     account: str
     """The account at the server."""
