@@ -29,7 +29,7 @@ def two_members(url: str, handle: Any, **options: Any) -> Iterator[list[lanelog.
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("key", [pytest.param(None, marks=pytest.mark.thorough), "k3"], ids=["group", "lane"])
+@pytest.mark.parametrize("key", [None, "k3"], ids=["group", "lane"])
 def test_pause_under_load(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:

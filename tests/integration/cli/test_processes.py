@@ -25,7 +25,7 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.thorough
 @pytest.mark.local_server
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_dev_server_runs_until_it_is_stopped(local_kind: str, how: signal.Signals) -> None:
     """The first line is the URL of a database that can be used at once; Ctrl-C or SIGTERM end it with status 0."""
     command = [*COMMAND, "dev-server", "--server", local_kind]

@@ -204,7 +204,7 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("how", [lanelog.Postpone, pytest.param(lanelog.Retry, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("how", [lanelog.Postpone, lanelog.Retry])
 def test_a_waiting_message_keeps_wait_and_order_with_the_next_owner(
     lanelog_client: Client, lanelog_url: str, raw: Any, how: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,7 @@ def test_a_server_that_crashes_and_comes_back_costs_no_lane_and_no_message(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("times", [1, 3])
 def test_connections_that_are_killed_again_and_again_cost_nothing(
     lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, times: int
 ) -> None:

@@ -73,7 +73,7 @@ def test_databases_come_and_go(lanelog_server: DevServer) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("killed", [True, False])
 def test_a_server_that_comes_back_keeps_what_was_committed(private_server: DevServer, killed: bool) -> None:
     """After SIGKILL, or shut down in order by `restart` itself: the same URL has the same data."""
     run(private_server.url, "CREATE TABLE kept (a INT PRIMARY KEY)", "INSERT INTO kept VALUES (42)")
@@ -112,7 +112,7 @@ def test_only_its_own_account_gets_in(local_kind: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.local_server
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signal.Signals) -> None:
     """It outlives the thread that started it, and ends with the process, even when that is killed with SIGKILL."""
     assert owner.stdout is not None

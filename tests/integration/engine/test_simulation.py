@@ -31,7 +31,6 @@ from support.simulation import GROUPS, LEASE, MIDNIGHT, OUTCOMES, Process, World
 from support.simulation_record import Record, Steered
 from support.simulation_tables import Place, Tables
 from support.sql import rows
-from support.stage import thorough
 
 if TYPE_CHECKING:
     from lanelog.admin import Admin
@@ -468,7 +467,7 @@ def world(lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, errors: l
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)  # a failure takes as long as Hypothesis needs to find the shortest script
-@pytest.mark.parametrize("examples", [4, *thorough(EXAMPLES or 30)])
+@pytest.mark.parametrize("examples", [4, EXAMPLES or 30])
 def test_the_engine_keeps_its_promises_in_every_simulated_history(world: World, examples: int) -> None:
     """Whoever crashes, freezes, comes or goes: order, fences, counts and collection hold, and everything is handled."""
     run_state_machine_as_test(

@@ -60,7 +60,7 @@ def wait_for_the_rest(stage: Stage) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", [RAISING, *thorough(*POINTS)])
+@pytest.mark.parametrize("point", [RAISING, *POINTS])
 def test_a_flush_does_not_wait_for_a_collection_and_is_collected_later(stage: Stage, point: str) -> None:
     """Both groups ack while the collection is paused; what it read before is stale, and that is safe."""
     flush = "before leases.FENCE"
@@ -103,7 +103,7 @@ def test_a_collection_does_not_wait_for_a_flush_and_leaves_what_it_has_not_commi
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", [RAISING, *thorough("after offsets.TRY_LOCK_FLOORS", "after leaving.DELETE")])
+@pytest.mark.parametrize("point", [RAISING, "after offsets.TRY_LOCK_FLOORS", "after leaving.DELETE"])
 def test_a_publish_does_not_wait_for_a_collection_of_its_lane(stage: Stage, point: str) -> None:
     """It returns while the collection is paused; what it published stays until both groups have acked it."""
     collector = collecting(stage, point)

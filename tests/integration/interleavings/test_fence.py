@@ -83,8 +83,10 @@ def test_a_settlement_behind_its_fence_comes_first(stage: Stage, verb: str, how:
     ("verb", "how", "dies"),
     [
         ("seek", "transaction", False),
-        *thorough((*SEEK_RETURN, False), (*SEEK_RETURN, True), ("seek", "transaction", True)),
-        *thorough(*((*pair, False) for pair in OTHERS if pair != ("seek", "transaction"))),
+        (*SEEK_RETURN, False),
+        (*SEEK_RETURN, True),
+        ("seek", "transaction", True),
+        *((*pair, False) for pair in OTHERS if pair != ("seek", "transaction")),
     ],
 )
 def test_a_settlement_that_meets_the_operator_waits_and_is_decided_by_his_commit(

@@ -49,7 +49,7 @@ def next_member(client: Client) -> Record:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("how", "point"), [IN_FLIGHT[2], *thorough(*IN_FLIGHT[:2], *IN_FLIGHT[3:])])
+@pytest.mark.parametrize(("how", "point"), [IN_FLIGHT[2], *IN_FLIGHT[:2], *IN_FLIGHT[3:]])
 def test_a_lane_is_not_released_by_a_stop_before_its_last_settlement_is_known(
     stage: Stage, how: str, point: str
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_message_that_comes_while_its_lane_is_released_is_the_next_owners(stag
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "point"),
-    [("transaction", "after deliveries.SETTLE_SAME"), *thorough(("reject", "after deliveries.SETTLE"))],
+    [("transaction", "after deliveries.SETTLE_SAME"), ("reject", "after deliveries.SETTLE")],
 )
 def test_flushes_of_two_owners_do_not_meet_in_each_others_lanes(stage: Stage, how: str, point: str) -> None:
     """One owner's delivery row is not committed; the other writes and deletes his own, in the same group, at once."""

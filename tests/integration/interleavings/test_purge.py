@@ -74,9 +74,7 @@ def test_a_publish_under_a_purge_that_has_no_head_yet_goes_on_and_keeps_the_lane
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "point", [LAST, *thorough(HEAD_LOCK, LEASE_LOCK, "after offsets.LOCK_LANE", "after partitions.PURGE")]
-)
+@pytest.mark.parametrize("point", [LAST, HEAD_LOCK, LEASE_LOCK, "after offsets.LOCK_LANE", "after partitions.PURGE"])
 def test_a_publish_under_a_purge_that_has_the_head_waits_and_brings_the_lane_back_above(
     stage: Stage, point: str
 ) -> None:
@@ -156,7 +154,7 @@ def test_a_lane_that_is_purged_between_its_making_and_its_first_message_is_made_
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", [LAST, *thorough(FIRST_LOCK, FLOORS, HEAD_LOCK)])
+@pytest.mark.parametrize("point", [LAST, FIRST_LOCK, FLOORS, HEAD_LOCK])
 def test_a_second_purge_gives_up_at_once(stage: Stage, point: str) -> None:
     """Of the same lane and of a neighbour: it ends while the first is paused, which then does all of it."""
     stage.register("h", start="latest")
@@ -174,7 +172,7 @@ def test_a_second_purge_gives_up_at_once(stage: Stage, point: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("point", [LEASE_LOCK, *thorough(FLOORS, LAST)])
+@pytest.mark.parametrize("point", [LEASE_LOCK, FLOORS, LAST])
 def test_a_keeper_does_not_wait_for_a_purge_and_never_keeps_a_lane_that_is_gone(stage: Stage, point: str) -> None:
     """The lease is taken as long as the purge has not locked it, else skipped; then the lane comes back above."""
     about_to, over = "before leases.TRY_LOCK_OWNERS", "after COMMIT following leases.TRY_LOCK_OWNERS"

@@ -65,9 +65,7 @@ def assert_handled(stage: Stage, *offsets: int) -> None:
 
 @pytest.mark.thorough
 @DIES
-@pytest.mark.parametrize(
-    "point", [COPYING, *thorough("after partitions.TRY_LOCK_HEADS", "after deliveries.SETTLE_LETTERS")]
-)
+@pytest.mark.parametrize("point", [COPYING, "after partitions.TRY_LOCK_HEADS", "after deliveries.SETTLE_LETTERS"])
 def test_a_second_redrive_waits_for_the_first_and_finds_nothing(stage: Stage, point: str, dies: bool) -> None:
     """The first holds the lane's head: the second comes back to it, and every dead letter is brought back once.
 

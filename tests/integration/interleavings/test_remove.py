@@ -106,7 +106,7 @@ def abandoned(stage: Stage) -> None:
 @pytest.mark.thorough
 @DIES
 @pytest.mark.usefixtures("abandoned")
-@pytest.mark.parametrize("point", [ENDING, *thorough("after partitions.LOCK_TOPIC")])
+@pytest.mark.parametrize("point", [ENDING, "after partitions.LOCK_TOPIC"])
 def test_a_registration_waits_for_the_deletion_and_begins_anew(stage: Stage, point: str, dies: bool) -> None:
     """What the old group had is not the new one's; if the deletion dies, it is the old group that goes on."""
     deleting = deleting_group(stage, point)

@@ -118,7 +118,7 @@ def test_a_lane_that_is_stolen_before_the_fence_is_the_heirs_alone(stage: Stage,
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("how", "point"), [AT_THE_FENCE[0], *thorough(*AT_THE_FENCE[1:], *BEHIND_THE_FENCE.items())])
+@pytest.mark.parametrize(("how", "point"), [AT_THE_FENCE[0], *AT_THE_FENCE[1:], *BEHIND_THE_FENCE.items()])
 def test_a_lane_with_a_settlement_behind_its_fence_is_not_stolen_before_that_commits(
     stage: Stage, turns: Turns, how: str, point: str
 ) -> None:

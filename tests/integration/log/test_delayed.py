@@ -130,9 +130,7 @@ def test_deliver_at_is_an_instant_and_one_in_the_past_is_due_at_once(lanelog_cli
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "subscribes", [pytest.param(True, marks=pytest.mark.thorough, id="subscriber"), pytest.param(False, id="publisher")]
-)
+@pytest.mark.parametrize("subscribes", [pytest.param(True, id="subscriber"), pytest.param(False, id="publisher")])
 def test_an_idle_client_reads_at_the_moment_at_which_a_message_is_due(
     lanelog_client: Client, raw: Any, turns: Record, subscribes: bool
 ) -> None:

@@ -229,7 +229,7 @@ def test_a_message_that_killed_its_process_does_not_expire(fleet: Fleet, lanelog
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("key", ["k", pytest.param(None, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("key", ["k", None])
 def test_a_pause_beyond_the_time_to_live_expires_what_waits(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:

@@ -20,16 +20,8 @@ from support.readme import ROOT
     [
         ("consume_100_lanes", ["raw SQL: read, 100 lanes", "consume, 100 lanes", "statements a message, 100 lanes"]),
         ("consume_open_lanes", ["consume, 64 open lanes", "statements a message, 64 open lanes"]),
-        pytest.param(
-            "working",
-            ["handle, 1 ms of Python each, 1 process ", "handle, 1 ms of Python each, 2 processes"],
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            "million_behind",
-            ["lanelog status, 1M behind, first", "lanelog status, 1M behind, again", "≤ 400"],
-            marks=pytest.mark.thorough,
-        ),
+        ("working", ["handle, 1 ms of Python each, 1 process ", "handle, 1 ms of Python each, 2 processes"]),
+        ("million_behind", ["lanelog status, 1M behind, first", "lanelog status, 1M behind, again", "≤ 400"]),
     ],
 )
 def test_a_step_of_the_benchmarks_runs(lanelog_server: DevServer, step: str, figures: list[str]) -> None:

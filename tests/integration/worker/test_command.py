@@ -482,8 +482,8 @@ def test_a_change_of_the_source_replaces_the_processes(start: Start, tmp_path: P
     [
         ("jobs", "'jobs' names no client: write package.module:client"),
         ("nothing.here:client", "there is no module 'nothing'"),
-        pytest.param("jobs:clients", "module 'jobs' has no 'clients'", marks=pytest.mark.thorough),
-        pytest.param("jobs:handle", "jobs:handle is a function, not a client", marks=pytest.mark.thorough),
+        ("jobs:clients", "module 'jobs' has no 'clients'"),
+        ("jobs:handle", "jobs:handle is a function, not a client"),
     ],
 )
 def test_a_client_that_is_not_found_ends_the_command(
