@@ -19,7 +19,6 @@ class Janitors:
 
     def own(self, client: Client) -> Janitor:
         """The one that a client has, with what it remembers."""
-        assert client._engine is not None
         turns = [loop._turn.__self__ for loop in client._engine._loops]  # type: ignore[attr-defined]
         [janitor] = [each for each in turns if isinstance(each, Janitor)]
         return janitor
@@ -40,7 +39,6 @@ class Janitors:
 
     def turn(self, client: Client) -> None:
         """All that may be deleted now is, by one that remembers nothing and puts nothing off."""
-        assert client._engine is not None
         with closing(Janitor(client._engine.context)) as janitor:
             self.work(janitor)
 

@@ -84,7 +84,6 @@ class Program:
 
     def tell(self, word: str) -> None:
         """Say something to it."""
-        assert self.popen.stdin is not None
         self.popen.stdin.write(word + "\n")
         self.popen.stdin.flush()
 

@@ -47,7 +47,6 @@ def serving(url: str) -> Iterator[str]:
     command = [sys.executable, "-m", "lanelog", "metrics", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, env={**os.environ, "LANELOG_URL": url}, stdout=subprocess.PIPE, text=True) as child:
         try:
-            assert child.stdout is not None
             yield child.stdout.readline().strip()
         finally:
             child.send_signal(signal.SIGTERM)

@@ -47,7 +47,6 @@ class Script:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
     def _read(self) -> None:

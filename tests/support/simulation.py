@@ -246,7 +246,6 @@ class Process:
 
     def _loop(self, name: str) -> Loop:
         engine = self.client._engine
-        assert engine is not None
         return next(found for found in engine._loops if found.name == name)
 
     @property
@@ -434,7 +433,6 @@ class World:
 
         def wait(waiter: FlushWaiter, timeout: float | None = None) -> bool:
             process = self._acting
-            assert process is not None
             for count in range(20):
                 if really(waiter, 0):
                     return True
@@ -449,7 +447,6 @@ class World:
 
         def wait_for_keeper(server_identity: ServerIdentity, line: Connected, _seconds: float) -> int:
             process = self._acting
-            assert process is not None
             for _ in range(3):
                 if generation := server_identity.vouches(line):
                     return generation

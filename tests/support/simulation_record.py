@@ -90,7 +90,6 @@ class Record:
     def began(self, hand: Hand, everybody: Sequence[Process]) -> None:
         """A handler got a message: was it its turn?"""
         message, process, now = hand.message, hand.process, self.tables
-        assert message is not None
         place, lease = _place(hand), Lease(process.owner(message.group), message.fencing_token)
         what = f"{process!r} began {place}, attempt {message.attempt},"
         for key in ("", message.key):
@@ -127,7 +126,6 @@ class Record:
     def decided(self, hand: Hand, outcome: str) -> None:
         """A handler is about to end: from now on this outcome is allowed."""
         message = hand.message
-        assert message is not None
         if hand.attempt.state is State.SUPERSEDED:
             return
         place = _place(hand)
@@ -195,11 +193,9 @@ class Record:
         if verb == "pause":
             assert (after, deliveries) == (before, was.of_lane(*lane)[1]), f"{what} has changed"
             return
-        assert after is not None
         assert not after.owner, f"{what} is {after}'s"
         assert before is None or after.epoch == before.epoch + 1, f"{what} has {after} after {before}"
         if verb == "seek":
-            assert offsets is not None
             assert (max(offsets.mark, offsets.acked), deliveries) == (offsets.acked, {}), f"{what} has a memory"
 
     def _interrupted(
@@ -334,5 +330,4 @@ class Record:
 
 
 def _place(hand: Hand) -> Place:
-    assert hand.message is not None
     return Place(hand.message.group, hand.message.key, hand.message.offset)

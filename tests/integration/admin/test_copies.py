@@ -56,7 +56,6 @@ def test_no_hint_leaves_a_copy_for_the_processes_of_the_original(
 ) -> None:
     """Their rows are in the copy, and alive by its clock. Publisher and doctor reach the copy's own member alone."""
     sender = copy._announcements.hints
-    assert sender is not None
     original = lanelog_client._engine.context.receiver
     with lanelog.connect(private_server.url) as member, member.subscribe("t", "g", accept):
 

@@ -26,7 +26,6 @@ def made(raw: Any, lanelog_client: Client) -> Situations:
 
 def states(admin: Admin, offset: int, key: str = "k") -> dict[str, GroupState]:
     message = admin.message("t", key, offset=offset)
-    assert message is not None
     return {state.group: state for state in message.states}
 
 
@@ -38,7 +37,6 @@ def test_a_message_is_found_by_id_and_by_offset(lanelog_client: Client, made: Si
     before = datetime.now(UTC)
     receipt = lanelog_client.publish("t", "k", b"\x00payload", id="mine", metadata={"trace": "7"})
     found = admin.message("t", "k", id="mine")
-    assert found is not None
     assert found == admin.message("t", "k", offset=receipt.offset)
     assert (found.topic, found.key, found.offset, found.id) == ("t", "k", 10, "mine")
     assert (found.payload, found.payload_bytes, dict(found.metadata)) == (b"\x00payload", 8, {"trace": "7"})
@@ -108,7 +106,6 @@ def test_a_redriven_message_is_settled_for_every_other_group(raw: Any, made: Sit
     seen = states(admin, 2)
     assert (seen["g"].state, seen["h"].state) == (MessageState.COMPLETED, MessageState.PENDING)
     found = admin.message("t", "k", offset=2)
-    assert found is not None
     assert found.target_group == "h"
 
 
@@ -145,14 +142,11 @@ def test_a_dead_letter_makes_the_message_failed_for_its_group_alone(buried: Situ
     assert failed.last_error == "no good\nat offset 3"
     assert failed.last_attempt_at is not None
     letter = admin.message("t_dlq", "k", id=str(failed.dead_letter_id))
-    assert letter is not None
-    assert letter.dead_letter is not None
     assert (letter.dead_letter.original_topic, letter.dead_letter.original_offset) == ("t", 3)
     assert (letter.dead_letter.group, letter.dead_letter.failure_count, letter.settled) == ("a", 1, False)
     buried.settle_letter("t_dlq", "k", letter.offset)
     assert states(admin, 3)["a"].state is MessageState.COMPLETED
     settled = admin.message("t_dlq", "k", offset=letter.offset)
-    assert settled is not None
     assert settled.settled
 
 

@@ -24,7 +24,6 @@ def lane(admin: Admin, key: str) -> LaneInfo:
 
 def state_of(admin: Admin, key: str, offset: int, group: str = "g", topic: str = "t") -> GroupState:
     message = admin.message(topic, key, offset=offset)
-    assert message is not None
     (found,) = [state for state in message.states if state.group == group]
     return found
 

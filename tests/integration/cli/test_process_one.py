@@ -89,7 +89,6 @@ class Container:
             self._popen.kill()
         self._popen.wait(10)
         self._reader.join(5)
-        assert self._popen.stderr is not None
         self._popen.stderr.close()
 
 

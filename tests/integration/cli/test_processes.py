@@ -31,7 +31,6 @@ def test_dev_server_runs_until_it_is_stopped(local_kind: str, how: signal.Signal
     command = [*COMMAND, "dev-server", "--server", local_kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             url = process.stdout.readline().strip()
             with lanelog.connect(url) as client:
                 assert client.publish("builds", "repo-1", b"a").offset == 1

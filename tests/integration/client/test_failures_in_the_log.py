@@ -214,7 +214,6 @@ def test_a_second_ctrl_c_ends_without_a_traceback(lanelog_client: Client, lanelo
     command = [sys.executable, "-c", HOLDS, lanelog_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
         try:
-            assert script.stdout is not None
             assert script.stdout.readline() == "held\n"
             script.send_signal(signal.SIGINT)
             with pytest.raises(subprocess.TimeoutExpired):

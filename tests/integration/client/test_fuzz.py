@@ -188,7 +188,6 @@ def test_dead_letters_keep_every_byte(lanelog_client: Client) -> None:
         assert message.payload == stored_bytes(item.payload)
         assert message.metadata == {**stored_metadata(item), "lanelog.original_id": item.id}
         letter = message.dead_letter
-        assert letter is not None
         assert (letter.original_topic, letter.group) == (topic, group)
         assert letter.last_error == clip(reason)
 

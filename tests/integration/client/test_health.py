@@ -69,7 +69,6 @@ def test_a_loop_that_stands_still_is_a_failure_of_livez(lanelog_client: Client) 
 def test_a_loop_may_wait_for_an_answer_as_long_as_the_time_outs_say(lanelog_url: str) -> None:
     """Within a call to the database it is late only after connecting and reading may have taken."""
     with lanelog.connect(lanelog_url, connect_timeout=7, read_timeout=9) as client, client.subscribe("t", "g", accept):
-        assert client._engine is not None
         assert client._engine._bounds == Bounds(unanswered=16)
 
 

@@ -283,7 +283,6 @@ def test_no_object_shows_what_it_keeps(account: str, log: Everything) -> None:
 def test_no_warning_shows_a_password(account: str) -> None:
     """A client that nobody closed is named by its URL without the password."""
     client: Client | None = lanelog.connect(account)
-    assert client is not None
     subscription = client.subscribe("t", "g", accept)
     text = ""
     with warnings.catch_warnings(record=True) as caught:

@@ -53,7 +53,6 @@ def test_a_function_of_the_current_directory_masks_payloads(
         command, env={**os.environ, "LANELOG_URL": lanelog_url}, stdout=subprocess.PIPE, text=True
     ) as child:
         try:
-            assert child.stdout is not None
             address = child.stdout.readline().strip()
             shown = {}
             for form in ("text", "json", "hex"):

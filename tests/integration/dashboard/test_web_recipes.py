@@ -128,7 +128,6 @@ class Site:
 
     def restart(self) -> None:
         """End it in the server's own way, and have another one."""
-        assert self._process is not None
         if self.recipe.restart == "hang up":
             self._process.send_signal(signal.SIGHUP)
         elif self.recipe.restart == "write":

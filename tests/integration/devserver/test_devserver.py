@@ -115,7 +115,6 @@ def test_only_its_own_account_gets_in(local_kind: str) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signal.Signals) -> None:
     """It outlives the thread that started it, and ends with the process, even when that is killed with SIGKILL."""
-    assert owner.stdout is not None
     server, guard, directory, url = owner.stdout.readline().split()
     descriptors = [os.pidfd_open(int(pid)) for pid in (server, guard)]
     try:
@@ -136,7 +135,6 @@ def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signa
 def test_the_server_dies_with_its_guard(private_server: DevServer) -> None:
     """When the watching process is the one that is killed, the server goes at once, by the kernel's hand."""
     assert isinstance(private_server, LocalServer)
-    assert private_server._process is not None
     descriptor = os.pidfd_open(private_server.pid)
     try:
         private_server._process.kill()

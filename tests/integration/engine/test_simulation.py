@@ -354,7 +354,6 @@ class Simulation(RuleBasedStateMachine):
 
     def end_message(self, hand: Hand, outcome: str) -> None:
         message = hand.message
-        assert message is not None
         place = Place(message.group, message.key, message.offset)
         self.record.decided(hand, outcome)
         hand.process.settle(hand, outcome)

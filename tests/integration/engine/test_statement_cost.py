@@ -74,7 +74,6 @@ def client(url: str) -> Iterator[Client]:
     """
     with lanelog.connect(url) as client:
         hints = client._announcements.hints
-        assert hints is not None
         hints.refresh_seconds = 3600.0
         client.publish("t", "k", b"x")
         yield client

@@ -19,7 +19,6 @@ FEW = 20
 
 def fetchers_connection(client: lanelog.Client) -> int:
     """The number of the fetcher's connection at the server."""
-    assert client._engine is not None
     (session,) = (
         part.session
         for loop in client._engine._loops

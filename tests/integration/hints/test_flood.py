@@ -68,7 +68,6 @@ class Hinted(Keeper):
 
 def receiver(client: Client) -> Receiver:
     """The socket of the client's engine."""
-    assert client._engine is not None
     return client._engine.context.receiver
 
 
@@ -99,7 +98,6 @@ def test_the_polls_of_a_flood_take_their_share_of_the_time(
     handled.wait(lanes)
     eventually(lambda: subscription.stats().lanes == lanes)
     engine = lanelog_client._engine
-    assert engine is not None
     (loop,) = (loop for loop in engine._loops if loop.name == "fetcher")
     loop.stop()  # the turns are made here, by a clock of ours
     own, clock, asked = Fetcher(engine.context), Clock(time.monotonic(), 0.0), list[str]()
@@ -150,7 +148,6 @@ def test_the_poll_due_after_a_short_one_is_not_slept_over(
     handled.wait(lanes)
     eventually(lambda: subscription.stats().lanes == lanes)
     engine = lanelog_client._engine
-    assert engine is not None
     (loop,) = (loop for loop in engine._loops if loop.name == "fetcher")
     loop.stop()
     own, clock = Fetcher(engine.context), Clock(time.monotonic())
@@ -227,7 +224,6 @@ def test_the_keepers_turns_of_a_flood_take_their_share_of_the_time(
     """A hint of new lanes comes between any two turns and within each: each turn that it causes is paid for."""
     lanelog_client.subscribe("t", "g", Record()).stop()
     engine = lanelog_client._engine
-    assert engine is not None
     keeper = Hinted(engine.context, lambda _now: None, KeeperPace())  # its turns are made here, by a clock of ours
     clock, hurried = Clock(time.monotonic()), 0.0
     began = clock.now

@@ -118,7 +118,6 @@ def counted(client: Client) -> dict[str, float]:
     metrics.observe(client, registry)
     instruments.observe(client, MeterProvider([reader]))
     data = reader.get_metrics_data()
-    assert data is not None
     told = {
         metric.name: [getattr(point, "value", None) for point in metric.data.data_points]
         for resource in data.resource_metrics
@@ -140,7 +139,6 @@ def calm_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Non
     monkeypatch.setattr(Fetcher, "_look", lambda self, member, looks: (look(self, member, looks), seen.add(looks)))
 
     def calm() -> None:
-        assert client._engine is not None
         (member,) = client._engine.context.members()
         eventually(lambda: seen and not (member.fetching._hinted or any(looks.told for looks in seen)))
 
@@ -197,7 +195,6 @@ def test_a_poll_after_a_hint_reads_where_heads_rose(
     calm = calm_of(lanelog_client, monkeypatch)
     subscription, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
     eventually(lambda: subscription.stats().lanes == 100)
-    assert lanelog_client._engine is not None
     (member,) = lanelog_client._engine.context.members()
 
     def publish(*keys: str) -> None:
@@ -401,7 +398,6 @@ def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Clie
     handled = Record()
     lanelog_client.subscribe("t", "g", handled, poll_interval=NEVER)
     engine = lanelog_client._engine
-    assert engine is not None
     engine._scheduling.stop()  # the other client's scheduler alone works
     known = acquaint(other, raw)
     handled.wait(known)
@@ -417,7 +413,6 @@ def test_messages_that_become_due_are_hinted(lanelog_client: Client, other: Clie
 def keep_no_more(client: Client) -> None:
     """The keeper's next turn is ten minutes away."""
     engine = client._engine
-    assert engine is not None
     engine._keeper.pace = evolve(engine._keeper.pace, turn_seconds=NEVER)
     turned = threading.Event()
     supervise = engine._keeper.supervise
@@ -516,7 +511,6 @@ def test_lanes_that_two_members_claim_at_once_are_shared_out(
         handled.wait(known)
         eventually(lambda: {each.stats().lanes for each in members} <= {10, 11})
         for each in (lanelog_client, second):
-            assert each._engine is not None
             (coordinator,) = each._engine._keeper._coordinators.values()
             coordinator.pace = KeeperPace(claim_seconds=NEVER, content_seconds=NEVER)
             coordinator._claim_at = time.monotonic() + NEVER

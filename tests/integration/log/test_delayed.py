@@ -143,7 +143,6 @@ def test_an_idle_client_reads_at_the_moment_at_which_a_message_is_due(
         late.append(lateness(raw, f"{number}", delay))
         if number == 0:  # the next look would be too late for the others, which are seen from here on
             assert all(wait < HORIZON_MS / 1000 for due_in_ms, wait in turns.items if due_in_ms is None)
-            assert lanelog_client._engine is not None
             lanelog_client._engine._scheduler.pace = SchedulerPace(turn_seconds=100.0)
     assert min(late) >= 0
     assert [due_in_ms for due_in_ms, _ in turns.items if due_in_ms is not None and due_in_ms > 0]
@@ -222,7 +221,6 @@ def test_a_client_with_a_scheduler_that_was_never_closed_says_so(lanelog_url: st
     client = lanelog.connect(lanelog_url)
     client.publish("t", "k", b"x", delay=3600)
     engine = client._engine
-    assert engine is not None
     with pytest.warns(ResourceWarning, match="never closed"):
         del client
     engine.close()
@@ -361,7 +359,6 @@ def test_our_own_transactions_wake_the_scheduler_when_they_commit(
             lanelog_client.publish("out", "k", b"x", id=message.id, delay=3600, connection=connection)
 
     told = Record()
-    assert lanelog_client._engine is not None
     lanelog_client._engine.context.due_in = told
     lanelog_client.subscribe("t", "g", handle)
     assert told.wait(1) == [0.0]  # of what is that far away the keeper says nothing
@@ -376,7 +373,6 @@ def test_what_becomes_visible_during_a_read_does_not_wait_for_a_later_one(
     append = DelayedMessages.append
 
     def appended(appending: DelayedMessages, **options: Any) -> int:
-        assert lanelog_client._engine is not None
         answers(lanelog_client._engine._scheduler.is_late_for(0.3))
         return append(appending, **options)
 
@@ -614,7 +610,6 @@ def test_a_session_that_is_lost_is_replaced(lanelog_client: Client, raw: Any) ->
     """Killed at the server between two looks: the message comes all the same."""
     lanelog_client.publish("t", "k", b"x", id="a", delay=0.01)
     eventually(lambda: log(raw) == ["a"])
-    assert lanelog_client._engine is not None
     scheduler: Scheduler = lanelog_client._engine._scheduler
     rows(raw, f"KILL {scheduler.session.connection_id}")
     lanelog_client.publish("t", "k", b"x", id="b", delay=0.3)

@@ -52,7 +52,6 @@ def purge(database: Database, over: threading.Event) -> None:
 
 def collect(client: Client, over: threading.Event) -> None:
     """Collect whatever may leave, again and again."""
-    assert client._engine is not None
     janitor = Janitor(client._engine.context)
     while not over.is_set():
         for duties in janitor._topics.values():

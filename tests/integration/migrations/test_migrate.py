@@ -98,10 +98,8 @@ def test_twenty_processes_migrate_at_once(empty: Database, empty_url: str, table
         for _ in range(20)
     ]
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("!")
         process.stdin.flush()
     for process in processes:

@@ -106,7 +106,6 @@ def test_no_process_outlives_the_demo(place: Path, lanelog_url: str, how: signal
     command = [*DEMO, "--repo", str(place), "--url", lanelog_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             while "lanes owned by worker" not in (line := process.stdout.readline()):
                 assert line, process.communicate()[1]
             children = handles_of(children_of(process.pid))
@@ -127,7 +126,6 @@ def test_a_worker_that_ends_by_itself_is_a_failure(place: Path, lanelog_url: str
     command = [*DEMO, "--repo", str(place), "--url", lanelog_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             while "published" not in (line := process.stdout.readline()):
                 assert line, process.communicate()[1]
             children = children_of(process.pid)

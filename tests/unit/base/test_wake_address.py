@@ -39,7 +39,6 @@ def config(**options: object) -> ConnectConfig:
 def test_an_address_is_read_as_it_is_written(text: str, address: str, port: int) -> None:
     """With a port and without, IPv4 and IPv6; what a heartbeat row says of it reads the same."""
     found = config(wake_address=text).wake_address
-    assert found is not None
     assert (str(found.ip), found.port) == (address, port)
     assert UdpAddress.parse(str(found)) == found
 

@@ -31,7 +31,6 @@ def test_a_loop_that_can_wait_asks_less_and_less_often(purpose: str) -> None:
     waits = priority._refused[purpose].again_at - priority._refused[purpose].at
     assert 0.05 <= waits <= 4.0
     told = priority.too_soon(purpose)
-    assert told is not None
     assert (str(told), told.code, told.retriable) == ("too many", codes.ACCOUNT_HAS_TOO_MANY, True)
     priority.connected(purpose)
     assert priority.too_soon(purpose) is None

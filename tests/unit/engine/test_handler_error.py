@@ -129,13 +129,11 @@ def test_lanelogs_own_frames_before_the_handler_are_left_out() -> None:
 
     def begins(error: BaseException) -> str:
         exc_info = raised(error)
-        assert exc_info is not None
         return traceback.extract_tb(exc_info[2])[0].name
 
     handler = compose(handle, (layer,))  # type: ignore[arg-type]
     error = caught(lambda: handler(None))  # type: ignore[arg-type]
     assert begins(error) == "caught"
-    assert error.__traceback__ is not None
     own = error.with_traceback(error.__traceback__.tb_next.tb_next)  # type: ignore[union-attr]  # as a worker catches it
     assert begins(own) == "layer"
     wrong = caught(lambda: compose(lambda: None, ())(None))  # type: ignore[arg-type,misc]

@@ -63,7 +63,6 @@ def test_what_is_written_fits_and_is_read_again(filling: str) -> None:
     text = whole.dumped()
     assert len(text.encode()) <= COLUMN_BYTES
     again = parsed(text)
-    assert again is not None
     assert again.handlers
     for one, was in zip(again.handlers, whole.handlers, strict=False):
         assert one == handler(*(each.encode("utf-8", "backslashreplace").decode() for each in (was.key, was.stack)))

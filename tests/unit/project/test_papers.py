@@ -301,7 +301,6 @@ def test_commands_have_the_defaults_of_what_they_call() -> None:
     for name, options in (("archive", ArchiveOptions), ("analyze", AnalyzeOptions)):
         real = defaults(options)
         verb = cli.get_command(click.Context(cli), name)
-        assert verb is not None
         shown_there = {each.name: each.default for each in verb.params if getattr(each, "show_default", None)}
         assert len(shown_there) > 1
         assert shown_there == {option: real[str(option)] for option in shown_there}
