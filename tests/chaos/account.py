@@ -41,8 +41,6 @@ A fault that explains too much hides bugs. So each kind explains only what it ca
 * `snapshot`, `clock`, `copy`: nothing. An old snapshot makes scans slow; clocks are never asked for anything but logs.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from math import inf

@@ -4,8 +4,6 @@ Owns the bounds; pure like the checker, which calls it. A bound is asked only wh
 fault, no operator, nobody who died shortly before.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from math import inf

@@ -8,8 +8,6 @@ breaks a promise. Whatever is ambiguous (a kill between a commit and the line th
 where the history itself cannot tell.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile

@@ -3,8 +3,6 @@
 Owns the run's SQL; it goes past the library on a driver of its own, so that no error of the library hides another.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

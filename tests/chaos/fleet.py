@@ -3,8 +3,6 @@
 Owns the worker processes; it never decides what happens to them. The nemesis does that, the runner fills and drains it.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,17 +4,13 @@ Owns the draw and the dropping, which a program of the run switches on in its ow
 of a run has to be the same whatever becomes of hints.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from lanelog._hints import receiver, sender
-
-if TYPE_CHECKING:
-    from lanelog._hints.datagram import Hint
-    from lanelog._hints.route import Target
+from lanelog._hints.datagram import Hint
+from lanelog._hints.route import Target
 
 Hints = Literal["on", "dropped", "off", "lost"]
 

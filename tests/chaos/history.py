@@ -4,8 +4,6 @@ Owns the kinds of events and how they are written and read; it never judges them
 each, the checker is given all of them. Times are seconds of the machine's monotonic clock, which its processes share.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -3,8 +3,6 @@
 Owns the reading of what a run has left: its journals, and what its result says of the run itself; never runs anything.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

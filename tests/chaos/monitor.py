@@ -4,8 +4,6 @@ Owns one thread and one connection, and never judges. The stage starts two: one 
 that asks through the proxy, for those who are behind it.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection

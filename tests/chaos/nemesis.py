@@ -4,8 +4,6 @@ Owns the faults; it never looks at what they do to the messages. The runner give
 and the plan, and takes from it the faults as they happened.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -3,8 +3,6 @@
 Owns one process, its files and its clock; it never decides who writes where. `pair` has two of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -4,14 +4,12 @@ Owns one thread and a client of its own, and writes down what it did; it never l
 anything itself. The stage starts it beside the nemesis.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from attrs import define, evolve, field
 
@@ -20,10 +18,8 @@ from chaos import database
 from chaos.history import Journal, Redriven, Steer
 from chaos.schedule import Operation
 from chaos.worker import EFFECTS, RECORDS, TOPIC
+from lanelog.admin import Admin
 from lanelog.errors import ConfigurationError, DatabaseError
-
-if TYPE_CHECKING:
-    from lanelog.admin import Admin
 
 PATIENCE: Final = 4.0
 """Seconds in which a verb has to succeed; less than an outage lasts, so that some have an unknown outcome."""

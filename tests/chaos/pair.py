@@ -5,8 +5,6 @@ a replica begins as a copy of the primary's files, taken while that stands still
 recovers to. Nothing is dumped and loaded: that takes a second or two, whatever is in the tables.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -3,8 +3,6 @@
 Owns the picture alone; what it shows comes from the history. `run` and `profiles` call it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path

@@ -5,8 +5,6 @@ anomaly was found or a process failed. `kills`: SIGKILL of workers, with the def
 of the database server.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import tempfile

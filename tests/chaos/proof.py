@@ -4,8 +4,6 @@ Owns which runs there are and what of them is kept: `benchmarks/results/chaos-<f
 of each seed and profile. A run that fails is written down and the others go on; the exit status is 1 then.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -4,8 +4,6 @@ Owns its sockets and one thread, which forwards bytes. It looks at them only to 
 makes one, and a share of the processes go through it.
 """
 
-from __future__ import annotations
-
 import random
 import selectors
 import socket

@@ -5,8 +5,6 @@ transactions of its own that it sometimes rolls back; with a rate, one thread pu
 down what it is about to send, and what became of it.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import random

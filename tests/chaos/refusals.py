@@ -3,8 +3,6 @@
 Owns the list of faults that excuse nothing here. It is pure like the checker, which calls it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

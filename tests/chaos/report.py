@@ -3,8 +3,6 @@
 Owns the arithmetic, the table and the JSON result; the judgement is the checker's. The runner calls it at the end.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

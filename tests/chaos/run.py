@@ -4,8 +4,6 @@ Owns the order of a run: faults, drain, judgement, result. Exits with 1 if an an
 a group did not drain or a process failed; the same seed gives the same schedule of faults.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import tempfile

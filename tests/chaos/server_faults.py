@@ -4,8 +4,6 @@ Owns how each is done, and what is read from a server before anybody may write t
 The nemesis calls it, one fault after the other.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

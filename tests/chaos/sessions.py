@@ -4,8 +4,6 @@ Owns the choice of sessions. It never decides when. The nemesis and the server's
 of its own, which is spared.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Final

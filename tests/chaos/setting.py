@@ -3,8 +3,6 @@
 Owns the choice between the two and the account of workers and publishers; it never breaks anything. The stage asks it.
 """
 
-from __future__ import annotations
-
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator

@@ -4,8 +4,6 @@ Owns the order of a run: a private server, two publishers at a steady pace, two 
 Exits with 1 if a process failed, the groups did not drain, or a figure is not flat; it asserts nothing about speed.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import threading

@@ -4,8 +4,6 @@ Owns the tolerances; it is pure and never measures. The runner judges with it, t
 workers count their latencies in its buckets.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median

@@ -4,8 +4,6 @@ Owns the steady pace: one thread publishes small batches, one single messages, e
 does not stretch. It never judges; every second it prints how much it has published since the last time.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -3,8 +3,6 @@
 Owns how results look; it never measures or judges. The runner calls it once, at the end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

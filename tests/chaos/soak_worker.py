@@ -4,8 +4,6 @@ Owns the handlers of two groups: `plain` returns, `retried` fails now and then a
 never judges; every second it prints what was handled since the last time, with the latencies counted in buckets.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import sys

@@ -3,8 +3,6 @@
 Owns their order of coming and going; it never breaks anything. `run` and `profiles` use it, each with its own faults.
 """
 
-from __future__ import annotations
-
 import subprocess
 import threading
 import time

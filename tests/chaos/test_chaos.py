@@ -1,7 +1,5 @@
 """The chaos run itself: its schedule, its proxy, its arithmetic, and a cut of it on a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

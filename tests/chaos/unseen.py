@@ -5,8 +5,6 @@ within a request: several statements in one packet are one. A proxy that connect
 same to a client.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

@@ -5,8 +5,6 @@ row in `message.transaction()`, `records` only notes the message and settles it 
 blocking ack.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -16,8 +16,6 @@ Group g, process p1, the epoch of the process's number, attempt 1, the id m1 at 
 `group=e`, `epoch=3`, `attempt=2`, `name=a`.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final, get_args
 

@@ -5,11 +5,10 @@ does with them. The copy is a replica's state: whole transactions, up to a momen
 replication, so that the test chooses the moment; replication itself is the long run's (`chaos`).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import define, evolve
 
@@ -18,9 +17,6 @@ from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from support.proxy import Proxy
 from support.sql import connect, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 USER = "lanelog_everywhere"
 PASSWORD = "the same on both"

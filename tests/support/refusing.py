@@ -1,15 +1,10 @@
 """What is refused with one clear line, and what refuses to be shown."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from lanelog.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def refused(function: Callable[..., object], *args: object, **options: object) -> str:

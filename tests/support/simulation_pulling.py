@@ -3,20 +3,14 @@
 It asks nothing of what is true afterwards; `test_pull` and others do. `statement_trace` plays it.
 """
 
-from __future__ import annotations
-
+import random
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from lanelog.errors import LanelogError
+from lanelog.message import Message
 from support.simulation import GROUPS, LEASE, OUTCOMES, TOPIC, Process, World, options
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-
-    from lanelog.message import Message
-    from support.statement_recorder import Recorder
+from support.statement_recorder import Recorder
 
 NAMES = ["p1", "p2"]
 KEYS = "abc"

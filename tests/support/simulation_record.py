@@ -5,22 +5,16 @@ calls `look` after every turn, which says whose turn it was, or what an operator
 a handler gets.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from attrs import define, field, frozen
 
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import CRASHED
-from support.simulation import ATTEMPTS, GROUPS
+from support.simulation import ATTEMPTS, GROUPS, Clock, Hand, Process
 from support.simulation_tables import Lease, Place, Tables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from support.simulation import Clock, Hand, Process
 
 NOBODY = ("", 0)
 

@@ -3,25 +3,20 @@
 Owns what differs from run to run, and how it is taken out; never decides what happens. `statement_trace` uses it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymysql
+import pytest
 
 from lanelog._base.backoff import RANDOM
 from support.simulation import MIDNIGHT, Driver, Process, World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pytest
 
 CLOCK = "SET timestamp = "
 """How the simulation sets the clock of a session: no statement of the library's."""

@@ -18,8 +18,6 @@ Time, random identifiers and jitter follow from the seed and the simulated clock
 database's name, who the server is) is replaced in the text. White space in a statement is folded.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import logging
@@ -28,9 +26,10 @@ import random
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -42,10 +41,6 @@ from support.simulation import GROUPS, LEASE, OUTCOMES, World
 from support.simulation_pulling import Pulling
 from support.sql import connect, rows
 from support.statement_recorder import Chance, Recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 NAMES = ["p1", "p2", "p3"]
 KEYS = "abc"

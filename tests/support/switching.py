@@ -4,22 +4,18 @@ Owns the connections it passes on; a test says when. As such proxies do, it make
 server and gives it what a session of lanelog has set; locks and transactions are not there.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from attrs import define, field
 
 from lanelog._database.connection.driver import Driver
+from lanelog.config import ConnectConfig
 from support.proxy import connected
-
-if TYPE_CHECKING:
-    from lanelog.config import ConnectConfig
 
 WHOLE = 0.02
 """Seconds of silence after which an answer is whole: it may come in several pieces."""

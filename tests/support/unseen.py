@@ -4,8 +4,6 @@ Or the session is reset, which turns autocommit on. Owns that, for both drivers.
 looks the same to a client.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

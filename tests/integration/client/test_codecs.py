@@ -1,7 +1,5 @@
 """Payloads on their way: which codec encodes, and that bytes and content type stay together wherever they go."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What is seen of failures and of a subscription's life, with nothing configured and with an application's tools."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import subprocess

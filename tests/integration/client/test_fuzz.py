@@ -4,10 +4,9 @@ What is allowed comes back byte for byte, also through the dead letters; what is
 statement is sent. What `publish` accepts in itself is in tests/unit/client/test_url_fuzz.py.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,9 +19,6 @@ from lanelog._engine.handler_error import MAX_BYTES, clip
 from support.commands import commands_sent
 from support.sql import one, rows
 from support.waiting import Record, accept, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # Each is a name of its own: servers that fold case, width, accents or white space would take some for the same.
 WORDS = """

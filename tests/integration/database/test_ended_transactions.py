@@ -4,8 +4,6 @@ ROLLBACK comes on the same session before the first, the second, … statement o
 again behind a living connection does the same.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress

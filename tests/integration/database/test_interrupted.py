@@ -4,8 +4,6 @@ A signal handler that raises, Ctrl-C, a time limit, `gevent.Timeout`: here the e
 method, right behind the bytes that it has sent.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

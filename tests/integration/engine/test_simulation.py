@@ -7,13 +7,11 @@ Operators steer meanwhile: seek, skip, release, pause, resume, redrive, the dele
 may change in the tables is in `Record`; until their keepers' next turn, the processes know nothing of it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,15 +24,12 @@ from hypothesis.stateful import (
 )
 
 import lanelog
+from lanelog.admin import Admin
 from lanelog.devserver import DevServer
-from support.simulation import GROUPS, LEASE, MIDNIGHT, OUTCOMES, Process, World, options
+from support.simulation import GROUPS, LEASE, MIDNIGHT, OUTCOMES, Hand, Process, World, options
 from support.simulation_record import Record, Steered
 from support.simulation_tables import Place, Tables
 from support.sql import rows
-
-if TYPE_CHECKING:
-    from lanelog.admin import Admin
-    from support.simulation import Hand
 
 EXAMPLES = int(os.environ.get("SIMULATION_EXAMPLES", "0"))
 STEPS = 40

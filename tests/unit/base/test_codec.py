@@ -1,7 +1,5 @@
 """Codecs: when they are asked, what their content type does, and the way back."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

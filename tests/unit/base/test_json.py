@@ -1,7 +1,5 @@
 """The default JSON: which types it takes, what it refuses, and what it warns of."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """The names of a place: topic and group cannot change places unseen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,12 +1,11 @@
-from __future__ import annotations
-
 import functools
 import math
 import random
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -16,9 +15,6 @@ from hypothesis import strategies as st
 
 from lanelog.config import MAX_SECONDS, RetryPolicy
 from lanelog.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECONDS = st.floats(0.0, 1e6)
 STOPS = st.recursive(

@@ -1,7 +1,5 @@
 """The history checker of the chaos runs: every anomaly it names is found, and a correct history has none."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

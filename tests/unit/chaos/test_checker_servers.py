@@ -1,7 +1,5 @@
 """What the chaos runs' checker excuses when a server has lost its last commits, stands still or has another time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

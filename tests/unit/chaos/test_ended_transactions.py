@@ -1,7 +1,5 @@
 """Where the proxy of a chaos run ends a transaction, and where it never does."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

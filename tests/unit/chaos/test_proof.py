@@ -1,7 +1,5 @@
 """What `python -m chaos.proof` keeps of its runs; one that failed stops no other one, and does not go unnoticed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The soak's judgement: what grows is found, what is flat or swings is not, and latencies are counted truly."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

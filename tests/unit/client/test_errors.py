@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +16,6 @@ from lanelog.errors import (
     PayloadTooLarge,
     SchemaError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TREE = [AlreadySettled, ClosedError, ConfigurationError, DatabaseError, LeaseLost, PayloadTooLarge, SchemaError]
 

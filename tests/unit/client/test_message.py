@@ -1,14 +1,13 @@
-from __future__ import annotations
-
 import copy
 import functools
 import gc
 import math
 import pickle
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import attrs
 import pytest
@@ -27,11 +26,7 @@ from lanelog.message import (
     utc_from_ms,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeAlias
-
-    Make: TypeAlias = Callable[..., Message]
+Make: TypeAlias = Callable[..., Message]
 
 
 class Recorder:

@@ -1,11 +1,10 @@
 """Any text as a URL, any text as a name: a valid value or ConfigurationError, and never a password that is shown."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import traceback
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import quote
 
 import attrs
@@ -21,9 +20,6 @@ from lanelog._facts.engine.loop import loop_failed
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 from lanelog.message import decode_metadata, encode_metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

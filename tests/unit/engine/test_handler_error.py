@@ -1,7 +1,5 @@
 """A handler's exception as the text that is kept with its message, and as the traceback of its log record."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The declared events: what they say, and that something logs them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

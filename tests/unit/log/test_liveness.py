@@ -1,7 +1,5 @@
 """The judge of an owner's life: a keeper that watches and a screen that reads one row come to the same."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,18 +1,13 @@
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import pytest
 
 from lanelog._process.loop import Loop
 from lanelog.errors import ClosedError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeAlias
-
-    Make: TypeAlias = Callable[..., Loop]
+Make: TypeAlias = Callable[..., Loop]
 
 LONG = 3600.0  # a wait that only an event ends
 PATIENCE = 20.0  # for what happens at once unless something is broken

@@ -1,17 +1,12 @@
-from __future__ import annotations
-
 import logging
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+
+import pytest
 
 from lanelog._base.backoff import OF_LOOPS
 from lanelog._process.loop import LOG_AGAIN, Loop
 from lanelog.errors import ConfigurationError, DatabaseError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import pytest
 
 LONG = 3600.0  # the wait after a success
 LOST = DatabaseError("gone away", code=2006, retriable=True)

@@ -1,7 +1,5 @@
 """Threads that leave group commit at the worst moment, and what they are told; and one that waits for a lane."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from types import SimpleNamespace, TracebackType

@@ -3,8 +3,6 @@
 The machine does what `group` does with the plan, and knows which threads are there and which transactions are out.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test

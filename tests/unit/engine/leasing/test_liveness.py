@@ -1,7 +1,5 @@
 """When an owner counts as dead: every clause of the judgement, with a clock and heartbeats that are moved by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import attrs
