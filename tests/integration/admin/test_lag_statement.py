@@ -48,7 +48,7 @@ def test_any_name_means_itself_under_any_sql_mode(lanelog_client: Client, raw: A
             assert cursor.fetchall() == ((2,),)
 
 
-def test_it_is_for_one_group(lanelog_client: Client, made: Situations, command: Command) -> None:
+def test_it_is_for_one_group(made: Situations, command: Command) -> None:
     """And one that exists: an autoscaler with a spelling mistake would see no lag for ever."""
     made.register("h")
     assert command.refused("lag", "t", "--sql").startswith("--sql is for one group: name TOPIC and GROUP")

@@ -124,7 +124,7 @@ def test_doctor_answers_where_nothing_can_be_written(
     assert (privileges.status, "cannot be tried" in privileges.detail) == ("warning", True)
 
 
-def test_heartbeats_of_another_server_say_nothing(lanelog_client: Client, made: Situations, raw: Any) -> None:
+def test_heartbeats_of_another_server_say_nothing(lanelog_client: Client, made: Situations) -> None:
     """A replica that takes writes, as late as it is: its rows name the primary. A member that comes back ends that."""
     made.owner("there", expires=-50, incarnation="0" * 64, liveness_lock="x")
     assert "replica" in only_server(lanelog_client.admin.status(), "another server")

@@ -228,9 +228,7 @@ def test_a_purge_that_dies_in_the_middle_is_finished_by_the_next(
 
 
 @pytest.mark.thorough
-def test_a_floor_that_somebody_holds_is_reported(
-    lanelog_client: Client, lanelog_url: str, raw: Any, open_raw: Any
-) -> None:
+def test_a_floor_that_somebody_holds_is_reported(lanelog_client: Client, lanelog_url: str, open_raw: Any) -> None:
     """Other lanes are purged; what is left is counted, and goes with the next call."""
     lanelog_client.publish_many("t", [(key, b"x") for key in ("free", "held") for _ in range(5)])
     holder = open_raw()

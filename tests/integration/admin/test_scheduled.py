@@ -67,7 +67,7 @@ def test_a_cancelled_message_is_gone_and_its_id_is_free(lanelog_client: Client, 
     assert cancel("t", "b", "x") is False
 
 
-def test_cancelling_within_a_transaction_of_the_same_thread_is_refused(lanelog_client: Client, raw: Any) -> None:
+def test_cancelling_within_a_transaction_of_the_same_thread_is_refused(lanelog_client: Client) -> None:
     """It would wait for the transaction's own message, and the transaction for it; the transaction goes on."""
     with lanelog_client.transaction() as connection:
         lanelog_client.publish("t", "a", b"x", id="mine", delay=3600, connection=connection)

@@ -115,7 +115,7 @@ def start() -> Iterator[Start]:
 @IMPORTS
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["one", "other"])
 def test_a_worker_that_is_still_imported_ends_at_sigterm(
-    start: Start, lanelog_url: str, lanelog_client: Client, module: str, first: bool
+    start: Start, lanelog_url: str, module: str, first: bool
 ) -> None:
     """It starts no process, logs the signal, and has drained: there was nothing to drain."""
     worker = start(lanelog_url, "worker", "jobs:client", first=first)
@@ -127,7 +127,7 @@ def test_a_worker_that_is_still_imported_ends_at_sigterm(
 
 
 @pytest.mark.thorough
-def test_a_module_that_process_1_runs_ends_at_sigterm(start: Start, lanelog_url: str, lanelog_client: Client) -> None:
+def test_a_module_that_process_1_runs_ends_at_sigterm(start: Start, lanelog_url: str) -> None:
     """`python -m lanelog_command`, in an image without the command: its handler, too, comes before the package."""
     worker = start(lanelog_url, "worker", "jobs:client", module="lanelog_command")
     worker.imported("lanelog.errors")
@@ -136,7 +136,7 @@ def test_a_module_that_process_1_runs_ends_at_sigterm(start: Start, lanelog_url:
 
 
 @pytest.mark.thorough
-def test_a_worker_as_process_1_drains(start: Start, lanelog_url: str, lanelog_client: Client) -> None:
+def test_a_worker_as_process_1_drains(start: Start, lanelog_url: str) -> None:
     """A later signal is one for the supervisor, as before."""
     worker = start(lanelog_url, "worker", "jobs:client")
     worker.said.until(lambda lines: any("process.started" in line for line in lines), within=20, what="a process")

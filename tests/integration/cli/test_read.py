@@ -239,9 +239,7 @@ def test_a_bound_of_the_age_is_not_kept_where_older_messages_may_be(
 
 
 @pytest.mark.thorough
-def test_a_bound_over_more_groups_than_can_be_read_is_not_kept(
-    command: Command, lanelog_client: lanelog.Client, made: Situations
-) -> None:
+def test_a_bound_over_more_groups_than_can_be_read_is_not_kept(command: Command, made: Situations) -> None:
     """Beyond 9,999 groups a bound exits with status 1: nobody knows whether it holds."""
     made.register_many(10_000)
     told = "only the first 9,999 groups were read\n"

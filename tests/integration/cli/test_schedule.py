@@ -13,7 +13,7 @@ from support.sql import rows
 
 
 @pytest.fixture
-def command(lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`lanelog` on the test's database, where no loop fires meanwhile."""
     monkeypatch.setattr(ClientAnnouncements, "scheduled", lambda _announcements, **_: None)
     return Command(lanelog_url)

@@ -80,9 +80,7 @@ def test_watch_redraws_until_ctrl_c(terminal: Terminal, lanelog_client: lanelog.
 
 
 @pytest.mark.thorough
-def test_q_ends_a_watch_and_the_terminal_is_as_before(
-    terminal: Terminal, lanelog_client: lanelog.Client, tmp_path: Path
-) -> None:
+def test_q_ends_a_watch_and_the_terminal_is_as_before(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
     """There is a clock; keys are read without echo meanwhile, and with it afterwards; other keys do nothing."""
     lanelog_client.publish("merge", "k", b"1")
     child = terminal("topics", "--watch", "--interval", "60", then="stty -a")
@@ -115,7 +113,7 @@ def test_keys_scroll_a_watch(terminal: Terminal, lanelog_client: lanelog.Client)
 
 
 @pytest.mark.thorough
-def test_sigterm_gives_the_terminal_back(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
+def test_sigterm_gives_the_terminal_back(terminal: Terminal) -> None:
     """As Ctrl-C does."""
     child = terminal("topics", "--watch", "--interval", "60", then="stty -a")
     child.expect("q ends it")

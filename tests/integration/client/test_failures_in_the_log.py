@@ -94,7 +94,7 @@ client.close()
 
 
 @pytest.mark.thorough
-def test_loggers_that_the_application_has_disabled_are_reported_once(lanelog_client: Client, lanelog_url: str) -> None:
+def test_loggers_that_the_application_has_disabled_are_reported_once(lanelog_url: str) -> None:
     """logging.config does so with every logger that was there before, unless it is told not to."""
     command = [sys.executable, "-c", DISABLED, lanelog_url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

@@ -220,7 +220,7 @@ def test_one_subscription_reads_many_topics(lanelog_client: Client) -> None:
     assert sorted(seen.items) == [("t", "k", 1), ("u", "k", 1)]
 
 
-def test_a_group_has_one_order(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+def test_a_group_has_one_order(lanelog_client: Client, raw: Any) -> None:
     """A second subscription with another order is refused and disturbs nothing; other groups are free to differ."""
     first = lanelog_client.subscribe("t", "g", accept, order="strict")
     with pytest.raises(ConfigurationError, match=r"order='strict'.*one order.*order='concurrent'"):

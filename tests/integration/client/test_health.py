@@ -73,9 +73,7 @@ def test_a_loop_may_wait_for_an_answer_as_long_as_the_time_outs_say(lanelog_url:
 
 
 @pytest.mark.thorough
-def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kill_it(
-    lanelog_client: Client, lanelog_url: str
-) -> None:
+def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kill_it(lanelog_url: str) -> None:
     """Its loops wait for answers, and then fail and try again; the reason is told; it is ready again by itself."""
     proxy = Proxy(ConnectConfig.from_url(lanelog_url))
     with lanelog.connect(proxy.url, connect_timeout=1.0, read_timeout=2.0) as client:
@@ -104,7 +102,7 @@ def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kil
 
 @pytest.mark.thorough
 def test_a_client_that_only_publishes_is_ready_while_the_database_answers(
-    lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
+    lanelog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked by who wants to know, not again within five seconds, and nobody waits long for a silent one."""
     proxy = Proxy(ConnectConfig.from_url(lanelog_url))

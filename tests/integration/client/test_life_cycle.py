@@ -360,7 +360,7 @@ def test_a_drain_that_has_taken_long_enough_cuts_handlers_off(fleet: Fleet, lane
 @pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["MANUAL", "NACK_ON_ERROR", "ACK_FIRST"])
 def test_a_handler_that_was_cut_off_settles_nothing(
-    lanelog_client: Client, lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, policy: str
+    lanelog_client: Client, lanelog_url: str, caplog: pytest.LogCaptureFixture, policy: str
 ) -> None:
     """Its message is somebody else's, who may be through with it; what is acked first is lost, and said to be."""
     started, go, refused = Record(), threading.Event(), Record()

@@ -108,7 +108,7 @@ def test_without_the_middleware_a_dead_connection_fails_every_later_message(
 
 @pytest.mark.thorough
 @DRIVER
-def test_django_publishes_in_its_own_transaction(fleet: Fleet, lanelog_client: Client, raw: Any, driver: str) -> None:
+def test_django_publishes_in_its_own_transaction(fleet: Fleet, raw: Any, driver: str) -> None:
     """Through `django.db.connection`: with the rows, or not at all. Outside of `atomic()` it is refused."""
     text = example(Example.DJANGO_PUBLISH).text
     running = fleet.start("orm", "orm_django.py", code=text, driver=driver, publishes=True)

@@ -129,7 +129,7 @@ def test_nothing_of_the_key_starts_before_that_commit_is_through(
 
 
 def test_a_commit_of_unknown_outcome_that_nobody_can_read_is_decided_by_reloading_the_lane(
-    lanelog_client: Client, raw: Any, open_raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The attempt does not stay claimed for ever: the lane is read again, and its message delivered again."""
     seen = Record()

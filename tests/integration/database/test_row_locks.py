@@ -27,7 +27,7 @@ LOCKS_NOTHING = "locks no rows.*Use MySQL or MariaDB"
 
 
 @pytest.fixture
-def imitation(lanelog_client: Client, lanelog_url: str) -> Iterator[Proxy]:
+def imitation(lanelog_url: str) -> Iterator[Proxy]:
     """A way to the server on which SKIP LOCKED is taken and locks nothing."""
     with proxy_to(lanelog_url) as proxy:
         proxy.instead = {SKIPPING: b" " * len(SKIPPING)}

@@ -133,7 +133,7 @@ IMITATION = b"Dolt"
 
 
 @pytest.fixture
-def through(lanelog_client: Client, lanelog_url: str) -> Iterator[Proxy]:
+def through(lanelog_url: str) -> Iterator[Proxy]:
     """A proxy to a server that has lanelog's tables."""
     with proxy_to(lanelog_url) as proxy:
         yield proxy
@@ -193,9 +193,7 @@ def test_a_session_that_the_server_keeps_for_hours_holds_no_lock(
     assert [message.payload for message in lanelog_client.admin.messages("t", "k")] == [b"x"]
 
 
-def test_running_loops_stop_where_their_time_outs_are_ignored(
-    through: Proxy, lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_loops_stop_where_their_time_outs_are_ignored(through: Proxy, lanelog_client: Client) -> None:
     """A subscription whose connections come back through a proxy that ignores SET fails with the sentence."""
     with lanelog.connect(through.url) as client:
         subscription = client.subscribe("t", "g", accept)

@@ -310,9 +310,7 @@ def test_what_is_kept_stands_with_the_group_and_follows_the_latest_registration(
     assert stored() == (0, 1, 0)
 
 
-def test_history_is_read_by_group_and_by_lane(
-    lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_is_read_by_group_and_by_lane(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """The latest first; in a lane the highest offset first; the command shows the same; a wrong group is refused."""
     lanelog_client.publish_many("t", [(f"k{n % 2}", b"x") for n in range(6)])
     with lanelog_client.subscribe("t", "g", accept, history=True):

@@ -165,7 +165,7 @@ def test_a_row_that_another_program_wrote_says_nothing(lanelog_client: Client, r
 
 
 @pytest.mark.thorough
-def test_members_work_on_tables_without_the_column(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+def test_members_work_on_tables_without_the_column(lanelog_client: Client, raw: Any) -> None:
     """On tables of version 5 their heartbeats go on, and say nothing of workers."""
     set_back(raw, 5)
     seen = Record()

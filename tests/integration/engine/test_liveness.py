@@ -104,7 +104,7 @@ def test_a_process_that_dies_while_it_stands_aside_is_replaced(fleet: Fleet, lan
 
 @pytest.mark.thorough
 def test_a_host_that_vanishes_without_a_farewell_is_replaced_when_the_server_drops_its_session(
-    fleet: Fleet, lanelog_client: Client, lanelog_url: str, raw: Any
+    fleet: Fleet, lanelog_client: Client, lanelog_url: str
 ) -> None:
     """No packet comes from it any more, and none that ends a connection: the server waits as long as its lease."""
     with proxy_to(lanelog_url) as proxy:
@@ -121,9 +121,7 @@ def test_a_host_that_vanishes_without_a_farewell_is_replaced_when_the_server_dro
 
 
 @pytest.mark.thorough
-def test_a_server_that_stands_still_for_27_seconds_moves_no_lane(
-    private_server: DevServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_stands_still_for_27_seconds_moves_no_lane(private_server: DevServer) -> None:
     """With default options. Every running message is started once and none is dead-lettered."""
     with ExitStack() as stack:
         client = stack.enter_context(lanelog.connect(private_server.url))

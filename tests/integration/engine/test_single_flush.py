@@ -109,7 +109,7 @@ def test_it_waits_for_whoever_takes_the_lane(
 
 
 @pytest.mark.thorough
-def test_it_holds_the_lease_until_it_is_committed(session: Session, raw: Any, open_raw: Callable[..., Any]) -> None:
+def test_it_holds_the_lease_until_it_is_committed(session: Session, open_raw: Callable[..., Any]) -> None:
     """Nobody takes the lane between its look at the lease and its commit; who skips locked leases skips this one."""
     thief = open_raw()
     rows(thief, "SET SESSION innodb_lock_wait_timeout = 1")

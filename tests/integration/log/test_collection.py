@@ -129,7 +129,7 @@ def test_without_any_group_nothing_leaves(janitors: Janitors, lanelog_client: Cl
 
 
 def test_dead_letters_stay_when_they_are_acked(
-    janitors: Janitors, collected: Callable[..., None], lanelog_client: Client, raw: Any
+    collected: Callable[..., None], lanelog_client: Client, raw: Any
 ) -> None:
     """An alerting group acks them; they remain for whoever redrives or inspects them."""
 
@@ -144,9 +144,7 @@ def test_dead_letters_stay_when_they_are_acked(
     assert stored(raw, "t_dlq") == 5
 
 
-def test_collection_goes_in_bounded_steps(
-    janitors: Janitors, collected: Callable[..., None], lanelog_client: Client, raw: Any
-) -> None:
+def test_collection_goes_in_bounded_steps(collected: Callable[..., None], lanelog_client: Client, raw: Any) -> None:
     """However much can leave at once, a lane's floor rises by at most STEP_OFFSETS in one transaction."""
     floors = "NEW.partition_key, OLD.offset_acked, NEW.offset_acked"
     risen = "NEW.consumer_group = '' AND NEW.offset_acked <> OLD.offset_acked"
@@ -307,7 +305,7 @@ def test_old_heartbeats_are_forgotten(janitors: Janitors, lanelog_client: Client
 
 
 def test_the_watermark_survives_collection_and_restart(
-    janitors: Janitors, collected: Callable[..., None], lanelog_client: Client, lanelog_url: str, raw: Any
+    collected: Callable[..., None], lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:
     """After everything was collected, a new process begins behind it and finds the next message only."""
     first = lanelog_client.subscribe("t", "g", accept, retention=0)
@@ -365,7 +363,7 @@ def test_lanes_that_a_sleeping_group_holds_are_not_offered_for_purge(
 
 @pytest.mark.thorough
 def test_lanes_that_another_client_purged_are_forgotten(
-    janitors: Janitors, collected: Callable[..., None], client: Client, lanelog_url: str, raw: Any
+    janitors: Janitors, collected: Callable[..., None], client: Client, lanelog_url: str
 ) -> None:
     """With a key for every job, memory does not grow with the jobs of the past, whoever purged their lanes."""
     with lanelog.connect(lanelog_url, lane_idle_purge=0.05) as other:

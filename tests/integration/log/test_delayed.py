@@ -236,7 +236,7 @@ def test_a_delay_costs_an_idle_client_one_statement_a_second_at_most(by_hand: Sc
     assert min(waits) >= 1.0
 
 
-def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
+def test_clocks_an_hour_wrong_make_no_difference(fleet: Fleet, raw: Any) -> None:
     """Processes an hour fast and slow append at the database's time, and what they schedule is due at that."""
     library = libfaketime()
     programs = [
@@ -587,7 +587,7 @@ def test_whoever_asks_how_long_to_wait_is_not_disturbed_by_the_scheduler(appendi
 
 @pytest.mark.thorough
 def test_an_account_that_may_not_delete_leaves_it_to_others(
-    lanelog_client: Client, publisher: Publisher, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    lanelog_client: Client, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """One WARNING; its subscriptions go on."""
     paced(lanelog_client, scheduler=SchedulerPace(denied_seconds=0.1))

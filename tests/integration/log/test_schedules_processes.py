@@ -122,7 +122,7 @@ def test_what_changed_since_it_was_seen_to_be_due_is_not_fired(
 
 @pytest.mark.thorough
 def test_a_client_that_schedules_fires_by_itself_and_one_that_subscribes_too(
-    lanelog_client: Client, lanelog_url: str, raw: Any
+    lanelog_client: Client, lanelog_url: str
 ) -> None:
     """From the declaration on, until it is closed; then those that are left go on."""
     with lanelog.connect(lanelog_url) as declaring:

@@ -127,7 +127,7 @@ def test_an_archive_that_nobody_runs_is_an_alert_as_it_is_a_problem(
     on_call.quiet()
 
 
-def test_an_account_with_process_sees_the_oldest_transaction(log: lanelog.Client, raw: Any, open_raw: Any) -> None:
+def test_an_account_with_process_sees_the_oldest_transaction(log: lanelog.Client, open_raw: Any) -> None:
     """And how many deleted rows the server keeps for it."""
     other = open_raw()
     rows(other, "START TRANSACTION")

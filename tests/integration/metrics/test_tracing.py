@@ -45,7 +45,7 @@ def provider(exporter: InMemorySpanExporter) -> TracerProvider:
 
 
 @pytest.fixture
-def traced(lanelog_url: str, lanelog_client: Client, provider: TracerProvider) -> Iterator[Client]:
+def traced(lanelog_url: str, provider: TracerProvider) -> Iterator[Client]:
     """A client of the example, on the migrated tables."""
     with orders.connect(lanelog_url, provider) as client:
         yield client
@@ -109,7 +109,7 @@ def test_a_trace_is_seen_whole_from_the_request_to_the_handler(
 
 
 def test_without_spans_of_their_own_publishes_hand_the_current_span_on(
-    lanelog_url: str, lanelog_client: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+    lanelog_url: str, provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     """The handler's span is the request's child; what other systems have put into the trace travels, too."""
     state = TraceState([("vendor", "x")])
@@ -257,7 +257,7 @@ def test_a_redriven_message_links(traced: Client, provider: TracerProvider, expo
 
 
 def test_a_copy_of_metadata_carries_nothing_of_its_old_trace(
-    lanelog_url: str, lanelog_client: Client, provider: TracerProvider, exporter: InMemorySpanExporter
+    lanelog_url: str, provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     """A handler may publish what it got: the new message is a child of the current span, with no other's state."""
     old = {"mine": "stays", "traceparent": "x", "tracestate": "vendor=x", "lanelog.delayed": "true"}
@@ -304,7 +304,6 @@ class TracedConnection(wrapt.ObjectProxy):
 @pytest.mark.parametrize("driver", ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])])
 def test_an_instrumented_driver_traces_what_the_handler_says(
     lanelog_url: str,
-    lanelog_client: Client,
     provider: TracerProvider,
     exporter: InMemorySpanExporter,
     monkeypatch: pytest.MonkeyPatch,

@@ -15,7 +15,7 @@ Next = Callable[[Publication], Any]
 
 
 @pytest.fixture
-def client_with(lanelog_url: str, lanelog_client: Client) -> Iterator[Callable[..., Client]]:
+def client_with(lanelog_url: str) -> Iterator[Callable[..., Client]]:
     """Makes clients with middleware, on the migrated tables."""
     made: list[Client] = []
 

@@ -49,7 +49,7 @@ def test_messages_without_a_key_spread_over_the_open_lanes(lanelog_client: Clien
     assert where == {b"keyed": "k"} | {f"{n}".encode(): each.key for n, each in enumerate([*receipts, *many[:-1]])}
 
 
-def test_few_messages_of_one_call_lock_few_lanes(lanelog_client: Client, raw: Any) -> None:
+def test_few_messages_of_one_call_lock_few_lanes(lanelog_client: Client) -> None:
     """Two who publish some at a time do not lock the same lanes, as long as there are others."""
     receipts = lanelog_client.publish_many("t", [(None, b"x")] * 16)
     assert len({receipt.key for receipt in receipts}) == 2
@@ -112,7 +112,7 @@ def test_a_bad_key_is_refused_before_anything_is_written(lanelog_client: Client,
     assert heads(raw) == []
 
 
-def test_busy_lanes_are_stepped_around(lanelog_client: Client, open_raw: Any, raw: Any) -> None:
+def test_busy_lanes_are_stepped_around(lanelog_client: Client, open_raw: Any) -> None:
     """A transaction that holds most of the lanes delays nobody who may lie in another one."""
     lanelog_client.publish("t", None, b"x")
     holder = open_raw()
@@ -198,7 +198,7 @@ def test_any_number_of_members_share_the_open_lanes_evenly(
         eventually(lambda: sum(counts()[False]) == keys)
 
 
-def test_the_number_is_changed_while_messages_go_on(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+def test_the_number_is_changed_while_messages_go_on(lanelog_client: Client, lanelog_url: str) -> None:
     """Publishers follow when they read it again; what lies in lanes that are too many is handled all the same."""
     admin, seen = lanelog_client.admin, Record()
     lanelog_client.publish("t", None, b"0")
@@ -255,7 +255,7 @@ def test_the_janitor_keeps_idle_open_lanes(lanelog_url: str, raw: Any) -> None:
             assert heads(raw) == LANES
 
 
-def test_older_tables_have_as_many_as_ever(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
+def test_older_tables_have_as_many_as_ever(lanelog_url: str, raw: Any) -> None:
     """Messages without a key work there; only the number cannot be changed before the tables are migrated."""
     set_back(raw, 2)
     with lanelog.connect(lanelog_url, lane_idle_purge=0) as client:

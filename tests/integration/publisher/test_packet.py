@@ -146,9 +146,7 @@ def test_what_arrives_late_meets_its_copy(publisher: Publisher, proxy: Proxy, ra
     assert publisher.publish("t", Outgoing("k", b"z")).offset == 5
 
 
-def test_what_arrives_late_behind_the_locks_keeps_others_out(
-    publisher: Publisher, proxy: Proxy, raw: Any, open_raw: Any
-) -> None:
+def test_what_arrives_late_behind_the_locks_keeps_others_out(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
     """A packet that the network has kept holds its heads: the repetition waits, and finds the messages."""
     proxy.cut_at, proxy.keep = b"COMMIT", True
     with ThreadPoolExecutor(1) as threads:

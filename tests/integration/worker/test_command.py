@@ -71,7 +71,7 @@ def state(pid: int) -> str:
 
 
 @pytest.fixture
-def start(lanelog_url: str, lanelog_client: Client) -> Iterator[Start]:
+def start(lanelog_url: str) -> Iterator[Start]:
     """Start commands that end with the test."""
     running: list[Commanded] = []
 
@@ -361,7 +361,7 @@ def test_an_import_that_hangs_is_tried_again(start: Start, bounds: Callable[...,
 
 
 @pytest.mark.thorough
-def test_a_process_whose_database_does_not_answer_is_not_killed(lanelog_url: str, bounds: Callable[..., None]) -> None:
+def test_a_process_whose_database_does_not_answer_is_not_killed(bounds: Callable[..., None]) -> None:
     """It accepts, and then says nothing: loops wait for it, and the process says so."""
     bounds("silence", SILENCE=1.0, GRACE=2.0)
     with (
