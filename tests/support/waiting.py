@@ -41,6 +41,15 @@ def accept(_message: object) -> None:
     """A handler that has nothing against anything."""
 
 
+def raising(error: type[BaseException], *args: object, **fields: Any) -> Callable[..., Any]:
+    """A handler, or anything else that is called, which raises a new one of these each time."""
+
+    def fail(*_: object, **_options: object) -> None:
+        raise error(*args, **fields)
+
+    return fail
+
+
 class Record:
     """What handlers have seen, in order; threads add, the test waits."""
 

@@ -16,7 +16,7 @@ from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up
 from support.situations import settle
 from support.sql import rows
-from support.waiting import events
+from support.waiting import events, raising
 
 Verb = Callable[[Admin, bool], Any]
 VERBS: dict[str, tuple[Verb, str, str]] = {
@@ -137,11 +137,7 @@ def test_a_call_that_fails_in_its_middle_logs_what_it_had_done(
     admin: Admin, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The groups are gone, though their rows and the messages are not: it is told with the error."""
-
-    def fails(*_args: object) -> None:
-        raise DatabaseError("no privilege")
-
-    monkeypatch.setattr(end_groups, "clear", fails)
+    monkeypatch.setattr(end_groups, "clear", raising(DatabaseError, "no privilege"))
     with pytest.raises(DatabaseError):
         admin.delete_topic("t", dry_run=False)
     (line,) = told(caplog)

@@ -13,7 +13,7 @@ from lanelog.errors import DatabaseError
 from support.cli import Command, everything
 from support.situations import Situations
 from support.sql import one, rows, watermark
-from support.waiting import eventually
+from support.waiting import eventually, raising
 
 NOTE = "nothing was changed: add --execute to do it\n"
 
@@ -110,10 +110,7 @@ def test_pause_names_who_did_it(command: Command, shop: lanelog.Client, monkeypa
     assert command.json("pause", "merge", "builders", "--key", "good")["by"] == "ann"
     assert command.table("lanes", "merge", "builders", "--by", "key")[1][1][6] == "paused"
 
-    def unknown() -> str:
-        raise KeyError("uid not found")
-
-    monkeypatch.setattr("getpass.getuser", unknown)
+    monkeypatch.setattr("getpass.getuser", raising(KeyError, "uid not found"))
     assert command.json("pause", "merge", "builders", "--key", "bad")["by"] == ""
 
 

@@ -24,7 +24,7 @@ from support.cli import Command
 from support.refusing import refused
 from support.situations import Situations, fill
 from support.sql import rows
-from support.waiting import accept, eventually
+from support.waiting import accept, eventually, raising
 
 PASSED = {
     "queue_messages": ["created_at", "published_at", "failed_at"],
@@ -285,15 +285,11 @@ def test_a_bound_of_the_age_covers_lanes_that_were_not_compared(
 
 def test_a_monitor_bounds_dead_letters(command: Command, lanelog_client: lanelog.Client) -> None:
     """Those of all topics, of one, or of one group alone; what is redriven or deleted is none any more."""
-
-    def handle(_: lanelog.Message) -> None:
-        raise lanelog.Reject("bad")
-
     admin = lanelog_client.admin
     bound = "--max-dead-letters"
     lanelog_client.publish_many("merge", [("a", b"1"), ("b", b"2")])
     with (
-        lanelog_client.subscribe("merge", "builders", handle),
+        lanelog_client.subscribe("merge", "builders", raising(lanelog.Reject, "bad")),
         lanelog_client.subscribe("merge", "readers", lambda _: None),
     ):
         eventually(lambda: sum(group.lag for group in admin.groups("merge")) == 0)
@@ -341,12 +337,8 @@ def test_status_of_pauses_dead_letters_and_missing_members(
     command: Command, lanelog_client: lanelog.Client, later: Callable[[], None]
 ) -> None:
     """Nobody consumes, a pause and dead letters: in this order, each with its command; these mend it."""
-
-    def refuse(_message: lanelog.Message) -> None:
-        raise lanelog.Reject("it's bad")
-
     lanelog_client.publish("orders", "o", b"1")
-    with lanelog_client.subscribe("orders", "billing", refuse):
+    with lanelog_client.subscribe("orders", "billing", raising(lanelog.Reject, "it's bad")):
         eventually(lambda: lanelog_client.admin.topic("orders").dead_letters == 1)
     lanelog_client.publish("orders", "o", b"2")
     lanelog_client.publish("mail", "m", b"1")

@@ -18,7 +18,7 @@ from lanelog._base.text import summary
 from lanelog._engine.handler_error import MAX_BYTES, clip
 from support.commands import commands_sent
 from support.sql import one, rows
-from support.waiting import Record, accept, eventually
+from support.waiting import Record, accept, eventually, raising
 
 # Each is a name of its own: servers that fold case, width, accents or white space would take some for the same.
 WORDS = """
@@ -388,8 +388,5 @@ def test_a_topic_and_its_suffix_have_255_characters_together(lanelog_client: Cli
     lanelog_client.subscribe("x" * 255, "g", accept, dead_letter_suffix=None)
     lanelog_client.publish(topic, "k", b"x")
 
-    def reject(message: lanelog.Message) -> None:
-        raise lanelog.Reject
-
-    with lanelog_client.subscribe(topic, "g", reject, dead_letter_suffix=suffix):
+    with lanelog_client.subscribe(topic, "g", raising(lanelog.Reject), dead_letter_suffix=suffix):
         eventually(lambda: one(raw, "SELECT topic FROM queue_messages WHERE failed_group = 'g'") == topic + suffix)

@@ -8,7 +8,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
 from support.sql import delivery_rows, one, rows, watermark
-from support.waiting import Record, accept, events, eventually
+from support.waiting import Record, accept, events, eventually, raising
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -56,15 +56,9 @@ def test_what_one_group_dead_letters_the_other_still_gets(
 def test_two_groups_dead_letter_the_same_message_twice(lanelog_client: Client, raw: Any) -> None:
     """Each group has a dead letter of its own, with its own name and error."""
 
-    def reject(why: str) -> Any:
-        def handle(message: Message) -> None:
-            raise Reject(why)
-
-        return handle
-
     lanelog_client.publish("t", "k", b"1")
-    a = lanelog_client.subscribe("t", "a", reject("by a"))
-    b = lanelog_client.subscribe("t", "b", reject("by b"))
+    a = lanelog_client.subscribe("t", "a", raising(Reject, "by a"))
+    b = lanelog_client.subscribe("t", "b", raising(Reject, "by b"))
     eventually(lambda: a.stats().dead_lettered == b.stats().dead_lettered == 1)
     found = rows(raw, "SELECT failed_group, last_error, original_offset FROM queue_messages WHERE topic = 't_dlq'")
     assert sorted(found) == [("a", "by a", 1), ("b", "by b", 1)]
@@ -77,16 +71,13 @@ def test_a_failing_consumer_of_dead_letters_loses_none(lanelog_client: Client, r
     """A dead letter that fails or is rejected comes again without limit, whatever the policy; no second suffix."""
     attempts = Record()
 
-    def reject(message: Message) -> None:
-        raise Reject("never")
-
     def fail(message: Message) -> None:
         attempts((message.key, message.attempt))
         if message.attempt < 5:
             raise Reject("here, too") if message.key == "rejected" else ValueError("the pager is down")
 
     lanelog_client.publish_many("t", [("failed", b"1"), ("rejected", b"2")])
-    a = lanelog_client.subscribe("t", "a", reject)
+    a = lanelog_client.subscribe("t", "a", raising(Reject, "never"))
     eventually(lambda: a.stats().dead_lettered == 2)
     once = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.02))
     options = {"retry": once, "max_deliveries": 2, "dead_letter_suffix": suffix}
@@ -128,16 +119,13 @@ def test_a_failing_hook_changes_nothing(lanelog_client: Client, caplog: pytest.L
     """What on_dead_letter raises is logged; the message is dead-lettered and its successors run."""
     seen = Record()
 
-    def hook(message: Message, why: str) -> None:
-        raise RuntimeError("the hook itself")
-
     def handle(message: Message) -> None:
         if message.offset == 1:
             raise Reject("no")
         seen(message.offset)
 
     lanelog_client.publish_many("t", [("k", b"1")] * 2)
-    subscription = lanelog_client.subscribe("t", "a", handle, on_dead_letter=hook)
+    subscription = lanelog_client.subscribe("t", "a", handle, on_dead_letter=raising(RuntimeError, "the hook itself"))
     assert seen.wait(1) == [2]
     assert subscription.stats().dead_lettered == 1
     eventually(lambda: events(caplog, "hook.failed", logging.ERROR))

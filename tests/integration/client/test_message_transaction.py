@@ -16,7 +16,7 @@ from support.proxy import DOOM, proxy_to
 from support.settling import create_effects, effects, have_effect
 from support.sql import delivery_rows, one, owners, rows, take_lanes, watermark
 from support.stage import thorough
-from support.waiting import Record, eventually
+from support.waiting import Record, eventually, raising
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 
@@ -281,9 +281,6 @@ def test_a_neighbour_about_to_commit_is_refused_once_the_lane_is_read_again(
             undecided.set()
             raise DatabaseError("no answer", code=2013, retriable=True, outcome_unknown=True)
 
-    def unreadable(_self: Delivery) -> bool:
-        raise DatabaseError("denied", code=1142, retriable=False)
-
     def handle(message: Message) -> None:
         begun((message.offset, message.fencing_token))
         assert message.offset == 2 or claimed.wait(20)
@@ -291,7 +288,7 @@ def test_a_neighbour_about_to_commit_is_refused_once_the_lane_is_read_again(
             have_effect(connection, message)
 
     monkeypatch.setattr(Delivery, "_settle", settles)
-    monkeypatch.setattr(Delivery, "_was_committed", unreadable)
+    monkeypatch.setattr(Delivery, "_was_committed", raising(DatabaseError, "denied", code=1142, retriable=False))
     lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
     lanelog_client.subscribe("t", "g", handle, order="concurrent", workers=4, retry=QUICK)
     try:

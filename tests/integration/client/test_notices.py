@@ -8,7 +8,7 @@ import pytest
 
 import lanelog
 from lanelog.notices import NAMES, Notice, NoticeName
-from support.waiting import eventually
+from support.waiting import eventually, raising
 
 TWICE = lanelog.RetryPolicy(max_attempts=2, wait=lambda _: 0.01)
 Told = list[Notice]
@@ -43,13 +43,9 @@ def test_a_message_that_fails_is_notified_attempt_by_attempt(lanelog_client: lan
 
 def test_what_is_given_up_without_dead_letters_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
     """Dropped after an attempt, or expired before there was one."""
-
-    def reject(message: lanelog.Message) -> None:
-        raise lanelog.Reject("broken")
-
     lanelog_client.publish("t", "k", b"x")
     lanelog_client.publish("t", "old", b"x", ttl=0.001)
-    with lanelog_client.subscribe("t", "g", reject, dead_letter_suffix=None):
+    with lanelog_client.subscribe("t", "g", raising(lanelog.Reject, "broken"), dead_letter_suffix=None):
         eventually(lambda: len(told) == 2)
     assert {each.name: (each.key, each.attempt) for each in told} == {"dropped": ("k", 1), "expired": ("old", 0)}
 

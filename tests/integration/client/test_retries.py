@@ -16,7 +16,7 @@ from tenacity import (
 import lanelog
 from lanelog import Client, Message, RetryPolicy
 from support.sql import one, rows
-from support.waiting import Record, events, eventually
+from support.waiting import Record, events, eventually, raising
 
 
 @pytest.mark.thorough
@@ -74,15 +74,12 @@ def test_stop_after_delay_counts_from_the_first_attempt(lanelog_client: Client, 
 def test_a_policy_that_fails_itself_loses_nothing(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """An application's own wait that raises is an ERROR; the message is tried again all the same."""
 
-    def wait(state: Any) -> float:
-        raise RuntimeError("the wait itself")
-
     def handle(message: Message) -> None:
         if message.attempt == 1:
             raise ValueError("no")
 
     lanelog_client.publish("t", "k", b"1")
-    policy = RetryPolicy(stop=stop_after_attempt(3), wait=wait)
+    policy = RetryPolicy(stop=stop_after_attempt(3), wait=raising(RuntimeError, "the wait itself"))
     subscription = lanelog_client.subscribe("t", "g", handle, retry=policy)
     eventually(lambda: subscription.stats().acked == 1)
     assert events(caplog, "retry_policy.failed", logging.ERROR)

@@ -11,7 +11,7 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import AckPolicy, AlreadySettled, Client, Message, RetryPolicy
 from support.sql import delivery_rows, one, rows, watermark
-from support.waiting import Record, events, eventually
+from support.waiting import Record, events, eventually, raising
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -251,12 +251,10 @@ def test_a_base_exception_is_a_failure_like_any_other(lanelog_client: Client, er
 @pytest.mark.thorough
 def test_an_error_text_that_no_column_holds_is_stored_all_the_same(lanelog_client: Client, raw: Any) -> None:
     """Lone surrogates, four-byte characters and a megabyte of text must not prevent the settlement."""
-
-    def fail(message: Message) -> None:
-        raise ValueError("\ud800 \U0001f600 " + "x" * 1_000_000)
-
     lanelog_client.publish("t", "k", b"1")
-    subscription = lanelog_client.subscribe("t", "g", fail, retry=QUICK)
+    subscription = lanelog_client.subscribe(
+        "t", "g", raising(ValueError, "\ud800 \U0001f600 " + "x" * 1_000_000), retry=QUICK
+    )
     eventually(lambda: subscription.stats().dead_lettered == 1)
     text = one(raw, "SELECT last_error FROM queue_messages WHERE topic = 't_dlq'")
     assert "\\ud800" in text

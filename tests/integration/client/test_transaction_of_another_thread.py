@@ -13,7 +13,7 @@ from lanelog.errors import DatabaseError
 from support.settling import create_effects, effects, have_effect
 from support.sql import delivery_rows, one, rows, watermark
 from support.turns import Turns
-from support.waiting import Record, events, eventually
+from support.waiting import Record, events, eventually, raising
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -134,16 +134,15 @@ def test_a_commit_of_unknown_outcome_that_nobody_can_read_is_decided_by_reloadin
     """The attempt does not stay claimed for ever: the lane is read again, and its message delivered again."""
     seen = Record()
 
-    def cannot_tell(self: delivery.Delivery) -> bool:
-        raise DatabaseError("no privilege to read", code=1142, retriable=False)
-
     def unknown(self: delivery.Delivery, cx: Any) -> None:
         if self.attempt.number == 1 and len(seen) == 1:
             raise DatabaseError("gone", code=2013, retriable=True, outcome_unknown=True)
         settle(self, cx)
 
     settle = delivery.Delivery._settle
-    monkeypatch.setattr(delivery.Delivery, "_was_committed", cannot_tell)
+    monkeypatch.setattr(
+        delivery.Delivery, "_was_committed", raising(DatabaseError, "no privilege to read", code=1142, retriable=False)
+    )
     monkeypatch.setattr(delivery.Delivery, "_settle", unknown)
 
     def handle(message: Message) -> None:

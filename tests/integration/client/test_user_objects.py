@@ -14,7 +14,7 @@ from lanelog._engine.lane import policy
 from lanelog.notices import Notice
 from support.sql import rows, watermark
 from support.stage import thorough
-from support.waiting import Record, events, eventually
+from support.waiting import Record, events, eventually, raising
 
 
 @pytest.mark.parametrize("order", ["strict", *thorough("serial", "concurrent")])
@@ -176,11 +176,7 @@ def test_a_fault_of_the_engine_ends_the_run(
 
     The message has one attempt more, its lane is free, and the error says what failed.
     """
-
-    def judge(*_: object) -> None:
-        raise RuntimeError("a fault")
-
-    monkeypatch.setattr(policy, "judge", judge)
+    monkeypatch.setattr(policy, "judge", raising(RuntimeError, "a fault"))
     fails = lanelog_client.subscriber("t", "g", workers=1, ack_policy="reject_on_error")
     lanelog_client.publish("t", "k", b"x")
 

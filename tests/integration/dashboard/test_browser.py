@@ -21,7 +21,7 @@ from support.dashboards import served
 from support.elapsed import let_pass
 from support.shop import open_shop
 from support.sql import connect, rows
-from support.waiting import accept, eventually
+from support.waiting import accept, eventually, raising
 
 HOSTILE = "</pre><script>document.title='scripted'</script>\"'><img src=x onerror=\"document.title='scripted'\">"
 WIDE = "wide"
@@ -298,9 +298,7 @@ def test_a_page_that_is_watched_changes_by_itself(page: Page, lanelog_server: De
     assert page.ask("typeof htmx") == "object"
 
 
-def reject(_: lanelog.Message) -> None:
-    """A handler that gives every message up."""
-    raise lanelog.Reject("not today")
+reject = raising(lanelog.Reject, "not today")
 
 
 def seconds(note: str) -> int:

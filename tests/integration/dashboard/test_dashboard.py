@@ -41,7 +41,7 @@ from support.commands import commands_sent
 from support.dashboards import Visitor
 from support.shop import open_shop
 from support.sql import connect, rows
-from support.waiting import accept, events, eventually
+from support.waiting import accept, events, eventually, raising
 
 TOKEN = "a-token-of-26-characters-x"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -746,7 +746,9 @@ def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Cl
 
 def test_dead_letters_are_chosen_by_whatever_their_error_says(lanelog_client: lanelog.Client) -> None:
     """A browser would turn a carriage return in a field of a form into an end of a line."""
-    with lanelog_client.subscribe("t", "g", rejecting) as subscription:
+    with lanelog_client.subscribe(
+        "t", "g", raising(lanelog.Reject, "550 no such user\r\n550 try again\r\n")
+    ) as subscription:
         lanelog_client.publish("t", "k", b"x")
         eventually(lambda: subscription.stats().dead_lettered == 1)
     visitor = Visitor(dashboard(lanelog_client, Access(allow_actions=True)))
@@ -758,20 +760,13 @@ def test_dead_letters_are_chosen_by_whatever_their_error_says(lanelog_client: la
     assert lanelog_client.admin.dead_letters("t") == []
 
 
-def rejecting(_message: lanelog.Message) -> None:
-    raise lanelog.Reject("550 no such user\r\n550 try again\r\n")
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_redrive_that_takes_long_shows_its_progress(own_shop: lanelog.Client, *, stopped: bool) -> None:
     """On a page of its own, and goes on without anybody. Stopped, it ends behind its batch; what is done stays."""
     own_shop.publish_many("merge", [("many", b"x")] * 4)
 
-    def reject(_: lanelog.Message) -> None:
-        raise lanelog.Reject("again")
-
-    with own_shop.subscribe("merge", "builders2", reject):
+    with own_shop.subscribe("merge", "builders2", raising(lanelog.Reject, "again")):
         eventually(lambda: len(own_shop.admin.dead_letters("merge", "builders2")) >= 4)
     letters = len(own_shop.admin.dead_letters("merge", "builders2"))
     visitor = Visitor(dashboard(own_shop, Access(allow_actions=True), pace=AT_ONCE))

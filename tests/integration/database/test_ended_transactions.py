@@ -21,7 +21,7 @@ from support.proxy import SET_OPTION, Proxy, proxy_to
 from support.settling import create_effects, effects, have_effect
 from support.sql import connect, one, rows, watermark
 from support.unseen import DRIVERS, Ending, ending
-from support.waiting import eventually
+from support.waiting import eventually, raising
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.01))
 
@@ -258,13 +258,10 @@ def test_a_redrive(client: Client, raw: Any) -> None:
 def redriven(client: Client, raw: Any) -> None:
     """Redrive dead letters in transactions that end."""
 
-    def refuse(_: Message) -> None:
-        raise Reject("no")
-
     def run(after: int, at: Ending) -> None:
         topic = f"t{after}"
         client.publish(topic, "k", b"x")
-        with client.subscribe(topic, "g", refuse):
+        with client.subscribe(topic, "g", raising(Reject, "no")):
             eventually(lambda: watermark(raw, "g", topic, "k") == 1)
         at.begin()
         assert client.admin.redrive(topic, "g", all=True, dry_run=False).messages == 1, at.sent

@@ -24,7 +24,7 @@ from support.processes import Fleet
 from support.situations import Situations
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import Stage
-from support.waiting import Record, accept, eventually
+from support.waiting import Record, accept, eventually, raising
 
 ONCE = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.01))
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.01))
@@ -46,12 +46,10 @@ def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
     )
 
 
-def fails(message: Message) -> None:
-    raise ValueError("no")
+fails = raising(ValueError, "no")
 
 
-def rejects(message: Message) -> None:
-    raise Reject("bad")
+rejects = raising(Reject, "bad")
 
 
 def in_a_transaction(message: Message) -> None:
@@ -121,10 +119,7 @@ def test_a_time_out_is_a_lock_that_expired(lanelog_client: Client, raw: Any) -> 
     assert (offset, outcome, attempts) == (1, "lock_expired", 1)
     assert "timed out" in error
 
-    def times_out(_message: Message) -> None:
-        raise TimeoutError("of its own")
-
-    with lanelog_client.subscribe("t", "h", times_out, history=True, retry=ONCE):
+    with lanelog_client.subscribe("t", "h", raising(TimeoutError, "of its own"), history=True, retry=ONCE):
         eventually(lambda: left(raw, "h"))
     assert left(raw, "h") == [(1, "failed", 1, "TimeoutError: of its own")]
 

@@ -35,7 +35,7 @@ from support.old_tables import set_back
 from support.pace import ALWAYS, paced
 from support.processes import Fleet
 from support.sql import one, rows
-from support.waiting import Record, accept, events, eventually
+from support.waiting import Record, accept, events, eventually, raising
 
 pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")
 
@@ -187,9 +187,6 @@ def test_a_poll_after_a_hint_reads_where_heads_rose(
             asked.append(("heads", set(keys)))
         return by_key(cx, topic, keys, *lock)
 
-    def whole(*_: Any) -> list[tuple[str, int]]:
-        raise AssertionError("all lanes were looked at")
-
     keys = [f"key-{number}" for number in range(99)]
     other.publish_many("t", [(key, b"x") for key in keys])
     calm = calm_of(lanelog_client, monkeypatch)
@@ -210,7 +207,7 @@ def test_a_poll_after_a_hint_reads_where_heads_rose(
     assert len(busy) == BUSY_LANES
     monkeypatch.setattr(fetches, "following", noted)
     monkeypatch.setattr(partitions, "heads", noted_heads)
-    monkeypatch.setattr(partitions, "owned_heads", whole)
+    monkeypatch.setattr(partitions, "owned_heads", raising(AssertionError, "all lanes were looked at"))
     first, second = [key for key in keys if key not in busy][:2]
     steps = [
         ("key-7", [("rows", busy)]),  # by its rows alone, and the look has nothing more to ask
@@ -464,9 +461,6 @@ def test_new_lanes_cost_no_poll_of_the_others(
     handled.wait(known + 1)
     calm()
 
-    def whole(*_: Any) -> list[tuple[str, int]]:
-        raise AssertionError("all lanes were looked at")
-
     asked: list[tuple[str, ...]] = []
     unclaimed = leases.unclaimed
 
@@ -474,7 +468,7 @@ def test_new_lanes_cost_no_poll_of_the_others(
         asked.append(tuple(among))
         return unclaimed(cx, at, limit, like, among)
 
-    monkeypatch.setattr(partitions, "owned_heads", whole)
+    monkeypatch.setattr(partitions, "owned_heads", raising(AssertionError, "all lanes were looked at"))
     monkeypatch.setattr(leases, "unclaimed", noted)
     for count in (1, 2, 3):
         other.publish("t", f"new-{count}", b"x")
@@ -726,11 +720,7 @@ def test_publish_succeeds_when_reading_hint_targets_fails(
     other: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The message is committed: who publishes it again would have it twice."""
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no such thing")
-
-    monkeypatch.setattr(Sender, "read_endpoints", broken)
+    monkeypatch.setattr(Sender, "read_endpoints", raising(RuntimeError, "no such thing"))
     assert other.publish("t", "k", b"x").offset == 1
     assert events(caplog, "publish.notification_failed")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lanelog import ConfigurationError, Message, Reject
+from lanelog import ConfigurationError, Reject
 from support.situations import Situations
 from support.sql import one, rows
 from support.stage import DIES, Stage, thorough, wait_until_blocked
-from support.waiting import Record, eventually
+from support.waiting import Record, eventually, raising
 
 OLD = 5
 LOCKING = "after partitions.LOCK_TOPIC"
@@ -138,12 +138,8 @@ def test_a_collection_waits_for_a_registration_and_asks_the_new_group(stage: Sta
 @pytest.fixture
 def old_letters(stage: Stage) -> None:
     """Three dead letters of lane k whose retention is over, and nobody who reads them."""
-
-    def give_up(_message: Message) -> None:
-        raise Reject("no")
-
     stage.client.publish_many("t", [("k", b"{}")] * 3)
-    with stage.client.subscribe("t", "g", give_up, dead_letter_retention=600):
+    with stage.client.subscribe("t", "g", raising(Reject, "no"), dead_letter_retention=600):
         eventually(lambda: stage.letters() == [1, 2, 3])
     make_old(stage, 3)
 

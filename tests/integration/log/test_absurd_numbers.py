@@ -13,7 +13,7 @@ from lanelog._stores.consumers import groups
 from lanelog.admin import Admin
 from lanelog.admin.operate import status
 from support.sql import one, owners, rows
-from support.waiting import Record, events, eventually
+from support.waiting import Record, events, eventually, raising
 
 GREATEST = 2**64 - 1
 FIRST = 2**53
@@ -425,11 +425,7 @@ def test_a_time_beyond_all_calendars_stops_no_lane(
     lanelog_client: Client, group: Group, raw: Any, table: str, column: str, time: int
 ) -> None:
     """Nothing of the group fails. The message whose row has it is delivered: it is due, and has not expired."""
-
-    def fail(_message: lanelog.Message) -> None:
-        raise lanelog.Retry(3600)
-
-    failing = lanelog_client.subscribe("t", "g", fail, **QUICK)
+    failing = lanelog_client.subscribe("t", "g", raising(lanelog.Retry, 3600), **QUICK)
     lanelog_client.publish_many("t", [(key, b"1") for key in KEYS])
     eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_delivery_state") == len(KEYS))
     assert failing.stop(10)

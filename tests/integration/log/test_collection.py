@@ -19,7 +19,7 @@ from lanelog._log.members import KEPT_SECONDS
 from lanelog._stores.consumers import offsets
 from support.janitors import Janitors, passed
 from support.sql import audit, one, owners, rows, stored, watermark
-from support.waiting import Record, accept, events, eventually
+from support.waiting import Record, accept, events, eventually, raising
 
 JOBS = 30
 
@@ -132,12 +132,8 @@ def test_dead_letters_stay_when_they_are_acked(
     collected: Callable[..., None], lanelog_client: Client, raw: Any
 ) -> None:
     """An alerting group acks them; they remain for whoever redrives or inspects them."""
-
-    def reject(message: Message) -> None:
-        raise Reject("no")
-
     lanelog_client.publish_many("t", [("a", b"x")] * 5)
-    lanelog_client.subscribe("t", "g", reject, retention=0)
+    lanelog_client.subscribe("t", "g", raising(Reject, "no"), retention=0)
     alerts = lanelog_client.subscribe("t_dlq", "alerts", accept, retention=0)
     eventually(lambda: passed(alerts) == 5)
     collected(lanelog_client, stored)

@@ -13,7 +13,7 @@ from lanelog._engine.member.member import Member
 from lanelog._engine.settling import settler
 from support.dead_letters import give_up
 from support.sql import one, rows
-from support.waiting import Record, eventually
+from support.waiting import Record, eventually, raising
 
 LETTERS = 100
 HEAD = "SELECT head_offset FROM queue_partitions WHERE topic = 't_dlq' AND partition_key = 'a' FOR UPDATE"
@@ -109,12 +109,9 @@ def test_the_dead_letters_of_a_topic_with_a_long_name_can_be_read(lanelog_url: s
         if message.dead_letter is None:
             raise Reject("by hand")
 
-    def reject(_message: Message) -> None:
-        raise Reject("no")
-
     with lanelog.connect(lanelog_url) as client:
         client.publish(topic, "a", b"bad")
-        client.subscribe(topic, "g", reject)
+        client.subscribe(topic, "g", raising(Reject, "no"))
         client.subscribe(topic + "_dlq", "alerts", read)
         assert letters.wait(1) == [(b"bad", topic)]
         client.publish(topic + "_dlq", "a", b"mine")

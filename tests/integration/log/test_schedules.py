@@ -26,7 +26,7 @@ from support.commits import every_commit_unanswered_once
 from support.old_tables import set_back
 from support.publishing import appender_of
 from support.sql import connect, one, rows
-from support.waiting import events, eventually
+from support.waiting import events, eventually, raising
 
 NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 MINUTE = 60_000
@@ -358,11 +358,7 @@ def test_a_process_that_cannot_start_what_fires_has_declared_all_the_same(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is committed, other processes will fire it, and the caller must not believe otherwise."""
-
-    def no_thread(_announcements: ClientAnnouncements, **_: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(ClientAnnouncements, "scheduled", no_thread)
+    monkeypatch.setattr(ClientAnnouncements, "scheduled", raising(RuntimeError, "can't start new thread"))
     with caplog.at_level(logging.ERROR, "lanelog"):
         assert declared(lanelog_client).name == "s"
     assert len(events(caplog, "publish.notification_failed")) == 1

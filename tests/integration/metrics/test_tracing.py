@@ -26,7 +26,7 @@ import lanelog
 from lanelog import Client, Message
 from lanelog.spark.replaying.rows import REPLAY
 from lanelog.tracing import Tracing
-from support.waiting import Record, accept, eventually
+from support.waiting import Record, accept, eventually, raising
 from tracing import orders
 
 TRACER = "test"
@@ -190,10 +190,7 @@ def test_a_refused_publish_is_an_error_and_a_postponement_is_none(
     assert (refused.attributes or {})["error.type"] == "PayloadTooLarge"
     assert refused.status.status_code is StatusCode.ERROR
 
-    def later(_: Message) -> None:
-        raise lanelog.Postpone(3600)
-
-    with traced.subscribe("t", "g", later, middleware=(Tracing(provider).handle,)):
+    with traced.subscribe("t", "g", raising(lanelog.Postpone, 3600), middleware=(Tracing(provider).handle,)):
         (postponed,) = eventually(lambda: spans(exporter, "process t"))
     assert postponed.status.status_code is StatusCode.UNSET
     assert "error.type" not in (postponed.attributes or {})

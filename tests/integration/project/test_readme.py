@@ -23,7 +23,7 @@ from lanelog.devserver import DevServer
 from support.readme import Example, example, sql, table
 from support.scripts import Script
 from support.sql import rows, sessions
-from support.waiting import eventually
+from support.waiting import eventually, raising
 
 Raw = "pymysql.Connection[Any]"
 Run = Callable[..., dict[str, Any]]
@@ -159,13 +159,9 @@ def test_exactly_once_effects(run: Run, lanelog_client: lanelog.Client, raw: Raw
 
 def test_dead_letters(run: Run, lanelog_client: lanelog.Client, capsys: pytest.CaptureFixture[str]) -> None:
     """What a group gives up arrives at the handler of its dead letters."""
-
-    def refuse(_message: lanelog.Message) -> None:
-        raise lanelog.Reject("no such branch")
-
     run(Example.DEAD_LETTERS)
     lanelog_client.publish("merge", "repo-42", b"pr 17")
-    lanelog_client.subscribe("merge", "builders", refuse)
+    lanelog_client.subscribe("merge", "builders", raising(lanelog.Reject, "no such branch"))
     lanelog_client.start()
     printed: list[str] = []
 

@@ -17,7 +17,7 @@ from lanelog.publisher import Publisher
 from support.commands import commands_sent
 from support.publishing import REFUSED, Announced, ensure_lanes, publisher_at
 from support.sql import rows
-from support.waiting import Record
+from support.waiting import Record, raising
 
 
 def lane(raw: Any, key: str, columns: str = "`offset`") -> list[tuple[Any, ...]]:
@@ -264,12 +264,8 @@ def test_a_failing_notification_is_only_logged(database: Database, caplog: pytes
 
     The event has the context variables that the application has bound around its publish.
     """
-
-    def fail(_topic: str) -> None:
-        raise RuntimeError("mine")
-
     bound = structlog.contextvars.bound_contextvars(request_id="r-1")
-    with closing(Publisher(database, Announced(fail))) as publisher, bound:
+    with closing(Publisher(database, Announced(raising(RuntimeError, "mine")))) as publisher, bound:
         assert publisher.publish("t", Outgoing("k", b"x")).offset == 1
     (record,) = (record for record in caplog.records if record.__dict__.get("event") == "publish.notification_failed")
     assert record.__dict__["request_id"] == "r-1"

@@ -13,6 +13,7 @@ from lanelog._hints.host import own_host
 from lanelog._hints.route import Target, deliver, target_of
 from lanelog._stores.members.heartbeats import WakeEndpoint
 from lanelog.errors import ConfigurationError
+from support.waiting import raising
 
 URL = "mysql://u:hunter2@host/db"
 ELSEWHERE = "another host"
@@ -150,8 +151,5 @@ def test_what_cannot_be_sent_is_counted_and_raises_nothing(monkeypatch: pytest.M
     gone = [Target(socket.AF_UNIX, f"\0{UNIX}", 7), Target(socket.AF_UNIX, "\0" + 255 * "x", 7)]
     assert deliver(gone, Hint(1, new_lanes=False)) == 0
 
-    def refuse(*_: object) -> None:
-        raise OSError("too many open files")
-
-    monkeypatch.setattr(route.socket, "socket", refuse)
+    monkeypatch.setattr(route.socket, "socket", raising(OSError, "too many open files"))
     assert deliver(gone, Hint(1, new_lanes=False)) == 0

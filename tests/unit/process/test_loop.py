@@ -6,6 +6,7 @@ import pytest
 
 from lanelog._process.loop import Loop
 from lanelog.errors import ClosedError
+from support.waiting import raising
 
 Make: TypeAlias = Callable[..., Loop]
 
@@ -176,13 +177,9 @@ def test_a_stopped_loop_can_start_again(make: Make) -> None:
 
 def test_without_a_thread_nothing_remains(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the system has no thread left, start raises and stop has nothing to wait for."""
-
-    def full(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     loop = make(Turns())
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", full)
+        patch.setattr(threading.Thread, "start", raising(RuntimeError, "can't start new thread"))
         with pytest.raises(RuntimeError, match="can't start"):
             loop.start()
     assert loop.stop(PATIENCE)
