@@ -55,7 +55,6 @@ def test_what_one_group_dead_letters_the_other_still_gets(
 
 def test_two_groups_dead_letter_the_same_message_twice(lanelog_client: Client, raw: Any) -> None:
     """Each group has a dead letter of its own, with its own name and error."""
-
     lanelog_client.publish("t", "k", b"1")
     a = lanelog_client.subscribe("t", "a", raising(Reject, "by a"))
     b = lanelog_client.subscribe("t", "b", raising(Reject, "by b"))

@@ -11,7 +11,7 @@ import pytest
 from attrs import define, evolve
 
 import lanelog
-from lanelog import Client, ConfigurationError, Outgoing, Receipt
+from lanelog import Client, Outgoing, Receipt
 from lanelog._database import NOW_MS, Database, Session
 from lanelog._engine.engine_context import EngineContext
 from lanelog._engine.scheduling import scheduler
@@ -422,16 +422,6 @@ def test_one_lane_that_cannot_be_written_to_does_not_hold_up_the_others(
     appending.append()
     assert waiting(raw) == []
     assert [log(raw, key)[1:] for key in "abc"] == [["m"]] * 3
-
-
-def test_what_is_refused_writes_nothing(publisher: Publisher, raw: Any) -> None:
-    """Not even a lane."""
-    for bad in ({"delay": -1}, {"ttl": 0}, {"deliver_at": datetime(2030, 1, 1)}, {"delay": 1, "ttl": float("nan")}):  # noqa: DTZ001
-        with pytest.raises(ConfigurationError):
-            publisher.publish("t", Outgoing("k", b"x", **bad))  # type: ignore[arg-type]
-        with pytest.raises(ConfigurationError):
-            publisher.publish_many("t", [Outgoing("k", b"x"), Outgoing("k", b"x", **bad)])  # type: ignore[arg-type]
-    assert one(raw, "SELECT COUNT(*) FROM queue_partitions") == 0
 
 
 def test_the_time_to_live_counts_from_when_the_message_is_due(

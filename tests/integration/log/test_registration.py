@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import lanelog
-from lanelog import Client, ClosedError, ConfigurationError, LanelogError, Message
+from lanelog import Client, ClosedError, LanelogError, Message
 from support.sql import delivery_rows, one, owners, rows, watermark
 from support.waiting import Record, accept, eventually
 
@@ -64,13 +64,6 @@ def test_start_counts_at_the_registration_only(lanelog_client: Client) -> None:
     lanelog_client.publish("t", "a", b"2")
     lanelog_client.subscribe("t", "g", lambda m: seen(m.offset), start="latest")
     assert seen.wait(2) == [1, 2]
-
-
-def test_the_registration_is_committed_when_subscribe_returns(lanelog_client: Client, raw: Any) -> None:
-    """The group stands in the database at once, for every topic of the list."""
-    lanelog_client.subscribe(["t", "u"], "g", accept, retention=0, order="serial")
-    found = rows(raw, "SELECT topic, delivery_order, retention_ms FROM queue_groups WHERE consumer_group = 'g'")
-    assert sorted(found) == [("t", "serial", 0), ("u", "serial", 0)]
 
 
 def delete_group(raw: Any, group: str, topic: str) -> None:
@@ -161,11 +154,3 @@ def test_leftovers_of_other_groups_are_left_alone(lanelog_client: Client, raw: A
     lanelog_client.subscribe("t", "g", accept)
     assert [delivery_rows(raw, "g2", "t"), delivery_rows(raw, "g", "u")] == before
     assert owners(raw, "g2", "t") == {"a": ""}
-
-
-def test_wrong_starts_are_refused_before_anything_is_written(lanelog_client: Client, raw: Any) -> None:
-    """A naive datetime or an unknown word: ConfigurationError, no group."""
-    for start in (datetime(2026, 1, 1), "newest", 7):  # noqa: DTZ001 - that is the point
-        with pytest.raises(ConfigurationError):
-            lanelog_client.subscribe("t", "g", accept, start=start)
-    assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 0

@@ -114,6 +114,8 @@ class TestSubscriptionOptions:
             ({"retention": None}, "retention must be a number of seconds or a timedelta, not NoneType"),
             ({"dead_letter_retention": timedelta(0)}, "dead_letter_retention must be a finite number, more than 0"),
             ({"retention": math.inf}, "retention must"),
+            ({"history": 1}, "history must be"),
+            ({"history": True, "history_retention": 0}, "history_retention must be"),
             ({"middleware": print}, "middleware must be a tuple of callables"),
             ({"middleware": "abc"}, "middleware must be a tuple of callables"),
             ({"middleware": (print, None)}, "a middleware must be callable"),

@@ -77,7 +77,7 @@ def test_doubt_is_as_old_as_the_first_attempt_that_may_have_stored_it() -> None:
 
 
 def test_generated_ids_never_repeat() -> None:
-    """Eight threads at once: all different, 32 hexadecimal digits."""
+    """Eight threads at once: all different, 32 hexadecimal digits; a later millisecond sorts after an earlier one."""
     found: list[str] = []
     threads = [threading.Thread(target=lambda: found.extend(new_id() for _ in range(500))) for _ in range(8)]
     for thread in threads:
@@ -86,6 +86,8 @@ def test_generated_ids_never_repeat() -> None:
         thread.join()
     assert len(set(found)) == 4000
     assert {len(one) for one in found} == {32}
+    times = [new_id()[:12] for _ in range(500)]
+    assert times == sorted(times)
 
 
 NAMES = st.one_of(
