@@ -11,7 +11,6 @@ import pymysql
 import pytest
 
 import lanelog
-from lanelog._engine.cleanup.janitor import JanitorPace
 from lanelog._hints.host import own_host
 from lanelog.dashboard.changes.actions import ACTIONS, Doer
 from lanelog.devserver import DevServer
@@ -310,7 +309,7 @@ def test_the_consumer_consumes_and_deletes_nothing(
         client.publish_many("merge", WORK)
     record = Record()
     with lanelog.connect(role_urls["consumer"], lane_idle_purge=0) as client:
-        paced(client, janitor=JanitorPace(turn_seconds=0.05)).ping()
+        paced(client, janitor={"turn_seconds": 0.05}).ping()
         with client.subscribe("merge", "builders", handle_some(client, record), retention=0) as subscription:
             eventually(lambda: count(role_urls["reader"], "queue_messages", "notify") == 12)
             eventually(lambda: count(role_urls["reader"], "queue_messages", "merge_dlq") == 3)

@@ -13,9 +13,9 @@ import pytest
 import lanelog
 from lanelog import Client, Message, Reject
 from lanelog._base.reasons import names_of
-from lanelog._database import NOW_MS
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up, letters, refuse
+from support.situations import NOW
 from support.sql import delivery_rows, one, rows, watermark
 from support.waiting import Record, eventually
 
@@ -331,7 +331,7 @@ def test_what_is_redriven_with_a_time_to_live_expires(lanelog_client: Client, ra
     """It is a dead letter again, for the same group, whether somebody consumes or maintenance finds it."""
     give_up(lanelog_client, raw, [("k", "1")])
     lanelog_client.admin.redrive("t", "a", all=True, ttl=0.05, dry_run=False)
-    late = f"SELECT expires_at < {NOW_MS} FROM queue_messages WHERE topic = 't' AND expires_at > 0"
+    late = f"SELECT expires_at < {NOW} FROM queue_messages WHERE topic = 't' AND expires_at > 0"
     eventually(lambda: one(raw, late))
     if consumed:
         lanelog_client.subscribe("t", "a", refuse)

@@ -8,7 +8,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import Client, Message, RetryPolicy
-from lanelog._database import NOW_MS
+from support.situations import NOW
 from support.sql import delivery_rows, one, rows, watermark
 from support.turns import Turns
 from support.waiting import Record, eventually
@@ -225,7 +225,7 @@ def test_a_waiting_message_keeps_wait_and_order_with_the_next_owner(
         turns.pass_by([late])
         assert (late.stats().waiting, second.items) == (1, [])
         assert late.stop(20)
-        left = one(raw, f"SELECT invisible_until - {NOW_MS} FROM queue_delivery_state")
+        left = one(raw, f"SELECT invisible_until - {NOW} FROM queue_delivery_state")
         assert (LONG - 120) * 1000 < left <= LONG * 1000
         end_the_waits(raw)
         other.subscribe("t", "g", lambda m: second((m.offset, m.attempt)))

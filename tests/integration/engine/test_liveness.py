@@ -11,11 +11,11 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._database import NOW_MS
 from lanelog.devserver import DevServer
 from support.elapsed import trust_heartbeats_at_once
 from support.processes import Fleet
 from support.proxy import proxy_to
+from support.situations import NOW
 from support.sql import connect, one, owners, rows, take_lanes, watermark
 from support.traffic import shares
 from support.waiting import Record, accept, events, eventually, never
@@ -24,8 +24,8 @@ KEYS = [f"k{n}" for n in range(6)]
 LEASES = "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1"
 HOUR = 3_600_000
 STEP = "UPDATE queue_subscriber_heartbeats SET heartbeat_at = heartbeat_at - %s, expires_at = expires_at - %s"
-STEPPED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE expires_at < {NOW_MS}"
-EXPIRED = f"SELECT expires_at + 500 < {NOW_MS} FROM queue_subscriber_heartbeats WHERE subscriber_name = 'gone:1'"
+STEPPED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE expires_at < {NOW}"
+EXPIRED = f"SELECT expires_at + 500 < {NOW} FROM queue_subscriber_heartbeats WHERE subscriber_name = 'gone:1'"
 SHORT = {"lease_duration": 2.0, "lease_renewal": 0.5}
 STOOD_STILL = 27.0
 HELD_FOR = 22

@@ -11,7 +11,6 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Subscription
-from lanelog._engine.leasing.pace import KeeperPace
 from support.pace import paced
 from support.processes import Fleet
 from support.sql import delivery_rows, leases, owners
@@ -23,7 +22,7 @@ KEYS = [f"k{n}" for n in range(12)]
 PAUSED = KEYS[:6]
 SEVERAL = 10
 """Turns after which whoever wanted a lane would have it: the other periods are shorter than as many turns."""
-PACE = KeeperPace(turn_seconds=0.04, members_seconds=0.1, claim_seconds=0.1)
+PACE = {"turn_seconds": 0.04, "members_seconds": 0.1, "claim_seconds": 0.1}
 
 Join = Callable[[str], Subscription]
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from lanelog._engine.cleanup.janitor import JanitorPace
 from support.pace import paced
 from support.situations import Situations
 from support.sql import audit, rows
@@ -33,7 +32,7 @@ def _two_groups(stage: Stage) -> Iterator[None]:
 
     Every rise is noted by the server, with the lowest watermark of that moment.
     """
-    paced(stage.client, janitor=JanitorPace(turn_seconds=0.1))
+    paced(stage.client, janitor={"turn_seconds": 0.1})
     stage.client.publish_many("t", [("k", b"{}")] * LAST)
     for group, acked in (("fast", LAST), ("slow", ACKED_BY_SLOW)):
         stage.register(group)

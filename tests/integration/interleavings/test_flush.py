@@ -11,7 +11,6 @@ import json
 import pytest
 
 from lanelog import Client
-from lanelog._engine.leasing.pace import KeeperPace
 from support.pace import paced
 from support.settling import assert_nothing_left, create_effects, effects, settling
 from support.stage import Actor, Stage, thorough
@@ -35,7 +34,7 @@ VISIBLE = 60.0
 
 @pytest.fixture(autouse=True)
 def _soon(stage: Stage) -> None:
-    paced(stage.client, keeper=KeeperPace(claim_seconds=0.2))
+    paced(stage.client, keeper={"claim_seconds": 0.2})
 
 
 def next_member(client: Client) -> Record:

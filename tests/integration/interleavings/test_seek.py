@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from lanelog._engine.cleanup.janitor import JanitorPace
-from lanelog._engine.leasing.pace import KeeperPace
 from support.pace import paced
 from support.situations import Situations
 from support.sql import one
@@ -27,7 +25,7 @@ SEEKING = "before COMMIT following offsets.MOVE"
 
 @pytest.fixture(autouse=True)
 def _soon(stage: Stage) -> None:
-    paced(stage.client, keeper=KeeperPace(claim_seconds=0.2), janitor=JanitorPace(turn_seconds=0.1))
+    paced(stage.client, keeper={"claim_seconds": 0.2}, janitor={"turn_seconds": 0.1})
 
 
 @pytest.fixture

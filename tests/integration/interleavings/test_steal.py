@@ -12,7 +12,6 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message, Reject
-from lanelog._engine.leasing.pace import KeeperPace
 from support.elapsed import trust_heartbeats_at_once
 from support.pace import paced
 from support.settling import BEFORE_THE_FENCE, BEHIND_THE_FENCE, HANDLING, assert_nothing_left, effects, settling
@@ -41,7 +40,7 @@ DECIDED = ["after heartbeats.LAST_SIGN", TAKING, "after COMMIT following leases.
 @pytest.fixture
 def turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Those of the heir's keeper: each tries to get what is its share, and trusts its eyes."""
-    paced(stage.client, keeper=KeeperPace(claim_seconds=0.0))
+    paced(stage.client, keeper={"claim_seconds": 0.0})
     trust_heartbeats_at_once(monkeypatch.setattr)
     return Turns(monkeypatch)
 

@@ -12,7 +12,7 @@ from attrs import define, evolve
 
 import lanelog
 from lanelog import Client, Outgoing, Receipt
-from lanelog._database import NOW_MS, Database, Session
+from lanelog._database import Database, Session
 from lanelog._engine.engine_context import EngineContext
 from lanelog._engine.scheduling import scheduler
 from lanelog._engine.scheduling.scheduler import Scheduler, SchedulerPace
@@ -25,6 +25,7 @@ from support.memberships import Clock
 from support.pace import paced
 from support.processes import Fleet
 from support.publishing import appender_of
+from support.situations import NOW
 from support.sql import one, rows
 from support.waiting import Record, accept, events, eventually
 
@@ -119,7 +120,7 @@ def test_a_message_with_a_delay_is_delivered_when_it_is_due(lanelog_client: Clie
 @pytest.mark.thorough
 def test_deliver_at_is_an_instant_and_one_in_the_past_is_due_at_once(lanelog_client: Client, raw: Any) -> None:
     """By the database's clock."""
-    now = one(raw, f"SELECT {NOW_MS}")
+    now = one(raw, f"SELECT {NOW}")
     at = datetime.fromtimestamp(now / 1000, UTC)
     assert lanelog_client.publish("t", "k", b"x", id="past", deliver_at=datetime(2001, 1, 1, tzinfo=UTC)).offset == 0
     assert lanelog_client.publish("t", "k", b"x", id="soon", deliver_at=at + timedelta(seconds=0.7)).offset == 0
@@ -174,7 +175,7 @@ def test_a_subscriber_sees_what_a_process_that_is_gone_has_scheduled(
     lanelog_client: Client, publisher: Publisher, raw: Any
 ) -> None:
     """By its keeper's turns, of which there are four a second, although it looks for itself less often."""
-    paced(lanelog_client, scheduler=SchedulerPace(turn_seconds=100.0))
+    paced(lanelog_client, scheduler={"turn_seconds": 100.0})
     lanelog_client.subscribe("other", "g", accept)
     late = []
     for number in range(3):
@@ -347,7 +348,7 @@ def test_our_own_transactions_wake_the_scheduler_when_they_commit(
     lanelog_client: Client, raw: Any, turns: Record
 ) -> None:
     """`client.transaction()` and `message.transaction()`: it looks at once, whenever its next look would have been."""
-    paced(lanelog_client, scheduler=SchedulerPace(turn_seconds=100.0))
+    paced(lanelog_client, scheduler={"turn_seconds": 100.0})
     lanelog_client.publish("t", "k", b"x", delay=3600)
     turns.wait(1)
     with lanelog_client.transaction() as connection:
@@ -386,7 +387,7 @@ def test_what_a_transaction_of_the_callers_own_has_scheduled_is_seen_when_it_com
     lanelog_client: Client, by_hand: Scheduler, open_raw: Any, raw: Any, turns: Record
 ) -> None:
     """Nobody tells the client that only publishes; it looks more often for a while, and then no more."""
-    paced(lanelog_client, scheduler=SchedulerPace(attention_seconds=100.0))
+    paced(lanelog_client, scheduler={"attention_seconds": 100.0})
     mine = open_raw()
     lanelog_client.publish("t", "k", b"x", id="a", delay=0.1, connection=mine)
     turns.wait(4)
@@ -580,7 +581,7 @@ def test_an_account_that_may_not_delete_leaves_it_to_others(
     lanelog_client: Client, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """One WARNING; its subscriptions go on."""
-    paced(lanelog_client, scheduler=SchedulerPace(denied_seconds=0.1))
+    paced(lanelog_client, scheduler={"denied_seconds": 0.1})
     subscription = lanelog_client.subscribe("t", "g", accept)
     denied = lanelog.DatabaseError("DELETE command denied", code=1142)
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from lanelog import Outgoing
-from lanelog._database import NOW_MS
 from lanelog.publisher import Publisher
 from support.processes import Fleet
+from support.situations import NOW
 from support.sql import one, rows
 from support.waiting import eventually
 
@@ -30,7 +30,7 @@ def test_ten_thousand_due_at_once_are_each_appended_once(
             "t", [Outgoing(f"k{n % KEYS}", b"x" * 200, f"{n:05}", delay=3600) for n in range(start, start + 1000)]
         )
     mine = "partition_key LIKE 'k%%'"
-    rows(raw, f"UPDATE queue_scheduled SET deliver_at = {NOW_MS} + 2000 WHERE {mine}")
+    rows(raw, f"UPDATE queue_scheduled SET deliver_at = {NOW} + 2000 WHERE {mine}")
     holder = open_raw()
     rows(holder, "SELECT 1 FROM queue_partitions WHERE topic = 't' AND partition_key = 'k0' FOR UPDATE")
     eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") > 500, within=30)

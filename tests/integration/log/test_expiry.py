@@ -9,12 +9,12 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import AckPolicy, Client, Message, RetryPolicy
-from lanelog._database import NOW_MS
 from lanelog._engine.lane.run import Attempt
 from lanelog.admin import MessageState
 from lanelog.message import Postpone
 from support.dead_letters import fates
 from support.processes import Fleet
+from support.situations import NOW
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import thorough
 from support.turns import Turns
@@ -31,7 +31,7 @@ def expire(raw: Any, seconds: float, *offsets: int, topic: str = "t") -> None:
     for offset in offsets:
         rows(
             raw,
-            f"UPDATE queue_messages SET expires_at = {NOW_MS} + %s WHERE topic = %s AND `offset` = %s",
+            f"UPDATE queue_messages SET expires_at = {NOW} + %s WHERE topic = %s AND `offset` = %s",
             int(seconds * 1000),
             topic,
             offset,
@@ -40,7 +40,7 @@ def expire(raw: Any, seconds: float, *offsets: int, topic: str = "t") -> None:
 
 def expired(raw: Any, offset: int, topic: str = "t") -> bool:
     """By the only clock that counts."""
-    sql = f"SELECT expires_at <= {NOW_MS} FROM queue_messages WHERE topic = %s AND `offset` = %s"
+    sql = f"SELECT expires_at <= {NOW} FROM queue_messages WHERE topic = %s AND `offset` = %s"
     return bool(one(raw, sql, topic, offset))
 
 
@@ -160,7 +160,7 @@ def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
             for _ in range(4):
                 lanelog_client.publish("t", "k", b"x", connection=connection)
             with connection.cursor() as cursor:
-                cursor.execute(f"UPDATE queue_messages SET expires_at = {NOW_MS} + 3600000 WHERE `offset` IN (22, 23)")
+                cursor.execute(f"UPDATE queue_messages SET expires_at = {NOW} + 3600000 WHERE `offset` IN (22, 23)")
         assert begun.wait(20)
         let_pass(7200)
         release.set()

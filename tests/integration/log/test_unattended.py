@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from lanelog import Client
-from lanelog._database import NOW_MS
-from lanelog._engine.cleanup.janitor import JanitorPace
 from support.cli import Command
 from support.commits import every_commit_unanswered_once
 from support.dead_letters import fates
 from support.pace import paced
+from support.situations import NOW
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import DIES, Stage, thorough, wait_until_blocked
 from support.waiting import Record, accept, events, eventually
@@ -25,7 +24,7 @@ EPOCH = "SELECT lease_epoch FROM queue_partition_leases WHERE partition_key = 'k
 def expired(client: Client, raw: Any, count: int, *, of: int, topic: str = "t") -> None:
     """Lane k: so many messages of these have expired."""
     client.publish_many(topic, [("k", b"{}")] * of)
-    rows(raw, f"UPDATE queue_messages SET expires_at = {NOW_MS} - 1 WHERE topic = %s AND `offset` <= %s", topic, count)
+    rows(raw, f"UPDATE queue_messages SET expires_at = {NOW} - 1 WHERE topic = %s AND `offset` <= %s", topic, count)
 
 
 def test_maintenance_buries_what_nobody_consumes(
@@ -71,7 +70,7 @@ def test_the_command_line_says_what_became_of_it(lanelog_client: Client, command
 
 def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any) -> None:
     """As long as somebody reads the topic, the groups that nobody runs are looked after."""
-    paced(lanelog_client, janitor=JanitorPace(turn_seconds=0.1, expired_seconds=0.1))
+    paced(lanelog_client, janitor={"turn_seconds": 0.1, "expired_seconds": 0.1})
     lanelog_client.subscribe("t", "gone", accept).stop()
     expired(lanelog_client, raw, 2, of=3)
     with lanelog_client.subscribe("t", "here", accept):
@@ -87,7 +86,7 @@ def test_who_holds_his_lock_is_alive_whatever_the_clock_says(stage: Stage) -> No
     stage.until_acked(1)
     member.program.popen.send_signal(signal.SIGSTOP)
     expired(stage.client, stage.raw, 3, of=2)
-    rows(stage.raw, f"UPDATE queue_subscriber_heartbeats SET expires_at = {NOW_MS} - 61000")
+    rows(stage.raw, f"UPDATE queue_subscriber_heartbeats SET expires_at = {NOW} - 61000")
     assert stage.client.admin.maintain().expired == 0
     member.program.popen.send_signal(signal.SIGCONT)
     stage.until_acked(3)
@@ -106,11 +105,9 @@ def test_what_somebody_is_responsible_for_is_left_alone(lanelog_client: Client, 
         subscription.stop()
     expired(lanelog_client, raw, 3, of=2)
     if why == "silent for a moment":
-        rows(raw, f"UPDATE queue_subscriber_heartbeats SET deregistered_at = 0, expires_at = {NOW_MS} - 1000")
+        rows(raw, f"UPDATE queue_subscriber_heartbeats SET deregistered_at = 0, expires_at = {NOW} - 1000")
     elif why == "aside":
-        rows(
-            raw, f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = deregistered_at, expires_at = {NOW_MS} + 9000"
-        )
+        rows(raw, f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = deregistered_at, expires_at = {NOW} + 9000")
     elif why.endswith("paused"):
         lanelog_client.admin.pause(
             "t", "g", key="k" if why == "lane paused" else None, reason="we look into it", by="ann"
@@ -150,7 +147,7 @@ def test_a_dead_owner_that_only_slept_is_fenced(stage: Stage) -> None:
     stage.until_acked(1)
     sleeper.program.popen.send_signal(signal.SIGSTOP)
     expired(stage.client, stage.raw, 3, of=2)
-    rows(stage.raw, f"UPDATE queue_subscriber_heartbeats SET expires_at = {NOW_MS} - 61000, liveness_lock = ''")
+    rows(stage.raw, f"UPDATE queue_subscriber_heartbeats SET expires_at = {NOW} - 61000, liveness_lock = ''")
     epoch = one(stage.raw, EPOCH)
     assert stage.client.admin.maintain().expired == 2
     assert one(stage.raw, EPOCH) == epoch + 1

@@ -9,7 +9,6 @@ import pytest
 
 import lanelog
 from lanelog import Client, Message
-from lanelog._engine.cleanup.janitor import JanitorPace
 from support.pace import paced
 from support.situations import Situations
 from support.sql import audit, one, owners, rows
@@ -250,7 +249,7 @@ def test_collection_under_continuous_traffic(
 
     with lanelog.connect(lanelog_url) as other:
         for client, group in ((lanelog_client, "early"), (other, "late")):
-            paced(client, janitor=JanitorPace(turn_seconds=0.05)).subscribe("t", group, handle, retention=0)
+            paced(client, janitor={"turn_seconds": 0.05}).subscribe("t", group, handle, retention=0)
         try:
             with steady_load(lanelog_client, "t", keys, pause=0.01, burst=5) as traffic:
                 seen["early"].wait(100 * len(keys), within=30)

@@ -21,8 +21,6 @@ from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
 from lanelog._base.places import GroupTopic
-from lanelog._engine.cleanup.janitor import JanitorPace
-from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.loop_health import Bounds
 from lanelog._engine.shortage import Shortage
 from lanelog._log import purge_lane, repair
@@ -39,8 +37,8 @@ if CONFIG.get("trusting"):
     elapsed.trust_heartbeats_at_once(setattr)
 client = paced(
     lanelog.connect(CONFIG["url"], **CONFIG.get("connect", {})),
-    keeper=KeeperPace(claim_seconds=0.2),
-    janitor=JanitorPace(turn_seconds=CONFIG.get("janitor_turn", 0.1)),
+    keeper={"claim_seconds": 0.2},
+    janitor={"turn_seconds": CONFIG.get("janitor_turn", 0.1)},
     health=Bounds(stuck=CONFIG["stuck"], unanswered=35.0) if "stuck" in CONFIG else None,
 )
 pauses = Pauses(say)

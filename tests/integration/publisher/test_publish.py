@@ -10,12 +10,13 @@ import pytest
 import structlog
 
 import lanelog
-from lanelog._database import NOW_MS, Database
+from lanelog._database import Database
 from lanelog.errors import ClosedError, ConfigurationError, DatabaseError, PayloadTooLarge
 from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher
 from support.commands import commands_sent
 from support.publishing import REFUSED, Announced, ensure_lanes, publisher_at
+from support.situations import NOW
 from support.sql import rows
 from support.waiting import Record, raising
 
@@ -39,7 +40,7 @@ def test_offsets_of_a_lane_are_dense_and_begin_at_one(publisher: Publisher, raw:
 
 def test_what_is_stored(publisher: Publisher, raw: Any) -> None:
     """Payload and metadata arrive as they were given, with content type, size and the database's time."""
-    before = rows(raw, f"SELECT {NOW_MS}")[0][0]
+    before = rows(raw, f"SELECT {NOW}")[0][0]
     publisher.publish("t", Outgoing("k", b"\x00\xff'\\%s", metadata={"trace": "ü'%s\\"}))
     publisher.publish("t", Outgoing("k", {"pr": 17, "name": "ü"}))
     publisher.publish("t", Outgoing("k", "text"))
@@ -51,7 +52,7 @@ def test_what_is_stored(publisher: Publisher, raw: Any) -> None:
     assert json.loads(stored[1][2]) == {"content-type": "application/json"}
     assert json.loads(stored[2][2]) == {"content-type": "text/plain; charset=utf-8"}
     assert stored[3][2] is None
-    after = rows(raw, f"SELECT {NOW_MS}")[0][0]
+    after = rows(raw, f"SELECT {NOW}")[0][0]
     assert [row[3] for row in stored] == sorted(row[3] for row in stored)
     for row in stored:
         assert before <= row[3] == row[4] <= after
