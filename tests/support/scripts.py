@@ -5,11 +5,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from attrs import define, field
 
 from support.waiting import Record
+
+
+def ran(*command: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end, which need not be a good one; what it printed is text."""
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, **options)
 
 
 @define(eq=False)

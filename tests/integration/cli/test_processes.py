@@ -11,6 +11,7 @@ import pytest
 
 import lanelog
 from lanelog.migrations import VERSION
+from support.scripts import ran
 
 COMMAND = [sys.executable, "-m", "lanelog"]
 WITHOUT_CLICK = "import sys; sys.modules['click'] = None; from lanelog.cli import main; main()"
@@ -18,9 +19,7 @@ WITHOUT_CLICK = "import sys; sys.modules['click'] = None; from lanelog.cli impor
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     base = {name: value for name, value in os.environ.items() if name != "LANELOG_URL"}
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, check=False, env=base | environ, timeout=60
-    )
+    return ran(*COMMAND, *arguments, env=base | environ)
 
 
 @pytest.mark.thorough
@@ -84,8 +83,6 @@ def test_what_the_terminal_cannot_show_is_escaped(lanelog_url: str, encoding: st
 
 def test_without_click_the_command_says_what_to_install() -> None:
     """The extra is named in one line, and the status is that of a usage error."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_CLICK], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = ran(sys.executable, "-c", WITHOUT_CLICK)
     assert done.returncode == 2
     assert done.stderr == "lanelog: the command line needs click: pip install 'click>=8.1' 'rich>=13.7'\n"

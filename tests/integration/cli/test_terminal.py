@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,6 +19,7 @@ import lanelog
 from lanelog.config import ConnectConfig
 from support.cli import Command
 from support.proxy import Proxy
+from support.scripts import ran
 from support.waiting import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*forkpty:DeprecationWarning")  # the child only becomes the program
@@ -327,18 +327,12 @@ def test_completion_is_silent_and_soon_over() -> None:
 
 def completed(url: str, words: list[str]) -> tuple[list[str], str]:
     """What bash would offer for the last word, and what the prompt would see of errors."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lanelog"],
-        env={
-            **os.environ,
-            "LANELOG_URL": url,
-            "_LANELOG_COMPLETE": "bash_complete",
-            "COMP_WORDS": shlex.join(["lanelog", *words[:-1]]) + " " + words[-1],
-            "COMP_CWORD": str(len(words)),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
+    completing = {
+        "LANELOG_URL": url,
+        "_LANELOG_COMPLETE": "bash_complete",
+        "COMP_WORDS": shlex.join(["lanelog", *words[:-1]]) + " " + words[-1],
+        "COMP_CWORD": str(len(words)),
+    }
+    done = ran(sys.executable, "-m", "lanelog", env=os.environ | completing)
+    assert done.returncode == 0
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line], done.stderr

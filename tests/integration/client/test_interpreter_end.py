@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.scripts import ran
+
 pytestmark = pytest.mark.usefixtures("lanelog_client")  # the tables
 
 # As Python 3.12 does once the main thread has ended.
@@ -47,15 +49,9 @@ sys.kept = [old, *(module for name, module in sys.modules.items() if name.starts
 
 def ended(tmp_path: Path, program: str) -> "subprocess.CompletedProcess[str]":
     """Run a program to its end."""
-    (tmp_path / "program.py").write_text(program)
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", str(tmp_path / "program.py")],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    return ran(sys.executable, "-W", "ignore", file, env={"PYTHONPATH": ":".join(sys.path)})
 
 
 def test_close_at_exit_starts_no_thread(tmp_path: Path, lanelog_url: str) -> None:

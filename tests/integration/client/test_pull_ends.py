@@ -1,11 +1,8 @@
 """How the pull style ends: in a forked child at once, without waiting for what nobody took, or what nobody has left."""
 
 import gc
-import os
 import re
-import signal
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,27 +11,12 @@ import pytest
 import lanelog
 from lanelog import AckPolicy, Client
 from lanelog.errors import ClosedError
+from support.forking import exit_status_of
 from support.sql import owners, rows, running, watermark
 from support.turns import Turns
 from support.waiting import Record, eventually, never
 
-CHILD_ENDS_WITHIN = 30
 WITHIN = 20.0
-
-
-def child_of(client: Client, action: Any) -> int:
-    """The exit status of a forked child that has done `action`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork in a process with threads: that is the point
-        pid = os.fork()
-    if pid == 0:
-        signal.alarm(CHILD_ENDS_WITHIN)
-        status = 99
-        try:
-            status = action()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_forked_child_cannot_pull_what_its_parent_leased(lanelog_client: Client, raw: Any) -> None:
@@ -52,7 +34,7 @@ def test_a_forked_child_cannot_pull_what_its_parent_leased(lanelog_client: Clien
             return 0
         return 1
 
-    assert child_of(lanelog_client, pull) == 0
+    assert exit_status_of(pull) == 0
     others = [next(deliveries), next(deliveries)]
     assert {message.key for message in (first, *others)} == {"a", "b", "c"}
     assert {message.attempt for message in (first, *others)} == {1}

@@ -23,17 +23,7 @@ from lanelog import Client, LanelogError, Outgoing
 from lanelog._database.connection.driver import _Secret, _SecretText
 from lanelog.config import ConnectConfig
 from support.proxy import listening, proxy_to
-from support.secrecy import (
-    CONTENTS,
-    METADATA,
-    PARTS,
-    PASSWORD,
-    PAYLOAD,
-    error_of,
-    found_in,
-    rendered,
-    url_of,
-)
+from support.secrecy import CONTENTS, METADATA, PARTS, PASSWORD, PAYLOAD, error_of, found_in, rendered, url_of
 from support.sql import rows, running
 from support.waiting import Record, accept, eventually
 

@@ -1,11 +1,12 @@
 """Handlers that nobody starts: a program that only registers them ends with a warning, all others in silence."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.scripts import ran
 
 HANDLERS = """
 import lanelog
@@ -43,16 +44,7 @@ def errors_of(directory: Path, url: str, *command: str) -> str:
     (directory / "handlers.py").write_text(HANDLERS.format(url=url))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     path = os.pathsep.join([str(directory), *sys.path])
-    ended = subprocess.run(
-        [sys.executable, *command],
-        cwd=directory,
-        env={**environment, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return ended.stderr
+    return ran(sys.executable, *command, cwd=directory, env={**environment, "PYTHONPATH": path}).stderr
 
 
 @pytest.mark.parametrize("name", LOUD)

@@ -1,10 +1,8 @@
 """Connections, transactions and what breaks them, on a real server."""
 
-import gc
 import os
 import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +13,7 @@ from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.devserver._local import LocalServer
 from lanelog.errors import ClosedError, ConfigurationError, DatabaseError
+from support.forking import exit_status_of
 from support.sql import rows
 from support.unseen import DRIVERS
 
@@ -315,20 +314,6 @@ def test_ping_if_idle_finds_a_dead_session(session: Session, raw: Any) -> None:
     assert not session.connected
 
 
-def in_child(body: Callable[[], None]) -> int:
-    """Run `body` in a forked child; its exit status, 0 if it returned."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            body()
-            gc.collect()
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 - a child that raised must not go on as a second pytest
-            traceback.print_exc()
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_does_not_disturb_its_parent(database: Database, session: Session) -> None:
@@ -360,7 +345,7 @@ def test_a_forked_child_does_not_disturb_its_parent(database: Database, session:
             database.close()
             session.close()
 
-        assert in_child(child) == 0
+        assert exit_status_of(child) == 0
         assert connection_id(transaction) == mine
     assert session.connection_id == before
     assert session.one("SELECT 1") == (1,)

@@ -6,7 +6,6 @@ With PyMySQL. The server takes nothing in the clear over TCP, so whatever works 
 import os
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import traceback
@@ -22,6 +21,7 @@ from lanelog import Client, DatabaseError
 from support import tls
 from support.clocks import clock, libfaketime
 from support.proxy import listening
+from support.scripts import ran
 from support.tls import Authority, TlsServer
 from support.waiting import Record, accept
 
@@ -156,14 +156,8 @@ def test_a_wrong_host_name_is_refused(
 def test_a_certificate_out_of_its_time_is_refused(server: TlsServer, ca: Path, offset: str, why: str) -> None:
     """By whose clock it is over, or has not begun; the error says which."""
     # The client's clock is what is wrong here, because MySQL refuses to load a certificate that is out of its time.
-    done = subprocess.run(
-        [sys.executable, "-m", "lanelog", "migrate"],
-        env=os.environ | clock(libfaketime(), offset) | {"LANELOG_URL": url(server, ssl_ca=ca)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    environment = os.environ | clock(libfaketime(), offset) | {"LANELOG_URL": url(server, ssl_ca=ca)}
+    done = ran(sys.executable, "-m", "lanelog", "migrate", env=environment)
     assert done.returncode == 2
     assert done.stderr.startswith("Error: the server's certificate was refused: check ssl_ca")
     assert why in done.stderr

@@ -5,7 +5,6 @@ The second client of this process gets hints like another process: a sender leav
 
 import itertools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from lanelog._hints.sender import Sender
 from lanelog._stores.log import fetches, partitions
 from lanelog._stores.members import leases
 from lanelog.admin import Finding
+from support.forking import exit_status_of
 from support.old_tables import set_back
 from support.pace import ALWAYS, paced
 from support.processes import Fleet
@@ -145,7 +145,7 @@ def calm_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Non
     return calm
 
 
-UNHURRIED = FetcherPace(soon_seconds=NEVER, digests=ALWAYS)
+UNHURRIED = {"soon_seconds": NEVER, "digests": ALWAYS}
 """After a poll that found something, the next one would come in ten minutes."""
 
 
@@ -240,7 +240,7 @@ def test_few_lanes_are_read_without_a_digest(
     looks: list[str] = []
     parts = partitions.parts
     monkeypatch.setattr(partitions, "parts", lambda cx, topic: looks.append(topic) or parts(cx, topic))
-    for count in range(1, 2 * UNHURRIED.glances + 3):
+    for count in range(1, 2 * FetcherPace().glances + 3):
         other.publish("t", "k", b"x")
         handled.wait(known + count)
     assert 1 <= len(looks) <= 3
@@ -355,11 +355,7 @@ def test_a_forked_child_counts_its_own_hints(lanelog_client: Client, other: Clie
     """It shows none of those that its parent has sent."""
     lanelog_client.subscribe("t", "g", accept)
     acquaint(other, raw)
-    child = os.fork()
-    if child == 0:
-        found = other.measures()
-        os._exit(found.hints_sent + found.hints_lost)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_status_of(lambda: other.measures().hints_sent + other.measures().hints_lost) == 0
     assert other.measures().hints_sent > 0
 
 
@@ -452,7 +448,7 @@ def test_new_lanes_cost_no_poll_of_the_others(
 ) -> None:
     """Of a topic with a hundred lanes they are taken by name, and their messages are found without the other heads."""
     other.publish_many("t", [(f"key-{number}", b"x") for number in range(99)])
-    paced(lanelog_client, fetcher=UNHURRIED, keeper=KeeperPace(claim_seconds=NEVER, content_seconds=NEVER))
+    paced(lanelog_client, fetcher=UNHURRIED, keeper={"claim_seconds": NEVER, "content_seconds": NEVER})
     calm = calm_of(lanelog_client, monkeypatch)
     subscription, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
     eventually(lambda: subscription.stats().lanes == 100)

@@ -1,7 +1,6 @@
 """The benchmarks run; what they measure is for people."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from benchmarks.bench import Bench
 
 from lanelog.devserver import DevServer
 from support.readme import ROOT
+from support.scripts import ran
 
 
 @pytest.mark.thorough
@@ -27,9 +27,7 @@ from support.readme import ROOT
 def test_a_step_of_the_benchmarks_runs(lanelog_server: DevServer, step: str, figures: list[str]) -> None:
     """The smallest steps publish and consume, or look, and print their tables."""
     command = [sys.executable, "-m", "benchmarks", "--server", lanelog_server.url, "--rounds", "1", "--scale", "0.01"]
-    done = subprocess.run(
-        [*command, "--only", step], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
-    )
+    done = ran(*command, "--only", step, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     for figure in figures:
         assert figure in done.stdout
@@ -74,15 +72,13 @@ def test_the_guard_fails_when_a_message_costs_half_as_much_again(
 def test_two_commits_are_compared(lanelog_server: DevServer) -> None:
     """Each figure has a ratio and its spread; what git does not know is refused, and nothing is left behind."""
     command = [sys.executable, "-m", "benchmarks.compare", "--server", lanelog_server.url, "--rounds", "1"]
-    done = subprocess.run(
-        [*command, "--scale", "0.01", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
-    )
+    done = ran(*command, "--scale", "0.01", "HEAD", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     for figure in ("publish", "publish_many of 100", "consume, 10,000 lanes", "publish to handler"):
         assert figure in done.stdout
     assert "not measured" not in done.stdout
-    refused = subprocess.run([*command, "no-such"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    refused = ran(*command, "no-such", cwd=ROOT)
     assert refused.returncode == 1
     assert "git has no commit 'no-such'" in refused.stderr
-    left = subprocess.run(["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True)
+    left = ran("git", "worktree", "list", cwd=ROOT)
     assert "lanelog-compare-" not in left.stdout

@@ -18,6 +18,7 @@ from demo.history import jobs
 from demo.tables import Tables
 from lanelog import Client
 from support.repository import DEMO, Maker
+from support.scripts import ran
 from support.sql import one, rows
 
 LARGE = bytes(range(256)) * 2500  # more than two parts
@@ -54,9 +55,7 @@ def everything_in(raw: Any) -> dict[str, int]:
 def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, raw: Any) -> None:
     """A worker dies, the malformed job is buried, the tree is identical, and a given database is left as it was."""
     before = everything_in(raw)
-    done = subprocess.run(
-        [*DEMO, "--url", lanelog_url], cwd=place, capture_output=True, text=True, check=False, timeout=100
-    )
+    done = ran(*DEMO, "--url", lanelog_url, cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("identical to HEAD: yes\n")
     assert "was killed with SIGKILL at work" in done.stdout
@@ -71,7 +70,7 @@ def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, raw: Any)
 def test_without_a_database_it_is_one_message(place: Path) -> None:
     """An unreachable database is status 2 and no traceback."""
     command = [*DEMO, "--repo", str(place), "--url", "mysql://root:s3cret@127.0.0.1:1/none"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = ran(*command)
     assert done.returncode == 2
     assert "Error: " in done.stderr
     assert "Traceback" not in done.stderr

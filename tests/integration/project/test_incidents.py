@@ -54,11 +54,7 @@ def test_a_handler_that_fails_for_one_key(on_call: OnCall, lanelog_client: Clien
         eventually(lambda: (stats := subscription.stats()).retried == stats.acked == 1)
         grow_older(raw, "queue_messages", "created_at", seconds=45)
         failing = Alert(
-            "LanelogLanesFailing",
-            "warning",
-            PLACE,
-            f"1 lanes of {AT} wait behind a message that fails",
-            STATUS,
+            "LanelogLanesFailing", "warning", PLACE, f"1 lanes of {AT} wait behind a message that fails", STATUS
         )
         offered = on_call.named(failing, "failing")
         mended.set()
@@ -84,11 +80,7 @@ def test_a_dead_worker_behind_a_proxy_that_hides_it(
         with lanelog_client.subscribe(TOPIC, GROUP, lambda m: again((m.key, m.attempt))):
             eventually(lambda: lanelog_client.admin.groups(TOPIC)[0].members == 1)
             stuck = Alert(
-                "LanelogLanesStuck",
-                "critical",
-                PLACE,
-                f"3 lanes of {AT} are slow, or nobody alive has them",
-                STATUS,
+                "LanelogLanesStuck", "critical", PLACE, f"3 lanes of {AT} are slow, or nobody alive has them", STATUS
             )
             offered = on_call.named(stuck, "owner gone")
             assert not again.items
@@ -126,11 +118,7 @@ def test_a_group_that_nobody_runs_any_more_holds_up_collection(
         lanelog_client.admin.maintain()
         assert stored(raw, TOPIC) == 2
         nobody = Alert(
-            "LanelogNobodyConsumes",
-            "critical",
-            PLACE,
-            f"{AT} has no living member, and 2 messages wait",
-            STATUS,
+            "LanelogNobodyConsumes", "critical", PLACE, f"{AT} has no living member, and 2 messages wait", STATUS
         )
         eventually(lambda: lanelog_client.admin.groups(TOPIC)[0].members_unchanged > 30, within=40)  # the server's age
         offered = on_call.named(nobody, "nobody consumes")

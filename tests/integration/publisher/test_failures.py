@@ -1,9 +1,7 @@
 """Publishing while connections, the server or the process go away."""
 
-import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,6 +16,7 @@ from lanelog.errors import DatabaseError
 from lanelog.message import Outgoing, Receipt
 from lanelog.migrations import migrate
 from lanelog.publisher import Publisher
+from support.forking import exit_status_of
 from support.proxy import SET_OPTION, Proxy
 from support.publishing import ensure_lanes, hold, publisher_at
 from support.sql import rows, stored, watermark
@@ -308,19 +307,16 @@ def test_a_forked_child_publishes_for_itself(publisher: Publisher, raw: Any, ope
         stack.callback(holder.rollback)
         stuck = [threads.submit(publisher.publish, "t", Outgoing("held", b"parent")) for _ in range(3)]
         publisher.publish("t", Outgoing("k", b"parent"))
-        pid = os.fork()
-        if pid == 0:
-            try:
-                offset = publisher.publish("t", Outgoing("k", b"child")).offset
-                with publisher.transaction() as connection:
-                    publisher.publish("t", Outgoing("new", b"child"), connection=connection)
-                publisher.close()
-                publisher._database.close()
-                os._exit(0 if offset == 2 else 1)
-            except BaseException:  # noqa: BLE001 - a child that raised must not go on as a second pytest
-                traceback.print_exc()
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+        def child() -> int:
+            offset = publisher.publish("t", Outgoing("k", b"child")).offset
+            with publisher.transaction() as connection:
+                publisher.publish("t", Outgoing("new", b"child"), connection=connection)
+            publisher.close()
+            publisher._database.close()
+            return offset
+
+        assert exit_status_of(child) == 2
         assert publisher.publish("t", Outgoing("k", b"parent")).offset == 3
         assert not any(one.done() for one in stuck)
         holder.rollback()

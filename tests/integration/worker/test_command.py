@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lanelog import Client
 from support.cli import Command
 from support.processes import PROGRAMS, Line, Program
+from support.scripts import ran
 from support.sql import watermark
 from support.waiting import Record, eventually, never
 
@@ -511,7 +512,7 @@ def test_it_gives_up_when_no_process_can_start(tmp_path: Path, fails: str, says:
         "at_once = Backoff(least=0, first=0.01, most=0.01);"
         "sys.exit(Supervisor(Orders(target='broken:client'), 2, backoff=at_once).run())"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = ran(sys.executable, "-c", code, cwd=tmp_path)
     assert done.returncode == 1
     assert 10 <= done.stdout.count("tried") <= 11
     assert says in done.stderr

@@ -14,17 +14,7 @@ import pytest
 
 from lanelog._log.append.middleware import publish_through
 from lanelog.errors import ConfigurationError
-from lanelog.message import (
-    DeadLetter,
-    Message,
-    Outgoing,
-    Postpone,
-    Publication,
-    Receipt,
-    Reject,
-    Retry,
-    utc_from_ms,
-)
+from lanelog.message import DeadLetter, Message, Outgoing, Postpone, Publication, Receipt, Reject, Retry, utc_from_ms
 
 Make: TypeAlias = Callable[..., Message]
 

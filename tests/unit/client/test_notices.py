@@ -1,12 +1,12 @@
 """What a program is told of its engine: in order, bounded, and never in the engine's way."""
 
-import os
 import threading
 
 import pytest
 
 import lanelog
 from lanelog.notices import Notice, Notices
+from support.forking import exit_status_of
 
 
 def notice(offset: int) -> Notice:
@@ -89,8 +89,5 @@ def test_a_forked_child_has_no_listeners() -> None:
     """Their thread stays with the parent."""
     with lanelog.connect("mysql://root@127.0.0.1:1/jobs") as client:
         client.on("retried", print)
-        child = os.fork()
-        if not child:
-            os._exit(bool(client._notices.wanted))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert exit_status_of(lambda: bool(client._notices.wanted)) == 0
         assert client._notices.wanted

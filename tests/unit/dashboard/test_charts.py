@@ -20,6 +20,7 @@ from lanelog.dashboard.pages import stuck
 from lanelog.dashboard.samples import GROUPS, GroupSample, Sample, Samples
 from lanelog.dashboard.shared_reads import SharedRead
 from lanelog.errors import ConfigurationError, DatabaseError
+from support.memberships import Clock
 from unit.admin.test_problems import GROUP
 
 THEN = datetime(2026, 11, 1, tzinfo=UTC)
@@ -197,15 +198,6 @@ def test_times_that_are_over_are_not_shown_as_of_now() -> None:
         HandlerTimes(begin=THEN, end=THEN + timedelta(seconds=3590), width=60.0, buckets=[*[seen] * 58, None, None])
     )
     assert (chart.top, {line.now for line in chart.lines}) == ("2m00s", {"-"})
-
-
-class Clock:
-    """In the place of `time`; the test moves it."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 def test_samples_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import lanelog
 from lanelog._facts.fact import Fact, Room
 from lanelog._facts.log import LOGGER_NAME, Level
 from support.refusing import Mute
+from support.scripts import ran
 
 
 def fact(name: str, level: Level = "INFO", room: str = "worker") -> Fact[...]:
@@ -177,9 +178,8 @@ def in_a_process_of_its_own(code: str) -> tuple[str, str]:
         "import logging; from lanelog._facts.fact import Fact, Room\n"
         "def log(level, name, **fields): Fact(name, level, Room('worker'), lambda: None)(key='k', **fields)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", begin + code], capture_output=True, text=True, check=True, env=environment
-    )
+    done = ran(sys.executable, "-c", begin + code, env=environment)
+    assert done.returncode == 0
     return done.stdout, done.stderr
 
 

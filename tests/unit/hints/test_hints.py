@@ -1,6 +1,5 @@
 """Hints without a database: what is sent, what is believed, how much of the time it may take."""
 
-import os
 import secrets
 import socket
 import threading
@@ -19,6 +18,7 @@ from lanelog._hints.doorbell import Doorbell
 from lanelog._hints.host import own_host
 from lanelog._hints.receiver import Receiver
 from lanelog._hints.route import Target, deliver, target_of
+from support.forking import exit_status_of
 from support.waiting import Record, events
 
 pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")
@@ -180,11 +180,7 @@ def test_a_fork_closes_the_childs_copies(receiver: Receiver) -> None:
     receiver.open(UdpAddress.parse("127.0.0.1"))
     assert len(receiver.filenos()) == 2
     doorbell = Doorbell(receiver, pytest.fail)
-    child = os.fork()
-    if not child:
-        doorbell.set()
-        os._exit(0 if not receiver.filenos() and not receiver.endpoint.address else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert exit_status_of(lambda: doorbell.set() or receiver.filenos() or receiver.endpoint.address != "") == 0
     send(receiver, HINT.packed(receiver.endpoint.token))
     assert receiver.receive() == {HINT}
     doorbell.close()

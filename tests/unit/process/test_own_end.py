@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from support.scripts import ran
+
 PROGRAM = """
 import logging
 from lanelog._process import own_end
@@ -32,7 +34,7 @@ own_end.end_if_hung()
 def end(*broken: str) -> subprocess.CompletedProcess[str]:
     """End a process in which one subscription cannot take these steps, among others that can."""
     program = PROGRAM.replace("BROKEN", repr([(), broken, ()]))
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False)
+    return ran(sys.executable, "-c", program)
 
 
 def test_each_subscription_gives_back_whatever_another_one_raises() -> None:

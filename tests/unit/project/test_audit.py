@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.scripts import ran
+
 ROOT = Path(__file__).parents[3]
 KNOWN = {"id": "PYSEC-0000-1", "aliases": ["CVE-0000-1"], "summary": "invented", "details": "", "affected": []}
 
@@ -47,15 +49,7 @@ def service(answers: dict[str, object], status: int = 200) -> Iterator[tuple[str
 
 def audit(url: str) -> subprocess.CompletedProcess[str]:
     environ = {"PIP_AUDIT_VULNERABILITY_SERVICE": "osv", "PIP_AUDIT_OSV_URL": url, "NO_PROXY": "*"}
-    return subprocess.run(
-        [sys.executable, ".ci/audit"],
-        cwd=ROOT,
-        env=os.environ | environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    return ran(sys.executable, ".ci/audit", cwd=ROOT, env=os.environ | environ)
 
 
 @pytest.mark.thorough

@@ -1,5 +1,6 @@
-import subprocess
 import sys
+
+from support.scripts import ran
 
 PROGRAM = """
 import signal
@@ -37,6 +38,6 @@ print(line)
 
 def test_a_signal_ends_the_wait_at_whatever_line_it_meets_the_main_thread() -> None:
     """A handler must take no lock that the interrupted line may hold: the process would never end."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    done = ran(sys.executable, "-c", PROGRAM)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > len(("get", "return", "except"))
