@@ -332,34 +332,6 @@ def test_status_of_a_database_without_trouble(command: Command, lanelog_client: 
     )
 
 
-@pytest.mark.thorough
-def test_status_of_pauses_dead_letters_and_missing_members(
-    command: Command, lanelog_client: lanelog.Client, later: Callable[[], None]
-) -> None:
-    """Nobody consumes, a pause and dead letters: in this order, each with its command; these mend it."""
-    lanelog_client.publish("orders", "o", b"1")
-    with lanelog_client.subscribe("orders", "billing", raising(lanelog.Reject, "it's bad")):
-        eventually(lambda: lanelog_client.admin.topic("orders").dead_letters == 1)
-    lanelog_client.publish("orders", "o", b"2")
-    lanelog_client.publish("mail", "m", b"1")
-    with lanelog_client.subscribe("mail", "post", lambda _message: None):
-        eventually(lambda: lanelog_client.admin.groups("mail")[0].lag == 0)
-    command("pause", "mail", "post", "--by", "ann", "--why", "deploy")
-    assert [each["what"] for each in command.json("status")["problems"]] == ["paused", "dead letters"]
-    later()
-    found = command.json("status")["problems"]
-    assert [(each["what"], each["command"]) for each in found] == [
-        ("nobody consumes", "lanelog members orders billing"),
-        ("paused", "lanelog resume mail post"),
-        ("dead letters", "lanelog dlq redrive orders billing --reason r-8c8a"),
-    ]
-    assert found[1]["detail"] == "by ann: deploy; 0 messages waiting"
-    command("resume", "mail", "post")
-    command("dlq", "redrive", "orders", "billing", "--reason", "r-8c8a", "--execute")
-    command("delete-group", "orders", "billing", "--execute")
-    assert command.json("status")["problems"] == []
-
-
 @pytest.mark.parametrize("line", ["{0} topics", "topics {0}", "--url mysql://nobody@127.0.0.1:1/none topics {0}"])
 def test_the_url_stands_anywhere(lanelog_client: lanelog.Client, lanelog_url: str, line: str) -> None:
     """Before the verb or behind it; the last one is meant."""

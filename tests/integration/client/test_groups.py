@@ -166,31 +166,6 @@ def test_hook_dead_letter_history_and_log_agree_about_the_attempts(
     assert record.exc_info is None  # a rejection, or what another process has seen
 
 
-@pytest.mark.thorough
-def test_a_nack_and_a_pause_are_the_groups_own(lanelog_client: Client, raw: Any) -> None:
-    """While a waits for its retry or an operator has paused it, b reads on; a's rows are a's."""
-    a_seen, b_seen = Record(), Record()
-
-    def fail(message: Message) -> None:
-        a_seen(message.offset)
-        message.nack(delay=60, reason="later")
-
-    a = lanelog_client.subscribe("t", "a", fail)
-    b = lanelog_client.subscribe("t", "b", lambda m: b_seen(m.offset))
-    lanelog_client.publish("t", "k", b"1")
-    eventually(lambda: a.stats().retried == 1)
-    lanelog_client.admin.pause("t", "a")
-    eventually(lambda: a.stats().lanes == 0)
-    lanelog_client.publish_many("t", [("k", b"x")] * 50 + [("l", b"x")])
-    assert len(b_seen.wait(52)) == 52
-    assert a_seen.items == [1]
-    assert delivery_rows(raw, "b", "t") == []
-    assert [r["message_offset"] for r in delivery_rows(raw, "a", "t")] == [1]
-    assert b.stats().retried == 0
-    lanelog_client.admin.resume("t", "a")
-    assert a_seen.wait(2) == [1, 1]  # of the other lane; the first one's has its delay to wait
-
-
 def test_one_subscription_reads_many_topics(lanelog_client: Client) -> None:
     """Lists of topics: one subscription, each topic with its own lanes and dead letters."""
     seen = Record()

@@ -197,22 +197,3 @@ def test_a_wrong_password_is_refused_at_once(lanelog_url: str, call: str) -> Non
             calls[call]()
         assert not raised.value.retriable
         assert raised.value.code in (1045, 1698)
-
-
-def test_a_database_that_does_not_exist(lanelog_server: Any) -> None:
-    """The error says what to create."""
-    with (
-        lanelog.connect(lanelog_server.root_url("lanelog_test_nowhere")) as client,
-        pytest.raises(DatabaseError, match="create the database"),
-    ):
-        client.publish("t", "k", b"x")
-
-
-def test_nobody_listens_there() -> None:
-    """A client that never connected does not wait for publish_timeout."""
-    with (
-        lanelog.connect("mysql://me:pw@127.0.0.1:1/db", connect_timeout=1.0) as client,
-        pytest.raises(DatabaseError) as raised,
-    ):
-        client.publish("t", "k", b"x")
-    assert raised.value.retriable
