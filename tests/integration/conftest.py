@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 from lanelog import Client, connect
-from lanelog._database import Database
+from lanelog._database import Database, Executor
 from lanelog._log.due import DelayedMessages
 from lanelog.admin import Admin
 from lanelog.config import ConnectConfig
@@ -118,6 +118,13 @@ def database(lanelog_url: str) -> Iterator[Database]:
     """The test's database, closed after the test."""
     with closing(Database(ConnectConfig.from_url(lanelog_url, publish_timeout=20.0))) as database:
         yield database
+
+
+@pytest.fixture
+def cx(database: Database) -> Iterator[Executor]:
+    """What a store is a function of; each statement commits."""
+    with database.autocommit() as cx:
+        yield cx
 
 
 @pytest.fixture

@@ -11,10 +11,8 @@ import pytest
 import lanelog
 from lanelog import Client, ConfigurationError, DatabaseError
 from lanelog._base.places import GroupTopic
-from lanelog._database import Database
 from lanelog._log import living
-from lanelog._stores.members import heartbeats, leases
-from lanelog.migrations import VERSION
+from lanelog._stores.members import leases
 from support.cli import Command
 from support.situations import NOW, Situations
 from support.sql import Running, one, rows, running
@@ -243,17 +241,6 @@ def test_a_mark_ends_with_its_topic(lanelog_client: Client, left: str) -> None:
         seen.wait(1)
     with pytest.raises(ConfigurationError, match="recreate=True"):
         lanelog_client.subscribe("kept", "g", accept)
-
-
-def test_the_mark_is_kept_by_members_that_clean_up(lanelog_client: Client, database: Database, raw: Any) -> None:
-    """An evicted member that hung for long and goes on deletes what others left, and not the mark."""
-    evicted(lanelog_client, "g")
-    at = GroupTopic(topic="t", group="g")
-    rows(raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = 1")
-    with database.transaction() as cx:
-        heartbeats.purge_left(cx, at, "me", 60)
-        assert heartbeats.evicted(cx, at)
-        assert heartbeats.members(cx, at, tables=VERSION) == []
 
 
 def test_a_registration_says_what_it_delivers_and_what_it_passes(

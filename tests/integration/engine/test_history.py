@@ -11,7 +11,6 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import AckPolicy, Client, ConfigurationError, Message, Reject, RetryPolicy
-from lanelog._base.places import GroupTopic
 from lanelog._database.connection.wire import Wire
 from lanelog._engine.cleanup.history_and_letters import LetterRetention
 from lanelog._stores.consumers import history as store
@@ -21,7 +20,7 @@ from support.cli import Command
 from support.commands import commands_sent
 from support.janitors import Janitors
 from support.processes import Fleet
-from support.situations import Situations
+from support.situations import NOW, Situations
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import Stage
 from support.waiting import Record, accept, eventually, raising
@@ -104,7 +103,7 @@ def test_a_message_leaves_one_row_that_says_how(
         assert row.owner == subscription.owner
         assert row.first_delivered_at is not None
         assert row.published_at <= row.first_delivered_at <= row.finished_at
-    assert one(raw, f"SELECT finished_at BETWEEN {store.NOW_MS} - 60000 AND {store.NOW_MS} FROM queue_history")
+    assert one(raw, f"SELECT finished_at BETWEEN {NOW} - 60000 AND {NOW} FROM queue_history")
 
 
 def test_a_time_out_is_a_lock_that_expired(lanelog_client: Client, raw: Any) -> None:
@@ -358,23 +357,6 @@ def test_history_is_filtered_by_outcome_id_and_time(lanelog_client: Client, lane
     assert "--since 'soon' is no time" in command.refused("history", "t", "g", "--since", "soon")
 
 
-@pytest.mark.thorough
-def test_old_rows_leave_in_batches_and_young_ones_stay(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
-    """The oldest first, and a full batch says that the next is due at once; other groups keep theirs."""
-    each, young = 3 * store.BATCH // 4, 2
-    lanelog_client.publish_many("t", [(key, b"x") for key in "abc" for _ in range(each + young)])
-    for group in ("g", "h"):
-        with lanelog_client.subscribe("t", group, accept, history=True):
-            eventually(lambda group=group: kept(raw, group) == 3 * (each + young))  # type: ignore[misc]
-    rows(raw, "UPDATE queue_history SET finished_at = finished_at - 3600000 WHERE message_offset <= %s", each)
-    with lanelog_client.subscribe("t", "g", accept, history=True, history_retention=600), commands_sent() as sent:
-        janitors.work(janitors.own(lanelog_client))
-    deletions = [command for command in sent if "DELETE" in command and "queue_history" in command]
-    assert [command.count("UNION ALL") + 1 for command in deletions] == [store.BATCH, store.BATCH, store.BATCH // 4]
-    assert [row[0] for row in left(raw)] == [each + 1, each + 2] * 3
-    assert kept(raw, "h") == 3 * (each + young)
-
-
 def test_a_message_dropped_for_a_lower_cap_had_the_attempts_that_were_started(lanelog_client: Client, raw: Any) -> None:
     """The one that was not allowed any more does not count."""
     lanelog_client.publish("t", "k", b"x")
@@ -384,28 +366,6 @@ def test_a_message_dropped_for_a_lower_cap_had_the_attempts_that_were_started(la
     with lanelog_client.subscribe("t", "g", accept, history=True, max_deliveries=1, dead_letter_suffix=None):
         eventually(lambda: left(raw))
     assert [row[:3] for row in left(raw)] == [(1, "failed", 1)]
-
-
-def test_a_row_that_was_written_anew_is_not_deleted_for_its_age(
-    lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look for old rows and their deletion the message was handled again."""
-    lanelog_client.publish("t", "k", b"x")
-    with lanelog_client.subscribe("t", "g", accept, history=True):
-        eventually(lambda: left(raw))
-    rows(raw, "UPDATE queue_history SET finished_at = 1000")
-    with lanelog_client._database.autocommit() as cx:
-        query = type(cx).query
-
-        def queried(self: Any, sql: str, args: Any = ()) -> Any:
-            found = query(self, sql, args)
-            if sql == store.OLDEST:
-                rows(raw, f"UPDATE queue_history SET finished_at = {store.NOW_MS}")
-            return found
-
-        monkeypatch.setattr(type(cx), "query", queried)
-        assert store.purge(cx, GroupTopic(topic="t", group="g"), 1000)[0] == 0
-    assert len(left(raw)) == 1
 
 
 @pytest.mark.thorough

@@ -12,7 +12,6 @@ import lanelog
 from lanelog import Client
 from lanelog._base.places import GroupTopic
 from lanelog._engine.fetching.fetcher import Fetcher
-from lanelog._engine.fetching.pace import FetcherPace
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.member.fetching import FetchingSide
 from lanelog._engine.member.leasing import LeasingSide
@@ -28,89 +27,6 @@ KEYS = ["a", "A", "ä", "日本", "😀", "a'b\"c\\d", "%_", " ", "x" * 191, "0"
 
 SETTLED = "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 1"
 """Lanes whose first message is settled in the database, and not only in memory."""
-
-
-def test_the_server_and_the_keeper_compute_the_same_digest(lanelog_client: Client, raw: Any) -> None:
-    """Over keys of every kind and epochs up to 64 bits; one lane more, one less or another epoch is another digest."""
-    owned = [OwnedLane(key, epoch, paused=False) for epoch, key in enumerate(KEYS, start=2**63 - 7)]
-    for lane in owned:
-        rows(
-            raw,
-            "INSERT INTO queue_partition_leases VALUES ('g', 't', %s, 'me', %s, 1)",
-            lane.key,
-            lane.epoch,
-        )
-    rows(raw, "INSERT INTO queue_partition_leases VALUES ('g', 't', 'other', 'you', 1, 1), ('h', 't', 'a', 'me', 1, 1)")
-
-    def digest() -> LeasesDigest:
-        with lanelog_client._database.autocommit() as cx:
-            return leases.digest(cx, GroupTopic(group="g", topic="t"), "me")
-
-    assert digest() == LeasesDigest.of(owned) == LeasesDigest.of(owned[1:], LeasesDigest.of(owned[:1]))
-    assert LeasesDigest.of([]) == LeasesDigest(0, 0)
-    rows(raw, "UPDATE queue_partition_leases SET lease_epoch = lease_epoch + 1 WHERE partition_key = 'ä'")
-    assert digest() != LeasesDigest.of(owned)
-    rows(raw, "UPDATE queue_partition_leases SET lease_epoch = lease_epoch - 1 WHERE partition_key = 'ä'")
-    rows(raw, "UPDATE queue_partition_leases SET leased_by = 'you' WHERE partition_key = 'A'")
-    assert digest() == LeasesDigest.of(lane for lane in owned if lane.key != "A")
-
-
-def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_are(
-    lanelog_client: Client, raw: Any
-) -> None:
-    """A publish changes it; a lane that was purged and came back at the same head is told apart by its age."""
-
-    def digest() -> partitions.HeadsDigest:
-        with lanelog_client._database.autocommit() as cx:
-            return partitions.digest(cx, "t")
-
-    def parts() -> dict[int, partitions.Part]:
-        with lanelog_client._database.autocommit() as cx:
-            return partitions.parts(cx, "t")
-
-    keys = ["b", *(key for key in KEYS if key == key.strip() and key.isprintable())]
-    lanelog_client.publish_many("t", [(key, b"1") for key in keys])
-    assert set(parts()) == {partitions.part_of(key) for key in ["", *keys]}
-    before = digest()
-    assert digest() == before
-    parts_before = parts()
-    assert partitions.whole(parts_before) == before
-    lanelog_client.publish("t", "a", b"2")
-    after, parts_after = digest(), parts()
-    assert after != before
-    assert partitions.whole(parts_after) == after
-    assert [part for part in parts_after if parts_after[part] != parts_before[part]] == [partitions.part_of("a")]
-    assert after.same_lanes(before)
-    rows(raw, "UPDATE queue_partitions SET created_at = created_at + 1 WHERE partition_key = 'b'")
-    assert not digest().same_lanes(after)
-
-
-@pytest.mark.parametrize("head", [2**32 - 1, 2**53, 2**63])
-@pytest.mark.parametrize("risen", [1, 7, 2**31 + 1])
-def test_the_digests_of_the_heads_tell_a_lane_that_rose_at_any_offset(
-    lanelog_client: Client, raw: Any, head: int, risen: int
-) -> None:
-    """The server adds up doubles, which must lose no bit, however great the offsets are."""
-
-    def digests() -> tuple[partitions.HeadsDigest, dict[int, partitions.Part]]:
-        with lanelog_client._database.autocommit() as cx:
-            return partitions.digest(cx, "t"), partitions.parts(cx, "t")
-
-    keys = [key for key in map(str, range(200)) if partitions.part_of(key) == 0]
-    assert len(keys) > 2
-    lanelog_client.publish_many("t", [(key, b"1") for key in keys])
-    rows(raw, "UPDATE queue_partitions SET head_offset = %s WHERE partition_key <> ''", head)
-    before, (part_before,) = digests()[0], digests()[1].values()
-    up = "UPDATE queue_partitions SET head_offset = head_offset + %s WHERE partition_key IN (%s, %s)"
-    rows(raw, up, risen, keys[1], keys[1])
-    after, (part_after,) = digests()[0], digests()[1].values()
-    assert after != before
-    assert part_after.risen_since(part_before) == risen
-    assert [key for key in keys if part_after.may_be(key, part_before)] == [keys[1]]
-    rows(raw, up, risen, keys[0], keys[2])
-    (both,) = digests()[1].values()
-    assert both.risen_since(part_after) == 2 * risen % 2**32
-    assert not any(both.may_be(key, part_after) for key in keys)
 
 
 def test_a_lease_that_was_taken_is_lost_and_one_under_a_new_epoch_is_loaded(lanelog_client: Client, raw: Any) -> None:
@@ -239,7 +155,7 @@ def test_what_is_published_while_its_lane_is_loaded_is_found(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look meets it when the lane is ours in the database, but not yet in memory. Nothing else is published."""
-    paced(lanelog_client, fetcher=FetcherPace(digests=ALWAYS))
+    paced(lanelog_client, fetcher={"digests": ALWAYS})
     look, looked = Fetcher._look, threading.Semaphore(0)
     opens = LeasingSide.open_lane
     seen = Record()

@@ -7,13 +7,14 @@ import pytest
 
 import lanelog
 from lanelog import Client
-from lanelog._database import NOW_MS, Database
+from lanelog._database import Database
 from lanelog._log import collect
 from lanelog._stores.consumers import groups
 from lanelog.admin import Admin
 from lanelog.admin.operate import status
+from support.situations import NOW
 from support.sql import one, owners, rows
-from support.waiting import Record, events, eventually, raising
+from support.waiting import Record, events, eventually
 
 GREATEST = 2**64 - 1
 FIRST = 2**53
@@ -25,7 +26,7 @@ SET_EPOCH = "UPDATE queue_partition_leases SET lease_epoch = %s WHERE partition_
 MAX_EPOCH = "SELECT max_epoch FROM queue_partitions WHERE partition_key = ''"
 GHOST = (
     "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at)"
-    f" VALUES ('g', 't', 'ghost:1', COALESCE(%s, {NOW_MS}), COALESCE(%s, {NOW_MS}))"
+    f" VALUES ('g', 't', 'ghost:1', COALESCE(%s, {NOW}), COALESCE(%s, {NOW}))"
 )
 """A member that no process is. None: now."""
 HEAD = "SELECT head_offset FROM queue_partitions WHERE partition_key = %s"
@@ -406,30 +407,3 @@ def test_a_time_beyond_all_calendars_fails_no_command(
     assert {lane.key for lane in admin.lanes("t", "g")} == set(KEYS)
     assert admin.messages("t", "bad")
     assert admin.topics()[0].topic == "t"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("time", [2**62, 2**63, GREATEST])
-@pytest.mark.parametrize(
-    ("table", "column"),
-    [
-        ("queue_delivery_state", "invisible_until"),
-        ("queue_delivery_state", "last_attempt_at"),
-        ("queue_delivery_state", "first_attempt_at"),
-        ("queue_offsets", "marked_at"),
-        ("queue_messages", "expires_at"),
-        ("queue_messages", "created_at"),
-    ],
-)
-def test_a_time_beyond_all_calendars_stops_no_lane(
-    lanelog_client: Client, group: Group, raw: Any, table: str, column: str, time: int
-) -> None:
-    """Nothing of the group fails. The message whose row has it is delivered: it is due, and has not expired."""
-    failing = lanelog_client.subscribe("t", "g", raising(lanelog.Retry, 3600), **QUICK)
-    lanelog_client.publish_many("t", [(key, b"1") for key in KEYS])
-    eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_delivery_state") == len(KEYS))
-    assert failing.stop(10)
-    rows(raw, "UPDATE queue_delivery_state SET invisible_until = 1")
-    rows(raw, f"UPDATE {table} SET {column} = %s WHERE partition_key = 'bad'", time)
-    group.join()
-    group.seen.until(lambda items: {(key, b"1") for key in KEYS} <= set(items))

@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,12 +11,10 @@ import pytest
 
 import lanelog
 from lanelog import Client, DatabaseError, Message, Reject
-from lanelog._database import NOW_MS, Database
 from lanelog._engine.cleanup.janitor import Janitor, JanitorPace
 from lanelog._log.collect import STEP_OFFSETS
-from lanelog._log.members import KEPT_SECONDS
-from lanelog._stores.consumers import offsets
 from support.janitors import Janitors, passed
+from support.situations import Situations
 from support.sql import audit, one, owners, rows, stored, watermark
 from support.waiting import Record, accept, events, eventually, raising
 
@@ -276,28 +273,14 @@ def test_a_group_registered_after_a_lane_was_purged_starts_where_it_said(
 
 
 def test_old_heartbeats_are_forgotten(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
-    """Owners that left or ran out long ago go, in every group of the client; the living and the recent stay."""
-    age = int(KEPT_SECONDS * 1000) + 60_000
-    for group, name, ago, left in (
-        *(("g", "left", age, 1), ("g", "died", age, 0), ("g", "just left", 1000, 1)),
-        *(("h", "left", age, 1), ("other", "left", age, 1)),
-    ):
-        at = f"{NOW_MS} - {ago}"
-        rows(
-            raw,
-            "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,"
-            f" deregistered_at) SELECT %s, 't', %s, {at}, {at}, IF(%s, {at}, 0)",
-            group,
-            name,
-            left,
-        )
+    """Of every group of the client, and of no other: which of them are old is in `stores/test_members.py`."""
+    for group in ("g", "h", "other"):
+        Situations(raw, group=group).owner("left", stopped=True)
     living = [lanelog_client.subscribe("t", group, accept) for group in ("g", "h")]
-    registered = "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at = 0 AND subscriber_name = %s"
-    eventually(lambda: all(one(raw, registered, each.owner) for each in living))
+    names = "SELECT consumer_group, subscriber_name FROM queue_subscriber_heartbeats"
+    eventually(lambda: len(rows(raw, names)) == 5)
     janitors.turn(lanelog_client)
-    found = set(rows(raw, "SELECT consumer_group, subscriber_name FROM queue_subscriber_heartbeats"))
-    recent = {("g", "just left"), ("other", "left")}
-    assert found == recent | {("g", living[0].owner), ("h", living[1].owner)}
+    assert set(rows(raw, names)) == {("g", living[0].owner), ("h", living[1].owner), ("other", "left")}
 
 
 def test_the_watermark_survives_collection_and_restart(
@@ -336,25 +319,6 @@ def test_a_deletion_that_failed_is_repeated(janitors: Janitors, lanelog_client: 
     janitors.work(janitor)
     assert stored(raw, "t") == 0
     assert subscription.state == "running"
-
-
-def test_lanes_that_a_sleeping_group_holds_are_not_offered_for_purge(
-    janitors: Janitors, lanelog_client: Client, database: Database, raw: Any
-) -> None:
-    """A lane whose floor stands still because a group sleeps is no candidate; once all is collected, it is."""
-    register(lanelog_client, "t", "sleeper")
-    early = lanelog_client.subscribe("t", "g", accept, retention=0)
-    lanelog_client.publish_many("t", [("a", b"x"), ("a", b"x"), ("b", b"x")])
-    eventually(lambda: passed(early) == 3)
-    janitors.turn(lanelog_client)
-    floors = "SELECT partition_key, offset_acked FROM queue_offsets WHERE consumer_group = '' AND partition_key <> ''"
-    assert set(rows(raw, floors)) == {("a", 0), ("b", 0)}
-    with closing(database.session("test")) as session:
-        assert offsets.idle_floors(session, "t", "", -1.0, 100) == []
-        sleeper = lanelog_client.subscribe("t", "sleeper", accept, retention=0)
-        eventually(lambda: passed(sleeper) == 3)
-        janitors.turn(lanelog_client)
-        assert offsets.idle_floors(session, "t", "", -1.0, 100) == ["a", "b"]
 
 
 @pytest.mark.thorough

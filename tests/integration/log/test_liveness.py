@@ -13,8 +13,7 @@ from lanelog._engine.leasing.liveness import LivenessMonitor
 from lanelog._log.lookup.liveness import may_live
 from lanelog._log.lookup.owners import OwnerState
 from lanelog._stores.consumers import groups
-from lanelog._stores.members import heartbeats, member_rows
-from lanelog._stores.members._heartbeat_rows import VERSION_WITH_WORKLOAD
+from lanelog._stores.members import heartbeats
 from lanelog.admin import Admin
 from support.situations import HOUR, NOW, Situations
 from support.sql import rows
@@ -112,17 +111,3 @@ def test_the_search_for_unattended_groups_judges_as_the_judge(lanelog_client: Cl
             assert (groups.unattended_now(cx, at) is None) == (name not in unattended), name
     assert "no lock and expired a moment ago" not in unattended
     assert {"no lock and expired", "free and expired", "deregistered"} <= unattended
-
-
-def test_members_that_have_left_take_no_room_of_those_that_work(
-    lanelog_client: Client, made: Situations, raw: Any
-) -> None:
-    """What workers do is read of 1,000 members at most, of those that have not left: they keep what they said."""
-    raw.begin()
-    for number in range(1000):
-        made.owner(f"left-{number:04}", stopped=True, workload="{}")
-    made.owner("works", workload="{}")
-    raw.commit()
-    with lanelog_client._database.autocommit() as cx:
-        found = member_rows.at_work(cx, "t", ["g"], tables=VERSION_WITH_WORKLOAD, handlers=True)
-    assert [row.owner for row in found["g"]] == ["works"]
