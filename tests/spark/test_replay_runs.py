@@ -183,7 +183,7 @@ def test_what_looks_alive_is_its_own(client: Client, lanelog_url: str, caplog: p
     client.publish("copy", "k", b"x")
     database = Database(ConnectConfig.from_url(lanelog_url))
     presence = Presence(database, "_replay-x", "it")
-    Holder(database, "_replay-x", "it").take_all(["copy"], presence)
+    Holder(database, "_replay-x", "it").take(["copy"], presence)
     let_go(database, "_replay-x", but="other")
     assert held(client) == ["_replay-x"]
     assert len(events(caplog, "replay.still_held")) == 1

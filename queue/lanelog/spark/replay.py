@@ -195,7 +195,7 @@ def _run(
         account.begin(options)
         holder, presence = Holder(database, options.holder, owner), Presence(database, options.holder, owner)
         try:
-            holder.take_all(topics, presence)
+            holder.take(topics, presence)
             # Another run may have finished since the last look, and its messages may be collected.
             done = account.done(options)
             if done is not None:

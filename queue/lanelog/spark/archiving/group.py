@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from lanelog._base.places import GroupTopic
 from lanelog._database import Lock
@@ -33,15 +33,23 @@ from lanelog._stores.log import partitions
 from lanelog._stores.members import leases
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, LanelogError, LeaseLost
-from lanelog.spark.archiving.leases import LEASE, TopicLeases
+from lanelog.spark.archiving.leases import LEASE, Terms, TopicLeases
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog.spark.archiving.presence import Presence
 
 ORDER: Final = "archive"
 """`delivery_order` of an archive's group."""
+TERMS: Final = Terms(
+    order=ORDER,
+    config=SubscriptionConfig(),
+    refusal="topic {topic!r} is being archived for group {group!r} by {owner}: one job at a time; stop it first",
+    taken_over=facts.archive_taken_over,
+    leave_failed=facts.archive_leave_failed,
+)
 LANES_A_TRANSACTION: Final = 500
 _RANGES_A_STATEMENT: Final = 100
 
@@ -69,28 +77,40 @@ class PassedOver(LanelogError):
 
 
 @define(eq=False)
-class ArchiveGroup(TopicLeases):
+class ArchiveGroup:
     """The topics that this job holds for its group."""
 
-    order = ORDER
-    config = SubscriptionConfig()
-    refusal = "topic {topic!r} is being archived for group {group!r} by {owner}: one job at a time; stop it first"
-    taken_over = facts.archive_taken_over
-    leave_failed = facts.archive_leave_failed
-
+    database: Database
+    group: str
+    owner: str
     archive: str
     """The archive's identity, of 32 characters."""
+    _held: TopicLeases = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._held = TopicLeases(TERMS, self.database, self.group, self.owner)
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
-    def bind(self, cx: Executor, at: GroupTopic) -> None:
-        """Note that the topic goes to this archive. Raises ConfigurationError if it went to another place."""
+    @property
+    def epochs(self) -> dict[str, int]:
+        """The fencing token of each topic that is held."""
+        return self._held.epochs
+
+    def take(self, topic: str, presence: Presence) -> None:
+        """Register the group for a topic and hold it, for this archive.
+
+        Raises ConfigurationError while a living job holds the topic, and if the group has archived it to another place.
+        """
+        self._held.take(topic, presence, self._bind)
+
+    def _bind(self, cx: Executor, at: GroupTopic) -> None:
         _refuse_elsewhere(cx, at, self.archive)
         groups.set_start(cx, at, self.archive)
 
     def registered(self, topic: str) -> bool:
         """Return whether the group is registered for a topic, so that collection waits for it."""
-        return read(self.database, lambda cx: groups.get(cx, self.at(topic)) is not None, "looking for the group")
+        return read(self.database, lambda cx: groups.get(cx, self._held.at(topic)) is not None, "looking for the group")
 
     def leave(self, named: Container[str]) -> None:
         """Give back the topics in `named`, those that the manifest names.
@@ -101,7 +121,7 @@ class ArchiveGroup(TopicLeases):
         their owner dead.
         """
         for topic in self.epochs:
-            error = self.give_back(topic) if topic in named else None
+            error = self._held.give_back(topic) if topic in named else None
             if error is not None and error.retriable:  # we waited for the database: each other topic would wait as long
                 break
         self.epochs.clear()
@@ -115,7 +135,7 @@ class ArchiveGroup(TopicLeases):
         def look(cx: Executor) -> str | None:
             found = None
             for topic in list(self.epochs):
-                row = groups.get(cx, self.at(topic))
+                row = groups.get(cx, self._held.at(topic))
                 if row is None:
                     raise self._lost(topic)
                 found = topic if row.paused else found
@@ -143,7 +163,7 @@ class ArchiveGroup(TopicLeases):
                 key, head = ahead[0]
                 raise self._older(topic, key, head, archived[key])
             keys = [key for key, _ in page]
-            rows = read(self.database, offsets.load, "reading watermarks", self.at(topic), keys)
+            rows = read(self.database, offsets.load, "reading watermarks", self._held.at(topic), keys)
             marks = {key: rows[self.group, key].offset_acked if (self.group, key) in rows else 0 for key in keys}
             self.advance(topic, {key: archived[key] for key in keys if marks[key] < archived.get(key, 0)})
             above += [key for key in keys if marks[key] > archived.get(key, 0)]
@@ -163,7 +183,7 @@ class ArchiveGroup(TopicLeases):
         # floors S -> leases S -> delivery -> offsets. A lane without a floor was purged, and gets no offsets row.
         with self.database.transaction() as cx:
             floors = offsets.floors(cx, topic, list(through), Lock.SHARE)
-            held = leases.fence(cx, self.at(topic), self.owner, [LEASE]).epochs
+            held = leases.fence(cx, self._held.at(topic), self.owner, [LEASE]).epochs
             if topic not in self.epochs or held.get(LEASE) != self.epochs[topic]:
                 raise self._lost(topic)
             heads = partitions.heads(cx, topic, list(floors))
@@ -171,14 +191,14 @@ class ArchiveGroup(TopicLeases):
                 if through[key] > heads.get(key, through[key]):
                     raise self._older(topic, key, heads[key], through[key])
             # Messages that an operator skipped above the watermark have rows.
-            rows = deliveries.load(cx, self.at(topic), list(floors))
+            rows = deliveries.load(cx, self._held.at(topic), list(floors))
             marks = {
                 key: deliveries.advanced(rows.get(key, ()), max(through[key], floors[key].floor)) for key in floors
             }
             behind = [(key, row.offset) for key in rows for row in rows[key] if row.through <= marks[key]]
             if behind:
-                deliveries.delete(cx, self.at(topic), behind)
-            offsets.raise_watermarks(cx, self.at(topic), marks)
+                deliveries.delete(cx, self._held.at(topic), behind)
+            offsets.raise_watermarks(cx, self._held.at(topic), marks)
 
     def _older(self, topic: str, key: str, head: int, archived: int) -> ConfigurationError:
         """Log and return the error of a job whose watermarks would pass the heads, and so swallow later messages."""
@@ -204,7 +224,7 @@ class ArchiveGroup(TopicLeases):
 
     def _check(self, cx: Executor, topic: str, holes: Sequence[Hole]) -> None:
         keys = sorted({hole.key for hole in holes})
-        places = offsets.load(cx, self.at(topic), keys)
+        places = offsets.load(cx, self._held.at(topic), keys)
         ranges = []
         for hole in holes:  # released messages stay in the log for a moment, and are not read any more
             floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
@@ -214,7 +234,7 @@ class ArchiveGroup(TopicLeases):
                 f"offset {offset} of topic {topic!r}, lane {key!r}, was passed over: it is in the log, and was not "
                 "among what was read"
             )
-        rows = deliveries.load(cx, self.at(topic), keys)
+        rows = deliveries.load(cx, self._held.at(topic), keys)
         for hole in holes:
             marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
             if deliveries.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
@@ -248,7 +268,7 @@ def refuse_at_work(database: Database, group: str, topics: Iterable[str], archiv
             at = GroupTopic(topic=topic, group=group)
             held = leases.held(cx, at.lane(LEASE))
             if held is not None and groups.start(cx, at) == archive and owners.load(cx, at).alive(held.owner):
-                raise ArchiveGroup.at_work(at, held.owner)
+                raise TERMS.at_work(at, held.owner)
 
     read(database, look, "looking for other jobs")
 

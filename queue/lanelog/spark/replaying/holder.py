@@ -14,9 +14,9 @@ effect.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from lanelog._base.places import GroupTopic
 from lanelog._facts import spark as facts
@@ -27,7 +27,7 @@ from lanelog._log.lookup.names import readers
 from lanelog._stores.members import leases
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import LeaseLost
-from lanelog.spark.archiving.leases import LEASE, TopicLeases
+from lanelog.spark.archiving.leases import LEASE, Terms, TopicLeases
 from lanelog.spark.replaying.options import ORDER
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog.spark.archiving.presence import Presence
+
+TERMS: Final = Terms(
+    order=ORDER,
+    config=SubscriptionConfig(start="latest"),
+    refusal="topic {topic!r} is being replayed to by {owner} for group {group!r}: one run of a replay at a time; "
+    "stop it first, or wait until it is done",
+    taken_over=facts.replay_taken_over,
+    leave_failed=facts.replay_leave_failed,
+)
 
 
 @frozen
@@ -56,43 +65,43 @@ class ReplayFence:
 
 
 @define(eq=False)
-class Holder(TopicLeases):
+class Holder:
     """The group of a replay, held by one run."""
 
-    order = ORDER
-    config = SubscriptionConfig(start="latest")
-    refusal = (
-        "topic {topic!r} is being replayed to by {owner} for group {group!r}: one run of a replay at a time; "
-        "stop it first, or wait until it is done"
-    )
-    taken_over = facts.replay_taken_over
-    leave_failed = facts.replay_leave_failed
+    database: Database
+    group: str
+    owner: str
+    _held: TopicLeases = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._held = TopicLeases(TERMS, self.database, self.group, self.owner)
 
     @property
     def fence(self) -> ReplayFence:
         """The fence for the tasks of this run."""
-        return ReplayFence(self.group, self.owner, dict(self.epochs))
+        return ReplayFence(self.group, self.owner, dict(self._held.epochs))
 
-    def take_all(self, topics: Sequence[str], presence: Presence) -> None:
+    def take(self, topics: Sequence[str], presence: Presence) -> None:
         """Register the group for these topics and hold them. Raises ConfigurationError while another run is alive."""
         for topic in topics:  # first, so that a run that is refused registers nothing
             read(self.database, self._refuse_second, "looking for other runs", topic)
         for topic in topics:
-            self.take(topic, presence)
+            self._held.take(topic, presence)
 
     def _refuse_second(self, cx: Executor, topic: str) -> None:
-        members = owners.load(cx, self.at(topic))
+        at = self._held.at(topic)
+        members = owners.load(cx, at)
         for owner in members.rows:
             if members.alive(owner):
-                raise self.at_work(self.at(topic), owner)
+                raise TERMS.at_work(at, owner)
 
     def leave(self) -> None:
         """Give the topics back. Tasks of this run that still run publish nothing more.
 
         If the database does not answer, they may publish until the next run takes over.
         """
-        for topic in self.epochs:
-            if self.give_back(topic) is not None:
+        for topic in self._held.epochs:
+            if self._held.give_back(topic) is not None:
                 return
 
 
