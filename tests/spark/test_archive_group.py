@@ -16,7 +16,7 @@ from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, LeaseLost
 from lanelog.spark.archiving.group import ArchiveGroup, Hole, PassedOver, holes_of
 from lanelog.spark.archiving.options import GROUP
-from lanelog.spark.archiving.presence import Presence
+from lanelog.spark.presence import Presence
 from support.sql import one, rows, watermark
 from support.waiting import accept, events, eventually
 

@@ -19,7 +19,7 @@ from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.message import METADATA_MAX_BYTES, encode_metadata
 from lanelog.spark import Replayed, replay
 from lanelog.spark.archiving.manifest import ManifestStore
-from lanelog.spark.archiving.presence import Presence
+from lanelog.spark.presence import Presence
 from lanelog.spark.replay import _Account
 from lanelog.spark.replaying import rows as _replay_rows
 from lanelog.spark.replaying.holder import Holder, let_go

@@ -31,12 +31,12 @@ from lanelog._log.lookup.known import known_topic, read
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, LeaseLost
 from lanelog.spark.archiving.group import ArchiveGroup, born, refuse_at_work, refuse_elsewhere
 from lanelog.spark.archiving.job import ArchiveJob
-from lanelog.spark.archiving.leases import name_of_run
 from lanelog.spark.archiving.manifest import Manifest, ManifestStore, new_manifest
 from lanelog.spark.archiving.options import ArchiveOptions
 from lanelog.spark.archiving.path import local_path
-from lanelog.spark.archiving.presence import Presence
 from lanelog.spark.errors import one_line
+from lanelog.spark.leases import name_of_run
+from lanelog.spark.presence import Presence
 from lanelog.spark.session import check_java, in_session, names, program
 from lanelog.spark.source import queries
 from lanelog.spark.source.options import FORMAT, parse_write

@@ -28,10 +28,10 @@ from lanelog._log.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark.archiving.flush import flush_directory
 from lanelog.spark.archiving.group import born
-from lanelog.spark.archiving.leases import name_of_run
 from lanelog.spark.archiving.manifest import ManifestStore
 from lanelog.spark.archiving.path import local_path
-from lanelog.spark.archiving.presence import Presence
+from lanelog.spark.leases import name_of_run
+from lanelog.spark.presence import Presence
 from lanelog.spark.replaying import rows
 from lanelog.spark.replaying.holder import Holder, let_go
 from lanelog.spark.replaying.options import ReplayOptions, names

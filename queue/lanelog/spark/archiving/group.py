@@ -5,7 +5,7 @@ the manifest says it.
 
 The group is registered with the order "archive", so that no subscriber can join it. A subscriber would raise
 watermarks, and collection would delete messages that the archive does not hold. A job raises watermarks only under its
-leases (see `leases`). The group's row names the archive that the topic goes to, in `start_at`, which has no other
+leases (see `spark.leases`). The group's row names the archive that the topic goes to, in `start_at`, which has no other
 meaning for it. So a topic is never archived in parts to two places.
 
 A seek of the group needs no fence of its own, because the manifest counts. After a seek back, collection waits until
@@ -33,13 +33,13 @@ from lanelog._stores.log import partitions
 from lanelog._stores.members import leases
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import ConfigurationError, LanelogError, LeaseLost
-from lanelog.spark.archiving.leases import LEASE, Terms, TopicLeases
+from lanelog.spark.leases import LEASE, Terms, TopicLeases
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.spark.archiving.presence import Presence
+    from lanelog.spark.presence import Presence
 
 ORDER: Final = "archive"
 """`delivery_order` of an archive's group."""

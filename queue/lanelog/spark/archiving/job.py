@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from lanelog.spark.archiving.manifest import Manifest, ManifestStore
     from lanelog.spark.archiving.options import ArchiveOptions
-    from lanelog.spark.archiving.presence import Presence
+    from lanelog.spark.presence import Presence
 
 LATE_MS: Final = 900_000
 """Milliseconds before the last time from which outcomes are read again.

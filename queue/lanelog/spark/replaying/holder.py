@@ -3,7 +3,7 @@
 Owns deletion of that group, and the fence of its leases. Never publishes, and keeps no account.
 
 The group starts behind all messages of the log and never moves. So no message of the replay is collected, and each is
-found under its id. One run at a time: a run leases each topic (see `archiving.leases`). Every transaction that
+found under its id. One run at a time: a run leases each topic (see `spark.leases`). Every transaction that
 publishes share-locks the lease and compares its epoch. Two runs at once would mix their rows within a lane. A run that
 goes on when another one has finished, and has deleted the group, would deliver collected messages a second time.
 
@@ -27,14 +27,14 @@ from lanelog._log.lookup.names import readers
 from lanelog._stores.members import leases
 from lanelog.config import SubscriptionConfig
 from lanelog.errors import LeaseLost
-from lanelog.spark.archiving.leases import LEASE, Terms, TopicLeases
+from lanelog.spark.leases import LEASE, Terms, TopicLeases
 from lanelog.spark.replaying.options import ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lanelog._database import Database, Executor
-    from lanelog.spark.archiving.presence import Presence
+    from lanelog.spark.presence import Presence
 
 TERMS: Final = Terms(
     order=ORDER,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Database, Executor
     from lanelog.config import SubscriptionConfig
-    from lanelog.spark.archiving.presence import Presence
+    from lanelog.spark.presence import Presence
 
     Bind = Callable[[Executor, GroupTopic], None]
 

@@ -1,4 +1,4 @@
-"""The archive job as a living member of its group: its heartbeat and its liveness lock.
+"""A run of a job as a living member of its group: its heartbeat and its liveness lock.
 
 Owns one connection and the thread that uses it. Never leases a topic, and never moves a watermark. While it beats,
 `lanelog status` and `lanelog members` show the job like a subscriber. When its process dies, the server frees its lock
