@@ -6,6 +6,7 @@ as a program with the path of a socket, this asks the process behind the socket 
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -31,13 +32,13 @@ def forking() -> Iterator[str]:
         code = f"from support.spark_forks import serve; serve({listener.fileno()})"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         arguments = [sys.executable, "-c", code]
-        with subprocess.Popen(arguments, env=environment, pass_fds=[listener.fileno()]) as forks:
+        with subprocess.Popen(arguments, env=environment, pass_fds=[listener.fileno()], stdin=subprocess.PIPE) as forks:
             yield str(python)
             forks.kill()
 
 
 def serve(number: int) -> None:
-    """Fork for whoever asks, until this process is killed."""
+    """Fork for whoever asks, until this process is killed, or whoever started it has ended."""
     from pyspark.sql.streaming import python_streaming_source_runner as runner
     from pyspark.worker_util import get_sock_file_to_executor
 
@@ -45,7 +46,7 @@ def serve(number: int) -> None:
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(fileno=number)
-    while True:
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         asking, _ = listener.accept()
         environment, files, *_ = socket.recv_fds(asking, 1 << 17, 3)
         if not os.fork():

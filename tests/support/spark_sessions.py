@@ -25,8 +25,8 @@ SETTINGS = {
     "spark.driver.memory": "768m",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.testing=true",
     "spark.log.level": "ERROR",
-    # The tests' queries are small: Spark would take longer to generate and compile code for them than they run. It
-    # only does without where it is tested.
+    # The tests' queries are small: Spark would take longer to generate and compile code for them than they run. Spark
+    # allows that only with spark.testing.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
