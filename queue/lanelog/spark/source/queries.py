@@ -241,5 +241,5 @@ def group_topics(cx: Executor, names: Sequence[str], group: str | None, table: s
         there = set(names)
         return [at for at in history.kept(cx) if at.topic in there]
     reserved = [""] if table in {"offsets", "delivery_state"} else []
-    groups = readers(cx)
+    groups = readers(cx, names[0] if len(names) == 1 else None)  # one topic has few of all the groups there are
     return [GroupTopic(topic=topic, group=each) for topic in names for each in (*reserved, *groups.get(topic, ()))]
