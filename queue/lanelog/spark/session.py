@@ -1,7 +1,7 @@
 """A Spark session for the programs of this package: it checks for Java first, and is small and quiet by default.
 
-Never overrides what spark-submit, a cluster or a configuration directory of Spark has configured. An interruption of
-the caller does not leave the session out of step.
+Owns also how a program for spark-submit ends. Never overrides what spark-submit, a cluster or a configuration directory
+of Spark has configured. An interruption of the caller does not leave the session out of step.
 """
 
 from __future__ import annotations
