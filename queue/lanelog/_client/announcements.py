@@ -12,7 +12,6 @@ from attrs import define, field
 
 from lanelog._hints.sender import Sender
 from lanelog._stores.members.heartbeats import NOWHERE, WakeEndpoint
-from lanelog.publisher import Announcements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @define(eq=False)
-class ClientAnnouncements(Announcements):
-    """What the publisher of a client reports, and how its loops and the hints learn of it."""
+class ClientAnnouncements:
+    """The `Announcements` of a client's publisher."""
 
     _database: Database
     _made_engine: WeakMethod[Callable[[], Engine | None]]

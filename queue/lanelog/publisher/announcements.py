@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol
 
-class Announcements:
-    """Is notified of what was published. This one passes it on to nobody."""
+
+class Announcements(Protocol):
+    """Is notified of what was published."""
 
     def committed(self, topic: str) -> None:
         """Messages were committed in a topic. Other publishers may be waiting for this thread."""
@@ -17,3 +19,7 @@ class Announcements:
 
     def catch_up(self) -> None:
         """Do what `committed` has left to do. No other publisher waits for this thread now."""
+
+
+class NoAnnouncements(Announcements):
+    """Does nothing. For a publisher in whose process nobody waits for messages."""

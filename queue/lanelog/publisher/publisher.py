@@ -24,7 +24,7 @@ from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
 from lanelog.measures import Meter, new
 from lanelog.message import Outgoing, Publication, Receipt
-from lanelog.publisher.announcements import Announcements
+from lanelog.publisher.announcements import Announcements, NoAnnouncements
 from lanelog.publisher.batch import BatchWriter
 from lanelog.publisher.bulk import BulkWriter
 from lanelog.publisher.caller import CallerWriter
@@ -42,7 +42,7 @@ class Publisher:
     """Publishes to one database. Thread-safe."""
 
     _database: Database
-    _announcements: Announcements = field(factory=Announcements, repr=False)
+    _announcements: Announcements = field(factory=NoAnnouncements, repr=False)
     meter: Meter = field(factory=Meter, repr=False)
     lanes: LaneCreator = field(init=False)
     _routing: OpenLaneRouting = field(init=False, repr=False)
