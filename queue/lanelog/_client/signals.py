@@ -29,23 +29,23 @@ _ANOTHER_PRESS: Final = 1.0
 
 @define(eq=False)
 class Ending:
-    """The wish to end. It can be uttered by any thread and in a signal handler, and the main thread waits for it.
+    """The request to end. Any thread and a signal handler may make it, and the main thread waits for it.
 
     A signal handler runs between two lines of the main thread, and the main thread may hold any lock there. An Event
     would wait for its own lock for ever, if the signal met the main thread while it begins to wait. The `put` of a
     SimpleQueue may interrupt any other call of the queue.
     """
 
-    _wishes: queue.SimpleQueue[signal.Signals | None] = field(factory=queue.SimpleQueue, init=False)
+    _requests: queue.SimpleQueue[signal.Signals | None] = field(factory=queue.SimpleQueue, init=False)
 
     def ask(self, received: signal.Signals | None = None) -> None:
         """Ask for the end, because of a signal or for another reason."""
-        self._wishes.put(received)
+        self._requests.put(received)
 
     def wait(self, seconds: float) -> bool:
         """Wait until the end is asked for. Return whether it is, and log the signal."""
         try:
-            received = self._wishes.get(timeout=seconds)
+            received = self._requests.get(timeout=seconds)
         except queue.Empty:
             return False
         if received is not None:

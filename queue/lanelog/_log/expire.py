@@ -73,10 +73,7 @@ class ExpiredMessages:
         """Move the expired messages right behind the watermarks of these lanes, for `seconds` at most."""
         with self.autocommit() as cx:
             ripe = expiry.expired_lanes(cx, self._at(group), keys)
-        buried, until = (
-            0,
-            time.monotonic() + seconds,
-        )  # counted from here: a slow search leaves time for a lane
+        buried, until = 0, time.monotonic() + seconds  # counted from here: also after a slow search, a lane is done
         for key in ripe:
             done = TRANSACTION_MESSAGES
             while done == TRANSACTION_MESSAGES:

@@ -109,7 +109,7 @@ def _write(database: Database) -> float:
 def living(cx: Executor, at: GroupTopic, silence: Silence | None) -> list[str]:
     """Return the living members of a group, in order.
 
-    `silence`: None to count members as dead of which that is not known, in a preview and for the mark of an eviction.
+    `silence`: None counts a member that may be dead as dead, in a preview and for the mark of an eviction.
     """
     return sorted(
         row.owner

@@ -5,10 +5,10 @@ Lanes that are locked or missing are left out. Never waits for a head unless its
 created between transactions, never in one.
 
 A message that is alone is published in one round trip: lock, insert, advance and COMMIT travel in one packet. That
-never waits for a head, and never repeats. A new id needs no look-up, so the whole transaction can be sent before the
-offset is known. A packet that the network delays may run after its message was repeated. The repeated message has the
-same id, so the late packet's insert fails, and nothing is stored twice. A copy that was collected meanwhile would not
-stop it: see `unknown_outcome.refuse_outdated`.
+never waits for a head. If the head is locked or missing, nothing is written, and an ordinary transaction follows. A new
+id needs no look-up, so the whole transaction can be sent before the offset is known. A packet that the network delays
+may run after its message was repeated. The repeated message has the same id, so the late packet's insert fails, and
+nothing is stored twice. A copy that was collected meanwhile would not stop it: see `unknown_outcome.refuse_outdated`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Choose = Callable[[Mapping[str, int]], Sequence[Waiter]]
 """Takes the heads that the transaction has locked, by key. Returns the waiters whose messages it is to write."""
 
 _LARGEST_ALONE: Final = 16 * 1024
-"""The most bytes of a message that travels in one packet. For a longer one, the round trips are a small part."""
+"""The most bytes of a message that travels in one packet. For a longer one, the round trips cost little beside it."""
 
 
 @frozen

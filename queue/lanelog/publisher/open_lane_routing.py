@@ -1,4 +1,4 @@
-"""Gives messages without a key their open lanes. A given id always gets the same lane; other messages rotate.
+"""Gives messages without a key their open lanes. A given id always gets the same lane; others go round.
 
 Never writes a message. Reads how many open lanes a topic has, and creates missing ones on a connection that does not
 belong to the pool.

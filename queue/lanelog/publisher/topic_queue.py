@@ -1,7 +1,7 @@
 """The plan for many threads that publish to one topic: which one leads, holds a lane, or waits. No I/O, no threads.
 
-Never blocks, and knows nothing of the database. Every method of the queue is called under the group's lock, changes the
-plan, and returns the waiters to wake.
+Never blocks, and knows nothing of the database. The methods of the queue are called under the group's lock, except
+`role`. A change of the plan after which others must go on returns the waiters to wake.
 
 The roles, leader and holder, stand here alone. A waiter with a role always has a thread. A thread may leave while its
 message is part of another thread's transaction, and a failure may bring the message back. So a method that queues

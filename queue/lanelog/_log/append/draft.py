@@ -62,7 +62,7 @@ class Draft:
 
     @property
     def key_and_id(self) -> tuple[str, str]:
-        """They name a message within a topic."""
+        """The two that name a message within a topic."""
         return self.key, self.id
 
     @property

@@ -2,7 +2,7 @@
 
 `give_offsets` finds the duplicates, and what to append or to schedule.
 
-Never opens or repeats a transaction. `batch`, `bulk` and `caller` lock the heads before.
+Never opens or repeats a transaction. Its callers, the publisher and recurring schedules, lock the heads before.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def lock_heads(
 ) -> tuple[dict[str, int], set[str], set[str]]:
     """Lock the heads that no other transaction has. Return them, the keys whose head another has, and those of no lane.
 
-    They are locked in key order: first those of `awaited`, with a wait, then the others of `keys`.
+    First those of `awaited`, which are some of `keys`, with a wait, then the others; each time in key order.
     """
     locked = heads(cx, topic, awaited, Lock.UPDATE) if awaited else {}
     locked |= heads(cx, topic, keys - awaited, Lock.FREE)
