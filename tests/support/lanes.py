@@ -350,7 +350,7 @@ class World:
 
     def commit_with_handler(self, attempt: Attempt) -> None:
         """`message.transaction()`: its own commit writes the acked row."""
-        attempt.state = State.CLAIMED
+        attempt.move(State.CLAIMED)
         self.rows.settle(attempt.offset)
         self.commits.append(self.rows.copy())
         self.lane.dispatch.succeeded(attempt, self.now, stored=True)

@@ -12,7 +12,7 @@ from attrs import define
 
 from lanelog._engine.lane import quarantine
 from lanelog._engine.lane.policy import own_cap
-from lanelog._engine.lane.run import Attempt, Run, State
+from lanelog._engine.lane.run import Attempt, Run, State, settled
 from lanelog._engine.lane.values import CRASHED, Waiting
 from lanelog._engine.lane.writes import DeadLetterWrite
 from lanelog._log.bury import EXPIRED
@@ -187,7 +187,7 @@ class Dispatcher:
                 if run.first:
                     returned.append(attempt.row)
                 else:
-                    self._wait_again(attempt)
+                    self._wait_again(attempt, 0.0, attempt.row)
         if begun:  # nothing has changed
             return
         self.progress.runs = tuple(run for run in self.progress.runs if run.attempts)
@@ -204,17 +204,17 @@ class Dispatcher:
         kept = sorted((row for row in returned if row.offset >= handed), key=lambda row: row.offset)
         self.state.ready[:0] = kept
 
-    def _wait_again(self, attempt: Attempt) -> None:
+    def _wait_again(self, attempt: Attempt, due: float, body: Fetched | None) -> None:
         self.state.waiting[attempt.offset] = Waiting(
             attempt.number - 1,
-            0.0,
+            due,
             attempt.first_started,
             attempt.crashed,
             next_is_last=attempt.last,
             postponed=attempt.postponed,
             last_error=attempt.last_error,
             released=attempt.released,
-            body=attempt.row,
+            body=body,
             id=attempt.row.id,
         )
         self.progress.dirty[attempt.offset] = None
@@ -241,8 +241,7 @@ class Dispatcher:
 
         `stored`: a transaction of its own has committed its settlement and its history.
         """
-        if attempt.state is not State.SUPERSEDED:
-            attempt.state = State.SETTLED
+        attempt.move(State.SETTLED)
         if self.state.running.pop(attempt.offset, None) is None:
             return
         self.state.dead_letters.pop(attempt.offset, None)
@@ -266,11 +265,9 @@ class Dispatcher:
         for offset, attempt in enumerate(attempts, first):
             if running.get(offset) is not attempt:
                 return False
-        rows = []
-        for offset, attempt in enumerate(attempts, first):
-            attempt.state = State.SETTLED
-            del running[offset]
-            rows.append(attempt.row)
+        rows = settled(attempts)
+        for row in rows:
+            del running[row.offset]
         state.budget.give(*rows)
         self.progress.settle_in_order(rows)
         return True
@@ -281,12 +278,11 @@ class Dispatcher:
         *,
         due: float,
         error: str | None,
-        state: State = State.SETTLED,
         postponed: bool = False,
         next_is_last: bool = False,
     ) -> None:
         """Keep a message for another attempt. `postponed`: it starts again as attempt 1."""
-        attempt.state = state
+        attempt.move(State.SETTLED)
         if self.state.running.pop(attempt.offset, None) is None:
             return
         self.state.budget.give(attempt.row)
@@ -314,28 +310,16 @@ class Dispatcher:
         if self.state.running.pop(attempt.offset, None) is None:
             return
         self.state.budget.give(attempt.row)
-        self.state.waiting[attempt.offset] = Waiting(
-            attempt.number - 1,
-            now,
-            attempt.first_started,
-            attempt.crashed,
-            next_is_last=attempt.last,
-            postponed=attempt.postponed,
-            last_error=attempt.last_error,
-            released=attempt.released,
-            id=attempt.row.id,
-        )
-        self.progress.dirty[attempt.offset] = None
+        self._wait_again(attempt, now, None)
 
-    def bury(
-        self, attempt: Attempt, failures: int, error: str, ended: Ended, state: State = State.BURYING
-    ) -> DeadLetterWrite:
+    def bury(self, attempt: Attempt, failures: int, error: str, ended: Ended) -> DeadLetterWrite:
         """Send a message to the dead letters. It stays in `running` until the outcome of that transaction is known.
 
         `failures`: the attempts that were made. An attempt that ends before its handler begins does not count. The
         hook, the history and the log get this number.
         """
-        attempt.state, attempt.number = state, failures
+        attempt.move(State.BURYING)
+        attempt.number = failures
         dead_letter = DeadLetterWrite(self.state.term, attempt.offset, failures, error, ended, attempt, attempt.row)
         self.state.dead_letters[attempt.offset] = dead_letter
         return dead_letter

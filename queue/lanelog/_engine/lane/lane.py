@@ -179,7 +179,7 @@ class Lane:
             if ids.get(offset) == attempt.row.id and not self.state.passed(offset):
                 self._keep_running(attempt, old.state.dead_letters.get(offset))
             else:
-                attempt.state = State.SUPERSEDED
+                attempt.move(State.SUPERSEDED)
         # After this lane's rows were read, a flush on its way may have committed its mark, and a handler's transaction
         # its row.
         self.progress.marked = max(self.progress.marked, old.progress.marked)

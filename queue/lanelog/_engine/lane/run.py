@@ -14,7 +14,7 @@ from attrs import define, field
 from lanelog._stores.consumers.history import HistoryWrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from weakref import ref
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
@@ -34,6 +34,16 @@ class State(Enum):
     SETTLED = "settled"  # decided: acked, nacked, postponed or dead-lettered
     SUPERSEDED = "superseded"  # the engine gave it up: its settlement is refused
 
+
+MOVES = {
+    State.READY: {State.RUNNING, State.BURYING, State.SETTLED},
+    State.RUNNING: {State.CLAIMED, State.BURYING, State.SETTLED, State.SUPERSEDED},
+    State.CLAIMED: {State.RUNNING, State.SETTLED, State.SUPERSEDED},
+    State.BURYING: {State.SETTLED, State.SUPERSEDED},
+    State.SETTLED: {State.RUNNING, State.SUPERSEDED},  # with ACK_FIRST alone, which settles before the handler
+    State.SUPERSEDED: set[State](),
+}
+"""Every move of an attempt. The tests check each assignment against it, and `protocol.md` has the same table."""
 
 # Not SUPERSEDED: until the dead letter of such an attempt is committed, its row is written from its run.
 _DECIDED = (State.SETTLED, State.BURYING)
@@ -62,6 +72,11 @@ class Attempt:
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # ends the stay of a detached attempt
     handle: ref[object] | None = field(default=None, repr=False)  # the user's message; dead: nothing can settle it
+
+    def move(self, to: State) -> None:
+        """Go to another state. What is decided about the message of a superseded attempt is not the attempt's."""
+        if self.state is not State.SUPERSEDED:
+            self.state = to
 
     @property
     def forgotten(self) -> bool:
@@ -92,6 +107,15 @@ class Attempt:
         attempts = 0 if self.expired else self.number
         first = None if self.expired else self.first_started if self.first_started is not None else now
         return HistoryWrite(row.key, row.offset, row.id, ended, attempts, row.published_at, first, now, error)
+
+
+def settled(attempts: Sequence[Attempt]) -> list[Fetched]:
+    """Settle running attempts, and return their rows. One call for all: `Attempt.move` for each costs more."""
+    rows = []
+    for attempt in attempts:
+        attempt.state = State.SETTLED
+        rows.append(attempt.row)
+    return rows
 
 
 class Run:

@@ -185,7 +185,7 @@ class Attempts:
                 if lane is not None:
                     lane.dispatch.finished(run)
                 self._harvest_locked(lane, attempt)
-            attempt.state = State.SUPERSEDED
+            attempt.move(State.SUPERSEDED)
             self.state.counters.timed_out += 1
             why = summary(outcome.error)
             facts.attempt_timed_out(self.state.signals.notices, **self.state.about(attempt), error=why)
@@ -218,7 +218,7 @@ class Attempts:
         """
         with self.state.lock:
             self._check_locked(attempt)
-            attempt.state = State.CLAIMED
+            attempt.move(State.CLAIMED)
             return attempt.term
 
     def unclaim(self, attempt: Attempt) -> bool:
@@ -227,7 +227,7 @@ class Attempts:
             if attempt.state is State.CLAIMED and attempt.left:
                 return False  # it stays claimed, so that no other thread decides it before
             if attempt.state is State.CLAIMED:
-                attempt.state = State.RUNNING
+                attempt.move(State.RUNNING)
             return True
 
     def leave_claimed(self, attempt: Attempt, leave: Callable[[], None]) -> bool:
@@ -255,7 +255,7 @@ class Attempts:
         with self.state.lock:
             if attempt.state is not State.CLAIMED:
                 return  # its lane was lost meanwhile
-            attempt.state = State.RUNNING
+            attempt.move(State.RUNNING)
             lane = self.state.lane_of(attempt.term)
             self.apply_locked(lane, attempt, outcome, now)
             self.state.finish_detached_locked(attempt)
@@ -322,18 +322,16 @@ class Attempts:
 
     def apply_locked(self, lane: Lane | None, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """Apply an outcome. `lane` None: it is gone, and only an ack can still be counted."""
-        state = attempt.state
         if lane is None:
             if outcome.verb is Verb.ACK:
                 self.state.counters.handled += not attempt.expired
                 self.state.counters.acked += 1
-                attempt.state = state if state is State.SUPERSEDED else State.SETTLED
+                attempt.move(State.SETTLED)
             return
         if outcome.verb is not Verb.ACK and lane.state.running.get(attempt.offset) is not attempt:
             return  # acked before its handler ran: there is nothing left to decide
         if outcome.verb is not Verb.ACK and lane.state.rules.strict and attempt.run is not None:
             lane.dispatch.take_back([attempt.run])  # no later message of the lane may start before this one is settled
-        settled = State.SUPERSEDED if state is State.SUPERSEDED else State.SETTLED
         self.state.counters.handled += not attempt.expired
         if outcome.verb is Verb.ACK:
             lane.dispatch.succeeded(attempt, now)
@@ -342,15 +340,14 @@ class Attempts:
             lane.dispatch.succeeded(attempt, now, ended=outcome.ended, error=outcome.error)
             self.state.dropped.append((attempt, outcome.error or "", outcome.raised))
         elif outcome.verb is Verb.BURY:
-            buried = State.SUPERSEDED if state is State.SUPERSEDED else State.BURYING
             failures = 0 if attempt.expired else attempt.number
-            dead_letter = lane.dispatch.bury(attempt, failures, outcome.error or "", outcome.ended, buried)
+            dead_letter = lane.dispatch.bury(attempt, failures, outcome.error or "", outcome.ended)
             dead_letter.raised = outcome.raised
             self.state.dead_letters.append(dead_letter)
         else:
             postponed = outcome.verb is Verb.POSTPONE
             due, error, last = now + outcome.wait, outcome.error, outcome.next_is_last
-            lane.dispatch.failed(attempt, due=due, error=error, state=settled, postponed=postponed, next_is_last=last)
+            lane.dispatch.failed(attempt, due=due, error=error, postponed=postponed, next_is_last=last)
             self.state.note_due_locked(due, lane)
             if postponed:
                 self.state.counters.postponed += 1

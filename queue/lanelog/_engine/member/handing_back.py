@@ -41,8 +41,7 @@ class HandingBack:
                 lane = self.state.lane_of(attempt.term)
                 if lane is not None:
                     lane.dispatch.returned(attempt, now)
-                attempt.state = State.SUPERSEDED
-                self.state.finish_detached_locked(attempt)
+                self.state.supersede_locked([attempt])
                 self.state.after_change_locked(lane, now)
         if back:
             self.state.signals.wake_settler()
@@ -83,8 +82,7 @@ class HandingBack:
             lane.dispatch.hung(attempt, hung[attempt])
         for attempt in running:
             lane.dispatch.returned(attempt, now)
-            attempt.state = State.SUPERSEDED
-            self.state.finish_detached_locked(attempt)
+        self.state.supersede_locked(running)
         self.state.after_change_locked(lane, now)
         return running
 

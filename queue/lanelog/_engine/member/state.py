@@ -158,7 +158,7 @@ class MemberState:
     def supersede_locked(self, attempts: Iterable[Attempt]) -> None:
         """Mark these attempts as superseded: their settlements are refused."""
         for attempt in attempts:
-            attempt.state = State.SUPERSEDED
+            attempt.move(State.SUPERSEDED)
             self.finish_detached_locked(attempt)
 
     def finish_detached_locked(self, attempt: Attempt) -> bool:

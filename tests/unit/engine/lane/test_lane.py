@@ -213,13 +213,13 @@ def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
     world.now += 10
     (run,) = world.go()
     attempt = world.start(run)
-    attempt.state = State.CLAIMED
+    attempt.move(State.CLAIMED)
     world.lane.progress.dirty[1] = None
     write = world.write()
     assert write is None or not write.upserts
     if write is not None:
         world.commit(write)
-    attempt.state = State.RUNNING
+    attempt.move(State.RUNNING)
     world.nack(attempt)
     world.flush()
     assert world.rows.rows[1].retry_count == 2

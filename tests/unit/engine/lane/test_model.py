@@ -167,10 +167,10 @@ class LaneMachine(Process, RuleBasedStateMachine):
         world.lane.dispatch.finished(run)
         world.at_workers.remove(run)
         self.take_over_decided(run)
-        attempt.state = State.SUPERSEDED
+        attempt.move(State.SUPERSEDED)
         last = attempt.crashed and world.rules.exhausted(attempt.number + 1, 0.0)
         due = world.now + 1
-        world.lane.dispatch.failed(attempt, due=due, error="timed out", state=State.SUPERSEDED, next_is_last=last)
+        world.lane.dispatch.failed(attempt, due=due, error="timed out", next_is_last=last)
         del self.open[attempt]
 
     @precondition(lambda self: self.open)

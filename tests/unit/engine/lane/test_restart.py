@@ -146,7 +146,7 @@ def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() 
     """The reload finds the acked row of a handler whose thread has not heard of its commit: it is settled once."""
     world = concurrent(3)
     runs, (one, two, three) = started(world)
-    two.state = State.CLAIMED
+    two.move(State.CLAIMED)
     world.rows.settle(2)
     old = world.lane
     world.restart()

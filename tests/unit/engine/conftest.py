@@ -1,0 +1,13 @@
+"""Every attempt of these tests makes the moves of the table only."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.moves import Moves
+
+
+@pytest.fixture(scope="package", autouse=True)
+def moves() -> Iterator[Moves]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield Moves.checked(monkeypatch)
