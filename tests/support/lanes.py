@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from lanelog._engine.lane import reload
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.run import State
@@ -192,11 +193,11 @@ class World:
     def restart(self, *, changed: Collection[int] = ()) -> Lane:
         """The server comes back with `rows`; at `changed` offsets the log holds other messages now."""
         old = self.lane
-        ids = {offset: message_id for offset, message_id in old.vouched().items() if offset not in changed}
+        ids = {offset: message_id for offset, message_id in reload.vouched(old).items() if offset not in changed}
         for offset in changed:
             self.log[offset] = row(offset, message_id="another one")
         self.lane = Lane.load(self.snapshot(), self.rules, self.budget, self.now)
-        self.lane.carry_over(old, ids)
+        reload.carry_over(self.lane, old, ids)
         self.at_workers = deque(run for run in self.at_workers if run.term == self.lane.term)
         self.dead_letters = deque(
             dead_letter for dead_letter in self.dead_letters if dead_letter.term == self.lane.term
@@ -216,9 +217,9 @@ class World:
                     break
                 found.append(self.log[offset])
             if found:
-                lane.fetched(found, self.now)
+                lane.fetched(lane.state.cursor, found, self.now)
             else:
-                lane.skip_hole(lane.state.cursor + 1)
+                lane.skip_holes(lane.state.cursor + 1, lane.state.cursor + 1)
         for offset in lane.due(self.now, self.rules.batch_size):
             if offset in self.log:
                 lane.revived(self.log[offset])
@@ -259,8 +260,7 @@ class World:
 
     def recall(self) -> None:
         """The lane is to stop, or paused: what no handler has seen goes back."""
-        self.lane.dispatch.recall()
-        self.lane.state.drop_ready()
+        self.lane.quiet()
 
     def commit(self, write: LaneWrite) -> None:
         self.rows.commit(write, self.now)
@@ -388,7 +388,7 @@ class World:
 
     def stop(self) -> None:
         """A graceful stop, when no handler runs any more."""
-        self.lane.state.closing = True
+        self.lane.close()
         self.recall()
         for run in list(self.lane.state.runs):
             self.finish(run)

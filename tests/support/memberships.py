@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from lanelog._base.places import GroupTopic
+from lanelog._engine.lane import reload
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import Budget, LaneSnapshot
 from lanelog._engine.lane.writes import LaneWrite
@@ -80,7 +81,7 @@ class Engine:
             key=old.key, epoch=3, generation=next(GENERATIONS), head=old.state.head, floor=0, offset_acked=0
         )
         fresh = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
-        assert not m.leasing.replace_lane(old, fresh, old.vouched(), {})
+        assert not m.leasing.replace_lane(old, fresh, reload.vouched(old), {})
         return fresh
 
     def fetch(self, lane: Lane) -> None:

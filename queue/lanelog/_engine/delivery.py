@@ -15,7 +15,7 @@ from attrs import define
 
 from lanelog._database import OpenTransaction, own_transaction
 from lanelog._engine.lane import policy
-from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
+from lanelog._engine.lane.values import ACKED, Outcome, Verb
 from lanelog._stores.consumers import deliveries, history, offsets
 from lanelog._stores.consumers.history import Ended
 from lanelog._stores.members import leases

@@ -8,7 +8,7 @@ SQL.
 When the keeper's session ends, the next one may find a server that lost its last commits, or a machine that was set
 back. Then memory is treated so:
 
-* lanes (watermarks, heads, rows, marks, ready messages): loaded again; `Lane.carry_over` says what is kept;
+* lanes (watermarks, heads, rows, marks, ready messages): loaded again; `lane/reload.py` says what is kept;
 * known lanes, seen members, views, an operator's pauses: forgotten, and read again (`Coordinator`);
 * topics that are marked as holding dead letters (`DeadLetters`), lanes that need no collection (`Janitor`): forgotten;
 * the time of a loop's next look, and the packet's limit: kept, because they last only one look or one connection.

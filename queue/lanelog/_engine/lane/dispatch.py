@@ -219,6 +219,12 @@ class Dispatcher:
         )
         self.progress.dirty[attempt.offset] = None
 
+    def wait_for(self, attempts: Sequence[Attempt], waiter: FlushWaiter) -> None:
+        """Resolve `waiter` with the dead letter of one of these attempts, or with the next flush."""
+        buried = [self.state.dead_letters[a.offset] for a in attempts if a.offset in self.state.dead_letters]
+        holder = buried[0] if buried else self.progress
+        holder.waiters += (waiter,)
+
     def finished(self, run: Run) -> None:
         """A worker is done with a run, whether or not it started all its messages."""
         if run in self.state.runs:

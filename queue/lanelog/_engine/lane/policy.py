@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from lanelog._base.backoff import Backoff
 from lanelog._base.text import describe
 from lanelog._engine.handler_error import clip, raised, render
-from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
+from lanelog._engine.lane.values import ACKED, Outcome, Verb
 from lanelog._facts.engine import worker as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._stores._redriven import CAP

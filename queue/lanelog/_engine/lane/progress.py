@@ -34,7 +34,7 @@ class Progress:
     """
 
     state: LaneState
-    flushed: int  # the watermark in the database, as far as memory knows
+    _flushed: int  # the watermark in the database, as far as memory knows
     marked: int = 0  # the run mark in the database, as far as it is above the watermark
     waiters: tuple[FlushWaiter, ...] = ()
     buffer: dict[int, str] = field(factory=dict)  # settled here, not yet known to be durable: offset -> id
@@ -91,13 +91,23 @@ class Progress:
             self.state.watermark = last
         self.state.cursor = max(self.state.cursor, self.state.watermark)
 
+    @property
+    def flushing(self) -> bool:
+        """Whether a flush is on its way."""
+        return self.writing is not None
+
+    @property
+    def flushed(self) -> int:
+        """The watermark in the database, as far as memory knows."""
+        return self._flushed
+
     # -- flushing ------------------------------------------------------------------------------------------------------
 
     @property
     def needs_write(self) -> bool:
         """Whether a flush would write something for this lane, or release a run or a waiter."""
         return bool(
-            self.state.watermark != self.flushed
+            self.state.watermark != self._flushed
             or (self.dirty and any(not self._undecided(offset) for offset in self.dirty))
             or self.runs
             or self.waiters
@@ -187,9 +197,9 @@ class Progress:
         """The flush is committed. Returns the runs that workers may have now."""
         self.writing = None
         self.state.adopting = False
-        self.flushed = max(self.flushed, write.watermark)
+        self._flushed = max(self._flushed, write.watermark)
         self.marked = write.mark
-        self.row = WrittenOffsets(self.flushed, write.mark)
+        self.row = WrittenOffsets(self._flushed, write.mark)
         for row in write.upserts:
             self.stored[row.offset] = None
             if row.offset <= self.state.watermark:  # passed meanwhile
@@ -202,8 +212,13 @@ class Progress:
         self.state.runs += runs
         return runs
 
-    def unwritten(self, write: LaneWrite) -> None:
-        """The flush failed, or its outcome is unknown: everything is to be written again, which is idempotent."""
+    def unwritten(self, write: LaneWrite) -> bool:
+        """The flush failed, or its outcome is unknown: everything is to be written again, which is idempotent.
+
+        False: it is another lane's, or its answer was taken in before.
+        """
+        if self.writing is not write:
+            return False
         self.writing = None
         # It may have committed: its mark and its rows may be there, to be undone or deleted.
         self.marked = max(self.marked, write.mark)
@@ -214,3 +229,4 @@ class Progress:
         self.waiters = write.waiters + self.waiters
         self.buffer = {**write.buffer, **self.buffer}
         self.left = write.left + self.left
+        return True

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from weakref import ref
 
     from lanelog._engine.lane.flush_waiter import FlushWaiter
-    from lanelog._engine.lane.outcome import Outcome
-    from lanelog._engine.lane.values import Term
+    from lanelog._engine.lane.values import Outcome, Term
     from lanelog._stores.consumers.history import Ended
     from lanelog._stores.log.fetches import Fetched
 

@@ -1,13 +1,12 @@
 """The state of one lane: plain data, which the lane and its two collaborators share.
 
 Owns the fields and the answers that follow from them alone. Only this wing writes them: `Lane` loads and fills it,
-`Dispatcher` hands out of it, `Progress` compares it with the database. The member's wing reads them, and changes
-what it decides by the methods: the head, whether the lane is paused, and that it closes.
+`Dispatcher` hands out of it, `Progress` compares it with the database. Others read what `LaneView` has.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
@@ -15,6 +14,8 @@ from lanelog._engine.lane.intervals import Intervals
 from lanelog._engine.lane.run import State
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from lanelog._engine.lane.run import Attempt, Run
     from lanelog._engine.lane.values import Budget, Rules, Term, Waiting
     from lanelog._engine.lane.writes import DeadLetterWrite
@@ -63,24 +64,6 @@ class LaneState:
         """Whether an offset is settled."""
         return offset <= self.watermark or offset in self.settled
 
-    def raise_head(self, head: int) -> None:
-        """Note that the lane goes on to `head` at least."""
-        self.head = max(self.head, head)
-
-    def lower_head(self, head: int) -> None:
-        """Believe a head below the one in memory. What was fetched is fetched again."""
-        self.drop_ready()
-        self.head = head
-        self.cursor = min(self.cursor, max(head, self.watermark))
-
-    def pause(self, *, paused: bool) -> None:
-        """Hand out no more, or go on."""
-        self.paused = paused
-
-    def close(self) -> None:
-        """Hand out no more, for good."""
-        self.closing = True
-
     def drop_bodies(self) -> None:
         """Forget the payloads of waiting messages. Each is read again when it is due and nothing holds it back."""
         for wait in self.waiting.values():
@@ -96,3 +79,51 @@ class LaneState:
         for row in self.ready:
             self.budget.give(row)
         self.ready.clear()
+
+
+class LaneView(Protocol):
+    """What others may read of `LaneState`, as `Lane.state`. They change a lane by methods alone."""
+
+    @property
+    def head(self) -> int:
+        """The last offset of the lane that memory knows of."""
+
+    @property
+    def cursor(self) -> int:
+        """The last offset that was fetched."""
+
+    @property
+    def ready(self) -> Sequence[Fetched]:
+        """Fetched, not handed out."""
+
+    @property
+    def waiting(self) -> Mapping[int, Waiting]:
+        """Messages that wait for another attempt."""
+
+    @property
+    def running(self) -> Mapping[int, Attempt]:
+        """Attempts in a run, or on their way to the dead letters."""
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Runs that a worker has, or that wait for one."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is to be given back."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether it hands out nothing for now."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing of it may be written."""
+
+    @property
+    def needs_payload(self) -> bool:
+        """Whether a due message lacks its body."""
+
+    @property
+    def handling(self) -> bool:
+        """Whether a handler has a message of it, or a transaction commits one."""

@@ -1,17 +1,23 @@
 """The values that a lane is made of, takes in and gives out.
 
-Owns their fields. The only behaviour is the two sums of a budget.
+Owns their fields. The only behaviour is the two sums of a budget. The policy makes an outcome, and the dispatcher
+applies it.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, frozen
+from attrs import define, field, frozen
+
+from lanelog._log import bury
+from lanelog._stores.consumers.history import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lanelog._facts.log import ExcInfo
     from lanelog._stores.consumers.deliveries import DeliveryRow
     from lanelog._stores.log.fetches import Fetched
 
@@ -105,3 +111,29 @@ class LaneSnapshot:
     marked_age: float = 0.0  # seconds since the run mark was written
     paused: bool = False
     rows: Sequence[DeliveryRow] = ()
+
+
+class Verb(Enum):
+    """The effect of an outcome on a message."""
+
+    ACK = "ack"
+    RETRY = "retry"
+    POSTPONE = "postpone"
+    BURY = "bury"
+
+
+@frozen
+class Outcome:
+    """The decision about an attempt. `wait` is in seconds."""
+
+    verb: Verb
+    wait: float = 0.0
+    error: str | None = None
+    next_is_last: bool = False  # for a message that crashed before: the attempt after this wait is the last
+    ended: Ended = Ended.SUCCESS  # how history says that the message left
+    raised: ExcInfo | None = field(default=None, eq=False, repr=False)  # the traceback for a dead letter's event
+
+
+ACKED = Outcome(Verb.ACK)
+EXPIRED = Outcome(Verb.BURY, error=bury.EXPIRED, ended=Ended.EXPIRED)
+"""The outcome of a message whose time was over before its handler could start. It has had no attempt."""

@@ -82,7 +82,7 @@ def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
 
 
 def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> None:
-    """Load the lanes of these leases again, and put them in the place of those in memory. See `Lane.carry_over`.
+    """Load the lanes of these leases again, and put them in the place of those in memory. See `lane/reload.py`.
 
     No handler starts meanwhile: the caller has withdrawn the authority. A message whose handler ends meanwhile was
     running before, so its id is compared, too.

@@ -15,8 +15,8 @@ from attrs import define
 
 from lanelog._base.text import summary
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import Attempt, Run, State
+from lanelog._engine.lane.values import ACKED, Outcome, Verb
 from lanelog._engine.member.isolation import HOLD
 from lanelog._facts.engine import worker as facts
 from lanelog.config import AckPolicy
@@ -90,11 +90,7 @@ class Attempts:
             lane = self.state.lane_of(run.term)
             if lane is None:
                 return
-            dead_letters = [
-                lane.state.dead_letters[a.offset] for a in run.attempts if a.offset in lane.state.dead_letters
-            ]
-            holder = dead_letters[0] if dead_letters else lane.progress
-            holder.waiters += (waiter,)
+            lane.dispatch.wait_for(run.attempts, waiter)
             self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
         with suppress(LanelogError):
@@ -145,8 +141,7 @@ class Attempts:
             waiter = FlushWaiter(self._release_later_locked(attempt))
             self._harvest_locked(lane, attempt)
             self.apply_locked(lane, attempt, outcome, time.monotonic())
-            holder = lane.state.dead_letters.get(attempt.offset, lane.progress)
-            holder.waiters += (waiter,)
+            lane.dispatch.wait_for([attempt], waiter)
             self.state.finish_detached_locked(attempt)
             self.state.after_change_locked(lane, time.monotonic())
         self.state.signals.wake_settler()
@@ -330,7 +325,7 @@ class Attempts:
             return
         if outcome.verb is not Verb.ACK and lane.state.running.get(attempt.offset) is not attempt:
             return  # acked before its handler ran: there is nothing left to decide
-        if outcome.verb is not Verb.ACK and lane.state.rules.strict and attempt.run is not None:
+        if outcome.verb is not Verb.ACK and self.state.rules.strict and attempt.run is not None:
             lane.dispatch.take_back([attempt.run])  # no later message of the lane may start before this one is settled
         self.state.counters.handled += not attempt.expired
         if outcome.verb is Verb.ACK:

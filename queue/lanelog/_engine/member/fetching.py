@@ -67,7 +67,7 @@ class FetchingSide:
                 if lane is None:
                     continue
                 if head > lane.state.head:
-                    lane.state.raise_head(head)
+                    lane.raise_head(head)
                     news = True
                 elif head < lane.state.head:
                     self._ahead.append(lane)
@@ -106,7 +106,7 @@ class FetchingSide:
         """The database has a lower head than memory: believe the database."""
         with self.state.lock:
             self.state.unsure.add(lane.key)  # refilled to where it was, it would be hidden by a digest from before
-            lane.state.lower_head(head)
+            lane.lower_head(head)
 
     def look_soon(self) -> None:
         """A message was published: look now, not at the next planned time."""
@@ -177,7 +177,7 @@ class FetchingSide:
                 if room <= 0:
                     break
                 del self.state.needs_payload[lane]
-                offsets = lane.due(now, min(room, lane.state.rules.batch_size))
+                offsets = lane.due(now, min(room, self.state.rules.batch_size))
                 if offsets:
                     room -= len(offsets)
                     wanted.append((lane, offsets))
@@ -191,20 +191,15 @@ class FetchingSide:
             return self.state.dues[0][0] if self.state.dues else None
 
     def fetched(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
-        """Take rows that were read behind `cursor`. They are dropped when the lane's cursor has moved meanwhile.
-
-        The head is as high as they are in any case: a glance reads behind the head that memory knew.
-        """
+        """Take rows that were read behind `cursor`."""
         now = time.monotonic()
         with self.state.lock:
             if rows:
-                lane.state.raise_head(rows[-1].offset)
                 self.busy_last.pop(lane.key, None)
                 self.busy_last[lane.key] = None
                 if len(self.busy_last) > BUSY_LANES:
                     del self.busy_last[next(iter(self.busy_last))]
-            if not lane.state.lost and lane.state.cursor == cursor:
-                lane.fetched(rows, now)
+            lane.fetched(cursor, rows, now)
             self.state.after_change_locked(lane, now, fetching=True)
 
     def revived(self, lane: Lane, rows: Iterable[Fetched], gone: Iterable[int]) -> None:
@@ -220,9 +215,7 @@ class FetchingSide:
     def skip_holes(self, lane: Lane, first: int, last: int) -> None:
         """Count these offsets as settled: the log does not have them."""
         with self.state.lock:
-            if not lane.state.lost and lane.state.cursor == first - 1:
-                for offset in range(first, last + 1):
-                    lane.skip_hole(offset)
+            lane.skip_holes(first, last)
             self.state.after_change_locked(lane, time.monotonic(), fetching=True)
 
     def evict(self) -> None:
@@ -237,10 +230,8 @@ class FetchingSide:
                 if not (lane.state.ready or lane.state.waiting):
                     del self.state.holding[lane]
                     continue
-                if not (lane.state.running or lane.state.waiting or lane.state.paused or lane.state.closing):
+                if not lane.evict():
                     continue
-                lane.state.drop_ready()
-                lane.state.drop_bodies()
                 self.state.needs_fetch.add(lane)
                 if not lane.state.running and lane.due(now, 1):
                     self.state.needs_payload[lane] = None

@@ -90,14 +90,4 @@ class HandingBack:
         """Whether it holds lanes, in each of them only these attempts are left, and nothing is to be written."""
         with self.state.lock:
             lanes = self.state.lanes.values()
-            return bool(lanes) and all(_has_only(lane, hung) for lane in lanes)
-
-
-def _has_only(lane: Lane, hung: Collection[Attempt]) -> bool:
-    state, writes = lane.state, lane.progress
-    if lane.idle or writes.writing is not None or writes.needs_write:
-        return False  # the keeper is about to release it, or the settler to write
-    runs = (*state.runs, *writes.runs)
-    return all(attempt in hung for attempt in state.running.values()) and all(
-        any(attempt in hung for attempt in run.attempts) for run in runs
-    )
+            return bool(lanes) and all(lane.has_only(hung) for lane in lanes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine.lane.run import State
+from lanelog._engine.lane import reload
 from lanelog._facts.engine import subscription as facts
 from lanelog.errors import LeaseLost
 
@@ -100,7 +100,7 @@ class LeasingSide:
 
     def _open_locked(self, lane: Lane) -> None:
         state = self.state
-        lane.state.pause(paused=lane.state.paused or state.paused or state.group_paused)
+        lane.pause(paused=lane.state.paused or state.paused or state.group_paused)
         if lane.state.closing or state.stopping:
             self._close_locked(lane)
         state.lanes[lane.key] = lane
@@ -117,7 +117,7 @@ class LeasingSide:
             state.paused = True
             state.changes += 1
             for lane in state.lanes.values():
-                lane.state.pause(paused=True)
+                lane.pause(paused=True)
                 state.quiet_locked(lane)
         state.signals.wake_settler()
 
@@ -146,7 +146,7 @@ class LeasingSide:
         self.state.signals.wake_settler()
 
     def _close_locked(self, lane: Lane) -> None:
-        lane.state.close()
+        lane.close()
         self.state.closing[lane] = None
 
     def set_paused(self, lane: Lane, *, paused: bool) -> None:
@@ -156,7 +156,7 @@ class LeasingSide:
             paused = paused or self.state.paused or self.state.group_paused
             if lane.state.paused == paused:
                 return
-            lane.state.pause(paused=paused)
+            lane.pause(paused=paused)
             if paused:
                 self.state.quiet_locked(lane)
             else:
@@ -190,7 +190,7 @@ class LeasingSide:
         """The lane was released in good order."""
         with self.state.lock:
             self.state.forget_locked(lane)
-            waiters = lane.progress.waiters  # these threads began to wait when nothing was left to write
+            waiters = lane.waiters  # these threads began to wait when nothing was left to write
             lane.abandon()
         for waiter in waiters:
             waiter.resolve()
@@ -199,7 +199,7 @@ class LeasingSide:
         """The lanes of these keys that memory holds, each with the messages whose ids a reload compares."""
         with self.state.lock:
             held = [self.state.lanes[key] for key in keys if key in self.state.lanes]
-            return {lane: lane.vouched() for lane in held}
+            return {lane: reload.vouched(lane) for lane in held}
 
     def replace_lane(self, old: Lane, fresh: Lane, ids: dict[int, str], asked: Mapping[int, bool]) -> set[int]:
         """Put a lane that was loaded on a new connection in the place of the old one.
@@ -210,20 +210,18 @@ class LeasingSide:
         with self.state.lock:
             if self.state.lanes.get(old.key) is not old:
                 return set()
-            unproven = fresh.unproven(old) - asked.keys()
+            unproven = reload.unproven(fresh, old) - asked.keys()
             if unproven:
                 return unproven
-            before = list(old.state.running.values())
-            fresh.carry_over(old, ids, {offset for offset, settled in asked.items() if settled})
-            self.state.supersede_locked(attempt for attempt in before if attempt.state is State.SUPERSEDED)
-            forgotten = [dead_letter for dead_letter in old.state.dead_letters.values() if dead_letter.term == old.term]
+            proven = {offset for offset, settled in asked.items() if settled}
+            orphans = reload.carry_over(fresh, old, ids, proven)
+            self.state.supersede_locked(orphans.attempts)
             self.state.forget_locked(old)
             self._open_locked(fresh)  # under the same lock: no thread finds the lane missing
         state = self.state
         error = LeaseLost(f"{state.at.group}/{state.at.topic}/{old.key}: the server has another message there by now")
-        for dead_letter in forgotten:
-            for waiter in dead_letter.waiters:
-                waiter.resolve(error)
+        for waiter in orphans.waiters:
+            waiter.resolve(error)
         state.signals.wake_settler()
         state.signals.wake_fetcher()
         return set()

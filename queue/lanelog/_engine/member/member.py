@@ -153,15 +153,6 @@ class Member:
     def resolve_all(self, error: Exception) -> None:
         """The engine ends: resolve every waiter with `error`."""
         with self.lock:
-            lanes = list(self._state.lanes.values())
-            waiters = [waiter for lane in lanes for waiter in lane.progress.waiters]
-            waiters += [
-                waiter
-                for lane in lanes
-                for dead_letter in lane.state.dead_letters.values()
-                for waiter in dead_letter.waiters
-            ]
-            flushing = [lane.progress.writing for lane in lanes if lane.progress.writing is not None]
-            waiters += [waiter for write in flushing for waiter in write.waiters]
+            waiters = [waiter for lane in self._state.lanes.values() for waiter in lane.waiters]
         for waiter in waiters:
             waiter.resolve(error)

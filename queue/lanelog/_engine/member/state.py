@@ -139,8 +139,7 @@ class MemberState:
 
     def quiet_locked(self, lane: Lane) -> None:
         """Let no more messages of this lane start: take back those that no handler has seen."""
-        lane.dispatch.recall()
-        lane.state.drop_ready()
+        lane.quiet()
         if lane.state.waiting:
             self.holding[lane] = None
         self.needs_fetch.discard(lane)
@@ -191,11 +190,7 @@ class MemberState:
             refused = lane.progress.unwritten_settlements
             self.counters.refused += len(refused)
             self.counters.lost += 1
-            waiters = [
-                *lane.progress.waiters,
-                *(() if lane.progress.writing is None else lane.progress.writing.waiters),
-            ]
-            waiters += [waiter for dead_letter in lane.state.dead_letters.values() for waiter in dead_letter.waiters]
+            waiters = lane.waiters
             self.supersede_locked(running)
             self.forget_locked(lane)
             lane.abandon()

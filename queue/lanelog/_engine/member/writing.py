@@ -38,7 +38,7 @@ class WritingSide:
             for lane in list(self.state.dirty)[: limit * 2]:
                 if len(writes) >= limit:
                     break
-                if lane.progress.writing is not None:
+                if lane.progress.flushing:
                     continue
                 del self.state.dirty[lane]
                 write = lane.progress.write(now)
@@ -118,8 +118,7 @@ class WritingSide:
         with self.state.lock:
             for write in writes:
                 lane = self.state.lane_of(write.term)
-                if lane is not None and lane.progress.writing is write:
-                    lane.progress.unwritten(write)
+                if lane is not None and lane.progress.unwritten(write):
                     self.state.dirty[lane] = None
 
     def flushed_watermarks(self) -> list[tuple[str, int]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from lanelog._engine.delivery import message_of
-from lanelog._engine.lane.outcome import ACKED, EXPIRED
+from lanelog._engine.lane.values import ACKED, EXPIRED
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.working.workers import run_hook
 

@@ -19,8 +19,8 @@ from attrs import define, field
 from lanelog._engine import handler_error
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import policy
-from lanelog._engine.lane.outcome import ACKED, EXPIRED, Verb
 from lanelog._engine.lane.run import State
+from lanelog._engine.lane.values import ACKED, EXPIRED, Verb
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._engine.working import stacks, workload

@@ -244,8 +244,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
     @rule()
     def recall(self) -> None:
         """The lane is paused for a moment."""
-        self.world.lane.dispatch.recall()
-        self.world.lane.state.drop_ready()
+        self.world.lane.quiet()
 
     @rule()
     def evict(self) -> None:

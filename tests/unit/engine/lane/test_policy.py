@@ -8,9 +8,9 @@ import pytest
 from tenacity import retry_if_exception_type, stop_after_attempt, stop_after_delay, stop_never, wait_fixed
 
 from lanelog._engine.lane import policy
-from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.policy import FALLBACK_SECONDS
 from lanelog._engine.lane.run import Attempt
+from lanelog._engine.lane.values import ACKED, Outcome, Verb
 from lanelog._stores.consumers.history import Ended
 from lanelog.config import AckPolicy, RetryPolicy, SubscriptionConfig
 from lanelog.message import Postpone, Reject, Retry

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lanelog._engine.lane.lane import Lane
-from lanelog._engine.lane.outcome import ACKED
 from lanelog._engine.lane.quarantine import judge_again
-from lanelog._engine.lane.values import LaneSnapshot, Waiting
+from lanelog._engine.lane.values import ACKED, LaneSnapshot, Waiting
 from lanelog._engine.member import isolation as module
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.working.workers import Worker, Workers

@@ -13,8 +13,8 @@ import pytest
 
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.outcome import ACKED, Outcome, Verb
 from lanelog._engine.lane.run import State
+from lanelog._engine.lane.values import ACKED, Outcome, Verb
 from lanelog._engine.working import workers
 from lanelog.errors import AlreadySettled, ClosedError, LeaseLost
 from support.lanes import row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.outcome import ACKED
+from lanelog._engine.lane.values import ACKED
 from lanelog._engine.member import isolation
 from lanelog._engine.member.attempts import Attempts
 from lanelog._engine.member.isolation import Isolation

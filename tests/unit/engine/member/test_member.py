@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.outcome import ACKED
+from lanelog._engine.lane.values import ACKED
 from lanelog._engine.member import state
 from lanelog.errors import LeaseLost
 from support.lanes import row

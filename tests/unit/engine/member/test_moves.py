@@ -10,8 +10,8 @@ from queue import Empty
 
 import pytest
 
-from lanelog._engine.lane.outcome import ACKED, EXPIRED, Outcome, Verb
 from lanelog._engine.lane.run import MOVES, Attempt, Run, State
+from lanelog._engine.lane.values import ACKED, EXPIRED, Outcome, Verb
 from lanelog.errors import LanelogError
 from support.lanes import row
 from support.memberships import Clock, Engine
