@@ -12,7 +12,7 @@ def let_pass(subscription: Subscription, seconds: float) -> None:
     members = subscription._core.members
     with members[0].lock:
         for member in members:
-            for lane in member._state.lanes.values():
+            for lane in member.lanes.values():
                 for attempt in lane.state.running.values():
                     attempt.started -= seconds
                     attempt.deadline -= seconds

@@ -13,7 +13,7 @@ from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import Budget, LaneSnapshot
 from lanelog._engine.lane.writes import LaneWrite
 from lanelog._engine.leasing.loading import GENERATIONS
-from lanelog._engine.member import attempts, fetching, handing_back, leasing, member, state, writing
+from lanelog._engine.member import attempts, fetching, handing_back, member, state, writing
 from lanelog._engine.member.rules import Signals, SubscriptionRules
 from lanelog.config import SubscriptionConfig
 from support.lanes import Rows, row
@@ -35,7 +35,7 @@ class Clock:
 
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Let members read this clock."""
-        for module in (state, leasing, fetching, writing, attempts, handing_back):
+        for module in (state, fetching, writing, attempts, handing_back):
             monkeypatch.setattr(module, "time", self)
         return self
 
@@ -62,7 +62,7 @@ class Engine:
             runs=self.runs,
             failed=self.failures.append,
         )
-        self.member._state.authority_until = clock.now + 1e6
+        self.member.authority_until = clock.now + 1e6
         self.rows: dict[str, Rows] = {}
 
     def open(self, key: str = "key", *, head: int = 0) -> Lane:

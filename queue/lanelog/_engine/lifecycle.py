@@ -106,5 +106,5 @@ def _lanes(member: Member, keys: Sequence[str]) -> keeper_facts.LanesFields:
         "group": member.group,
         "lanes": len(keys),
         "keys": list(keys[:KEYS]),
-        "held": len(member.leasing.lanes),
+        "held": len(member.lanes),
     }

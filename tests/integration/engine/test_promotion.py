@@ -169,11 +169,11 @@ def test_a_commit_while_its_lane_is_loaded_again_is_done_once(
         subscription = client.subscribe("t", "g", handle)
         (member,) = subscription._core.members
         assert settled.wait(20)
-        before = member._state.lanes["a"]
+        before = member.lanes["a"]
         monkeypatch.setattr(loading, "load", load_and_let_commit)
         keeper = rows(raw, "SELECT IS_USED_LOCK(liveness_lock) FROM queue_subscriber_heartbeats")[0][0]
         rows(raw, f"KILL CONNECTION {keeper}")
-        eventually(lambda: member._state.lanes.get("a") not in (None, before))
+        eventually(lambda: member.lanes.get("a") not in (None, before))
         go.set()
         eventually(lambda: watermark(raw, "g", "t", "a") == 1)
         client.publish("t", "a", b"second")

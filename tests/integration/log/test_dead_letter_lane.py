@@ -27,7 +27,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Record:
 
     def turn(self: settler.Settler, now: float) -> float:
         pause = real(self, now)
-        if any(member.writing.dead_letters for member in self.context.members()):
+        if any(member.dead_letters for member in self.context.members()):
             seen(pause)
         return pause
 

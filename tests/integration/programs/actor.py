@@ -147,7 +147,7 @@ def lose_authority() -> None:
     """As after a lease without a heartbeat, if the keeper hangs."""
     for subscription in subscriptions:
         for member in subscription._core.members:
-            member._state.authority_until = 0.0
+            member.authority_until = 0.0
 
 
 def stand_aside() -> None:

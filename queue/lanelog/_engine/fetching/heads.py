@@ -144,7 +144,7 @@ class KnownHeads:
         self.digest = partitions.whole(self.parts)
         if not known:
             return None
-        if (changes := member.fetching.changes) != self._changes:
+        if (changes := member.changes) != self._changes:
             self._keys, self._changes = _by_part(member.fetching.keys()), changes
         named: list[Named] = []
         among: list[str] = []
@@ -161,7 +161,7 @@ class KnownHeads:
         return self._if_few(Risen(named, among), member)
 
     def _if_few(self, risen: Risen, member: Member) -> Risen | None:
-        return None if len(risen.among) > self.pace.by_key_share * len(member.leasing.lanes) else risen
+        return None if len(risen.among) > self.pace.by_key_share * len(member.lanes) else risen
 
 
 def _by_part(keys: Collection[str]) -> Mapping[int, Sequence[str]]:

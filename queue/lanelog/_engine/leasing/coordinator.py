@@ -106,11 +106,11 @@ class Coordinator:
         member = self.member
         now = time.monotonic()
         self.beat_if_due()
-        if not member.leasing.stopping:
+        if not member.stopping:
             steered = self._check_group()  # before the read-back, which passes a pause on to the lanes
         patience = self.pace.turn_seconds if hurried else 0.0
         self._read_back.turn(self.session, self._beaten, patience)
-        if member.leasing.stopping:
+        if member.stopping:
             self._release()
             self._leave()
             return
@@ -229,7 +229,7 @@ class Coordinator:
             return False
         if row.due_in_ms is not None:
             self.context.due_in(row.due_in_ms / 1000)
-        steered = row.paused != member.leasing.group_paused or row.lane_pauses != self._lane_pauses
+        steered = row.paused != member.group_paused or row.lane_pauses != self._lane_pauses
         member.leasing.set_group_paused(paused=row.paused)
         if steered:
             self._read_back.forget()
@@ -243,13 +243,13 @@ class Coordinator:
     def _balance(self, now: float, new: Collection[str] | None, *, changed: bool) -> None:
         """Give back and take lanes, when something has changed or it is time. If only `new` lanes came, take those."""
         member = self.member
-        if member.failure is not None or member.leasing.group_paused:
+        if member.failure is not None or member.group_paused:
             return
         if self.context.shortage.aside:
             member.leasing.close_lanes()
             self._claim_at = 0.0  # when it is back, it looks through all lanes
             return
-        due = now >= min(self._claim_at, self._sweep_at) or self._planned != member.leasing.changes
+        due = now >= min(self._claim_at, self._sweep_at) or self._planned != member.changes
         if changed or due or new is None or len(new) > self.pace.few_lanes:
             self._reach_share(now)
         elif new:
@@ -268,7 +268,7 @@ class Coordinator:
             if not claim and self._everybody_has_enough():
                 claim = {Kind.ANY: ALL}
         self._claim_at = 0.0  # a claim that raises is repeated in the next turn; five in a row fail the member
-        page = min(self.pace.page_lanes, max(self.pace.first_page_lanes, len(member.leasing.lanes)))
+        page = min(self.pace.page_lanes, max(self.pace.first_page_lanes, len(member.lanes)))
         if self._take(claim, page, now):
             member.signals.wake_keeper()
         else:
@@ -305,19 +305,17 @@ class Coordinator:
         if taken.lanes:
             self.beat_if_due()
             loaded = self._read_back.take_in(self.session, taken.among)
-        if among and self.member.leasing.changes == self._planned + loaded:
+        if among and self.member.changes == self._planned + loaded:
             self._planned += loaded  # nothing else has changed, so no other plan is due
         return taken.lanes >= page or loaded < taken.lanes
 
     def _plan(self, now: float) -> Plan:
         """The lanes to give back and to take, so that every member has its share of open and of keyed lanes."""
-        self._planned = self.member.leasing.changes
+        self._planned = self.member.changes
         if self.view is None:  # availability before fairness: every unowned lane is taken, and none is stolen
             return Plan(claim={Kind.ANY: ALL})
         held = [
-            lane
-            for lane in list(self.member.leasing.lanes.values())
-            if not (lane.state.closing or lane.key in self.resting)
+            lane for lane in list(self.member.lanes.values()) if not (lane.state.closing or lane.key in self.resting)
         ]
         opened = len(self._known.open - self.resting)
         share = fair_shares(opened, self._shared_out - opened, self.view.sharers, self.member.owner)
@@ -381,7 +379,7 @@ class Coordinator:
     def _leave(self) -> None:
         """Deregister when no lane is held any more. Until then the keeper goes on."""
         member = self.member
-        if member.leasing.lanes or member.ended.is_set():
+        if member.lanes or member.ended.is_set():
             return
         if not self._drained:
             self._drained = True

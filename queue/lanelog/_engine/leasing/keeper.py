@@ -127,7 +127,7 @@ class Keeper:
             for each in list(self._coordinators.values()):
                 with self.context.watch(each.member, "heartbeat", self.session):
                     each.beat_if_due()
-            if not member.leasing.stopping:
+            if not member.stopping:
                 self._row_locks.check(self.session, member.at, member.owner)
             coordinator.turn(hurried=hurried)
 

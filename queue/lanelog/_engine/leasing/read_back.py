@@ -81,9 +81,9 @@ class ReadBack:
         """
         member, agreed = self.member, self._agreement
         self._agreement = None
-        before = member.leasing.changes
+        before = member.changes
         owned = leases.owned_among(session, member.at, member.owner, keys)
-        new = [lease for lease in owned if lease.key not in member.leasing.lanes]
+        new = [lease for lease in owned if lease.key not in member.lanes]
         loaded = self._open(session, new)
         # Another change than these lanes' leaves no agreement, nor does a lane that could not be loaded.
         if agreed is not None and agreed.changes == before and len(loaded) == len(owned):
@@ -97,12 +97,12 @@ class ReadBack:
         `patience`: seconds by which it may come later than usual, because other work is urgent.
         """
         slept, asked = suspended(), time.monotonic()
-        agreed, side = self._agreement, self.member.leasing
-        if agreed is None or side.stopping or agreed.changes != side.changes or asked >= agreed.until:
+        agreed, member = self._agreement, self.member
+        if agreed is None or member.stopping or agreed.changes != member.changes or asked >= agreed.until:
             self._read_rows(session, beaten, asked, slept)
         elif asked < self._again_at + min(
             patience, self.put_off_share * self.member.config.lease_duration
-        ) and side.has_authority(asked):
+        ) and member.has_authority(asked):
             return
         elif leases.digest(session, self.member.at, self.member.owner) == agreed.digest:
             self._extend_authority(beaten, asked, slept)
@@ -117,22 +117,22 @@ class ReadBack:
         owned = leases.owned(session, member.at, member.owner)
         mine = lose_others(member, owned, "the read-back shows another owner or epoch")
         self._extend_authority(beaten, asked, slept)
-        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.leasing.lanes}
-        unwanted = missing.keys() if member.leasing.stopping else missing.keys() & member.leasing.disowned
+        missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.lanes}
+        unwanted = missing.keys() if member.stopping else missing.keys() & member.disowned
         if unwanted:
             with session.transaction() as cx:
                 leases.release(cx, member.at, member.owner, unwanted)
             member.leasing.forget_disowned(unwanted)
         ours = [lease for place, lease in missing.items() if place not in unwanted]
         self._open(session, ours)
-        changes = member.leasing.changes  # read before the loop: the next turn meets a pause that comes during it
-        for lane in list(member.leasing.lanes.values()):
+        changes = member.changes  # read before the loop: the next turn meets a pause that comes during it
+        for lane in list(member.lanes.values()):
             lease = mine.get(lane.key)
             wanted = member.leasing.pausing or (lease is not None and lease.paused)
             member.leasing.set_paused(lane, paused=wanted)
         # There is no agreement while a lane could not be loaded, or was released just now.
         # Who stops reads the rows each time.
-        complete = len(member.leasing.lanes) == len(owned) and not member.leasing.stopping
+        complete = len(member.lanes) == len(owned) and not member.stopping
         until = asked + member.config.lease_duration
         self._agreement = _Agreement(LeasesDigest.of(owned), changes, until) if complete else None
 
@@ -146,7 +146,7 @@ class ReadBack:
 
     def _extend_authority(self, beaten: Beaten, asked: float, slept: float) -> None:
         member = self.member
-        had_authority = member.leasing.has_authority(asked)
+        had_authority = member.has_authority(asked)
         # Authority does not outlast the heartbeat: a process that slept must not go on with lanes that others took.
         if asked > self.context.withdrawn_at:
             sent = beaten.at + beaten.asleep - slept  # the time that the machine has slept since makes it older
@@ -158,7 +158,7 @@ class ReadBack:
 def lose_others(member: Member, owned: Sequence[OwnedLane], why: str) -> dict[str, OwnedLane]:
     """Lose the lanes whose lease is not ours, or ours with another epoch. Returns the owned leases by key."""
     mine = {lease.key: lease for lease in owned}
-    for lane in list(member.leasing.lanes.values()):
+    for lane in list(member.lanes.values()):
         lease = mine.get(lane.key)
         if lease is None or lease.epoch != lane.epoch:
             member.lose_lane(lane.term, why)

@@ -18,6 +18,7 @@ from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.run import Attempt, Run, State
 from lanelog._engine.lane.values import ACKED, Outcome, Verb
 from lanelog._engine.member.isolation import HOLD
+from lanelog._engine.member.state import Side, step
 from lanelog._facts.engine import worker as facts
 from lanelog.config import AckPolicy
 from lanelog.errors import AlreadySettled, LanelogError, LeaseLost
@@ -27,17 +28,15 @@ if TYPE_CHECKING:
 
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.values import Term
-    from lanelog._engine.member.state import MemberState
 
 
 REFUSED = "the delivery was given up or the lane lost"
 
 
 @define(eq=False, repr=False)
-class Attempts:
+class Attempts(Side):
     """What workers and users may do with a member. A method whose name ends in `_locked` is called under its lock."""
 
-    state: MemberState
     hold_seconds: float = HOLD.first
     """The longest wait, in seconds, for the commit of a mark or of an outcome."""
 
@@ -65,56 +64,63 @@ class Attempts:
         """
         longest = self.hold_seconds if until is None else min(self.hold_seconds, max(0.0, until - time.monotonic()))
         patience = None if run.alone else longest
-        with self.state.lock:
-            if run.waiter is None:
-                waiter = FlushWaiter()
-                lane = self.state.lane_of(run.term)
-                if lane is None or not lane.dispatch.mark(run, waiter):
-                    return False
-                run.waiter = waiter
-                self.state.after_change_locked(lane, time.monotonic())
-            waiter = run.waiter
-        self.state.signals.wake_settler()
+        waiter = self._mark(run)
         try:
-            return waiter.wait(patience) or None
+            return waiter is not None and (waiter.wait(patience) or None)
         except LanelogError:
             return False
+
+    @step
+    def _mark(self, run: Run) -> FlushWaiter | None:
+        if run.waiter is None:
+            waiter = FlushWaiter()
+            lane = self.state.lane_of(run.term)
+            if lane is None or not lane.dispatch.mark(run, waiter):
+                return None
+            run.waiter = waiter
+            self.state.changed_locked(lane)
+        return run.waiter
 
     def wait_written(self, run: Run) -> None:
         """Wait until the outcome of a quarantined message is committed, but not longer than `hold_seconds`.
 
         Until then its row says that it runs alone: if another one killed the process now, it would be dead-lettered.
         """
-        waiter = FlushWaiter()
-        with self.state.lock:
-            lane = self.state.lane_of(run.term)
-            if lane is None:
-                return
-            lane.dispatch.wait_for(run.attempts, waiter)
-            self.state.after_change_locked(lane, time.monotonic())
-        self.state.signals.wake_settler()
+        waiter = self._wait_written(run)
         with suppress(LanelogError):
-            waiter.wait(self.hold_seconds)
+            if waiter is not None:
+                waiter.wait(self.hold_seconds)
+
+    @step
+    def _wait_written(self, run: Run) -> FlushWaiter | None:
+        lane = self.state.lane_of(run.term)
+        if lane is None:
+            return None
+        waiter = FlushWaiter()
+        lane.dispatch.wait_for(run.attempts, waiter)
+        self.state.changed_locked(lane)
+        return waiter
 
     def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
-        """Apply the outcomes of a run to its lane. `complete`: the worker is done with the run, the rest goes back."""
-        now = time.monotonic()
-        with self.state.lock:
-            lane = self.state.lane_of(run.term)
-            outcomes = run.take_outcomes()
-            if seconds is not None:
-                self.state.rules.measured(run.started, seconds)
-            if complete:
-                self._take_back_locked(lane, run)
-                if lane is not None:
-                    lane.dispatch.finished(run)
-            refused = self._apply_all_locked(lane, outcomes)
-            if complete:
-                run.let_go()
-            self.state.after_change_locked(lane, now)
-        self.state.signals.wake_settler()
-        for attempt in refused:
+        """Apply the outcomes of a run to its lane; what it has not begun goes back. `complete`: the worker is done."""
+        for attempt in self._finish(run, seconds, complete=complete):
             facts.settlement_refused(**self.state.about(attempt), why=REFUSED)
+
+    @step
+    def _finish(self, run: Run, seconds: float | None, *, complete: bool) -> list[Attempt]:
+        """Returns the attempts whose settlement is refused."""
+        lane = self.state.lane_of(run.term)
+        outcomes = run.take_outcomes()
+        if seconds is not None:
+            self.state.rules.measured(run.started, seconds)
+        _take_back(lane, run)
+        if complete and lane is not None:
+            lane.dispatch.finished(run)
+        refused = self._apply_all_locked(lane, outcomes)
+        if complete:
+            run.let_go()
+        self.state.changed_locked(lane)
+        return refused
 
     def relieve(self, run: Run) -> None:
         """A run takes long: settle its decided messages, and take back those that it has not begun.
@@ -122,29 +128,18 @@ class Attempts:
         In concurrent order, other workers may take those that come back. In any order, a crash counts no attempt for
         them any more.
         """
-        with self.state.lock:
-            self._take_back_locked(self.state.lane_of(run.term), run)
         self.finish(run, complete=False)
 
-    @staticmethod
-    def _take_back_locked(lane: Lane | None, run: Run) -> None:
-        """Return the unstarted messages of a run to its lane, if the lane is still there."""
-        if lane is None:
-            run.recall()
-        else:
-            lane.dispatch.take_back([run])
-
+    @step
     def settle(self, attempt: Attempt, outcome: Outcome) -> FlushWaiter:
         """Settle explicitly. The returned waiter resolves when that is committed. Raises LeaseLost, AlreadySettled."""
-        with self.state.lock:
-            lane = self._check_locked(attempt)
-            waiter = FlushWaiter(self._release_later_locked(attempt))
-            self._harvest_locked(lane, attempt)
-            self.apply_locked(lane, attempt, outcome, time.monotonic())
-            lane.dispatch.wait_for([attempt], waiter)
-            self.state.finish_detached_locked(attempt)
-            self.state.after_change_locked(lane, time.monotonic())
-        self.state.signals.wake_settler()
+        lane = self._check_locked(attempt)
+        waiter = FlushWaiter(self._release_later_locked(attempt))
+        self._harvest_locked(lane, attempt)
+        self.apply_locked(lane, attempt, outcome, time.monotonic())
+        lane.dispatch.wait_for([attempt], waiter)
+        self.state.finish_detached_locked(attempt)
+        self.state.changed_locked(lane)
         return waiter
 
     def _release_later_locked(self, attempt: Attempt) -> Callable[[], None] | None:
@@ -157,37 +152,36 @@ class Attempts:
         release, attempt.on_release = attempt.on_release, None
         return release
 
+    @step
     def detach(self, attempt: Attempt, leave: Callable[[], None]) -> bool:
         """Give the message to the user: its run ends when the user settles it. False when it is settled already."""
-        with self.state.lock:
-            if attempt.state is not State.RUNNING:
-                return False
-            attempt.on_release = leave
-            self.state.detached[attempt] = None
-            return True
+        if attempt.state is not State.RUNNING:
+            return False
+        attempt.on_release = leave
+        self.state.detached[attempt] = None
+        return True
 
+    @step
     def give_up(self, attempt: Attempt, outcome: Outcome) -> bool:
         """The delivery timed out: supersede the attempt and apply `outcome`.
 
         False when it was settled just now, or when its process ends because of it.
         """
-        with self.state.lock:
-            if attempt.state is not State.RUNNING or attempt.hung is not None:
-                return False
-            lane, run = self.state.lane_of(attempt.term), attempt.run
-            if run is not None:
-                self._take_back_locked(lane, run)
-                if lane is not None:
-                    lane.dispatch.finished(run)
-                self._harvest_locked(lane, attempt)
-            attempt.move(State.SUPERSEDED)
-            self.state.counters.timed_out += 1
-            why = summary(outcome.error)
-            facts.attempt_timed_out(self.state.signals.notices, **self.state.about(attempt), error=why)
-            self.apply_locked(lane, attempt, outcome, time.monotonic())
-            self.state.finish_detached_locked(attempt)
-            self.state.after_change_locked(lane, time.monotonic())
-        self.state.signals.wake_settler()
+        if attempt.state is not State.RUNNING or attempt.hung is not None:
+            return False
+        lane, run = self.state.lane_of(attempt.term), attempt.run
+        if run is not None:
+            _take_back(lane, run)
+            if lane is not None:
+                lane.dispatch.finished(run)
+            self._harvest_locked(lane, attempt)
+        attempt.move(State.SUPERSEDED)
+        self.state.counters.timed_out += 1
+        why = summary(outcome.error)
+        facts.attempt_timed_out(self.state.signals.notices, **self.state.about(attempt), error=why)
+        self.apply_locked(lane, attempt, outcome, time.monotonic())
+        self.state.finish_detached_locked(attempt)
+        self.state.changed_locked(lane)
         return True
 
     def _harvest_locked(self, lane: Lane | None, attempt: Attempt) -> None:
@@ -198,82 +192,78 @@ class Attempts:
             if other.state is State.RUNNING and other is not attempt:
                 self.apply_locked(lane, other, decided, time.monotonic())
 
+    @step
     def check(self, attempt: Attempt, *, settling: bool = True) -> None:
         """Raise LeaseLost or AlreadySettled unless the handler still has the attempt.
 
         `settling`: the handler is about to settle it, which under ACK_FIRST is already done.
         """
-        with self.state.lock:
-            self._check_locked(attempt, settling=settling)
+        self._check_locked(attempt, settling=settling)
 
+    @step
     def claim(self, attempt: Attempt) -> Term:
         """Reserve the settlement for a transaction that is about to commit it, and return the lane's present term.
 
         Raises LeaseLost, AlreadySettled.
         """
-        with self.state.lock:
-            self._check_locked(attempt)
-            attempt.move(State.CLAIMED)
-            return attempt.term
+        self._check_locked(attempt)
+        attempt.move(State.CLAIMED)
+        return attempt.term
 
+    @step
     def unclaim(self, attempt: Attempt) -> bool:
         """The transaction of `claim` did not commit. False: the handler has returned, so `resolve_left` must follow."""
-        with self.state.lock:
-            if attempt.state is State.CLAIMED and attempt.left:
-                return False  # it stays claimed, so that no other thread decides it before
-            if attempt.state is State.CLAIMED:
-                attempt.move(State.RUNNING)
-            return True
+        if attempt.state is State.CLAIMED and attempt.left:
+            return False  # it stays claimed, so that no other thread decides it before
+        if attempt.state is State.CLAIMED:
+            attempt.move(State.RUNNING)
+        return True
 
+    @step
     def leave_claimed(self, attempt: Attempt, leave: Callable[[], None]) -> bool:
         """The handler has returned while another thread commits its message. False: that thread has decided by now.
 
         The run ends with that decision. No later message of the run starts before it.
         """
-        with self.state.lock:
-            if attempt.state is not State.CLAIMED:
-                return False
-            lane = self.state.lane_of(attempt.term)
-            if attempt.run is not None:
-                self._harvest_locked(lane, attempt)
-                self._take_back_locked(lane, attempt.run)
-            attempt.left = self.state.config.ack_policy is not AckPolicy.MANUAL  # else the user may settle it once more
-            attempt.on_release = leave
-            self.state.detached[attempt] = None
-            self.state.after_change_locked(lane, time.monotonic())
-        self.state.signals.wake_settler()
+        if attempt.state is not State.CLAIMED:
+            return False
+        lane = self.state.lane_of(attempt.term)
+        if attempt.run is not None:
+            self._harvest_locked(lane, attempt)
+            _take_back(lane, attempt.run)
+        attempt.left = self.state.config.ack_policy is not AckPolicy.MANUAL  # else the user may settle it once more
+        attempt.on_release = leave
+        self.state.detached[attempt] = None
+        self.state.changed_locked(lane)
         return True
 
+    @step
     def resolve_left(self, attempt: Attempt, outcome: Outcome) -> None:
         """Apply the outcome of a message whose handler has returned and whose transaction did not commit."""
-        now = time.monotonic()
-        with self.state.lock:
-            if attempt.state is not State.CLAIMED:
-                return  # its lane was lost meanwhile
-            attempt.move(State.RUNNING)
-            lane = self.state.lane_of(attempt.term)
-            self.apply_locked(lane, attempt, outcome, now)
-            self.state.finish_detached_locked(attempt)
-            self.state.after_change_locked(lane, now)
-        self.state.signals.wake_settler()
+        if attempt.state is not State.CLAIMED:
+            return  # its lane was lost meanwhile
+        attempt.move(State.RUNNING)
+        lane = self.state.lane_of(attempt.term)
+        self.apply_locked(lane, attempt, outcome, time.monotonic())
+        self.state.finish_detached_locked(attempt)
+        self.state.changed_locked(lane)
 
+    @step
     def claimed(self, attempt: Attempt, term: Term) -> bool:
         """The transaction of `claim` committed, while the lane was loaded under `term`.
 
         False: the lane was loaded again meanwhile, perhaps from a server that lacks the commit. Nothing is decided.
         """
-        with self.state.lock:
-            if attempt.term != term:
-                return False
-            lane = self.state.lane_of(term)
-            self._harvest_locked(lane, attempt)
-            if lane is not None:
-                lane.dispatch.succeeded(attempt, time.monotonic(), stored=True)
-            self.state.counters.handled += 1
-            self.state.counters.acked += 1
-            self.state.finish_detached_locked(attempt)
-            self.state.after_change_locked(lane, time.monotonic())
-        self.state.signals.wake_settler()
+        if attempt.term != term:
+            return False
+        lane = self.state.lane_of(term)
+        self._harvest_locked(lane, attempt)
+        if lane is not None:
+            lane.dispatch.succeeded(attempt, time.monotonic(), stored=True)
+        self.state.counters.handled += 1
+        self.state.counters.acked += 1
+        self.state.finish_detached_locked(attempt)
+        self.state.changed_locked(lane)
         return True
 
     def _check_locked(self, attempt: Attempt, *, settling: bool = True) -> Lane:
@@ -333,12 +323,12 @@ class Attempts:
             self.state.counters.acked += 1
         elif outcome.verb is Verb.BURY and self.state.config.dead_letter_suffix is None:
             lane.dispatch.succeeded(attempt, now, ended=outcome.ended, error=outcome.error)
-            self.state.dropped.append((attempt, outcome.error or "", outcome.raised))
+            self.state.drop_locked(attempt, outcome.error or "", outcome.raised)
         elif outcome.verb is Verb.BURY:
             failures = 0 if attempt.expired else attempt.number
             dead_letter = lane.dispatch.bury(attempt, failures, outcome.error or "", outcome.ended)
             dead_letter.raised = outcome.raised
-            self.state.dead_letters.append(dead_letter)
+            self.state.bury_locked(dead_letter)
         else:
             postponed = outcome.verb is Verb.POSTPONE
             due, error, last = now + outcome.wait, outcome.error, outcome.next_is_last
@@ -350,3 +340,11 @@ class Attempts:
                 self.state.counters.retried += 1
                 why = summary(error)
                 facts.attempt_retried(self.state.signals.notices, **self.state.about(attempt), error=why)
+
+
+def _take_back(lane: Lane | None, run: Run) -> None:
+    """Return the unstarted messages of a run to its lane, if the lane is still there."""
+    if lane is None:
+        run.recall()
+    else:
+        lane.dispatch.take_back([run])

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from lanelog._engine.member.state import Side, step
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from lanelog._engine.lane.lane import Lane
-    from lanelog._engine.member.state import MemberState
     from lanelog._stores.log.fetches import Fetched
 
 
@@ -24,10 +25,9 @@ BUSY_LANES = 16
 
 
 @define(eq=False, repr=False)
-class FetchingSide:
+class FetchingSide(Side):
     """What the fetcher may do with a member. Every method takes the lock itself."""
 
-    state: MemberState
     busy_last: dict[str, None] = field(factory=dict, init=False)
     """Keys of the lanes that rows came for last, the oldest first. Only the fetcher asks, whose thread changes it."""
     _ahead: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last look found
@@ -39,74 +39,69 @@ class FetchingSide:
         """Whether there is a lane to read for, and rows may be handed out."""
         return not self.state.stopping and bool(self.state.lanes) and self.state.has_authority(now)
 
-    @property
-    def changes(self) -> int:
-        """The number of changes of the held lanes. After one, `keys` may have another answer."""
-        return self.state.changes
-
+    @step
     def take_unsure(self) -> set[str]:
         """Take the keys of the lanes that were opened, or whose head was lowered, since the last call.
 
         No digest from before tells whether such a lane has risen.
         """
-        with self.state.lock:
-            unsure, self.state.unsure = self.state.unsure, set()
-            return unsure & self.state.lanes.keys()
+        unsure, self.state.unsure = self.state.unsure, set()
+        return unsure & self.state.lanes.keys()
 
+    @step
     def keys(self) -> list[str]:
         """The keys of the held lanes."""
-        with self.state.lock:
-            return list(self.state.lanes)
+        return list(self.state.lanes)
 
+    @step
     def heads(self, heads: Iterable[tuple[str, int]]) -> bool:
         """Take the result of a look: heads of lanes, at least of those whose head rose. True when one rose."""
         news = False
-        with self.state.lock:
-            for key, head in heads:
-                lane = self.state.lanes.get(key)
-                if lane is None:
-                    continue
-                if head > lane.state.head:
-                    lane.raise_head(head)
-                    news = True
-                elif head < lane.state.head:
-                    self._ahead.append(lane)
-                self.state.needs_fetch.add(lane)
+        for key, head in heads:
+            lane = self.state.lanes.get(key)
+            if lane is None:
+                continue
+            if head > lane.state.head:
+                lane.raise_head(head)
+                news = True
+            elif head < lane.state.head:
+                self._ahead.append(lane)
+            self.state.needs_fetch.add(lane)
         return news
 
+    @step
     def all_at_head(self, most: int) -> list[Lane]:
         """Return all lanes, if there are at most `most`, and all have handed out all they know of. Otherwise none."""
-        with self.state.lock:
-            if len(self.state.lanes) > most:
-                return []
-            lanes = list(self.state.lanes.values())
-            return lanes if all(lane.at_head for lane in lanes) else []
+        if len(self.state.lanes) > most:
+            return []
+        lanes = list(self.state.lanes.values())
+        return lanes if all(lane.at_head for lane in lanes) else []
 
+    @step
     def at_head(self, keys: Collection[str], most: int) -> list[Lane]:
         """Return those of these lanes that have handed out all they know of; none if there are more than `most`."""
-        with self.state.lock:
-            lanes = [lane for key in keys if (lane := self.state.lanes.get(key)) is not None and lane.at_head]
-            return lanes if len(lanes) <= most else []
+        lanes = [lane for key in keys if (lane := self.state.lanes.get(key)) is not None and lane.at_head]
+        return lanes if len(lanes) <= most else []
 
+    @step
     def take_ahead(self) -> list[Lane]:
         """Take the lanes whose head in memory is higher than the last look found.
 
         Such a lane was loaded after the look, or the tables were set back.
         """
-        with self.state.lock:
-            ahead, self._ahead = self._ahead, []
-            return [lane for lane in dict.fromkeys(ahead) if not lane.state.lost]  # a look may name one once more
+        ahead, self._ahead = self._ahead, []
+        return [lane for lane in dict.fromkeys(ahead) if not lane.state.lost]  # a look may name one once more
 
+    @step
     def still_ahead(self, lanes: Iterable[Lane]) -> None:
         """These lanes could not be checked now. Take them again with the next look."""
-        with self.state.lock:
-            self._ahead.extend(lanes)
+        self._ahead.extend(lanes)
 
+    @step
     def lower_head(self, lane: Lane, head: int) -> None:
         """The database has a lower head than memory: believe the database."""
-        with self.state.lock:
-            self.state.unsure.add(lane.key)  # refilled to where it was, it would be hidden by a digest from before
-            lane.lower_head(head)
+        self.state.unsure.add(lane.key)  # refilled to where it was, it would be hidden by a digest from before
+        lane.lower_head(head)
 
     def look_soon(self) -> None:
         """A message was published: look now, not at the next planned time."""
@@ -134,90 +129,91 @@ class FetchingSide:
         self._hinted = False
         return True
 
+    @step
     def take_needing_fetch(self, limit: int, room: int) -> list[Lane]:
         """Take up to `limit` lanes that want rows, least recently fetched first: not many more than `room` rows.
 
         Lanes that can hand rows out at once come alone: rows that are read ahead for the others must not take the room.
         """
-        with self.state.lock:
-            return self.state.needs_fetch.take(limit, room)
+        return self.state.needs_fetch.take(limit, room)
 
+    @step
     def wants_room(self) -> bool:
         """Whether some lane could hand out at once rows that are not in memory. Only such a lane justifies `evict`."""
-        with self.state.lock:
-            revivable = any(not lane.dispatch.full for lane in self.state.needs_payload)
-            return revivable or self.state.needs_fetch.any_for_now()
+        revivable = any(not lane.dispatch.full for lane in self.state.needs_payload)
+        return revivable or self.state.needs_fetch.any_for_now()
 
+    @step
     def still_needs_fetch(self, lane: Lane) -> None:
         """The lane could not be served now."""
-        with self.state.lock:
-            self.state.needs_fetch.add(lane)
+        self.state.needs_fetch.add(lane)
 
+    @step
     def still_needs_payload(self, lanes: Iterable[Lane]) -> None:
         """The bodies of these lanes' due messages could not be read now."""
-        with self.state.lock:
-            for lane in lanes:
-                if not lane.state.lost:
-                    self.state.needs_payload[lane] = None
+        for lane in lanes:
+            if not lane.state.lost:
+                self.state.needs_payload[lane] = None
 
+    @step
     def all_fed(self) -> bool:
         """Whether every lane has known messages that are not handed out yet. Then a look would find nothing of use."""
-        with self.state.lock:
-            return bool(self.state.lanes) and all(lane.fed for lane in self.state.lanes.values())
+        return bool(self.state.lanes) and all(lane.fed for lane in self.state.lanes.values())
 
+    @step
     def take_needing_payload(self, now: float, limit: int, room: int) -> list[tuple[Lane, list[int]]]:
         """Take lanes with due messages whose bodies must be read again: at most `room` messages in all."""
-        with self.state.lock:
-            while self.state.dues and self.state.dues[0][0] <= now:
-                _, _, lane = heapq.heappop(self.state.dues)
-                if not lane.state.lost:
-                    self.state.needs_payload[lane] = None
-            wanted = []
-            for lane in list(self.state.needs_payload)[:limit]:
-                if room <= 0:
-                    break
-                del self.state.needs_payload[lane]
-                offsets = lane.due(now, min(room, self.state.rules.batch_size))
-                if offsets:
-                    room -= len(offsets)
-                    wanted.append((lane, offsets))
-                else:
-                    self.state.after_change_locked(lane, now, fetching=True)
-            return wanted
+        while self.state.dues and self.state.dues[0][0] <= now:
+            _, _, lane = heapq.heappop(self.state.dues)
+            if not lane.state.lost:
+                self.state.needs_payload[lane] = None
+        wanted = []
+        for lane in list(self.state.needs_payload)[:limit]:
+            if room <= 0:
+                break
+            del self.state.needs_payload[lane]
+            offsets = lane.due(now, min(room, self.state.rules.batch_size))
+            if offsets:
+                room -= len(offsets)
+                wanted.append((lane, offsets))
+            else:
+                self.state.changed_locked(lane, fetching=True)
+        return wanted
 
+    @step
     def next_due(self) -> float | None:
         """When (monotonic) the next waiting message is due."""
-        with self.state.lock:
-            return self.state.dues[0][0] if self.state.dues else None
+        return self.state.dues[0][0] if self.state.dues else None
 
+    @step
     def fetched(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
         """Take rows that were read behind `cursor`."""
         now = time.monotonic()
-        with self.state.lock:
-            if rows:
-                self.busy_last.pop(lane.key, None)
-                self.busy_last[lane.key] = None
-                if len(self.busy_last) > BUSY_LANES:
-                    del self.busy_last[next(iter(self.busy_last))]
-            lane.fetched(cursor, rows, now)
-            self.state.after_change_locked(lane, now, fetching=True)
+        if rows:
+            self.busy_last.pop(lane.key, None)
+            self.busy_last[lane.key] = None
+            if len(self.busy_last) > BUSY_LANES:
+                del self.busy_last[next(iter(self.busy_last))]
+        lane.fetched(cursor, rows, now)
+        self.state.changed_locked(lane, fetching=True)
 
+    @step
     def revived(self, lane: Lane, rows: Iterable[Fetched], gone: Iterable[int]) -> None:
         """Take the bodies of waiting messages, and skip the offsets that have no body any more."""
-        with self.state.lock:
-            if not lane.state.lost:
-                for row in rows:
-                    lane.revived(row)
-                for offset in gone:
-                    lane.skip(offset)
-            self.state.after_change_locked(lane, time.monotonic(), fetching=True)
+        if not lane.state.lost:
+            for row in rows:
+                lane.revived(row)
+            for offset in gone:
+                lane.skip(offset)
+        self.state.changed_locked(lane, fetching=True)
 
+    @step
     def skip_holes(self, lane: Lane, first: int, last: int) -> None:
         """Count these offsets as settled: the log does not have them."""
-        with self.state.lock:
-            lane.skip_holes(first, last)
-            self.state.after_change_locked(lane, time.monotonic(), fetching=True)
+        lane.skip_holes(first, last)
+        self.state.changed_locked(lane, fetching=True)
 
+    @step
     def evict(self) -> None:
         """Drop the rows and bodies of lanes that cannot go on now, because other lanes could use the room.
 
@@ -225,13 +221,12 @@ class FetchingSide:
         closing, or a message that waits for another attempt holds them back.
         """
         now = time.monotonic()
-        with self.state.lock:
-            for lane in list(self.state.holding):
-                if not (lane.state.ready or lane.state.waiting):
-                    del self.state.holding[lane]
-                    continue
-                if not lane.evict():
-                    continue
-                self.state.needs_fetch.add(lane)
-                if not lane.state.running and lane.due(now, 1):
-                    self.state.needs_payload[lane] = None
+        for lane in list(self.state.holding):
+            if not (lane.state.ready or lane.state.waiting):
+                del self.state.holding[lane]
+                continue
+            if not lane.evict():
+                continue
+            self.state.needs_fetch.add(lane)
+            if not lane.state.running and lane.due(now, 1):
+                self.state.needs_payload[lane] = None

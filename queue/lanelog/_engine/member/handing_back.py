@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define
 
 from lanelog._engine.lane.run import State
+from lanelog._engine.member.state import Side, step
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -19,33 +20,30 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.member.attempts import Attempts
-    from lanelog._engine.member.state import MemberState
 
 
 _NONE: Final[Mapping[Attempt, str]] = MappingProxyType({})
 
 
 @define(eq=False, repr=False)
-class HandingBack:
+class HandingBack(Side):
     """What goes back before its time. Every method takes the lock itself."""
 
-    state: MemberState
     attempts: Attempts
 
+    @step
     def hand_back(self, *, forgotten: bool = False) -> None:
         """Return the messages that the user has and has not settled, or only those thrown away. No attempt counts."""
         now = time.monotonic()
-        with self.state.lock:
-            back = [a for a in self.state.detached if a.state is State.RUNNING and (a.forgotten or not forgotten)]
-            for attempt in back:
-                lane = self.state.lane_of(attempt.term)
-                if lane is not None:
-                    lane.dispatch.returned(attempt, now)
-                self.state.supersede_locked([attempt])
-                self.state.after_change_locked(lane, now)
-        if back:
-            self.state.signals.wake_settler()
+        back = [a for a in self.state.detached if a.state is State.RUNNING and (a.forgotten or not forgotten)]
+        for attempt in back:
+            lane = self.state.lane_of(attempt.term)
+            if lane is not None:
+                lane.dispatch.returned(attempt, now)
+            self.state.supersede_locked([attempt])
+            self.state.changed_locked(lane)
 
+    @step
     def cut_off(self, hung: Mapping[Attempt, str] = _NONE) -> list[Attempt]:
         """The process is about to end while handlers still run: return their messages. Their attempts do not count.
 
@@ -57,11 +55,9 @@ class HandingBack:
         """
         now = time.monotonic()
         cut: list[Attempt] = []
-        with self.state.lock:
-            for lane in list(self.state.lanes.values()):
-                cut += self._cut_off_locked(lane, hung, now)
-        self.state.signals.wake_settler()
-        self.state.signals.wake_keeper()
+        for lane in list(self.state.lanes.values()):
+            cut += self._cut_off_locked(lane, hung, now)
+        self.state.effects.needs.add(self.state.signals.wake_keeper)  # the lanes may be idle now, and be released
         return cut
 
     def _cut_off_locked(self, lane: Lane, hung: Mapping[Attempt, str], now: float) -> list[Attempt]:
@@ -83,11 +79,11 @@ class HandingBack:
         for attempt in running:
             lane.dispatch.returned(attempt, now)
         self.state.supersede_locked(running)
-        self.state.after_change_locked(lane, now)
+        self.state.changed_locked(lane)
         return running
 
+    @step
     def holds_only(self, hung: Collection[Attempt]) -> bool:
         """Whether it holds lanes, in each of them only these attempts are left, and nothing is to be written."""
-        with self.state.lock:
-            lanes = self.state.lanes.values()
-            return bool(lanes) and all(lane.has_only(hung) for lane in lanes)
+        lanes = self.state.lanes.values()
+        return bool(lanes) and all(lane.has_only(hung) for lane in lanes)

@@ -1,29 +1,30 @@
 """The state of one member: its lanes, the needs of these lanes, and the lock under which all of it changes.
 
-Owns the fields, and the steps that follow any change of a lane. Callers change them through the sides: `LeasingSide`,
-`FetchingSide`, `WritingSide` and `Attempts`.
+Owns the fields, and what follows any change of a lane. The loops read them; the steps of the sides change them:
+`LeasingSide`, `FetchingSide`, `WritingSide`, `Attempts` and `HandingBack`.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.writes import DeadLetterWrite
+from lanelog._engine.member.effects import Effects
 from lanelog._engine.member.fetch_queue import FetchQueue
-from lanelog._facts.engine import subscription as facts
 from lanelog._facts.fact import AttemptFields
 from lanelog._process.asleep import suspended
-from lanelog.errors import LeaseLost
 from lanelog.measures import Counters, Handlings
 
 if TYPE_CHECKING:
+    import queue
     from collections.abc import Callable, Iterable
 
     from lanelog._base.places import GroupTopic
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from lanelog._engine.member.rules import Signals, SubscriptionRules
     from lanelog._facts.log import ExcInfo
     from lanelog.config import SubscriptionConfig
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PLANS_A_TURN = 32
 """How many runs of one lane one change may send out. The next change sends out more."""
@@ -49,8 +53,9 @@ class MemberState:
     budget: Budget
     lock: threading.Lock
     signals: Signals
-    send: Callable[[Run], None]  # gives a run to the workers
-    pulled: bool = False  # the user takes the messages; no worker runs a handler
+    runs: queue.SimpleQueue[Any]  # of the workers: (member, run), a hook of the user, or None to end
+    workers: int = 0  # threads that run its handler; 0 when messages are pulled
+    effects: Effects = field(init=False, default=Factory(lambda self: Effects(self.runs.put), takes_self=True))
     lanes: dict[str, Lane] = field(factory=dict)
     detached: dict[Attempt, None] = field(factory=dict)  # handed to the user: pulled, or settled by hand
     dead_letters: deque[DeadLetterWrite] = field(factory=deque)  # to be moved to the dead letters
@@ -78,6 +83,10 @@ class MemberState:
         lane = self.lanes.get(term.key)
         return lane if lane is not None and lane.term.generation == term.generation else None
 
+    def send(self, run: Run) -> None:
+        """Give a run to the workers, when the lock is released."""
+        self.effects.runs.append((self, run))
+
     def has_authority(self, now: float) -> bool:
         """Whether handlers may start: the authority is not over. Time in which the machine slept counts."""
         return now + suspended() - self.slept < self.authority_until
@@ -92,13 +101,14 @@ class MemberState:
             "attempt": attempt.number,
         }
 
-    def after_change_locked(self, lane: Lane | None, now: float, *, fetching: bool = False) -> None:
+    def changed_locked(self, lane: Lane | None, *, fetching: bool = False) -> None:
         """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
 
-        `lane` None: it is gone. `fetching`: the caller is the fetcher, who need not be woken, but the settler must be.
+        `lane` None: it is gone. `fetching`: the caller is the fetcher, who need not be woken.
         """
         if lane is None or lane.state.lost:
             return
+        now = time.monotonic()
         if self.has_authority(now):
             self._plan_locked(lane, now)
         if lane.state.needs_payload:
@@ -107,11 +117,10 @@ class MemberState:
             self.holding[lane] = None
         self.needs_fetch.add(lane)
         if (self.needs_fetch or self.needs_payload) and not fetching:
-            self.signals.wake_fetcher()
+            self.effects.needs.add(self.signals.wake_fetcher)
         if lane.progress.needs_write:
             self.dirty[lane] = None
-            if fetching:
-                self.signals.wake_settler()
+            self.effects.needs.add(self.signals.wake_settler)
 
     def _plan_locked(self, lane: Lane, now: float) -> None:
         for _ in range(PLANS_A_TURN):
@@ -126,16 +135,26 @@ class MemberState:
     def _bury_planned_locked(self, lane: Lane, dead_letter: DeadLetterWrite, now: float) -> None:
         if self.config.dead_letter_suffix is None and dead_letter.attempt is not None:
             lane.dispatch.succeeded(dead_letter.attempt, now, ended=dead_letter.ended, error=dead_letter.error)
-            self.dropped.append((dead_letter.attempt, dead_letter.error, None))
+            self.drop_locked(dead_letter.attempt, dead_letter.error, None)
         else:
-            self.dead_letters.append(dead_letter)
-        self.signals.wake_settler()
+            self.bury_locked(dead_letter)
+
+    def bury_locked(self, dead_letter: DeadLetterWrite) -> None:
+        """Let the settler move a message to the dead letters."""
+        self.dead_letters.append(dead_letter)
+        self.effects.needs.add(self.signals.wake_settler)
+
+    def drop_locked(self, attempt: Attempt, error: str, raised: ExcInfo | None) -> None:
+        """Let the settler log a message that was given up, when there are no dead letters."""
+        self.dropped.append((attempt, error, raised))
+        self.counters.expired += attempt.expired
+        self.effects.needs.add(self.signals.wake_settler)
 
     def note_due_locked(self, due: float, lane: Lane) -> None:
         """Note that a message of this lane waits until `due` (monotonic)."""
         self._sequence += 1
         heapq.heappush(self.dues, (due, self._sequence, lane))
-        self.signals.wake_fetcher()
+        self.effects.needs.add(self.signals.wake_fetcher)
 
     def quiet_locked(self, lane: Lane) -> None:
         """Let no more messages of this lane start: take back those that no handler has seen."""
@@ -144,6 +163,7 @@ class MemberState:
             self.holding[lane] = None
         self.needs_fetch.discard(lane)
         self.dirty[lane] = None
+        self.effects.needs.add(self.signals.wake_settler)
 
     def forget_locked(self, lane: Lane) -> None:
         """Remove a lane from memory and from every work list."""
@@ -167,7 +187,7 @@ class MemberState:
         del self.detached[attempt]
         seconds = time.monotonic() - attempt.started
         self.rules.measured(1, seconds)  # messages settled fast are not marked late
-        if self.pulled and self.signals.meter.observers:
+        if not self.workers and self.signals.meter.observers:
             done = attempt.state is not State.SUPERSEDED
             handlings = Handlings()
             handlings.add(attempt.number, attempt.row.published_at, seconds, time.time() - seconds, done=done)
@@ -179,38 +199,27 @@ class MemberState:
         attempt.release()
         return True
 
-    def lose(self, term: Term, why: str) -> None:
-        """Drop a lane whose lease is lost: nothing of it may be written any more. A second call does nothing."""
-        with self.lock:
-            lane = self.lane_of(term)
-            if lane is None:
-                return
-            lane.dispatch.recall()
-            running = list(lane.state.running.values())
-            refused = lane.progress.unwritten_settlements
-            self.counters.refused += len(refused)
-            self.counters.lost += 1
-            waiters = lane.waiters
-            self.supersede_locked(running)
-            self.forget_locked(lane)
-            lane.abandon()
-        error = LeaseLost(f"the lease of {self.at.group}/{self.at.topic}/{term.key} was lost: {why}")
-        for waiter in waiters:
-            waiter.resolve(error)
-        context = {"topic": self.at.topic, "key": term.key, "group": self.at.group}
-        if refused:  # their handlers have returned, so only the log can report it
-            facts.settlement_refused(**context, offset=refused[0], messages=len(refused), why=why)
-        if running or waiters:
-            facts.lane_lost(**context, running=len(running), why=why)
-        facts.lease_lost(self.signals.notices, **context, error=why)
 
-    def disown(self, term: Term, why: str) -> None:
-        """Drop a lane whose lease is still ours. The keeper releases the lease.
+@define(eq=False, repr=False)
+class Side:
+    """What one kind of caller may do with a member."""
 
-        The lane must not be loaded again under its epoch. One of its attempts may be about to commit, and only a new
-        epoch can refuse that.
-        """
-        # This comes before `lose`: the keeper loads leases that memory lacks, unless they are disowned.
-        self.disowned.add((term.key, term.epoch))
-        self.lose(term, why)
-        self.signals.wake_keeper()
+    state: MemberState
+
+
+S = TypeVar("S", bound=Side)
+
+
+def step(change: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Make a method a step of the member: it has the lock, and its effects are carried out after it."""
+
+    @functools.wraps(change)
+    def made(side: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        state = side.state
+        try:
+            with state.lock:
+                return change(side, *args, **kwargs)
+        finally:
+            state.effects.carry_out()
+
+    return made

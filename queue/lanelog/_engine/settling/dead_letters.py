@@ -51,34 +51,34 @@ class DeadLetters:
         """Move the waiting messages, for a bounded time. True when something was done."""
         until = time.monotonic() + self.turn_seconds
         done = False
-        if not member.writing.dead_letters:
+        if not member.dead_letters:
             return False
         generation = self.context.vouched(self.session)
         if not generation:
             return False
         if generation != self._generation:
             self._topics, self._generation = DeadLetterTopics(), generation
-        for _ in range(len(member.writing.dead_letters)):
+        for _ in range(len(member.dead_letters)):
             if time.monotonic() > until:
                 return True
-            dead_letter = member.writing.dead_letters.popleft()
+            dead_letter = member.dead_letters.popleft()
             if member.writing.is_gone(dead_letter):
                 continue
             try:
                 with self.session.pinned():
                     moved = self._move(member, dead_letter)
             except LanelogError:
-                member.writing.dead_letters.append(dead_letter)
+                member.dead_letters.append(dead_letter)
                 raise
             if moved:
                 done = True
             else:
-                member.writing.dead_letters.append(dead_letter)
+                member.dead_letters.append(dead_letter)
         return done
 
     def left(self) -> bool:
         """Whether messages still wait to be moved, say for a head that another transaction has."""
-        return any(member.writing.dead_letters for member in self.context.members())
+        return any(member.dead_letters for member in self.context.members())
 
     def _move(self, member: Member, dead_letter: DeadLetterWrite, *, mended: bool = False) -> bool:
         """Move one message. False: try it again later, say because its dead letter lane is locked.

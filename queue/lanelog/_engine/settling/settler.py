@@ -191,7 +191,7 @@ class Settler:
 
 def _holding(members: Sequence[Member]) -> bool:
     """Whether a lane is held, so that there may be something to write at any time."""
-    return any(member.writing.holds_lanes for member in members)
+    return any(member.lanes for member in members)
 
 
 def _row(write: LaneWrite) -> OffsetsWrite:

@@ -110,7 +110,7 @@ def test_others_go_on_when_the_outcome_of_a_quarantined_message_is_committed(
 def test_others_go_on_when_the_lane_of_a_quarantined_message_is_lost(engine: Engine, isolation: Isolation) -> None:
     """A quarantined message whose lane is lost keeps nobody waiting for a commit that will never be."""
     handler = Handler(engine)
-    lane = engine.member._state.lanes["key"]
+    lane = engine.member.lanes["key"]
     handler.may_end.set()
     eventually(lambda: lane.progress.buffer, what="its ack in memory")
     engine.member.lose_lane(lane.term, "a test")

@@ -60,11 +60,11 @@ def test_a_rejection_is_answered_when_it_is_buried(clock: Clock) -> None:
     waiter = engine.member.attempts.settle(engine.start(run), BURY)
     engine.flush()
     assert not waiter.wait(0)
-    (dead_letter,) = engine.member.writing.dead_letters
+    (dead_letter,) = engine.member.dead_letters
     assert engine.member.writing.buried(dead_letter, dead_letter.term)
     assert waiter.wait(0)
     assert lane.state.watermark == 1
-    assert engine.member._state.counters.dead_lettered == 1
+    assert engine.member.counters.dead_lettered == 1
 
 
 def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -74,7 +74,7 @@ def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog
     engine.flush()
     assert waiter.wait(0)
     assert lane.state.watermark == 1
-    assert not engine.member.writing.dead_letters
+    assert not engine.member.dead_letters
     engine.member.writing.announce_dropped()
     assert [(r.levelname, r.message.split()[0]) for r in caplog.records] == [("ERROR", "message.dropped")]
 
@@ -93,7 +93,7 @@ def test_settling_twice_is_refused(clock: Clock, first: Outcome) -> None:
         with pytest.raises(AlreadySettled):
             again()
     engine.flush()
-    assert engine.member._state.counters.handled == 1
+    assert engine.member.counters.handled == 1
 
 
 def test_settling_and_then_returning_changes_nothing(clock: Clock) -> None:
@@ -167,8 +167,8 @@ def test_what_was_given_up_is_fenced(clock: Clock, outcome: Outcome) -> None:
     run.record(zombie, ACKED)
     engine.member.attempts.finish(run)
     assert lane.state.watermark == 1
-    assert engine.member._state.counters.refused == 2
-    assert engine.member._state.counters.timed_out == 1
+    assert engine.member.counters.refused == 2
+    assert engine.member.counters.timed_out == 1
 
 
 def test_the_next_attempt_runs_beside_the_zombie(clock: Clock) -> None:
@@ -213,7 +213,7 @@ def test_a_lost_lane_refuses_everything(clock: Clock) -> None:
     engine.member.writing.uncommitted(on_its_way)
     engine.member.attempts.finish(run)
     assert engine.collect() == []
-    assert engine.member._state.lanes == {}
+    assert engine.member.lanes == {}
     budget = engine.member.budget
     assert (budget.messages, budget.payload_bytes) == (0, 0)
 
@@ -233,7 +233,7 @@ def test_a_running_handler_of_a_lost_lane_hears_of_it(clock: Clock) -> None:
     assert run.start_next(clock.now, 60.0) is None
     run.record(attempt, ACKED)
     engine.member.attempts.finish(run)
-    assert engine.member._state.counters.acked == 0
+    assert engine.member.counters.acked == 0
     assert engine.member.budget.messages == 0
 
 
@@ -260,7 +260,7 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
     engine.member.attempts.claim(attempt)
     engine.member.attempts.claimed(attempt, attempt.term)
     assert lane.state.watermark == 1
-    assert engine.member._state.counters.acked == 1
+    assert engine.member.counters.acked == 1
     with pytest.raises(AlreadySettled):
         engine.member.attempts.check(attempt)
 
@@ -268,7 +268,7 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
 def test_the_end_answers_everybody() -> None:
     """When the engine ends, nobody waits on: waiters of lanes, flushes and dead letters get the error."""
     engine = fast(Clock())
-    engine.member._state.authority_until = float("inf")
+    engine.member.authority_until = float("inf")
     lane = engine.open(head=3)
     run = engine.run()
     first = engine.member.attempts.settle(engine.start(run), ACKED)
@@ -348,7 +348,7 @@ def test_no_handler_starts_when_authority_ends_between_two(
         return judge(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(policy, "judge", decide)
-    engine.member._state.authority_until = clock.now + 15.0
+    engine.member.authority_until = clock.now + 15.0
     mine = workers.Workers("builders", engine.member.config, handle, engine.runs, cast("EngineContext", None))
     monkeypatch.setattr(workers, "RUN_LIMIT_SECONDS", 1000.0)  # so that nothing but the authority ends the run
     mine._work(workers.Worker(0), engine.member, run)

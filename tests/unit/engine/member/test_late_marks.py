@@ -299,7 +299,7 @@ def test_a_worker_whose_mark_is_not_written_holds_nobody_back(engine: Engine, mo
     """While the database is away a suspect of another client has its turn; the run goes back into the queue."""
     monkeypatch.setattr(isolation, "_process", [Isolation()])
     m, handled = engine.member, threading.Event()
-    m.attempts = Attempts(m._state, hold_seconds=0.01)
+    m.attempts = Attempts(m, hold_seconds=0.01)
     workers = Workers("builders", m.config, lambda _: handled.set(), engine.runs, cast("EngineContext", None))
     _, run = engine.runs.get_nowait()
     workers._work(Worker(0), m, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import weakref
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.values import ACKED
 from lanelog._engine.member import state
+from lanelog._engine.member.effects import Effects
 from lanelog.errors import LeaseLost
 from support.lanes import row
 from support.memberships import Clock, Engine, fast, running
@@ -34,7 +36,7 @@ def test_finish_takes_outcomes_over_and_sends_the_next_run_out(clock: Clock) -> 
     assert lane.state.watermark == 20
     (write,) = engine.collect()
     assert (write.watermark, write.mark) == (20, 25)
-    assert (engine.member._state.counters.handled, engine.member._state.counters.acked) == (20, 20)
+    assert (engine.member.counters.handled, engine.member.counters.acked) == (20, 20)
 
 
 def test_what_a_worker_did_not_start_goes_back(clock: Clock) -> None:
@@ -86,13 +88,13 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
     """A read-back that is too old stops handing out; a new one lets everything go on."""
     engine = fast(clock)
     lane = engine.open()
-    engine.member._state.authority_until = clock.now - 0.1  # the machine's sleep is read from real clocks, by turns
+    engine.member.authority_until = clock.now - 0.1  # the machine's sleep is read from real clocks, by turns
     lane.state.head = 3
     engine.fetch(lane)
     engine.flush()
     assert engine.runs.empty()
     assert not engine.member.attempts.may_start(lane.term, clock.now)
-    engine.member._state.authority_until = clock.now + 30
+    engine.member.authority_until = clock.now + 30
     engine.member.leasing.pump()
     assert engine.offsets() == [1, 2, 3]
     assert engine.member.attempts.may_start(lane.term, clock.now + 29.9)
@@ -103,9 +105,9 @@ def test_authority_ages_while_the_machine_sleeps(clock: Clock, monkeypatch: pyte
     """Its monotonic clock stands still meanwhile, and the lease does not."""
     engine = fast(clock)
     lane = engine.open()
-    engine.member._state.authority_until = clock.now + 15
+    engine.member.authority_until = clock.now + 15
     assert engine.member.attempts.may_start(lane.term, clock.now)
-    slept = engine.member._state.slept
+    slept = engine.member.slept
     monkeypatch.setattr(state, "suspended", lambda: slept + 14.0)
     assert engine.member.attempts.may_start(lane.term, clock.now)
     monkeypatch.setattr(state, "suspended", lambda: slept + 3600.0)
@@ -165,7 +167,7 @@ def test_a_lane_that_could_not_be_served_stays_hungry(clock: Clock) -> None:
     assert engine.member.fetching.take_needing_fetch(10, 1000) == [lane]
     assert engine.member.fetching.take_needing_fetch(10, 1000) == []
     engine.member.fetching.still_needs_fetch(lane)
-    assert engine.member._state.needs_fetch
+    assert engine.member.needs_fetch
     engine.fetch(lane)
     engine.member.fetching.still_needs_fetch(lane)
     assert engine.member.fetching.take_needing_fetch(10, 1000) == []
@@ -189,7 +191,7 @@ def test_eviction_makes_room_for_others(clock: Clock) -> None:
     busy, other = engine.open("busy", head=5), engine.open("other")
     engine.start(engine.run())
     other.state.head = 2
-    engine.member._state.authority_until = 0.0
+    engine.member.authority_until = 0.0
     engine.fetch(other)
     engine.member.fetching.evict()
     assert (len(busy.state.ready), len(other.state.ready)) == (0, 2)
@@ -235,7 +237,7 @@ def test_a_lane_is_released_after_its_last_flush(clock: Clock) -> None:
     assert lane.idle
     assert engine.woken["keeper"] > 0
     engine.member.leasing.forget_lane(lane)
-    assert engine.member._state.lanes == {}
+    assert engine.member.lanes == {}
     assert engine.member.budget.messages == 0
 
 
@@ -352,7 +354,7 @@ def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
     fresh = engine.reload(old)
     engine.member.writing.committed([write])
     assert engine.runs.empty()
-    assert engine.member._state.lanes == {"key": fresh}
+    assert engine.member.lanes == {"key": fresh}
     engine.fetch(fresh)
     assert engine.offsets() == [1, 2, 3]
     assert engine.member.budget.messages == 3
@@ -378,3 +380,20 @@ def test_a_failure_is_told_once(clock: Clock) -> None:
     engine.member.fail(second)
     assert engine.failures == [first]
     assert engine.member.failure is first
+
+
+def test_an_interrupt_loses_no_run_and_no_waiter(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between a step and its effects: whoever takes the next step carries them out."""
+    engine, _, run = running(clock, 25)
+    waiter = engine.member.attempts.settle(engine.start(run), ACKED)
+    engine.member.attempts.finish(run)
+    writes = engine.collect()
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Effects, "carry_out", lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            engine.member.writing.committed(writes)
+    assert engine.runs.empty()
+    engine.woken.clear()
+    assert engine.member.leasing.take_idle(set(), clock.now, failed=False) == []
+    assert engine.offsets() == list(range(2, 22))
+    assert waiter.wait(0)

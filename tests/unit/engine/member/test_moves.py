@@ -12,6 +12,7 @@ import pytest
 
 from lanelog._engine.lane.run import MOVES, Attempt, Run, State
 from lanelog._engine.lane.values import ACKED, EXPIRED, Outcome, Verb
+from lanelog._engine.member.effects import Effects
 from lanelog.errors import LanelogError
 from support.lanes import row
 from support.memberships import Clock, Engine
@@ -50,6 +51,7 @@ class History:
         self.clock, self.chance = clock, chance
         self.engine = Engine(clock, seconds=0.001, order="serial", ack_policy=ack_policy)
         self.attempts, self.handing_back = self.engine.member.attempts, self.engine.member.handing_back
+        self.cut_off, self.flush = self.handing_back.cut_off, self.engine.flush
         self.hands: list[tuple[Run, Attempt]] = []
         self.open()
 
@@ -67,9 +69,7 @@ class History:
         run, attempt = self.chance.choice(self.hands)
         outcome = EXPIRED if attempt.expired else self.chance.choice(OUTCOMES)
         if name == "end":
-            run.record(attempt, outcome)
-            self.attempts.finish(run)
-            self.hands = [hand for hand in self.hands if hand[0] is not run]
+            self.finish(run, outcome)
         elif name in ("settle", "give_up"):
             getattr(self.attempts, name)(attempt, outcome)
         elif name != "claimed":
@@ -77,17 +77,19 @@ class History:
         elif attempt.state is State.CLAIMED:
             self.attempts.claimed(attempt, attempt.term)
 
+    def finish(self, run: Run, outcome: Outcome) -> None:
+        for attempt in [attempt for of, attempt in self.hands if of is run]:
+            self.attempts.unclaim(attempt)
+            if attempt.state is State.RUNNING:
+                run.record(attempt, EXPIRED if attempt.expired else outcome)
+        self.attempts.finish(run)
+        self.hands = [hand for hand in self.hands if hand[0] is not run]
+
     def hand_back(self) -> None:
         run, attempt = self.chance.choice(self.hands)
         if attempt is run.attempts[-1]:  # who takes a message by hand has it in a run of its own
             self.attempts.detach(attempt, lambda: None)
         self.handing_back.hand_back()
-
-    def cut_off(self) -> None:
-        self.handing_back.cut_off()
-
-    def flush(self) -> None:
-        self.engine.flush()
 
     def lose(self) -> None:
         self.engine.member.lose_lane(self.lane.term, "stolen")
@@ -95,8 +97,51 @@ class History:
         self.open()
 
     def bury(self) -> None:
-        dead_letter = self.engine.member.writing.dead_letters.popleft()
+        dead_letter = self.engine.member.dead_letters.popleft()
         self.engine.member.writing.buried(dead_letter, dead_letter.term)
+
+    def end(self) -> None:
+        """Settle what is out, and handle everything."""
+        for run, _ in self.hands:
+            self.finish(run, ACKED)
+        self.handing_back.hand_back()
+        member = self.engine.member
+        for _ in range(20):
+            self.clock.now += 1
+            for lane, offsets in member.fetching.take_needing_payload(self.clock.now, 10, 100):
+                member.fetching.revived(lane, [row(offset) for offset in offsets], [])
+            while member.dead_letters:
+                self.bury()
+            with suppress(Empty):
+                while run := self.engine.run():
+                    while attempt := run.start_next(self.clock.now, 60.0):
+                        run.record(attempt, EXPIRED if attempt.expired else ACKED)
+                    self.attempts.finish(run)
+
+
+def test_an_interrupt_of_the_user_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes again and again between a step and its effects. In the end every message is handled."""
+    clock, carry_out = Clock().drive(monkeypatch), Effects.carry_out
+    for seed in range(100):
+        chance = random.Random(seed)
+        history = History(clock, chance, chance.choice(["nack_on_error", "ack_first"]))
+
+        def interrupted(effects: Effects, chance: random.Random = chance) -> None:
+            if chance.random() < 0.5:
+                raise KeyboardInterrupt
+            carry_out(effects)
+
+        for name in chance.choices(STEPS, k=30):
+            clock.now += 1
+            with suppress(LanelogError, Empty, IndexError, KeyboardInterrupt), monkeypatch.context() as user:
+                if name in DECISIONS:
+                    user.setattr(Effects, "carry_out", interrupted)
+                    history.decide(name)
+                else:
+                    getattr(history, name)()
+        history.end()
+        assert history.lane.idle, (seed, history.lane)
+        assert history.lane.state.watermark == 5, (seed, history.lane)
 
 
 def test_a_member_makes_every_move_of_the_table_and_no_other(moves: Moves, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,50 @@
+"""What a step of a member asks of others.
+
+Owns what is to be carried out when the lock is released (`state.step`), and how. Never decides what changes.
+
+An exception may come between the two, such as KeyboardInterrupt in a thread of the user's. No run and no waiter is lost
+then: it stands in the member, not in the frame that ends. Whoever takes the next step carries it out, in any thread;
+the keeper takes one in each of its turns. A wake-up that is lost costs the period of its loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lanelog._engine.lane.flush_waiter import FlushWaiter
+
+
+@define(eq=False)
+class Effects:
+    """The effects of steps that are not carried out yet. They are added under the member's lock."""
+
+    put: Callable[[Any], object]  # into the workers' queue
+    runs: deque[Any] = field(factory=deque)  # as the workers' queue has them
+    waiters: dict[FlushWaiter, Exception | None] = field(factory=dict)  # to be resolved, and with which error
+    needs: set[Callable[[], None]] = field(factory=set)  # wakes a loop; added after what the loop has to find
+
+    def resolve(self, waiters: Iterable[FlushWaiter], error: Exception | None = None) -> None:
+        """Resolve these waiters, with an error if there is one."""
+        for waiter in waiters:
+            self.waiters.setdefault(waiter, error)
+
+    def carry_out(self) -> None:
+        """Carry out what is there, without the lock. Two threads may do so at once."""
+        if self.runs:
+            with suppress(IndexError):  # none is left
+                # Taken and put by C alone: an interrupt comes before both, or after both.
+                deque(map(self.put, iter(self.runs.popleft, None)), maxlen=0)
+        if self.waiters:
+            for waiter, error in list(self.waiters.items()):
+                waiter.resolve(error)  # a second call changes nothing
+                self.waiters.pop(waiter, None)
+        for wake in list(self.needs):
+            self.needs.discard(wake)  # before the loop is woken: what is added meanwhile wakes it again
+            wake()
