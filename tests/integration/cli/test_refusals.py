@@ -148,7 +148,7 @@ WRONG: list[tuple[str, str]] = [
     # Two options of which one would not be read.
     ("topics --interval 7", "--interval is for --watch; see `lanelog topics --help`"),
     ("tail merge --interval 7", "--interval is for --follow"),
-    ("maintain --once --interval 7", "--interval is for turns that go on: leave out --once"),
+    ("maintain --once --interval 7", "--interval is for runs that go on: leave out --once"),
     ("metrics --rules --listen 127.0.0.1:0", "--listen is for serving: leave out --rules and --dashboard"),
     ("show merge good 1 --raw --json", "--json or --raw, not both"),
     ("dlq list merge --reasons --limit 7", "--limit is for a list: --reasons counts all of them"),

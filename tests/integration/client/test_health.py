@@ -50,7 +50,7 @@ class Holding:
 
 def test_a_loop_that_stands_still_is_a_failure_of_livez(lanelog_client: Client) -> None:
     """With its name; the answer is ok again when the loop goes on."""
-    paced(lanelog_client, health={"stuck": 0.3, "unanswered": 35.0})
+    paced(lanelog_client, health=Bounds(stuck=0.3, unanswered=35.0))
     holding, health = Holding(), lanelog_client.health
     lanelog_client.observe(holding)
     with (
@@ -77,7 +77,7 @@ def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kil
     """Its loops wait for answers, and then fail and try again; the reason is told; it is ready again by itself."""
     proxy = Proxy(ConnectConfig.from_url(lanelog_url))
     with lanelog.connect(proxy.url, connect_timeout=1.0, read_timeout=2.0) as client:
-        paced(client, health={"stuck": 30.0, "unanswered": 3.0, "silence": 0.5})
+        paced(client, health=Bounds(stuck=30.0, unanswered=3.0, silence=0.5))
         assert client.health().lacking
         with client.subscribe("t", "g", accept) as subscription:
             eventually(lambda: client.health().ready)

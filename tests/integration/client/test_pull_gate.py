@@ -86,7 +86,7 @@ def test_a_lane_lost_while_its_message_is_handed_over(lanelog_client: Client, mo
     detach = Attempts.detach
 
     def too_late(self: Attempts, attempt: Attempt, leave: Callable[[], None]) -> bool:
-        self.state.lose(attempt.term, "another owner has it")
+        self.state.leasing.lose(attempt.term, "another owner has it")
         return detach(self, attempt, leave)
 
     lanelog_client.publish("t", "a", b"1")

@@ -182,7 +182,7 @@ def test_what_is_wrong_is_refused_before_any_sql(publisher: Publisher) -> None:
                 publisher.publish_many("t", items)
         for wrong in ({"payload": object(), "codec": 7}, {"delay": -1}, {"ttl": 0}):
             with pytest.raises(ConfigurationError):
-                publisher.publish(**{"topic": "t", "key": "k", "payload": b"x", **wrong})
+                publisher.publish("t", Outgoing(**{"key": "k", "payload": b"x", **wrong}))
     assert sent == []
 
 

@@ -13,7 +13,7 @@ PACKET = 1_000_000
 
 def message(key: str, name: str, *, due_ms: int = 0, place: int = 0) -> NewScheduled:
     return NewScheduled(
-        key=key, id=name, payload=b"x", metadata=None, due_ms=due_ms, relative=True, ttl_ms=0, place=place
+        key=key, id=name, payload=b"x", metadata=None, due_ms=due_ms, relative=True, ttl_ms=0, seq=place
     )
 
 

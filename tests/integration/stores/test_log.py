@@ -32,7 +32,7 @@ def test_heads_are_locked_advanced_and_purged(cx: Executor) -> None:
     fill(cx, ["a", "b", "c"], 2)
     assert partitions.advance(cx, "t", {"a": 1, "b": 3, "none": 1}) == 2
     assert partitions.heads(cx, "t", ["a", "b", "c", "none"], Lock.UPDATE) == {"a": 3, "b": 5, "c": 2}
-    assert partitions.free_heads(cx, "t", {"a", "none"}) == ({"a": 3}, set(), {"none"})
+    assert partitions.lock_heads(cx, "t", {"a", "none"}) == ({"a": 3}, set(), {"none"})
     assert partitions.page(cx, "t", "a", 1) == [("b", 5)]
 
 
