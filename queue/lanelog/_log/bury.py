@@ -1,7 +1,8 @@
 """Dead letters: a message is copied into a dead letter topic, once for each time that it was given up.
 
 Owns the copy, and its name: a repetition after an unanswered COMMIT finds it by its derived id. Never decides which
-message is given up. It works inside the transaction of the caller, which holds the head of the dead letter lane.
+message is given up. It works inside the transaction of its caller, which holds the head of the dead letter lane: the
+settler (`_engine/settling/dead_letters`), or `expire` for a group without a living member.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pending writes of a lane: settled offsets, rows and marks that the database does not have yet.
 
-Owns the difference between memory and database, and turns it into one `LaneWrite` at a time. Never decides which
-messages are handed out. Pure.
+Owns the watermark in memory, and its difference from that of the database, which it turns into one `LaneWrite` at a
+time. Never decides which messages are handed out. Pure.
 """
 
 from __future__ import annotations

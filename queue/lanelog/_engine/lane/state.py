@@ -1,7 +1,8 @@
 """The state of one lane: plain data, which the lane and its two collaborators share.
 
 Owns the fields and the answers that follow from them alone. Only this wing writes them: `Lane` loads and fills it,
-`Dispatcher` hands out of it, `Progress` compares it with the database. Others read what `LaneView` has.
+`Dispatcher` hands out of it, `Progress` raises its watermark, and compares it with the database. Others read what
+`LaneView` has.
 """
 
 from __future__ import annotations
