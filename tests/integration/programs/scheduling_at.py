@@ -13,10 +13,10 @@ from typing import Any
 from saying import CONFIG, say, say_what_is_logged
 
 import lanelog
-from lanelog._client.announcements import ClientAnnouncements
+from lanelog._engine.engine import Engine
 from lanelog._engine.scheduling.scheduler import Scheduler
 
-ClientAnnouncements.scheduled = lambda _announcements, **_: None  # type: ignore[method-assign] # only what it is told
+Engine.schedule = lambda _engine, **_: None  # type: ignore[method-assign] # only what it is told
 say_what_is_logged()
 client = lanelog.connect(CONFIG["url"], pool_size=2)
 client.ping()
