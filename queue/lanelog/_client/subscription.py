@@ -199,7 +199,7 @@ class SubscriptionCore:
     def _wait_for(self, member: Member, until: float | None) -> bool:
         began = logged = time.monotonic()
         while not member.ended.is_set():
-            if time.monotonic() - logged >= self._engine.pace.tell_seconds:
+            if time.monotonic() - logged >= self._engine.pace.waited_seconds:
                 logged = time.monotonic()
                 away = self._engine.context.server_identity.incarnation is None
                 lifecycle.waited(member, logged - began, away=away)

@@ -1,7 +1,7 @@
 """The engine turns rows of the database into deliveries, and outcomes back into rows.
 
 One client has one engine. Five loops run in it, each a thread with a connection of its own: the keeper (`leasing`:
-leases and liveness), the fetcher (`fetching`: look and fetch), the settler (`settling`: outcomes, marks, dead letters),
+leases and liveness), the fetcher (`fetching`: poll and fetch), the settler (`settling`: outcomes, marks, dead letters),
 the janitor (`cleanup`: work that may be late) and the scheduler (`scheduling`: delayed and recurring messages).
 Worker threads (`working`) belong to a subscription and send no SQL. All of them meet in `member`. There is one `Member`
 for each subscription and topic. It holds the leased lanes (`lane`) in memory and shows each loop one side.
@@ -9,7 +9,7 @@ for each subscription and topic. It holds the leased lanes (`lane`) in memory an
 The life of a message in memory::
 
     fetcher              member                   settler            worker        settler
-    look, fetch ── ready ── Dispatcher.plan ── mark, COMMIT ── handler ── outcome ── Progress.write, COMMIT
+    poll, fetch ── ready ── Dispatcher.plan ── mark, COMMIT ── handler ── outcome ── Progress.write, COMMIT
                                   │                               │
                                   │  the next run's mark rides on the flush that carries the last one's outcomes
 
@@ -18,8 +18,8 @@ deliveries in offset order are marked by one number of the lane's offsets row (t
 by a delivery row of its own. Runs of fast handlers are marked as soon as they are planned, so that the flush of the
 last outcomes carries the next mark. A late run waits for a worker unmarked. Runs are late when a message takes long,
 when its time was not measured yet, and when the message has met a crash before. The worker that takes a late run waits
-for its mark. So a crash counts the messages that workers had, not those that stood in line. A message that no handler
-has had counts one crash at most while it stood in line, and one for each crash between its mark and its handler.
+for its mark. So a crash counts the messages that workers had, not those that were queued. A message that no handler has
+had counts one crash at most while it was queued, and one for each crash between its mark and its handler.
 
 *Fence*: every transaction of the settler locks the lease rows of the lanes it writes. It drops the lanes whose owner or
 epoch is not its own any more. The locks are shared ones. After a lock time-out they are exclusive, and leave out what

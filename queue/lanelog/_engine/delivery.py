@@ -118,7 +118,7 @@ class Delivery:
         if not member.attempts.claimed(attempt, claimed_in) and not self._decided_by_reading():
             # Memory was loaded again during the COMMIT, from a server that lacks it. The block's writes are gone, too.
             lost = DatabaseError(
-                f"the database server was changed, and lacks the transaction of {self._place()}",
+                f"the database server was changed, and lacks the transaction of {self._name()}",
                 code=None,
                 retriable=True,
             )
@@ -126,7 +126,7 @@ class Delivery:
             raise lost
         self._committed(entry)
 
-    def _place(self) -> str:
+    def _name(self) -> str:
         return f"{self.member.topic}/{self.attempt.term.key}/{self.attempt.offset}"
 
     def _stand_on_same_server(self, transaction: Transaction) -> None:
@@ -138,7 +138,7 @@ class Delivery:
         if not self.context.server_identity.wait(transaction.line, self.context.database.config.publish_timeout):
             transaction.discard()
             raise DatabaseError(
-                f"the database server was changed while {self._place()} was handled: nothing was committed",
+                f"the database server was changed while {self._name()} was handled: nothing was committed",
                 code=None,
                 retriable=True,
             )
@@ -162,7 +162,7 @@ class Delivery:
                     return True
         except BaseException:
             # The outcome is unknown, and must not be guessed. The next load of the lane reads it from the rows.
-            self.member.disown_lane(self.attempt.term, "nobody could tell whether a transaction was committed")
+            self.member.disown_lane(self.attempt.term, "whether a transaction was committed is unknown")
             raise
 
     def _not_committed(self, error: BaseException) -> None:
@@ -183,7 +183,7 @@ class Delivery:
             )
         # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
         if not deliveries.settle_same(cx, at.lane(term.key), self.attempt.offset, self.attempt.row.id):
-            raise LeaseLost(f"the message {self._place()} is not in the log any more: not committed")
+            raise LeaseLost(f"the message {self._name()} is not in the log any more: not committed")
         if self.member.rules.history:
             now = time.monotonic()
             row = self.attempt.left_as(Ended.SUCCESS, self.attempt.last_error, now)
@@ -211,8 +211,8 @@ class Delivery:
                     if held.get(term.key) == term.epoch:
                         return True
                     raise LeaseLost(
-                        f"the message {self._place()} is settled, and its lane has another owner by now: nobody can "
-                        "tell whether this transaction, whose COMMIT was not answered, or the next owner has done that"
+                        f"the message {self._name()} is settled, and its lane has another owner by now: it is "
+                        "unknown whether this transaction, whose COMMIT was not answered, or the next owner did that"
                     )
             except DatabaseError as error:
                 if not error.retriable or self.context.closing.wait(UNDECIDED_SECONDS):

@@ -5,7 +5,7 @@ scheduler alone, from its first delayed message or schedule on.
 
 Stop order, and why: subscriptions drain first (handlers, their last flush, release of their lanes, deregistration),
 because that needs all loops. Then the loops stop that no other part waits for: fetcher, janitor, scheduler. Then the
-settler. The keeper is the last, because its connection tells others that this process lives.
+settler. The keeper is the last, because its connection shows others that this process lives.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class EnginePace:
     keeper: KeeperPace = field(factory=KeeperPace)
     janitor: JanitorPace = field(factory=JanitorPace)
     scheduler: SchedulerPace = field(factory=SchedulerPace)
-    tell_seconds: float = 5.0
-    """After so long, a thread that waits for the end of a subscription is told, again and again, what it waits for."""
+    waited_seconds: float = 5.0
+    """Between two `subscription.waited` events, while a thread waits for the end of a subscription."""
     stop_seconds: float = 10.0
     """So long the client waits for the end of each loop."""
     health: loop_health.Bounds | None = None
@@ -102,7 +102,7 @@ class Engine:
             server_identity=ServerIdentity(self._wake_keeper),
         )
         keeper, janitor = Keeper(context, self._supervise, self.pace.keeper), Janitor(context, self.pace.janitor)
-        self._keeper, self._doorbell = keeper, Doorbell(context.receiver, self._heard)
+        self._keeper, self._doorbell = keeper, Doorbell(context.receiver, self._received)
         fetcher, settler = Fetcher(context, self.pace.fetcher), Settler(context)
         self._scheduler = scheduler = Scheduler(context, self.pace.scheduler)
         self._loops = [
@@ -156,17 +156,17 @@ class Engine:
                     self.meter.ended(member.counters)
 
     def announce(self, topic: str) -> None:
-        """This process has published: the members of the topic look at once."""
+        """This process has published: the members of the topic poll at once."""
         for member in self.context.members():
             if member.topic == topic:
-                member.fetching.look_soon()
+                member.fetching.poll_soon()
 
     def grown(self, topic: str) -> None:
         """This process has created lanes, and will publish to them: they get an owner meanwhile."""
         if any(member.topic == topic for member in self.context.members()):
             self._hurry_keeper()
 
-    def _heard(self, hint: Hint) -> None:
+    def _received(self, hint: Hint) -> None:
         """Another process says what it has committed."""
         for member in self.context.members():
             if number_of(member.topic) == hint.topic:

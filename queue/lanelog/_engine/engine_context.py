@@ -57,11 +57,11 @@ class EngineContext:
     due_in: Callable[[float], None] = _nobody
     """To be called when a delayed message is due in so many seconds. It wakes the scheduler."""
     read_endpoints: Callable[[Executor], None] = _nothing
-    """Reads who wants hints of what this process publishes, if that is due. Raises nothing."""
+    """Reads which processes want hints of what this one publishes, if that is due. Raises nothing."""
     server_identity: ServerIdentity = field(factory=ServerIdentity)
     shortage: Shortage = field(factory=Shortage)
     receiver: Receiver = field(factory=Receiver)
-    """Its place stands in the heartbeat of every member."""
+    """Its address stands in the heartbeat of every member."""
     _deferred: dict[str, Exception] = field(factory=dict)
     withdrawn_at: float = 0.0
     """When (monotonic) authority was last taken away. A read-back that was sent before gives no authority."""
@@ -156,7 +156,7 @@ class EngineContext:
             raise DatabaseError(f"this connection led to {name}, and the keeper's to another server", retriable=True)
         if not generation and session.generation > 1:
             self.withdraw_authority()
-        if not generation and self.server_identity.doubted:
+        if not generation and self.server_identity.suspect:
             session.drop()  # this session itself may still lead to the server before
         return generation
 

@@ -63,13 +63,13 @@ def raised(error: BaseException | None) -> ExcInfo | None:
 
 def render(error: BaseException) -> str:
     """The exception's message and its innermost frames, then the same of its causes."""
-    told = clip(describe(error))
+    plain = clip(describe(error))
     if raised(error) is None:
-        return told
+        return plain
     try:
         return _render(error)
     except Exception:  # noqa: BLE001 - an exception class of the application may raise when it is formatted
-        return told
+        return plain
 
 
 def _render(error: BaseException) -> str:

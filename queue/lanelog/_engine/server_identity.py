@@ -2,8 +2,7 @@
 
 Owns the record of it: which server (an incarnation), how often memory was loaded, when the keeper's session, which must
 not break, was last answered, and whether new connections lead to two servers by turns. Only the keeper checks the
-server and sets the record (`Keeper`). Loops and handlers' transactions ask, and may say that they doubt it. It sends no
-SQL.
+server and sets the record (`Keeper`). Loops and handlers' transactions ask, and may mark it suspect. It sends no SQL.
 
 When the keeper's session ends, the next one may find a server that lost its last commits, or a machine that was set
 back. Then memory is treated so:
@@ -11,7 +10,7 @@ back. Then memory is treated so:
 * lanes (watermarks, heads, rows, marks, ready messages): loaded again; `lane/reload.py` says what is kept;
 * known lanes, seen members, views, an operator's pauses: forgotten, and read again (`Coordinator`);
 * topics that are marked as holding dead letters (`DeadLetters`), lanes that need no collection (`Janitor`): forgotten;
-* the time of a loop's next look, and the packet's limit: kept, because they last only one look or one connection.
+* the time of a loop's next poll, and the packet's limit: kept, because they last only one poll or one connection.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Connected(Protocol):
 
 @define(eq=False)
 class ServerIdentity:
-    """The server that memory was loaded from. Any thread may ask or doubt. Only the keeper's thread may set."""
+    """The server that memory was loaded from. Any thread may ask or suspect. Only the keeper's thread may set."""
 
     wake_keeper: Callable[[], None] = lambda: None
     generation: int = 0
@@ -53,7 +52,7 @@ class ServerIdentity:
     """The server of the keeper's session, after memory was loaded from it. None: memory stands on no server now."""
     by_turns_seconds: float = 60.0
     """So long new connections count as leading to two servers by turns, after one led back to a server."""
-    doubted: bool = False
+    suspect: bool = False
     """A connection has met another server than the keeper's."""
     _asked_at: float = 0.0
     _answered_at: float = 0.0  # (monotonic) when the keeper sent its last question that was answered
@@ -77,7 +76,7 @@ class ServerIdentity:
         """Memory was loaded from this server. The keeper's session was unbroken since `asked_at`."""
         with self._changed:
             self.generation += 1
-            self.incarnation, self._answered_at, self.doubted = incarnation, asked_at, False
+            self.incarnation, self._answered_at, self.suspect = incarnation, asked_at, False
             self._changed.notify_all()
 
     def confirmed(self, asked_at: float) -> None:
@@ -90,8 +89,8 @@ class ServerIdentity:
     def by_turns(self) -> bool:
         """Whether new connections lead to two servers by turns, as behind a proxy that balances them.
 
-        Then the keeper stays where it is as long as it can work there, and whoever meets the other server tries again.
-        After a failover, in contrast, no connection leads back.
+        Then the keeper stays where it is as long as it can work there, and a loop that meets the other server tries
+        again. After a failover, in contrast, no connection leads back.
         """
         return time.monotonic() < self._by_turns_until
 
@@ -131,7 +130,7 @@ class ServerIdentity:
             return 0
         if not self._shared(line):
             if not self.by_turns:
-                self.doubted = True
+                self.suspect = True
                 self.wake_keeper()
             return 0
         if line.connected_at > self._answered_at:
@@ -167,7 +166,7 @@ class ServerIdentity:
         incarnation = self.incarnation
         if mark is None or incarnation is None or mark == incarnation.mark:
             return True
-        self.doubted = True
+        self.suspect = True
         self.wake_keeper()
         return False
 

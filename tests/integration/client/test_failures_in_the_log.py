@@ -161,7 +161,7 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
     lanelog_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every five seconds, here sooner: a handler."""
-    paced(lanelog_client, tell_seconds=0.1)
+    paced(lanelog_client, waited_seconds=0.1)
     held, go_on = threading.Event(), threading.Event()
 
     def handle(_message: Message) -> None:
@@ -182,7 +182,7 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
 @pytest.mark.thorough
 def test_an_end_without_the_database_says_so(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever looks at the terminal after Ctrl-C learns that it is the database which is waited for."""
-    with paced(lanelog.connect(private_server.url), tell_seconds=0.1) as client:
+    with paced(lanelog.connect(private_server.url), waited_seconds=0.1) as client:
         client.migrate()
         client.publish("t", "k", b"1")
         subscription = client.subscribe("t", "g", accept)

@@ -1,4 +1,4 @@
-"""The read-back of leases and the look at heads: digests that the server computes, and what a difference does."""
+"""The read-back of leases and the poll of heads: digests that the server computes, and what a difference does."""
 
 import threading
 import time
@@ -154,30 +154,30 @@ def test_all_rows_are_read_once_a_lease(lanelog_client: Client, raw: Any, monkey
 def test_what_is_published_while_its_lane_is_loaded_is_found(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look meets it when the lane is ours in the database, but not yet in memory. Nothing else is published."""
+    """The poll meets it when the lane is ours in the database, but not yet in memory. Nothing else is published."""
     paced(lanelog_client, fetcher={"digests": ALWAYS})
-    look, looked = Fetcher._look, threading.Semaphore(0)
+    poll, polled = Fetcher._poll, threading.Semaphore(0)
     opens = LeasingSide.open_lane
     seen = Record()
 
     def counted(self: Fetcher, member: Any, pace: Any) -> None:
-        look(self, member, pace)
-        looked.release()
+        poll(self, member, pace)
+        polled.release()
 
     def late(self: LeasingSide, lane: Lane) -> None:
         if (lane.key, lane.epoch) == ("b", 91):
             with lanelog.connect(lanelog_url) as other:
                 other.publish("t", "b", b"2")
-            while looked.acquire(blocking=False):
+            while polled.acquire(blocking=False):
                 pass
             for _ in range(2):  # the first one may have begun before the commit
-                assert looked.acquire(timeout=30)
+                assert polled.acquire(timeout=30)
         opens(self, lane)
 
     lanelog_client.publish_many("t", [(key, b"1") for key in "ab"])
     lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
     eventually(lambda: one(raw, SETTLED) == 2)
-    monkeypatch.setattr(Fetcher, "_look", counted)
+    monkeypatch.setattr(Fetcher, "_poll", counted)
     monkeypatch.setattr(LeasingSide, "open_lane", late)
     rows(raw, "UPDATE queue_partition_leases SET lease_epoch = 91 WHERE partition_key = 'b'")
     assert seen.wait(3)[2:] == [b"2"]
@@ -214,10 +214,10 @@ def test_rows_of_the_server_before_get_into_no_lane(lanelog_client: Client, monk
     assert all(rows is not answers[0][0] for rows in taken)
 
 
-def test_a_server_that_ends_every_digest_of_a_look_hides_no_message(
+def test_a_server_that_ends_every_digest_of_a_poll_hides_no_message(
     lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a limit of time may do for a huge topic: the looks are made without digests then."""
+    """As a limit of time may do for a huge topic: the polls are made without digests then."""
     digest = partitions.digest
 
     def ended(cx: Any, topic: str) -> Any:
@@ -230,7 +230,7 @@ def test_a_server_that_ends_every_digest_of_a_look_hides_no_message(
     seen = Record()
     lanelog_client.publish("t", "k", b"0")
     lanelog_client.subscribe("t", "g", lambda message: seen(message.payload))
-    with lanelog.connect(lanelog_url, wake=False) as other:  # who is told asks for no digest for so few lanes
+    with lanelog.connect(lanelog_url, wake=False) as other:  # with so few lanes, a notified member reads no digest
         for count in (1, 2, 3):
             seen.wait(count)
             other.publish("t", "k", b"%d" % count)

@@ -1,4 +1,4 @@
-"""A flood of datagrams at a subscriber's socket: the looks that it causes are counted, and messages are handled."""
+"""A flood of datagrams at a subscriber's socket: the polls that it causes are counted, and messages are handled."""
 
 import itertools
 import socket
@@ -34,7 +34,7 @@ HINT = Hint(number_of("t"), new_lanes=False)
 STATEMENT = 0.004
 """Seconds of the clock that a statement of the fetcher takes."""
 TURN = 0.02
-"""Seconds of the clock between two turns of the fetcher: far less than looks may have."""
+"""Seconds of the clock between two turns of the fetcher: far less than polls may have."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def lanelog_client(lanelog_url: str) -> Iterator[Client]:
 
 @define
 class Clock:
-    """In the place of `time`: each look at it takes `step` seconds."""
+    """Replaces `time`: each reading takes `step` seconds."""
 
     now: float
     step: float = STATEMENT
@@ -62,7 +62,7 @@ class Hinted(Keeper):
 
     woken = False
 
-    def _look_after_all(self, *, hurried: bool) -> None:
+    def _serve_all(self, *, hurried: bool) -> None:
         self.woken = self.may_hurry()
 
 
@@ -85,9 +85,9 @@ def send(line: socket.socket, heard: Receiver, *, token: int) -> None:
 def test_the_polls_of_a_flood_take_their_share_of_the_time(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch, *, right: bool, interval: float, lanes: int
 ) -> None:
-    """A hint before each turn: a wrong token causes no look, a right one as many as are paid.
+    """A hint before each turn: a wrong token causes no poll, a right one as many as are paid.
 
-    Looks by the clock go on beside them, and take no more than a share of their own. With many lanes a look is two: for
+    Polls by the clock go on beside them, and take no more than a share of their own. With many lanes a poll is two: for
     the rows of the lanes that were busy last, and for all heads. Both are paid for.
     """
     handled = Record()
@@ -112,18 +112,18 @@ def test_the_polls_of_a_flood_take_their_share_of_the_time(
     monkeypatch.setattr(fetcher, "time", clock)
     monkeypatch.setattr(Wire, "_run", noted)
     heard = receiver(lanelog_client)
-    eventually(lambda: own.turn(clock.now) and own._looks)  # a fetcher's first look needs no hint
-    (looks,) = own._looks.values()
-    looks.interval, looks.next_look = interval, clock.now + interval
+    eventually(lambda: own.turn(clock.now) and own._polls)  # a fetcher's first poll needs no hint
+    (polls,) = own._polls.values()
+    polls.interval, polls.next_poll = interval, clock.now + interval
     asked.clear()
     began = clock.now
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
         for _ in range(2000):
             send(line, heard, token=heard.endpoint.token + (not right))
             for hint in heard.receive():
-                engine._heard(hint)
+                engine._received(hint)
             clock.now += TURN
-            looks.busy_first = True  # as after a message in a lane that was busy
+            polls.busy_first = True  # as after a message in a lane that was busy
             own.turn(clock.now)
     seconds = clock.now - began
     own.close()
@@ -141,7 +141,7 @@ def test_the_polls_of_a_flood_take_their_share_of_the_time(
 def test_the_poll_due_after_a_short_one_is_not_slept_over(
     lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A turn that took longer than the time until that look is followed by it at once, not when others look."""
+    """A turn that took longer than the time until that poll is followed by it at once, not when others poll."""
     handled, lanes = Record(), 100
     lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(lanes)])
     subscription = lanelog_client.subscribe("t", "g", handled, start="earliest", poll_interval=NEVER)
@@ -152,9 +152,9 @@ def test_the_poll_due_after_a_short_one_is_not_slept_over(
     loop.stop()
     own, clock = Fetcher(engine.context), Clock(time.monotonic())
     monkeypatch.setattr(fetcher, "time", clock)
-    eventually(lambda: own.turn(clock.now) and own._looks)
-    ((member, looks),) = own._looks.items()
-    looks.interval, looks.next_look = NEVER, clock.now + NEVER
+    eventually(lambda: own.turn(clock.now) and own._polls)
+    ((member, polls),) = own._polls.items()
+    polls.interval, polls.next_poll = NEVER, clock.now + NEVER
     busy = next(reversed(member.fetching.busy_last))
     with lanelog.connect(lanelog_url, wake=False) as other:
         other.publish("t", busy, b"y")
@@ -167,9 +167,9 @@ def test_the_poll_due_after_a_short_one_is_not_slept_over(
     monkeypatch.setattr(Fetcher, "_fetch", slow)
     member.fetching.hinted()
     assert own.turn(clock.now) == 0.0
-    assert looks.early == {busy: 1}
+    assert polls.early == {busy: 1}
     own.turn(clock.now)
-    assert (looks.early, looks.told) == ({}, False)
+    assert (polls.early, polls.notified) == ({}, False)
     own.close()
 
 

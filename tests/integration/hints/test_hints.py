@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 import lanelog
 from lanelog import Client, Message, Retry, Subscription, instruments, metrics
 from lanelog._engine.fetching.fetcher import Fetcher
-from lanelog._engine.fetching.pace import FetcherPace, MemberLooks
+from lanelog._engine.fetching.pace import FetcherPace, MemberPolls
 from lanelog._engine.leasing.pace import KeeperPace
 from lanelog._engine.member.fetching import BUSY_LANES
 from lanelog._hints import sender as sender_module
@@ -118,7 +118,7 @@ def counted(client: Client) -> dict[str, float]:
     metrics.observe(client, registry)
     instruments.observe(client, MeterProvider([reader]))
     data = reader.get_metrics_data()
-    told = {
+    exported = {
         metric.name: [getattr(point, "value", None) for point in metric.data.data_points]
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
@@ -128,19 +128,19 @@ def counted(client: Client) -> dict[str, float]:
     for name in ("sent", "lost", "heard"):
         value = registry.get_sample_value(f"lanelog_client_hints_{name}_total")
         assert value is not None
-        assert told[f"lanelog.hints.{name}"] == [value]
+        assert exported[f"lanelog.hints.{name}"] == [value]
         found[name] = value
     return found
 
 
 def calm_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what waits until the fetcher has polled for every hint."""
-    seen, look = set[MemberLooks](), Fetcher._look
-    monkeypatch.setattr(Fetcher, "_look", lambda self, member, looks: (look(self, member, looks), seen.add(looks)))
+    seen, poll = set[MemberPolls](), Fetcher._poll
+    monkeypatch.setattr(Fetcher, "_poll", lambda self, member, polls: (poll(self, member, polls), seen.add(polls)))
 
     def calm() -> None:
         (member,) = client._engine.context.members()
-        eventually(lambda: seen and not (member.fetching._hinted or any(looks.told for looks in seen)))
+        eventually(lambda: seen and not (member.fetching._hinted or any(polls.notified for polls in seen)))
 
     return calm
 
@@ -199,21 +199,21 @@ def test_a_poll_after_a_hint_reads_where_heads_rose(
         known += len(keys)
         other.publish_many("t", [(key, b"x") for key in keys])
         handled.wait(known)
-        calm()  # the look for the others has ended, too
+        calm()  # the poll for the others has ended, too
 
-    publish("key-7")  # by the look for it, the parts are known
+    publish("key-7")  # by the poll for it, the parts are known
     publish("key-7")  # and by this one, that a lane is busy again
     busy = set(member.fetching.busy_last)
     assert len(busy) == BUSY_LANES
     monkeypatch.setattr(fetches, "following", noted)
     monkeypatch.setattr(partitions, "heads", noted_heads)
-    monkeypatch.setattr(partitions, "owned_heads", raising(AssertionError, "all lanes were looked at"))
+    monkeypatch.setattr(partitions, "owned_heads", raising(AssertionError, "all lanes were polled"))
     first, second = [key for key in keys if key not in busy][:2]
     steps = [
-        ("key-7", [("rows", busy)]),  # by its rows alone, and the look has nothing more to ask
-        (first, [("rows", busy), ("rows", {first})]),  # none of the busy ones: so the next look begins with no such
+        ("key-7", [("rows", busy)]),  # by its rows alone, and the poll has nothing more to ask
+        (first, [("rows", busy), ("rows", {first})]),  # none of the busy ones: so the next poll begins with no such
         (second, [("rows", {second})]),
-        (second, [("rows", {second})]),  # this one was busy before: the next look begins with such again
+        (second, [("rows", {second})]),  # this one was busy before: the next poll begins with such again
     ]
     for key, questions in steps:
         asked.clear()
@@ -237,13 +237,13 @@ def test_few_lanes_are_read_without_a_digest(
 ) -> None:
     """One statement reads behind all of them. Now and then a digest is read: only a digest shows what was set back."""
     _, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
-    looks: list[str] = []
+    digests: list[str] = []
     parts = partitions.parts
-    monkeypatch.setattr(partitions, "parts", lambda cx, topic: looks.append(topic) or parts(cx, topic))
-    for count in range(1, 2 * FetcherPace().glances + 3):
+    monkeypatch.setattr(partitions, "parts", lambda cx, topic: digests.append(topic) or parts(cx, topic))
+    for count in range(1, 2 * FetcherPace().tail_reads + 3):
         other.publish("t", "k", b"x")
         handled.wait(known + count)
-    assert 1 <= len(looks) <= 3
+    assert 1 <= len(digests) <= 3
 
 
 @pytest.mark.thorough
@@ -292,7 +292,7 @@ def test_a_lane_that_has_messages_in_memory_hides_no_later_one(
     handled.wait(known)
     other.publish_many("t", [("slow", b"x")] * 20)
     eventually(lambda: subscription.stats().prefetched == 20)
-    for count in (21, 22, 23):  # after a glance that found nothing, the first may be a look anyhow
+    for count in (21, 22, 23):  # after a tail read that found nothing, the first may be a poll anyhow
         other.publish("t", "slow", b"x")
         eventually(lambda count=count: subscription.stats().prefetched == count)
     go_on.set()
@@ -319,11 +319,11 @@ def test_a_rise_in_a_lane_that_waits_for_an_attempt_disturbs_no_other(
     handled.wait(known)
     other.publish("t", "fails", b"x")
     eventually(lambda: subscription.stats().waiting == 1)
-    looked, parts = Record(), partitions.parts
-    monkeypatch.setattr(partitions, "parts", lambda cx, topic: (parts(cx, topic), looked(topic))[0])
+    polled, parts = Record(), partitions.parts
+    monkeypatch.setattr(partitions, "parts", lambda cx, topic: (parts(cx, topic), polled(topic))[0])
     for count in range(1, 4):
         other.publish("t", "fails", b"x")
-        looked.wait(count)
+        polled.wait(count)
     other.publish("t", "idle-0", b"x")
     handled.wait(known + 1)
     assert subscription.state == "running"
@@ -345,7 +345,7 @@ def test_equal_sums_of_two_lanes_hide_neither(lanelog_client: Client, other: Cli
     other.publish_many("t", [(each, b"x") for each in keys])
     subscription, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
     eventually(lambda: subscription.stats().lanes == 101)
-    other.publish("t", "k", b"x")  # by the look for it, the parts are known
+    other.publish("t", "k", b"x")  # by the poll for it, the parts are known
     handled.wait(known + 1)
     other.publish_many("t", [(key, b"x"), *[(twin, b"x")] * 256])
     handled.wait(known + 258)
@@ -453,7 +453,7 @@ def test_new_lanes_cost_no_poll_of_the_others(
     subscription, handled, known = acquainted(lanelog_client, other, raw, poll_interval=NEVER, start="earliest")
     eventually(lambda: subscription.stats().lanes == 100)
     calm()
-    other.publish("t", "key-7", b"x")  # by the look for it, the parts are known
+    other.publish("t", "key-7", b"x")  # by the poll for it, the parts are known
     handled.wait(known + 1)
     calm()
 
@@ -464,7 +464,7 @@ def test_new_lanes_cost_no_poll_of_the_others(
         asked.append(tuple(among))
         return unclaimed(cx, at, limit, like, among)
 
-    monkeypatch.setattr(partitions, "owned_heads", raising(AssertionError, "all lanes were looked at"))
+    monkeypatch.setattr(partitions, "owned_heads", raising(AssertionError, "all lanes were polled"))
     monkeypatch.setattr(leases, "unclaimed", noted)
     for count in (1, 2, 3):
         other.publish("t", f"new-{count}", b"x")

@@ -164,9 +164,9 @@ def test_what_has_been_due_for_long_is_appended_by_whoever_comes(
     by_hand.turn(2.0)  # nothing is left of any age
     publisher.publish("t", Outgoing("k", b"x", id="late", delay=3600))
     make_due(raw, ago=3_600_000)
-    by_hand.turn(2.0 + by_hand.pace.full_look_seconds / 2)
+    by_hand.turn(2.0 + by_hand.pace.full_poll_seconds / 2)
     assert log(raw) == ["old", "new"]
-    by_hand.turn(2.0 + by_hand.pace.full_look_seconds)
+    by_hand.turn(2.0 + by_hand.pace.full_poll_seconds)
     assert log(raw) == ["old", "new", "late"]
 
 
@@ -232,7 +232,7 @@ def test_a_delay_costs_an_idle_client_one_statement_a_second_at_most(by_hand: Sc
     publisher.publish_many("t", [Outgoing(f"k{n}", b"x", delay=3600) for n in range(1000)])
     by_hand.turn(0.0)  # the greeting of a new connection is over
     with commands_sent() as sent:
-        waits = [by_hand.turn(2.0 * by_hand.pace.full_look_seconds * number) for number in range(10)]
+        waits = [by_hand.turn(2.0 * by_hand.pace.full_poll_seconds * number) for number in range(10)]
     assert len(sent) == 10
     assert min(waits) >= 1.0
 

@@ -36,7 +36,7 @@ def test_a_failover_leads_nobody_back(caplog: pytest.LogCaptureFixture) -> None:
     made.note(Line(ONE, 1.5))
     assert not made.by_turns
     assert made.vouches(Line(OTHER, 9.0)) == 0
-    assert made.doubted
+    assert made.suspect
     assert events(caplog, "servers.alternate") == []
 
 
@@ -49,7 +49,7 @@ def test_servers_that_answer_by_turns_are_both_named_once(caplog: pytest.LogCapt
     assert made.vouches(Line(OTHER, 9.0)) == 0
     assert made.strays(Line(OTHER, 9.0))
     assert not made.strays(Line(ONE, 9.0))
-    assert not made.doubted
+    assert not made.suspect
 
 
 def test_a_failover_back_after_a_while_is_a_failover() -> None:

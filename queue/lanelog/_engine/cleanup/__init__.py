@@ -1,4 +1,4 @@
-"""Cleanup: it deletes settled messages, drained lanes, old history and old dead letters, and mends lanes.
+"""Cleanup: it deletes settled messages, drained lanes, old history and old dead letters, and repairs lanes.
 
 It also moves expired messages of groups without a living member to the dead letters.
 

@@ -1,6 +1,6 @@
 """Auditing: the full pass through a topic's lanes, in search of tables that contradict each other.
 
-Owns the times of these passes. `_log/repair` judges and mends. A pass looks at the lanes of all groups, also of
+Owns the times of these passes. `_log/repair` judges and repairs. A pass examines the lanes of all groups, also of
 groups without a living member. Otherwise later messages would reach a wrong watermark, and hide that it was wrong.
 """
 
@@ -27,7 +27,7 @@ class Audit:
     name: ClassVar[str] = "mending"
     cycle: DutyCycle = DutyCycle(1 / 100)
     busy_seconds: float = 5.0
-    """Until a pass looks again at lanes that other transactions held."""
+    """Until a pass examines again lanes that other transactions held."""
     _due_at: dict[str, float] = field(factory=dict)  # by topic (monotonic)
 
     def due(self, member: Member, now: float) -> bool:
@@ -35,7 +35,7 @@ class Audit:
         return any(now >= self._due_at.get(topic, 0.0) for topic in _topics(member))
 
     def run(self, session: Session, member: Member, now: float) -> bool:
-        """Look through the topics that are due. True when more can be mended at once."""
+        """Audit the topics that are due. True when more can be repaired at once."""
         duration, more = member.config.lease_duration, False
         for topic in _topics(member):
             if now < self._due_at.get(topic, 0.0):

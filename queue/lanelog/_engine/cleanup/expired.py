@@ -1,4 +1,4 @@
-"""Expired messages of groups without a living member: when the janitor looks for them.
+"""Expired messages of groups without a living member: when the janitor searches for them.
 
 Owns its passes through a topic's lanes. `_log/expire` does the work.
 """

@@ -29,7 +29,7 @@ class HistoryRetention:
 
     name: ClassVar[str] = "history"
     soonest_seconds: float = 60.0
-    """The least wait between two looks for old rows, when no full batch was found: a look must not serve one row."""
+    """The least wait between two queries for old rows, if no full batch was found: a query must not serve one row."""
     least_seconds: float = 1.0
     """The least wait for very short retentions, of which it is a tenth otherwise."""
     latest_seconds: float = 3600.0
@@ -37,7 +37,7 @@ class HistoryRetention:
     _due_at: dict[tuple[str, float], float] = field(factory=dict)  # by group and this configuration's retention
 
     def due(self, member: Member, now: float) -> bool:
-        """Whether the member writes history, and it is time to look at that of its group."""
+        """Whether the member writes history, and that of its group is due."""
         return member.config.history and now >= self._due_at.get(_asked(member), 0.0)
 
     def run(self, session: Session, member: Member, now: float) -> bool:
@@ -67,7 +67,7 @@ class LetterRetention:
     _after: dict[str, str] = field(factory=dict)  # by dead letter topic: how far a pass through its lanes has come
 
     def due(self, member: Member, now: float) -> bool:
-        """Whether the topic has dead letters, and it is time to look at them."""
+        """Whether the topic has dead letters, and they are due."""
         dead_topic = member.config.dead_letter_topic(member.topic)
         return dead_topic is not None and now >= self._due_at.get(dead_topic, 0.0)
 

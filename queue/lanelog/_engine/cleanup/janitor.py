@@ -1,7 +1,7 @@
 """The janitor: collection, purge of drained lanes, old heartbeats, history and dead letters, expired messages, audits.
 
 Owns the order of these duties, and when each is asked. `duty` says what a duty is, and a module of this folder does
-each. The janitor writes a group's own rows in five cases only: it purges a lane that all groups have drained, mends a
+each. The janitor writes a group's own rows in five cases only: it purges a lane that all groups have drained, repairs a
 lane whose tables contradict each other, deletes old history, deletes old heartbeats, and dead-letters expired messages
 of a group without a living member.
 
@@ -41,7 +41,7 @@ class JanitorPace:
     turn_seconds: float = 1.0
     """Between two turns, when nothing more is ready."""
     held_back_seconds: float = 60.0
-    """The longest wait before the next look at a lane that another group holds back."""
+    """The longest wait before the next collection of a lane that another group holds back."""
     expired_seconds: float = 60.0
     """Between two passes for the groups of a topic that have no living member."""
     behind_seconds: float = 60.0

@@ -1,6 +1,6 @@
 """Message retention: which lanes the janitor collects, and when.
 
-Owns the choice of lanes, and the memory of those that need no look. `_log/collect` does the work.
+Owns the choice of lanes, and the memory of those that need no collection. `_log/collect` does the work.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class MessageRetention:
         return ripe
 
     def _release(self, session: Session, topic: str, keys: list[str], retention_ms: int) -> Collected:
-        """Raise floors, and remember which lanes need no look before their watermark changes."""
+        """Raise floors, and remember which lanes need no collection before their watermark changes."""
         with session.transaction() as cx:
             released = collect.release(cx, topic, keys, retention_ms)
         if released.dead_letters:

@@ -25,7 +25,7 @@ class OldHeartbeats:
     _due_at: dict[str, float] = field(factory=dict)  # by group (monotonic)
 
     def due(self, member: Member, now: float) -> bool:
-        """Whether it is time to look at the member's group again."""
+        """Whether the member's group is due."""
         return now >= self._due_at.get(member.group, 0.0)
 
     def run(self, session: Session, member: Member, now: float) -> bool:

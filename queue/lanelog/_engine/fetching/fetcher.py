@@ -1,6 +1,6 @@
-"""The fetcher: it looks for lanes with new messages, and reads as many as memory may hold.
+"""The fetcher: it finds lanes with new messages, and reads as many as memory may hold.
 
-Owns the times of the looks and the amount of reading. Never decides which messages are handed out: `Dispatcher` does.
+Owns the times of the polls and the amount of reading. Never decides which messages are handed out: `Dispatcher` does.
 Writes nothing. It is one thread and one connection of a client.
 """
 
@@ -15,7 +15,7 @@ from attrs import define, field
 from lanelog._base.backoff import Backoff
 from lanelog._engine.fetching.gaps import Gaps
 from lanelog._engine.fetching.heads import KnownHeads
-from lanelog._engine.fetching.pace import FetcherPace, Glance, MemberLooks
+from lanelog._engine.fetching.pace import FetcherPace, MemberPolls, TailRead
 from lanelog._facts.engine import fetcher as facts
 from lanelog._stores.consumers import offsets
 from lanelog._stores.log import fetches
@@ -40,19 +40,19 @@ class Fetcher:
     session: Session = field(init=False)
     _gaps: Gaps = field(init=False)
     _generation: int = field(default=0, init=False)  # of memory, when its server was vouched for
-    _looks: dict[Member, MemberLooks] = field(factory=dict)
+    _polls: dict[Member, MemberPolls] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.session = self.context.database.session("fetcher")
         self.context.shortage.need(self.session)
-        self._gaps = Gaps(self.session, self._check_ground)
+        self._gaps = Gaps(self.session, self._check_server_identity)
 
     def turn(self, now: float) -> float:
-        """Look and fetch once for each member. Returns the seconds until the next turn."""
+        """Poll and fetch once for each member. Returns the seconds until the next turn."""
         delay = self.pace.idle_seconds
         members = self.context.members()
-        for gone in self._looks.keys() - set(members):
-            del self._looks[gone]
+        for gone in self._polls.keys() - set(members):
+            del self._polls[gone]
         if self.context.shortage.aside and members and self.session.ensure():
             members[0].signals.wake_settler()  # which has waited for this
         for member in members:
@@ -73,7 +73,7 @@ class Fetcher:
         """Give the connection back."""
         self.session.close()
 
-    def _check_ground(self) -> None:
+    def _check_server_identity(self) -> None:
         """Raise DatabaseError if memory was loaded again since the session was vouched for.
 
         To be called between an answer and its use. A statement may hang in a server that was replaced meanwhile, and
@@ -82,143 +82,143 @@ class Fetcher:
         self.context.check_generation(self.session, self._generation)
 
     def _serve(self, member: Member, now: float) -> float:
-        looks = self._looks.get(member)
-        if looks is None:
+        polls = self._polls.get(member)
+        if polls is None:
             backoff = Backoff(first=self.pace.soon_seconds, most=member.config.poll_interval)
-            looks = self._looks[member] = MemberLooks(backoff, KnownHeads(self.pace.digests))
-        if member.fetching.take_look_request():
-            looks.next_look, looks.told = min(looks.next_look, now), True
-        if member.fetching.take_hint() and (allowed := looks.allowance.free_at(now)) < looks.next_look:
-            looks.next_look, looks.hinted, looks.told = allowed, True, True
+            polls = self._polls[member] = MemberPolls(backoff, KnownHeads(self.pace.digests))
+        if member.fetching.take_poll_request():
+            polls.next_poll, polls.notified = min(polls.next_poll, now), True
+        if member.fetching.take_hint() and (allowed := polls.allowance.free_at(now)) < polls.next_poll:
+            polls.next_poll, polls.hinted, polls.notified = allowed, True, True
         self._revive(member, now)
-        fed = now >= looks.next_look and self._fed(member, looks)
-        if now >= looks.next_look and not fed and not self._glanced(member, looks):
-            self._look(member, looks)
+        fed = now >= polls.next_poll and self._fed(member, polls)
+        if now >= polls.next_poll and not fed and not self._read_instead(member, polls):
+            self._poll(member, polls)
         progress = self._fetch(member)
         if progress:
-            looks.found(news=True)
+            polls.found(news=True)
             return 0.0
-        if fed:  # a look would find nothing of use, and a change of any lane wakes the fetcher
-            looks.found(news=False)
+        if fed:  # a poll would find nothing of use, and a change of any lane wakes the fetcher
+            polls.found(news=False)
         due = member.fetching.next_due()
         now = time.monotonic()
-        # The look behind a glance is due soon after it. When it is overdue by now, it must not wait as others may.
-        until_look = max(0.0, looks.next_look - now) or (0.0 if looks.told else looks.interval)
-        return until_look if due is None else max(0.0, min(until_look, due - now))
+        # The poll after a tail read is due soon. When it is overdue by now, it must not wait as others may.
+        until_poll = max(0.0, polls.next_poll - now) or (0.0 if polls.notified else polls.interval)
+        return until_poll if due is None else max(0.0, min(until_poll, due - now))
 
-    def _fed(self, member: Member, looks: MemberLooks) -> bool:
-        """Whether a look would find nothing of use. This question costs time, too, so it also delays the next look."""
+    def _fed(self, member: Member, polls: MemberPolls) -> bool:
+        """Whether a poll would find nothing of use. This question costs time, too, so it also delays the next poll."""
         began = time.monotonic()
         fed = member.fetching.all_fed()
         ended = time.monotonic()
-        looks.pay(began, ended)
+        polls.pay(began, ended)
         if fed:
-            looks.hinted = looks.told = False
-            looks.next_look = ended + max(self.pace.soon_seconds, self.pace.look_cycle.rest(ended - began))
+            polls.hinted = polls.notified = False
+            polls.next_poll = ended + max(self.pace.soon_seconds, self.pace.poll_cycle.rest(ended - began))
         return fed
 
-    def _look(self, member: Member, looks: MemberLooks) -> None:
+    def _poll(self, member: Member, polls: MemberPolls) -> None:
         began = time.monotonic()
-        read, looks.early = Glance(looks.early), {}  # after an error, nobody knows whether the digests count them
-        risen = looks.known.changed(self.session, member, self._generation, told=looks.told)
+        read, polls.early = TailRead(polls.early), {}  # after an error, it is unknown whether the digests count them
+        risen = polls.known.changed(self.session, member, self._generation, notified=polls.notified)
         published = risen is None or bool(risen.named or risen.among)
         if risen and risen.named:
-            self._glance_at(member, looks, risen, read)
+            self._read_named_tails(member, polls, risen, read)
         keys = None if risen is None else _heads_to_read(risen, read)
         news = bool(read.rows)
         if keys is None or keys:
-            news |= looks.known.read(self.session, member, keys, self._check_ground)
-        looks.glances = 0
+            news |= polls.known.read(self.session, member, keys, self._check_server_identity)
+        polls.tail_reads = 0
         if ahead := member.fetching.take_ahead():
             self._gaps.check_heads(member, ahead)
         ended = time.monotonic()
-        looks.found(news=news)
-        looks.costs.append(ended - began)
-        looks.pay(began, ended, read=bool(read.rows))
-        looks.hinted = looks.told = False
-        cycle = self.pace.look_cycle if published else self.pace.quiet_cycle
-        looks.next_look = ended + max(looks.interval, cycle.rest(min(looks.costs)))
+        polls.found(news=news)
+        polls.costs.append(ended - began)
+        polls.pay(began, ended, read=bool(read.rows))
+        polls.hinted = polls.notified = False
+        cycle = self.pace.poll_cycle if published else self.pace.quiet_cycle
+        polls.next_poll = ended + max(polls.interval, cycle.rest(min(polls.costs)))
 
-    def _glance_at(self, member: Member, looks: MemberLooks, risen: Risen, read: Glance) -> None:
-        """Read behind the lanes that the digests name. `read`: what was read before them; more is added to it.
+    def _read_named_tails(self, member: Member, polls: MemberPolls, risen: Risen, read: TailRead) -> None:
+        """Read the tails of the lanes that the digests name, and add to `read`, which was read before the digests.
 
         What was read before a digest is among what has risen by then. So a lane with as many new rows has no more.
         """
         busy = member.fetching.busy_last
-        looks.busy_first = looks.busy_first or any(each.key in busy for each in risen.named)
+        polls.busy_first = polls.busy_first or any(each.key in busy for each in risen.named)
         named = [each.key for each in risen.named if read.rows.get(each.key, 0) < each.risen]
         lanes = member.fetching.at_head(named, self.pace.fetch_lanes)
         try:
-            found = self._glance(member, lanes) if lanes else Glance()
+            found = self._read_tails(member, lanes) if lanes else TailRead()
         except BaseException:
-            looks.known.forget()  # what the digests tell was not read
+            polls.known.forget()  # what the digests count was not read
             raise
         for key, rows in found.rows.items():
             read.rows[key] = read.rows.get(key, 0) + rows
 
-    def _glanced(self, member: Member, looks: MemberLooks) -> bool:
-        """Read behind lanes without a look, if that may do for a member that was told. False: it takes a look."""
-        if not looks.told:
+    def _read_instead(self, member: Member, polls: MemberPolls) -> bool:
+        """Read tails instead of a poll, if that may do for a member that was notified. False: it takes a poll."""
+        if not polls.notified:
             return False
         if lanes := member.fetching.all_at_head(self.pace.fetch_lanes):
-            return self._glance_at_all(member, looks, lanes)
-        return looks.busy_first and not looks.early and self._glance_at_busy(member, looks)
+            return self._read_all_tails(member, polls, lanes)
+        return polls.busy_first and not polls.early and self._read_busy_tails(member, polls)
 
-    def _glance_at_all(self, member: Member, looks: MemberLooks, lanes: Sequence[Lane]) -> bool:
-        """Read behind all lanes, which are few."""
-        if looks.glances >= self.pace.glances:
+    def _read_all_tails(self, member: Member, polls: MemberPolls, lanes: Sequence[Lane]) -> bool:
+        """Read the tails of all lanes, which are few."""
+        if polls.tail_reads >= self.pace.tail_reads:
             return False
         began = time.monotonic()
-        read = self._glance(member, lanes)
+        read = self._read_tails(member, lanes)
         ended = time.monotonic()
-        cost = looks.pay(began, ended, read=bool(read.rows))
+        cost = polls.pay(began, ended, read=bool(read.rows))
         if read.unsure:
             return False
-        looks.glances = looks.glances + 1 if read.rows else self.pace.glances
-        looks.found(news=bool(read.rows))
-        looks.hinted = looks.told = False
-        looks.next_look = ended + max(looks.interval, self.pace.look_cycle.rest(cost))
+        polls.tail_reads = polls.tail_reads + 1 if read.rows else self.pace.tail_reads
+        polls.found(news=bool(read.rows))
+        polls.hinted = polls.notified = False
+        polls.next_poll = ended + max(polls.interval, self.pace.poll_cycle.rest(cost))
         return True
 
-    def _glance_at_busy(self, member: Member, looks: MemberLooks) -> bool:
-        """Read behind the lanes that were busy last. If one is busy again, its message need not wait for the digests.
+    def _read_busy_tails(self, member: Member, polls: MemberPolls) -> bool:
+        """Read the tails of the lanes that were busy last. A message of one of them need not wait for the digests.
 
-        Others may have risen, too. So the look comes all the same, but not beside the write that such a message awaits.
+        Others may have risen, too. So the poll comes all the same, but not beside the write that such a message awaits.
         """
         lanes = member.fetching.at_head(member.fetching.busy_last, self.pace.fetch_lanes)
         if not lanes:
             return False
         began = time.monotonic()
-        looks.early = self._glance(member, lanes).rows
+        polls.early = self._read_tails(member, lanes).rows
         ended = time.monotonic()
-        looks.busy_first = bool(looks.early)
-        looks.pay(began, ended, read=looks.busy_first)
-        if looks.busy_first:
-            looks.next_look = ended + self.pace.after_busy_seconds
-        return looks.busy_first
+        polls.busy_first = bool(polls.early)
+        polls.pay(began, ended, read=polls.busy_first)
+        if polls.busy_first:
+            polls.next_poll = ended + self.pace.after_busy_seconds
+        return polls.busy_first
 
-    def _glance(self, member: Member, lanes: Sequence[Lane]) -> Glance:
-        """Read what is behind lanes that have handed out all they know of.
+    def _read_tails(self, member: Member, lanes: Sequence[Lane]) -> TailRead:
+        """Read what follows in lanes that have handed out all they know of.
 
-        It saves the question for their heads: a row that is there is the news, and what is to be read. A lane is left
-        to a look where memory has no room, and where the answer may hide something: a hole, or rows that were left out.
+        It saves the query for their heads: a row that is there is the news, and what is to be read. A lane is left to a
+        poll where memory has no room, and where the answer may hide something: a hole, or rows that were left out.
         """
         room = member.config.prefetch - member.budget.messages
         space = member.config.prefetch_bytes - member.budget.payload_bytes
         if min(member.rules.batch_size, room // len(lanes)) <= 1 or space <= 0:
-            return Glance(unsure=len(lanes))  # whoever reads one row cannot tell whether it is the last
+            return TailRead(unsure=len(lanes))  # one row does not show whether it is the last
         wanted = self._wanted(lanes, member.rules.batch_size, room)
         largest = space // sum(each.limit for each in wanted)
         found = fetches.following(self.session, member.at, wanted, largest=largest)
-        self._check_ground()
-        glance = Glance()
+        self._check_server_identity()
+        read = TailRead()
         for lane, behind, rows in zip(lanes, wanted, found, strict=True):
             complete = not rows or _complete(behind.offset, rows)
             if rows and complete:
-                glance.rows[lane.key] = len(rows)
+                read.rows[lane.key] = len(rows)
                 member.fetching.fetched(lane, behind.offset, rows)
-            glance.unsure += not complete or len(rows) == behind.limit
-        return glance
+            read.unsure += not complete or len(rows) == behind.limit
+        return read
 
     def _fetch(self, member: Member) -> bool:
         """Read rows for the lanes that want some. True when a row was read."""
@@ -236,7 +236,7 @@ class Fetcher:
         progress = False
         try:
             found = fetches.following(self.session, member.at, wanted, largest=largest)
-            self._check_ground()
+            self._check_server_identity()
             for lane, behind, read in zip(lanes, wanted, found, strict=True):
                 rows = self._contiguous(member, lane, behind.offset, read)
                 member.fetching.fetched(lane, behind.offset, rows)
@@ -249,7 +249,7 @@ class Fetcher:
 
     @staticmethod
     def _wanted(lanes: Sequence[Lane], limit: int, room: int) -> list[Behind]:
-        """The rows to ask for. A head may have risen since the last look, so the lanes share what room is left."""
+        """The rows to ask for. A head may have risen since the last poll, so the lanes share what room is left."""
         spare = max(0, room - sum(lane.unread for lane in lanes)) // len(lanes)
         wanted = []
         for lane in lanes:
@@ -296,7 +296,7 @@ class Fetcher:
         if not first:
             return None  # in the next fetch it comes first, and the rows before it are counted by then
         payload = fetches.payload(self.session, member.topic, row.key, row.offset)
-        self._check_ground()
+        self._check_server_identity()
         return row._replace(payload=payload) if payload is not None else None
 
     def _revive(self, member: Member, now: float) -> None:
@@ -319,7 +319,7 @@ class Fetcher:
         points = [(lane.key, offset) for lane, due in wanted for offset in due]
         largest = max(0, config.prefetch_bytes - budget.payload_bytes) // len(points)
         found = fetches.exact(self.session, member.at, points, largest=largest)
-        self._check_ground()
+        self._check_server_identity()
         for lane, due in wanted:
             rows: list[Fetched] = []
             gone: list[int] = []
@@ -336,10 +336,10 @@ class Fetcher:
                     break
                 rows.append(complete)
             if gone:
-                self._tell_vanished(member, lane, gone)
+                self._log_vanished(member, lane, gone)
             member.fetching.revived(lane, rows, gone)
 
-    def _tell_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
+    def _log_vanished(self, member: Member, lane: Lane, gone: list[int]) -> None:
         """Log an error for each missing message above the floor. At or below it, a deleted dead letter is expected."""
         topic, group = member.topic, member.group
         floor = offsets.floors(self.session, topic, [lane.key]).get(lane.key)
@@ -354,10 +354,10 @@ def _complete(cursor: int, rows: Sequence[Fetched]) -> bool:
     return rows[-1].offset == cursor + len(rows) and None not in [row.payload for row in rows]
 
 
-def _heads_to_read(risen: Risen, read: Glance) -> list[str]:
-    """The keys whose heads must be read. Who has as many new rows as its part says has risen alone.
+def _heads_to_read(risen: Risen, read: TailRead) -> list[str]:
+    """The keys whose heads must be read. A lane with as many new rows as its part says has risen alone.
 
     When it has fewer, some were read earlier, or other lanes of its part have risen, too.
     """
-    doubted = [each.part for each in risen.named if read.rows.get(each.key, 0) < each.risen]
-    return [*risen.among, *itertools.chain.from_iterable(doubted)]
+    unexplained = [each.part for each in risen.named if read.rows.get(each.key, 0) < each.risen]
+    return [*risen.among, *itertools.chain.from_iterable(unexplained)]

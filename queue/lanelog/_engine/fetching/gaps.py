@@ -44,7 +44,7 @@ class Gaps:
     def check_heads(self, member: Member, lanes: Sequence[Lane]) -> None:
         """Disown lanes whose head is lower than memory has seen it: their tables were set back.
 
-        The heads are read again, because a lane that was loaded after the look has a newer head. The messages in memory
+        The heads are read again, because a lane that was loaded after the poll has a newer head. The messages in memory
         are gone from the log, and new messages will get their offsets. So the lane must be loaded again.
         """
         try:
@@ -98,13 +98,13 @@ class Gaps:
             self._ahead(member, lane, offset, head)
             member.fetching.lower_head(lane, head)
             return
-        if head >= BEYOND_COUNTING:  # nothing was given out up to there: the load mends it
+        if head >= BEYOND_COUNTING:  # nothing was given out up to there: the load repairs it
             member.disown_lane(lane.term, "its head is too great a number")
             return
         self._skip(member, lane, offset, head)
 
     def _skip(self, member: Member, lane: Lane, offset: int, head: int) -> None:
-        """Skip a missing offset, and with it what was released behind it, unless the floor is above the head.
+        """Skip a missing offset, and what was released after it, unless the floor is above the head.
 
         Such a floor was never raised by counting, so it says nothing about what is released.
         """
@@ -115,7 +115,7 @@ class Gaps:
             facts.log_hole_found(topic=at.topic, key=key, group=at.group, offset=offset, head=head)
             member.fetching.skip_holes(lane, offset, offset)
         elif floor.offset_acked > partitions.heads(self.session, at.topic, [key]).get(key, 0):
-            # The load mends it. The head is read again: a purge of messages may have raised both since the first read.
+            # The load repairs it. The head is read again: a purge of messages may have raised both since then.
             member.disown_lane(lane.term, "its floor is above its head")
         else:  # messages up to the floor are released for all groups
             member.fetching.skip_holes(lane, offset, min(floor.offset_acked, offset + STEP_OFFSETS - 1))

@@ -1,17 +1,17 @@
-"""What the fetcher knows of a topic's heads, and the cheapest question that finds those that rose.
+"""What the fetcher knows of a topic's heads, and the cheapest query that finds those that rose.
 
-Owns the digests and what they cost. Never decides when to look.
+Owns the digests and what they cost. Never decides when to poll.
 
-There are three questions. The digest of all heads says whether anything was published. The digests of the parts of a
+There are three queries. The digest of all heads says whether anything was published. The digests of the parts of a
 topic say where: they name a lane that may be the only one of its part to have risen, and by how much. Its rows show
-whether that is so. Otherwise the heads of the part are read by key. The whole look reads all lanes that are behind. It
+whether that is so. Otherwise the heads of the part are read by key. The full poll reads all lanes that are behind. It
 needs no digest, and takes a join for each lane.
 
 An answer is believed as long as it is not newer than the heads or rows that were read after it. So a commit between a
-digest and these changes the next digest, and the next look meets it. A lane that was opened meanwhile was loaded with
-an older head, perhaps: its head is read with the next digest. Everything is asked again after an error, and after
-memory was loaded from another server: its digest may be the same by chance. Now and then the whole look comes without
-a reason, which also tells anew what it costs.
+digest and these changes the next digest, and the next poll meets it. A lane that was opened meanwhile was loaded with
+an older head, perhaps: its head is read with the next digest. Everything is read again after an error, and after
+memory was loaded from another server: its digest may be the same by chance. Now and then the full poll comes without
+a reason, which also measures anew what it costs.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 LEAST_SECONDS = 1e-6
-"""A whole look takes at least so long: a coarse clock must not say that it costs nothing."""
+"""A full poll takes at least so long: a coarse clock must not say that it costs nothing."""
 
 
 @frozen(kw_only=True)
 class DigestPace:
-    """How much digests may cost, beside the last whole look."""
+    """How much digests may cost, beside the last full poll."""
 
     most_share: float = 0.5
-    """Of the time of a whole look: when a digest takes more, the look is made without it."""
+    """Of the time of a full poll: when a digest takes more, the poll is made without it."""
     again_times: float = 20.0
-    """When the digests since the last whole look have taken so many times as long as it did, it is made once more."""
+    """When the digests since the last full poll have taken so many times as long as it did, it is made once more."""
     by_key_share: float = 0.5
-    """Of the lanes: heads of more of them are found by the whole look, because each key in a statement costs."""
+    """Of the lanes: heads of more of them are found by the full poll, because each key in a statement costs."""
 
 
 @frozen
@@ -60,11 +60,11 @@ class Named:
 
 @frozen
 class Risen:
-    """The lanes whose heads rose, as far as digests tell."""
+    """The lanes whose heads rose, as far as digests show."""
 
     named: Sequence[Named] = ()
     among: Sequence[str] = ()
-    """Keys of the lanes in the other parts that changed. Perhaps a lane of somebody else has risen there."""
+    """Keys of the lanes in the other parts that changed. Perhaps a lane of another owner has risen there."""
 
 
 @define(eq=False)
@@ -74,19 +74,19 @@ class KnownHeads:
     pace: DigestPace = field(factory=DigestPace)
     digest: HeadsDigest | None = None
     parts: Mapping[int, Part] = field(factory=dict)
-    saved: float = math.inf  # seconds that the last whole look took
-    digest_cost: float = 0.0  # seconds that the last digest took, halved for each look without one
-    _spent: float = 0.0  # seconds that digests took since the last whole look
+    saved: float = math.inf  # seconds that the last full poll took
+    digest_cost: float = 0.0  # seconds that the last digest took, halved for each poll without one
+    _spent: float = 0.0  # seconds that digests took since the last full poll
     _generation: int = 0  # of memory, at the last digest
     _changes: int = -1  # of the member's lanes, when their keys were read
     _keys: Mapping[int, Sequence[str]] = field(factory=dict)  # of the member's lanes, by part
 
-    def changed(self, session: Session, member: Member, generation: int, *, told: bool) -> Risen | None:
-        """Return the lanes to look at; none if nothing was published, None for the whole look.
+    def changed(self, session: Session, member: Member, generation: int, *, notified: bool) -> Risen | None:
+        """Return the lanes to read; none if nothing was published, None for the full poll.
 
-        `told`: something was published, so the question is where.
+        `notified`: something was published, so the question is where.
         """
-        # This is taken before the question, so the next look meets what is opened after it. `forget` covers an error.
+        # This is taken before the query, so the next poll meets what is opened after it. `forget` covers an error.
         unsure = member.fetching.take_unsure()
         if generation != self._generation:
             self.forget()
@@ -98,10 +98,10 @@ class KnownHeads:
             return None
         began = time.monotonic()
         try:
-            risen = self._where(session, member) if told else self._whether(session, member)
+            risen = self._where(session, member) if notified else self._whether(session, member)
         except BaseException:
             self.forget()
-            # A limit of the server may end each digest of a huge topic: then the next looks are made without one.
+            # A limit of the server may end each digest of a huge topic: then the next polls are made without one.
             self.saved = min(self.saved, time.monotonic() - began)
             raise
         finally:
@@ -120,7 +120,7 @@ class KnownHeads:
         try:
             if keys is None:
                 heads = partitions.owned_heads(session, member.at, member.owner)
-                # A look that was slow by chance would make every digest pay: it counts twice the one before at most.
+                # A poll that was slow by chance would make every digest pay: it counts twice the one before at most.
                 self.saved = max(LEAST_SECONDS, min(2 * self.saved, time.monotonic() - began))
                 self._spent = 0.0
             else:
@@ -132,7 +132,7 @@ class KnownHeads:
         return member.fetching.heads(heads)
 
     def forget(self) -> None:
-        """Believe no digest. The next look reads the heads of all lanes that are behind."""
+        """Believe no digest. The next poll reads the heads of all lanes that are behind."""
         self.digest, self.parts = None, {}
 
     def _whether(self, session: Session, member: Member) -> Risen | None:

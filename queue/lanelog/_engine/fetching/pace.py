@@ -1,6 +1,6 @@
-"""How often the fetcher asks: its times, and the account of one member's looks and glances.
+"""How often the fetcher reads: its times, and the account of one member's polls and tail reads.
 
-Owns these values. Never asks anything.
+Owns these values. Never reads anything.
 """
 
 from __future__ import annotations
@@ -14,63 +14,63 @@ from lanelog._base.duty_cycle import DutyCycle
 from lanelog._engine.fetching.heads import DigestPace, KnownHeads
 from lanelog._hints.allowance import Allowance
 
-LOOKS_REMEMBERED = 5
-"""A look costs as much as the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
+COSTS_REMEMBERED = 5
+"""A poll costs as much as the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
 
 
 @frozen(kw_only=True)
 class FetcherPace:
-    """How often the fetcher asks, and how much at once."""
+    """How often the fetcher reads, and how much at once."""
 
     idle_seconds: float = 2.0
-    """Between two turns, when no member waits for its next look."""
+    """Between two turns, when no member waits for its next poll."""
     unvouched_seconds: float = 0.1
     """Until a session is tried again whose server is not vouched for yet."""
     soon_seconds: float = 0.005
-    """From a look that found something to the next one, and the shortest time between two looks."""
+    """From a poll that found something to the next one, and the shortest time between two polls."""
     after_busy_seconds: float = 0.005
-    """From rows of the lanes that were busy last to the look for the others: those messages can start meanwhile."""
-    look_cycle: DutyCycle = DutyCycle(1 / 40)
+    """From rows of the lanes that were busy last to the poll for the others: those messages can start meanwhile."""
+    poll_cycle: DutyCycle = DutyCycle(1 / 40)
     quiet_cycle: DutyCycle = DutyCycle(1 / 80)
-    """For a look that ended with the digest. An idle worker asks for little else."""
+    """For a poll that ended with the digest. An idle worker reads little else."""
     fetch_lanes: int = 40
-    """Who holds no more lanes reads behind all of them at once when something was published, and asks for no digest."""
-    glances: int = 10
-    """So many in a row at most, or one that found nothing. Then comes a look: only a look finds a lane set back."""
+    """With at most this many lanes, a member that was notified fetches from all of them, without a digest."""
+    tail_reads: int = 10
+    """So many in a row at most, or one that found nothing. Then comes a poll: only a poll finds a lane set back."""
     digests: DigestPace = field(factory=DigestPace)
 
 
 @define(eq=False)
-class MemberLooks:
-    """The looks for one member: when the next one comes, and what they have cost."""
+class MemberPolls:
+    """The polls for one member: when the next one comes, and what they have cost."""
 
     backoff: Backoff
-    """Of looks that find nothing."""
+    """Of polls that find nothing."""
     known: KnownHeads
     interval: float = field(init=False)
-    """The seconds between the looks, but for what they cost."""
-    next_look: float = 0.0
-    costs: deque[float] = field(factory=lambda: deque(maxlen=LOOKS_REMEMBERED))
-    # For looks that hints ask for, on top of the usual ones. If both had one account, a flood of hints could spend it,
-    # and the usual looks would have to wait: nothing that comes in by a socket may hold them back.
+    """The seconds between the polls, but for what they cost."""
+    next_poll: float = 0.0
+    costs: deque[float] = field(factory=lambda: deque(maxlen=COSTS_REMEMBERED))
+    # For polls that hints ask for, on top of the usual ones. If both had one account, a flood of hints could spend it,
+    # and the usual polls would have to wait: nothing that comes in by a socket may hold them back.
     allowance: Allowance = field(factory=Allowance)
-    hinted: bool = False  # a hint asked for the next look
-    told: bool = False  # a hint or this process's own publisher did
-    glances: int = 0  # since the last look
-    busy_first: bool = True  # a lane that was busy before was busy again, when it was last asked for or looked at
-    early: dict[str, int] = field(factory=dict)  # rows that were read since the last look, before its digests
+    hinted: bool = False  # a hint asked for the next poll
+    notified: bool = False  # a hint or this process's own publisher did
+    tail_reads: int = 0  # since the last poll
+    busy_first: bool = True  # a lane that was busy before was busy again, when it was last read or polled
+    early: dict[str, int] = field(factory=dict)  # rows that were read since the last poll, before its digests
 
     def __attrs_post_init__(self) -> None:
         self.interval = self.backoff.first
 
     def found(self, *, news: bool) -> None:
-        """Look soon again after news, else later than the last time."""
+        """Poll soon again after news, else later than the last time."""
         self.interval = self.backoff.first if news else self.backoff.following(self.interval)
 
     def pay(self, began: float, ended: float, *, read: bool = False) -> float:
-        """Pay for what a hint asked for. The other looks have a pace of their own. Returns the seconds that count.
+        """Pay for what a hint asked for. The other polls have a pace of their own. Returns the seconds that count.
 
-        `read`: rows were read meanwhile. They had to be read, so no more counts than a look without them takes.
+        `read`: rows were read meanwhile. They had to be read, so no more counts than a poll without them takes.
         """
         seconds = min(ended - began, *self.costs) if read and self.costs else ended - began
         if self.hinted:
@@ -79,8 +79,8 @@ class MemberLooks:
 
 
 @define
-class Glance:
-    """What a glance found: how many rows by key, and how many lanes are left to a look."""
+class TailRead:
+    """What a tail read found: how many rows by key, and how many lanes are left to a poll."""
 
     rows: dict[str, int] = field(factory=dict)
     unsure: int = 0

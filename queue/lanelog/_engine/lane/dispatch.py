@@ -46,7 +46,7 @@ class Dispatcher:
         if again is not None:
             return again
         size = self.state.rules.run_size()
-        # In strict order a waiting message holds back everything behind it.
+        # In strict order a waiting message holds back everything after it.
         barrier = min(self.state.waiting) if self.state.rules.strict and self.state.waiting else None
         term, ready = self.state.term, self.state.ready
         attempts: list[Attempt] = []

@@ -68,7 +68,7 @@ class Lane:
 
     @property
     def waiters(self) -> list[FlushWaiter]:
-        """Who waits for a flush or a dead letter of it."""
+        """Those that wait for a flush or a dead letter of it."""
         progress, writing = self.progress, self.progress.writing
         waiters = [*progress.waiters, *(() if writing is None else writing.waiters)]
         return waiters + [waiter for each in self._state.dead_letters.values() for waiter in each.waiters]
@@ -190,7 +190,7 @@ class Lane:
 
     @property
     def fed(self) -> bool:
-        """Whether it has known messages that are not handed out yet. Then a look would find nothing of use for it."""
+        """Whether it has known messages that are not handed out yet. Then a poll would find nothing of use for it."""
         return bool(self._state.ready) or self._state.cursor < self._state.head
 
     @property
@@ -214,9 +214,9 @@ class Lane:
         self._state.cursor = min(self._state.cursor, max(head, self._state.watermark))
 
     def fetched(self, cursor: int, rows: Sequence[Fetched], now: float) -> None:
-        """Take rows in offset order that were read behind `cursor`. They are dropped when it has moved meanwhile.
+        """Take rows in offset order that were read after `cursor`. They are dropped when it has moved meanwhile.
 
-        The head is as high as they are in any case: a glance reads behind the head that memory knew.
+        The head is as high as they are in any case: a tail read reads beyond the head that memory knew.
         """
         state = self._state
         if rows:
@@ -256,7 +256,7 @@ class Lane:
                 wait.body = row
                 state.budget.take(row)
             elif wait.due > now and state.rules.strict:
-                return  # nothing behind it may go out before it is due
+                return  # nothing after it may go out before it is due
 
     def _all_new(self, rows: Sequence[Fetched]) -> bool:
         """Whether memory knows nothing yet of any of these rows, and all are for this group."""
@@ -266,7 +266,7 @@ class Lane:
         return known < rows[0].offset > self._state.watermark and not any(row.special for row in rows)
 
     def due(self, now: float, limit: int) -> list[int]:
-        """The lowest offsets that are due and lack their body. In strict order, none behind one that is not due.
+        """The lowest offsets that are due and lack their body. In strict order, none after one that is not due.
 
         A message above the cursor is left out: it may not go out yet, and the fetch that moves the cursor reads it.
         """
@@ -308,7 +308,7 @@ class Lane:
             self.progress.settle(offset, "")
 
     def skip_holes(self, first: int, last: int) -> None:
-        """Pass offsets right behind the cursor that the log does not hold."""
+        """Pass offsets right after the cursor that the log does not hold."""
         if self._state.lost or self._state.cursor != first - 1:
             return
         for offset in range(first, last + 1):

@@ -84,7 +84,7 @@ class Progress:
         self.advance()
 
     def advance(self) -> None:
-        """Let the watermark pass the settled offsets right behind it."""
+        """Let the watermark pass the settled offsets right after it."""
         last = self.state.settled.pop(self.state.watermark + 1)
         if last is not None:
             self.dirty[self.state.watermark + 1] = None

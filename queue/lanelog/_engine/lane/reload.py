@@ -30,7 +30,7 @@ def unproven(lane: Lane, old: Lane) -> set[int]:
     """Offsets that `old` holds as settled by a transaction of their own, and that this lane's rows do not show.
 
     The COMMIT may be lost with its server, and the effect or the dead letter with it. Or it came after the rows
-    were read. Only a locking read can tell.
+    were read. Only a locking read decides.
     """
     progress = old.progress
     known = progress.buffer if progress.writing is None else {*progress.buffer, *progress.writing.buffer}

@@ -176,11 +176,11 @@ class Run:
         An `overdue` attempt counts as no start: no handler may have it, and the caller records that it has expired.
         """
         with self._lock:
-            place, attempts = self._next, self.attempts
-            if place >= len(attempts):
+            index, attempts = self._next, self.attempts
+            if index >= len(attempts):
                 return None
-            attempt = attempts[place]
-            self._next = place + 1
+            attempt = attempts[index]
+            self._next = index + 1
             if attempt.row.start_by is not None:
                 # A message that was acked before its handler was in time then. It must run, or it is lost.
                 attempt.expired = attempt.state is State.READY and attempt.overdue(now)

@@ -1,6 +1,6 @@
 """The state of one lane: plain data, which the lane and its two collaborators share.
 
-Owns the fields and the answers that follow from them alone. Only this wing writes them: `Lane` loads and fills it,
+Owns the fields and the answers that follow from them alone. Only this folder writes them: `Lane` loads and fills it,
 `Dispatcher` hands out of it, `Progress` raises its watermark, and compares it with the database. Others read what
 `LaneView` has.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @define(eq=False, repr=False)
 class LaneState:
-    """Each offset above the watermark is in exactly one place.
+    """Each offset above the watermark is exactly one of these.
 
     `settled`: settled before a lower offset. `waiting`: it waits for another attempt (failed, postponed, crashed or
     handed back). `running`: it is in a run, or on its way to the dead letters. `ready`: fetched, not handed out. Any

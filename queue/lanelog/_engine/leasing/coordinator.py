@@ -1,4 +1,4 @@
-"""The keeper's work for one member: beat, read back, look for members and lanes, acquire, shed, release, leave.
+"""The keeper's work for one member: beat, read back, find members and lanes, acquire, shed, release, leave.
 
 Owns the order of these steps. The arithmetic is in `liveness`, `fair_share` and `sharing`, the SQL in the stores. It
 runs in the keeper's thread, on the keeper's connection.
@@ -64,8 +64,8 @@ class Coordinator:
     _claim_at: float = 0.0  # when the next plan is made, even if nothing has changed
     _planned: int = NOT_READ  # `MemberState.changes` at the last plan
     _sweep_at: float = 0.0
-    unheard: str = ""  # why the last heartbeat could not be written; empty: it was, or a repetition mends it
-    _unheard_since: float | None = None  # since when no heartbeat could be written; None: the last one was
+    beat_error: str = ""  # why the last heartbeat could not be written; empty: it was, or a repetition helps
+    _beat_failing_since: float | None = None  # since when no heartbeat could be written; None: the last one was
     _members_failed: bool = False
     _started: bool = False  # its start was logged
     _drained: bool = False  # its last lane was given back
@@ -84,7 +84,7 @@ class Coordinator:
         self.watch = LivenessMonitor(me=self.member.owner, lease_duration=self.member.config.lease_duration)
         self.view, self._deregistered = None, set()
         self._lane_pauses = NOT_READ
-        self._known.doubt()
+        self._known.forget()
         self._read_back.forget()
 
     def reload(self) -> None:
@@ -114,11 +114,11 @@ class Coordinator:
             self._release()
             self._leave()
             return
-        changed = self._look_at_members(now - patience)
+        changed = self._read_members(now - patience)
         if not self._started:
             self._started = True
             lifecycle.started(member, None if self.view is None else len(self.view.live))
-        new = self._known.look(self.session, member.topic, now, lasting=member.config.lease_duration)
+        new = self._known.read(self.session, member.topic, now, lasting=member.config.lease_duration)
         self._balance(now, new, changed=changed or steered)
         self._release()
         if self.view is not None:
@@ -159,23 +159,23 @@ class Coordinator:
         except DatabaseError as error:
             if outage.is_away(error):
                 raise
-            self._not_heard(error, now)
+            self._beat_failed(error, now)
         else:
-            self._unheard_since, self.unheard = None, ""
+            self._beat_failing_since, self.beat_error = None, ""
             self._beaten = Beaten(now, slept, aside)
             self._beat_at = now + config.lease_renewal * RANDOM.uniform(0.8, 1.0)
 
-    def _not_heard(self, error: DatabaseError, now: float) -> None:
-        """A heartbeat cannot be written, and a repetition alone does not mend it. A grant may be missing.
+    def _beat_failed(self, error: DatabaseError, now: float) -> None:
+        """A heartbeat cannot be written, and a repetition alone does not help. A grant may be missing.
 
         Other members take our lanes when our heartbeat has run out. Our authority ends before that. So the member tries
         on for one lease, in which an operator may give the grant back. Then the subscription fails.
         """
-        member, self.unheard = self.member, f"{type(error).__name__}: {error}"
-        if self._unheard_since is None:
-            self._unheard_since = now
+        member, self.beat_error = self.member, f"{type(error).__name__}: {error}"
+        if self._beat_failing_since is None:
+            self._beat_failing_since = now
             facts.heartbeat_write_failed(topic=member.topic, group=member.group, error=error)
-        if now - self._unheard_since >= member.config.lease_duration:
+        if now - self._beat_failing_since >= member.config.lease_duration:
             member.fail(
                 LanelogError(
                     f"group {member.group!r} of topic {member.topic!r}: no heartbeat could be written for "
@@ -185,9 +185,9 @@ class Coordinator:
                 )
             )
 
-    def _look_at_members(self, now: float) -> bool:
-        """Judge which owners are alive. True when the view has changed."""
-        if now < self._members_at and not self.watch.second_look_due:
+    def _read_members(self, now: float) -> bool:
+        """Read the heartbeats, and judge which owners are alive. True when the view has changed."""
+        if now < self._members_at and not self.watch.second_check_due:
             return False
         self._members_at = now + self.pace.members_seconds
         member = self.member
@@ -247,7 +247,7 @@ class Coordinator:
             return
         if self.context.shortage.aside:
             member.leasing.close_lanes()
-            self._claim_at = 0.0  # when it is back, it looks through all lanes
+            self._claim_at = 0.0  # when it is back, it scans all lanes
             return
         due = now >= min(self._claim_at, self._sweep_at) or self._planned != member.changes
         if changed or due or new is None or len(new) > self.pace.few_lanes:
@@ -256,7 +256,7 @@ class Coordinator:
             self._take_new(sorted(new), now)
 
     def _reach_share(self, now: float) -> None:
-        """Give back what is too much, and look through all lanes for what is missing."""
+        """Give back what is too much, and scan all lanes for what is missing."""
         member = self.member
         plan = self._plan(now)
         for lane in plan.shed:
@@ -276,12 +276,12 @@ class Coordinator:
             self._claim_at = now + seconds * RANDOM.uniform(0.8, 1.0)
 
     def _take_new(self, new: Sequence[str], now: float) -> None:
-        """Take lanes that were created just now: their first messages need not wait for a search through all lanes."""
+        """Take lanes that were created just now: their first messages need not wait for a scan of all lanes."""
         plan = self._plan(now)
         if plan.shed:
             self._reach_share(now)
         elif plan.claim:
-            # Lanes of any kind come last, after a search for each kind through all lanes.
+            # Lanes of any kind come last, after a scan of all lanes for each kind.
             claim: Mapping[Kind, int] = {kind: plan.claim[kind] for kind in plan.claim if kind is not Kind.ANY}
             self._claim_at, claim_at = 0.0, self._claim_at  # as above
             if self._take(claim or plan.claim, ALL, now, new):
@@ -294,7 +294,7 @@ class Coordinator:
 
         Returns whether there may be more: it took that many, or others were faster with some of its choice.
         """
-        if self._unheard_since is not None or self._beaten.at == NEVER:
+        if self._beat_failing_since is not None or self._beaten.at == NEVER:
             return False  # without a heartbeat, the others would take the lanes away again
         try:
             taken = self._claim(claim, page, now, among)

@@ -2,12 +2,12 @@
 
 Owns the leases, the authority to start handlers, and the check that the server is still the one that memory was loaded
 from (`server_identity` only keeps the answer). Never reads a message. It is one thread and one connection of a client.
-The connection holds the liveness lock. When the process dies, the lock tells others within a second or two.
+The connection holds the liveness lock. When the process dies, others see that by the lock within a second or two.
 
-If the keeper dies: its lock is free at once, and its lanes are taken after two looks. If it sleeps past its lease: its
-next read-back finds other epochs. No handler starts before that read-back, because authority is counted from a time
-before the last read was sent. If the COMMIT of an acquisition is not answered: the read-back finds a lease that memory
-lacks, and loads it. If the COMMIT of a release is not answered: the read-back finds that the lease is gone.
+If the keeper dies: its lock is free at once, and its lanes are taken after two checks. If it sleeps for longer than its
+lease: its next read-back finds other epochs. No handler starts before that read-back, because authority is counted from
+a time before the last read was sent. If the COMMIT of an acquisition is not answered: the read-back finds a lease that
+memory lacks, and loads it. If the COMMIT of a release is not answered: the read-back finds that the lease is gone.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Keeper:
         self._allowance = Allowance(self.pace.hurried_cycle)
 
     def turn(self, now: float) -> float:
-        """Supervise, then look after each member once."""
+        """Supervise, then serve each member once."""
         # Taken here: a hint that comes during this turn asks for the next one, which is paid for as well.
         hurried, self._hurried = self._hurried, False
         self.supervise(now)
         try:
-            self._look_after_all(hurried=hurried)
+            self._serve_all(hurried=hurried)
         finally:
             if hurried:
                 ended = time.monotonic()
@@ -98,9 +98,9 @@ class Keeper:
         None: never. The reason is empty if there is none, or if it is the keeper's own.
         """
         coordinator = self._coordinators.get(member)
-        return (None, "") if coordinator is None else (coordinator.beaten_at, coordinator.unheard)
+        return (None, "") if coordinator is None else (coordinator.beaten_at, coordinator.beat_error)
 
-    def _look_after_all(self, *, hurried: bool) -> None:
+    def _serve_all(self, *, hurried: bool) -> None:
         shortage = self.context.shortage
         if shortage.judge(time.monotonic(), self.session):
             lifecycle.stood_aside(shortage.lacking()) if shortage.aside else lifecycle.came_back()
@@ -109,7 +109,7 @@ class Keeper:
             with self.session.pinned():  # another connection may lead to another server
                 self._be_patient()
                 for member in self.context.members():
-                    self._look_after(member, hurried=hurried)
+                    self._serve(member, hurried=hurried)
         except DatabaseError:
             if not self.session.connected:
                 self._let_go()
@@ -119,7 +119,7 @@ class Keeper:
         for gone in self._coordinators.keys() - set(self.context.members()):
             del self._coordinators[gone]
 
-    def _look_after(self, member: Member, *, hurried: bool) -> None:
+    def _serve(self, member: Member, *, hurried: bool) -> None:
         with self.context.watch(member, "keeper", self.session):
             coordinator = self._coordinator_of(member)
             # One member's turn may take seconds, with many lanes or a slow server. No other member's lease may run out
@@ -143,7 +143,7 @@ class Keeper:
     def _ensure_same_server(self) -> None:
         """Make sure that the session holds the lock, on the server that memory was loaded from."""
         identity = self.context.server_identity
-        if identity.doubted and self.session.connected and not identity.by_turns:
+        if identity.suspect and self.session.connected and not identity.by_turns:
             # Another loop has met another server. The old session keeps its lock until the new one has its own.
             before, self.session = self.session, self.context.database.session("keeper")
             try:
@@ -155,8 +155,8 @@ class Keeper:
             before.close()
         elif self.session.ensure() or self.session.generation != self._generation or identity.incarnation is None:
             self._load_from_server()
-        elif identity.doubted or identity.asked or time.monotonic() >= self._check_at:
-            identity.doubted = False  # two servers answer by turns: this one is as good, as long as it is the same
+        elif identity.suspect or identity.asked or time.monotonic() >= self._check_at:
+            identity.suspect = False  # two servers answer by turns: this one is as good, as long as it is the same
             self._check()
 
     def _check(self) -> None:
@@ -212,7 +212,7 @@ class Keeper:
         except DatabaseError as error:
             if error.code not in codes.DENIED:
                 raise
-            return  # who may not read heartbeats works all the same
+            return  # an account that may not read heartbeats works all the same
         if found.copied:
             facts.tables_of_another_server(
                 database=database.config.database,

@@ -1,6 +1,6 @@
 """The lanes of a topic, as one member knows them.
 
-Owns the looks for lanes: new ones in each turn of the keeper, all of them about once a lease. Takes no lane.
+Owns the queries for lanes: new ones in each turn of the keeper, all of them about once a lease. Takes no lane.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class KnownLanes:
     open: set[str] = field(factory=set)
     """The keys of the open lanes among them."""
     new_seconds: float = 5.0
-    """So far each look for new lanes goes back: more than any lane's creation takes to commit."""
+    """So far each query for new lanes goes back: more than any lane's creation takes to commit."""
     page_lanes: int = 5000
     """So many keys are read at once."""
     _passed: partitions.HeadsDigest | None = None  # the digest before the last full pass
-    _recent: set[str] = field(factory=set)  # the lanes that the last look for new lanes found
+    _recent: set[str] = field(factory=set)  # the lanes that the last query for new lanes found
     _full_pass_at: float = 0.0
 
-    def doubt(self) -> None:
+    def forget(self) -> None:
         """Read all keys the next time: the next answer may be another server's."""
         self._recent, self._passed, self._full_pass_at = set(), None, 0.0
 
-    def look(self, session: Session, topic: str, now: float, *, lasting: float) -> Collection[str] | None:
+    def read(self, session: Session, topic: str, now: float, *, lasting: float) -> Collection[str] | None:
         """Return the new lanes. None: a full pass found that the lanes have changed.
 
         `lasting`: seconds after which a full pass is made again.

@@ -41,7 +41,7 @@ class DeadOwner:
 
 @frozen(kw_only=True)
 class LivenessView:
-    """One look at a group: the owners that count for the fair share, and the owners whose lanes may be taken."""
+    """What one check of a group shows: the owners that count for the fair share, and those whose lanes may be taken."""
 
     live: tuple[str, ...]
     dead: tuple[DeadOwner, ...] = ()
@@ -55,9 +55,9 @@ class LivenessView:
     def sharers(self) -> tuple[str, ...]:
         """The owners among whom lanes are shared out.
 
-        While there are dead owners, newcomers get no share. A newcomer must look twice itself before it may take a dead
-        owner's lanes, and until then these lanes would stand still. It gets its share when no dead owner is left, or
-        when it is no newcomer any more.
+        While there are dead owners, newcomers get no share. A newcomer must check twice itself before it may take a
+        dead owner's lanes, and until then these lanes would stand still. It gets its share when no dead owner is left,
+        or when it is no newcomer any more.
         """
         return tuple(owner for owner in self.live if owner not in self.newcomers) if self.dead else self.live
 
@@ -85,14 +85,14 @@ class LivenessMonitor:
     _sights: dict[str, _Sight] = field(factory=dict)
 
     @property
-    def second_look_due(self) -> bool:
-        """Whether the last look found the lock of some owner free. The second look should follow soon."""
+    def second_check_due(self) -> bool:
+        """Whether the last check found the lock of some owner free. The second check should follow soon."""
         return any(sight.free_since is not None for sight in self._sights.values())
 
     def judge(
         self, rows: Iterable[HeartbeatRow], *, now: float, steady_since: float, incarnation: Incarnation
     ) -> LivenessView:
-        """Take one look."""
+        """Check the owners once."""
         live, dead, newcomers, seen, registered = [self.me], [], set(), set(), set()
         trusted = now - steady_since >= self.lease_duration
         for row in rows:

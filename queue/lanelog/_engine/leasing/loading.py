@@ -4,7 +4,7 @@ Owns these reads, in bulk and outside of any transaction. That is safe: a previo
 its lease changed hands, and since then only the new owner writes. A message that a transaction of its own has settled
 is the exception: a locking read decides it. Never acquires a lane.
 
-A lane whose rows contradict each other is mended instead of loaded (`_log/repair`). It comes back with the next
+A lane whose rows contradict each other is repaired instead of loaded (`_log/repair`). It comes back with the next
 read-back, or is acquired again under its new epoch.
 """
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 GENERATIONS = itertools.count(1)
 """Numbers the loads of this process. So a lane that is loaded again under the same epoch has another term."""
 
-MENDING_SECONDS = 1.0
-"""After so long, a load mends no further lane, because the heartbeat must be written. The next turn goes on."""
+REPAIR_SECONDS = 1.0
+"""After so long, a load repairs no further lane, because the heartbeat must be written. The next turn goes on."""
 
 
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:
-    """Build the lanes of these leases, without lanes that were purged (no head) and lanes that must be mended."""
+    """Build the lanes of these leases, without lanes that were purged (no head) and lanes that must be repaired."""
     at, topic = member.at, member.topic
     keys = [lease.key for lease in leases]
     ends = lane_rows.ends(cx, topic, keys)
-    places = offsets.load(cx, at, keys)
+    offset_rows = offsets.load(cx, at, keys)
     rows = deliveries.load(cx, at, keys)
-    doubtful: set[str] = set()
+    suspect: set[str] = set()
     now = time.monotonic()
     lanes = []
     for lease in leases:
         head, behind = ends.get(lease.key, (None, False))
-        own, floor = places.get((at.group, lease.key)), places.get(("", lease.key))
+        own, floor = offset_rows.get((at.group, lease.key)), offset_rows.get(("", lease.key))
         if head is None:
-            doubtful.update([lease.key] if floor is not None else ())  # a purge would have deleted the floor, too
+            suspect.update([lease.key] if floor is not None else ())  # a purge would have deleted the floor, too
             continue
         snapshot = LaneSnapshot(
             key=lease.key,
@@ -65,16 +65,16 @@ def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]
         )
         highest = max(snapshot.floor, snapshot.offset_acked or 0, *(row.through for row in snapshot.rows))
         if behind or floor is None or highest > head:
-            doubtful.add(lease.key)
+            suspect.add(lease.key)
         else:
             lanes.append(Lane.load(snapshot, member.rules, member.budget, now))
-    _mend(cx, topic, doubtful)
+    _repair(cx, topic, suspect)
     return lanes
 
 
-def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
-    """Check these lanes under locks and mend them, as long as there is time. A locked one waits for a later turn."""
-    until = time.monotonic() + MENDING_SECONDS
+def _repair(session: Session, topic: str, keys: Iterable[str]) -> None:
+    """Check these lanes under locks and repair them, as long as there is time. A locked one waits for a later turn."""
+    until = time.monotonic() + REPAIR_SECONDS
     for key in sorted(keys, key=str.encode):
         if time.monotonic() > until:
             return
@@ -82,7 +82,7 @@ def _mend(session: Session, topic: str, keys: Iterable[str]) -> None:
 
 
 def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> None:
-    """Load the lanes of these leases again, and put them in the place of those in memory. See `lane/reload.py`.
+    """Load the lanes of these leases again, and replace those in memory. See `lane/reload.py`.
 
     No handler starts meanwhile: the caller has withdrawn the authority. A message whose handler ends meanwhile was
     running before, so its id is compared, too.
@@ -101,7 +101,7 @@ def reload(session: Session, member: Member, leases: Sequence[OwnedLane]) -> Non
             asked.update(_settled(session, member, lane.key, open_questions))
     for key in old.keys() - fresh:
         member.disown_lane(
-            old[key].term, "on the new connection its rows are missing, or contradicted each other and were mended"
+            old[key].term, "on the new connection its rows are missing, or contradicted each other and were repaired"
         )
 
 

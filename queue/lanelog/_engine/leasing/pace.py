@@ -15,9 +15,9 @@ class KeeperPace:
     """The times and the pages of the keeper."""
 
     turn_seconds: float = 0.25
-    """Between two turns. The first message of a new key waits so long for an owner if nobody tells the keeper."""
+    """Between two turns. The first message of a new key waits so long for an owner if no hint wakes the keeper."""
     members_seconds: float = 0.4
-    """Between two looks at the members. While an owner's lock is free, every turn looks."""
+    """Between two reads of the members. While an owner's lock is free, every turn reads them."""
     claim_seconds: float = 1.0
     """Between two tries to reach the fair share, when nothing has changed."""
     content_seconds: float = 10.0
@@ -30,7 +30,7 @@ class KeeperPace:
     """So many are taken at first, so that the first messages do not wait for the last lanes. Later a member takes as
     many as it holds."""
     few_lanes: int = 100
-    """So many new lanes at most are taken by name. Who takes more asks for all that are free: it is no more work."""
+    """Claim at most this many new lanes by key. Above it, a scan for all free lanes costs the same."""
     hurried_cycle: DutyCycle = DutyCycle(1 / 10)
     """For turns that hints of new lanes ask for."""
     memberless_check_seconds: float = 5.0

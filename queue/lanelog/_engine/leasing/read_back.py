@@ -123,7 +123,7 @@ class ReadBack:
             with session.transaction() as cx:
                 leases.release(cx, member.at, member.owner, unwanted)
             member.leasing.forget_disowned(unwanted)
-        ours = [lease for place, lease in missing.items() if place not in unwanted]
+        ours = [lease for named, lease in missing.items() if named not in unwanted]
         self._open(session, ours)
         changes = member.changes  # read before the loop: the next turn meets a pause that comes during it
         for lane in list(member.lanes.values()):
@@ -131,7 +131,7 @@ class ReadBack:
             wanted = member.leasing.pausing or (lease is not None and lease.paused)
             member.leasing.set_paused(lane, paused=wanted)
         # There is no agreement while a lane could not be loaded, or was released just now.
-        # Who stops reads the rows each time.
+        # A member that stops reads the rows each time.
         complete = len(member.lanes) == len(owned) and not member.stopping
         until = asked + member.config.lease_duration
         self._agreement = _Agreement(LeasesDigest.of(owned), changes, until) if complete else None

@@ -272,7 +272,7 @@ class Attempts(Side):
             self.state.counters.refused += 1
             raise LeaseLost(
                 f"{self._which(attempt)} is not group {self.state.at.group!r}'s any more: it timed out or its "
-                "lane was lost; another attempt has taken its place"
+                "lane was lost; another attempt has replaced it"
             )
         # Under ACK_FIRST it was settled before its handler started.
         if attempt.state is not State.RUNNING or (settling and self.state.rules.ack_first):

@@ -3,8 +3,8 @@
 Owns what is to be carried out when the lock is released (`state.step`), and how. Never decides what changes.
 
 An exception may come between the two, such as KeyboardInterrupt in a thread of the user's. No run and no waiter is lost
-then: it stands in the member, not in the frame that ends. Whoever takes the next step carries it out, in any thread;
-the keeper takes one in each of its turns. A wake-up that is lost costs the period of its loop.
+then: it stands in the member, not in the frame that ends. The next step carries it out, in any thread; the keeper takes
+one in each of its turns. A wake-up that is lost costs the period of its loop.
 """
 
 from __future__ import annotations

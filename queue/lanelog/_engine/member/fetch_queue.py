@@ -1,7 +1,7 @@
 """The lanes that want rows. Lanes that can hand rows out at once come first.
 
-Owns the order. Never decides whether a lane wants rows: `Lane.needs_fetch` does. Pure. `add` follows every change of a
-lane, and gives it its place. `take` checks each place again, because a lane may have changed since.
+Owns the order. Never decides whether a lane wants rows: `Lane.needs_fetch` does. Pure. `add` queues a lane after every
+change of it. `take` checks each lane again, because it may have changed since.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class FetchQueue:
-    """Lanes, least recently fetched first. No call looks at more lanes than it takes or drops."""
+    """Lanes, least recently fetched first. No call visits more lanes than it takes or drops."""
 
     _now: dict[Lane, None] = field(factory=dict)  # lanes that can hand out rows at once
     _ahead: dict[Lane, None] = field(factory=dict)  # lanes that are full: rows for them are read ahead
@@ -25,7 +25,7 @@ class FetchQueue:
         return bool(self._now or self._ahead)
 
     def add(self, lane: Lane) -> None:
-        """Put a lane into the queue, or move it to its right place, if it wants rows."""
+        """Put a lane into the queue, or move it to the right one of both, if it wants rows."""
         if not lane.needs_fetch:
             return
         if lane.dispatch.full:

@@ -1,6 +1,6 @@
 """The fetcher's side of a member: it names the lanes that want rows, and takes the rows that come in.
 
-Owns what is looked for. `FetchQueue` has the order of the lanes. Never reads from the database.
+Owns what is to be read. `FetchQueue` has the order of the lanes. Never reads from the database.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 BUSY_LANES = 16
-"""So many lanes at most are remembered as busy last. Reading behind them costs hardly more than behind one."""
+"""So many lanes at most are remembered as busy last. To read all their tails costs hardly more than one."""
 
 
 @define(eq=False, repr=False)
@@ -29,10 +29,10 @@ class FetchingSide(Side):
     """What the fetcher may do with a member. Every method takes the lock itself."""
 
     busy_last: dict[str, None] = field(factory=dict, init=False)
-    """Keys of the lanes that rows came for last, the oldest first. Only the fetcher asks, whose thread changes it."""
-    _ahead: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last look found
-    _look_wanted: bool = True
-    hints: int = 0  # that were heard from other processes
+    """Keys of the lanes that rows came for last, the oldest first. Only the fetcher's thread reads and changes it."""
+    _ahead: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last poll found
+    _poll_wanted: bool = True
+    hints: int = 0  # that came from other processes
     _hinted: bool = False
 
     def wanted(self, now: float) -> bool:
@@ -43,7 +43,7 @@ class FetchingSide(Side):
     def take_unsure(self) -> set[str]:
         """Take the keys of the lanes that were opened, or whose head was lowered, since the last call.
 
-        No digest from before tells whether such a lane has risen.
+        No digest from before shows whether such a lane has risen.
         """
         unsure, self.state.unsure = self.state.unsure, set()
         return unsure & self.state.lanes.keys()
@@ -55,7 +55,7 @@ class FetchingSide(Side):
 
     @step
     def heads(self, heads: Iterable[tuple[str, int]]) -> bool:
-        """Take the result of a look: heads of lanes, at least of those whose head rose. True when one rose."""
+        """Take the result of a poll: heads of lanes, at least of those whose head rose. True when one rose."""
         news = False
         for key, head in heads:
             lane = self.state.lanes.get(key)
@@ -85,16 +85,16 @@ class FetchingSide(Side):
 
     @step
     def take_ahead(self) -> list[Lane]:
-        """Take the lanes whose head in memory is higher than the last look found.
+        """Take the lanes whose head in memory is higher than the last poll found.
 
-        Such a lane was loaded after the look, or the tables were set back.
+        Such a lane was loaded after the poll, or the tables were set back.
         """
         ahead, self._ahead = self._ahead, []
-        return [lane for lane in dict.fromkeys(ahead) if not lane.state.lost]  # a look may name one once more
+        return [lane for lane in dict.fromkeys(ahead) if not lane.state.lost]  # a poll may name one once more
 
     @step
     def still_ahead(self, lanes: Iterable[Lane]) -> None:
-        """These lanes could not be checked now. Take them again with the next look."""
+        """These lanes could not be checked now. Take them again with the next poll."""
         self._ahead.extend(lanes)
 
     @step
@@ -103,21 +103,21 @@ class FetchingSide(Side):
         self.state.unsure.add(lane.key)  # refilled to where it was, it would be hidden by a digest from before
         lane.lower_head(head)
 
-    def look_soon(self) -> None:
-        """A message was published: look now, not at the next planned time."""
-        self._look_wanted = True
+    def poll_soon(self) -> None:
+        """A message was published: poll now, not at the next planned time."""
+        self._poll_wanted = True
         self.state.signals.wake_fetcher()
 
-    def take_look_request(self) -> bool:
-        """Whether `look_soon` was called since the last call."""
-        # A request between the question and the answer is not lost: it is answered by the same look, or stays.
-        if not self._look_wanted:
+    def take_poll_request(self) -> bool:
+        """Whether `poll_soon` was called since the last call."""
+        # A request between the test and the reset is not lost: the poll that follows answers it, or it stays.
+        if not self._poll_wanted:
             return False
-        self._look_wanted = False
+        self._poll_wanted = False
         return True
 
     def hinted(self) -> None:
-        """A hint says that a message was published: look as soon as the share of looks allows."""
+        """A hint says that a message was published: poll as soon as the share of polls allows."""
         self.hints += 1
         self._hinted = True
         self.state.signals.wake_fetcher()
@@ -157,7 +157,7 @@ class FetchingSide(Side):
 
     @step
     def all_fed(self) -> bool:
-        """Whether every lane has known messages that are not handed out yet. Then a look would find nothing of use."""
+        """Whether every lane has known messages that are not handed out yet. Then a poll would find nothing of use."""
         return bool(self.state.lanes) and all(lane.fed for lane in self.state.lanes.values())
 
     @step
@@ -187,7 +187,7 @@ class FetchingSide(Side):
 
     @step
     def fetched(self, lane: Lane, cursor: int, rows: Sequence[Fetched]) -> None:
-        """Take rows that were read behind `cursor`."""
+        """Take rows that were read after `cursor`."""
         now = time.monotonic()
         if rows:
             self.busy_last.pop(lane.key, None)

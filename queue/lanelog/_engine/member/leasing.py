@@ -41,9 +41,9 @@ class LeasingSide(Side):
             fact = facts.group_paused if paused else facts.group_resumed
             fact(self.state.signals.notices, topic=self.state.at.topic, group=self.state.at.group)
 
-    def forget_disowned(self, places: Collection[tuple[str, int]]) -> None:
+    def forget_disowned(self, leases: Collection[tuple[str, int]]) -> None:
         """Forget these disowned lanes: their leases are given back."""
-        self.state.disowned.difference_update(places)
+        self.state.disowned.difference_update(leases)
 
     def grant_authority(self, until: float, slept: float) -> None:
         """Let handlers start until this time (monotonic). `slept`: `suspended()` at the start of the read-back."""
@@ -51,7 +51,7 @@ class LeasingSide(Side):
 
     @step
     def pump(self) -> None:
-        """Look at every lane again, for example after authority came back."""
+        """Visit every lane again, for example after authority came back."""
         for lane in list(self.state.lanes.values()):
             self.state.changed_locked(lane)
 
@@ -164,7 +164,7 @@ class LeasingSide(Side):
 
     @step
     def replace_lane(self, old: Lane, fresh: Lane, ids: dict[int, str], asked: Mapping[int, bool]) -> set[int]:
-        """Put a lane that was loaded on a new connection in the place of the old one.
+        """Replace a lane by the one that was loaded on a new connection.
 
         `asked`: the server's answers about messages that a transaction of their own had settled: offset -> settled.
         Returns the offsets for which an answer is still missing. Then nothing is changed.

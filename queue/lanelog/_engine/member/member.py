@@ -47,7 +47,7 @@ class Holdings:
 class Member(MemberState):
     """One owner's part in one group and topic."""
 
-    failed: Callable[[BaseException], None]  # tells the subscription; called once
+    failed: Callable[[BaseException], None]  # notifies the subscription; called once
     workload: Callable[[], Workload | None] = _unknown  # what its worker threads do now
     registered_at: int = 0  # when the group was registered, in milliseconds of the database
     failure: BaseException | None = None
@@ -100,7 +100,7 @@ class Member(MemberState):
         self.runs.put(hook)
 
     def fail(self, error: BaseException) -> None:
-        """This member cannot go on: log it and tell the subscription, once."""
+        """This member cannot go on: log it and notify the subscription, once."""
         with self.lock:
             if self.failure is not None:
                 return
@@ -108,7 +108,7 @@ class Member(MemberState):
         try:
             facts.membership_failed(self.signals.notices, topic=self.topic, group=self.group, exc_info=error)
         finally:
-            self.failed(error)  # whatever the application's logging does: who waits for the end must hear of it
+            self.failed(error)  # whatever the application's logging does: those that wait for the end must learn of it
 
     def resolve_all(self, error: Exception) -> None:
         """The engine ends: resolve every waiter with `error`."""

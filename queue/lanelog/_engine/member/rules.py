@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
 
 RUN_SECONDS = 0.02
-"""Seconds of work in one run. A crash can make others repeat so much, and one flush is worth so much."""
+"""Seconds of work in one run. A crash can make others repeat so much, and so much justifies a flush."""
 
 LONG_SECONDS = 0.1
 """When a message takes more seconds than this, its run is marked late. Such a message waits long for a worker, and the
@@ -84,6 +84,6 @@ class Signals:
     wake_settler: Callable[[], None]
     wake_keeper: Callable[[], None]
     notices: Notices = field(factory=Notices)
-    """What the program itself is told."""
+    """Notifies the program itself."""
     meter: Meter = field(factory=Meter)
-    """Who is told what is measured."""
+    """Notifies observers of what is measured."""

@@ -104,7 +104,7 @@ class MemberState:
     def changed_locked(self, lane: Lane | None, *, fetching: bool = False) -> None:
         """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
 
-        `lane` None: it is gone. `fetching`: the caller is the fetcher, who need not be woken.
+        `lane` None: it is gone. `fetching`: the caller is the fetcher, which need not be woken.
         """
         if lane is None or lane.state.lost:
             return

@@ -1,15 +1,16 @@
 """The scheduler: it publishes delayed messages and the messages of schedules when they are due.
 
-Owns the times of its looks. `delayed` and `recurring` do the work. Never touches a group's rows. It is one thread and
+Owns the times of its polls. `_log/due` and `_log/fire` do the work. Never touches a group's rows. It is one thread and
 one connection of a client. It starts with the first subscription, or when the client first schedules a message. Any
 number of clients do this at once, and skip each other's locks. If the account lacks a privilege, the scheduler logs
 that once, and leaves the work to the clients of other accounts.
 
-One statement a second tells when the next message is due. A message that this process schedules wakes the loop. A
+One statement a second asks when the next message is due. A message that this process schedules wakes the loop. A
 message of another process is seen within about a second. In a client that subscribes, it is seen within a keeper's
-turn, because the keeper reads the same when it looks at its group.
+turn, because the keeper reads the same with its group's row.
 
-This thread also reads, once a second at most while the process publishes, who wants hints. No publisher waits for that.
+While the process publishes, this thread also reads, once a second at most, which processes want hints. No publisher
+waits for that.
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ class SchedulerPace:
     """The times of the scheduler."""
 
     turn_seconds: float = 1.0
-    """Between two looks while nothing is due."""
+    """Between two polls while nothing is due."""
     attention_seconds: float = 10.0
-    """The time with more looks, after a message was scheduled in a user's own transaction. The library does not learn
+    """The time with more polls, after a message was scheduled in a user's own transaction. The library does not learn
     when that commits."""
     attentive_turn_seconds: float = 0.2
-    """Between two looks in that time."""
-    full_look_seconds: float = 30.0
-    """Between full looks. The usual look sees the last minute. Older messages exist only after downtime, after a lock
+    """Between two polls in that time."""
+    full_poll_seconds: float = 30.0
+    """Between full polls. The usual poll sees the last minute. Older messages exist only after downtime, after a lock
     on their lane, or after a long transaction that scheduled them."""
     held_seconds: float = 0.25
     """Until a locked schedule is tried again."""
     near_seconds: float = 0.01
-    """A look that is so near need not come earlier."""
+    """A poll that is so near need not come earlier."""
     denied_seconds: float = 600.0
     """Until a duty is tried again for which the account lacked a privilege."""
     clock_back_ms: int = 1000
-    """The server's clock went back if it lost so much against our monotonic clock. A slow answer may look the same."""
+    """The server's clock went back if it lost so much against our monotonic clock. A slow answer may seem the same."""
 
 
 @define(eq=False)
@@ -72,9 +73,9 @@ class Scheduler:
     session: Session = field(init=False)
     _appending: DelayedMessages = field(init=False)
     _firing: RecurringSchedules = field(init=False)
-    _all_at: float = 0.0  # when the next full look is due (monotonic)
+    _all_at: float = 0.0  # when the next full poll is due (monotonic)
     _attentive_until: float = 0.0  # (monotonic)
-    _look_at: float = 0.0  # when the next turn is planned (monotonic); 0: a turn is under way
+    _turn_at: float = 0.0  # when the next turn is planned (monotonic); 0: a turn is under way
     _denied_until: dict[str, float] = field(factory=dict)  # duty -> when it is tried again (monotonic)
     _lead: int | None = None  # by how many milliseconds the server's clock is ahead of ours; None: not known yet
 
@@ -86,14 +87,14 @@ class Scheduler:
 
     def turn(self, now: float) -> float:
         """Publish a bounded number of due messages. Returns the seconds until the next turn."""
-        self._look_at = 0.0
+        self._turn_at = 0.0
         self.context.read_endpoints(self.session)
         everything = now >= self._all_at or self._appending.held_up
         asked = time.monotonic()
         row = self.session.one(NEXT, (everything,))
         message_ms, schedule_ms, clock_ms = (None, None, 0) if row is None else row
         if everything and (message_ms is None or message_ms > 0):
-            self._all_at = now + self.pace.full_look_seconds
+            self._all_at = now + self.pace.full_poll_seconds
         waits = [
             self.pace.attentive_turn_seconds
             if now < self._attentive_until
@@ -116,18 +117,18 @@ class Scheduler:
         if failures:
             raise failures[0]  # the other duty has had its turn
         delay = min(waits)
-        self._look_at = time.monotonic() + delay
+        self._turn_at = time.monotonic() + delay
         return delay
 
     def attend(self) -> None:
-        """Look more often for a while: a user's transaction will commit a scheduled message."""
+        """Poll more often for a while: a user's transaction will commit a scheduled message."""
         self._attentive_until = time.monotonic() + self.pace.attention_seconds
 
     def is_late_for(self, seconds: float) -> bool:
         """Whether its next turn would come too late for a message that is due in so many seconds."""
-        if self._look_at == 0.0:
-            return True  # it may have looked before the message was visible
-        near = self._look_at - self.pace.near_seconds
+        if self._turn_at == 0.0:
+            return True  # it may have polled before the message was visible
+        near = self._turn_at - self.pace.near_seconds
         return self._appending.wait() is None and time.monotonic() + max(seconds, 0.0) < near
 
     def close(self) -> None:

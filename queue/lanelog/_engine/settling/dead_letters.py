@@ -80,10 +80,10 @@ class DeadLetters:
         """Whether messages still wait to be moved, say for a head that another transaction has."""
         return any(member.dead_letters for member in self.context.members())
 
-    def _move(self, member: Member, dead_letter: DeadLetterWrite, *, mended: bool = False) -> bool:
+    def _move(self, member: Member, dead_letter: DeadLetterWrite, *, repaired: bool = False) -> bool:
         """Move one message. False: try it again later, say because its dead letter lane is locked.
 
-        `mended`: the dead letter lane was checked and mended already.
+        `repaired`: the dead letter lane was checked and repaired already.
         """
         dead_topic = member.config.dead_letter_topic(member.topic)
         assert dead_topic is not None  # noqa: S101 - for the type checker: without one nothing is buried
@@ -97,10 +97,10 @@ class DeadLetters:
                 outcome = None if head is None else self._copy(cx, member, dead_letter, dead_topic, head)
         except DatabaseError as error:
             # The copy's id was looked up before, so its offset is the duplicate, and a repetition would not help.
-            if error.code != codes.DUPLICATE or mended:
+            if error.code != codes.DUPLICATE or repaired:
                 raise
             seen_to = repair.repair_lane(self.session, dead_topic, key) is not None
-            return seen_to and self._move(member, dead_letter, mended=True)
+            return seen_to and self._move(member, dead_letter, repaired=True)
         if outcome is None:
             if key not in partitions.heads(self.session, dead_topic, [key]):
                 self.context.appender.ensure_lanes(dead_topic, [key])

@@ -75,8 +75,8 @@ class Settler:
         if members and not busy and self.context.shortage.can_wait(self.session) and not _holding(members):
             self.session.close()  # another process may be able to work with it
         elif members and not busy:
-            # Connect before there is something to write. When connections are few, the settler's is worth more than
-            # most others.
+            # Connect before there is something to write. When connections are few, the settler needs its own more than
+            # most others do.
             self.session.ensure()
             self.session.ping_if_idle()
         if busy:
@@ -131,7 +131,7 @@ class Settler:
     def _committed_at_once(self, member: Member, write: LaneWrite, generation: int) -> bool:
         """Write what only moves one lane's watermark and mark, in one round trip instead of four: a handler waits.
 
-        False: another owner, epoch or server, another row than memory knows, or an error that no repetition mends. The
+        False: another owner, epoch or server, another row than memory knows, or an error that no repetition helps. The
         transaction that follows finds out which, and raises what COMMIT would raise. The row is no longer known after a
         lost answer, so the next flush of the lane is a transaction, too.
         """
@@ -139,7 +139,7 @@ class Settler:
             return False
         server = (
             self.context.server_identity.mark
-        )  # before the check: memory may be loaded from another server behind it
+        )  # before the check: memory may be loaded from another server after it
         self.context.check_generation(self.session, generation)
         try:
             return flushes.flush_fenced(

@@ -49,7 +49,7 @@ class HungHandlers:
     """None: its messages are pulled. It gives them back when others hang."""
     ask_to_stop: Callable[[], None]
     again_seconds: float = 0.05
-    """Until the next look after one at which a handler had just ended."""
+    """Until the next check after one at which a handler had just ended."""
     _found: tuple[HungHandler, ...] = ()
     _returned: list[tuple[Member, Attempt, float]] = field(factory=list)
     _closed: threading.Event = field(factory=threading.Event)
@@ -82,7 +82,7 @@ class HungHandlers:
     # -- the end of the process ----------------------------------------------------------------------------------------
 
     def hangs(self) -> bool:
-        """Look for handlers that hang, and remember them with their stacks."""
+        """Find handlers that hang, and remember them with their stacks."""
         limit, running, now = self.config.hard_time_limit, self._running(), time.monotonic()
         all_hang = self.workers is not None and self.workers.workload(running).hung_for(self.config.unhealthy_after)
         self._found = tuple(

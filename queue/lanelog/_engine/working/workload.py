@@ -1,6 +1,6 @@
 """The workload of a subscription's worker threads, for heartbeats and health.
 
-Owns the look at the threads. Takes a stack only of a handler that has run for `LONG_SECONDS`. Never sends SQL.
+Owns the view of the threads. Takes a stack only of a handler that has run for `LONG_SECONDS`. Never sends SQL.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def heartbeat(**changes: Any) -> HeartbeatRow:
     return attrs.evolve(healthy, **changes)
 
 
-class Looks:
+class Checks:
     """A watch whose own clock says `now`, and whose session is as old as that clock."""
 
     def __init__(self, *, steady_since: float = 0.0) -> None:
@@ -46,39 +46,39 @@ def dead(view: LivenessView) -> list[str]:
     return [each.owner for each in view.dead]
 
 
-def fresh() -> Looks:
+def fresh() -> Checks:
     """A session too young to judge by expiry, and old enough to judge by locks."""
-    return Looks(steady_since=100.0 - EVERYBODY_BACK_SECONDS)
+    return Checks(steady_since=100.0 - EVERYBODY_BACK_SECONDS)
 
 
 FREE = heartbeat(lock_free=True)
 
 
-def test_a_lock_free_in_two_looks_is_a_dead_owner() -> None:
-    """An owner is dead whose lock is free in two looks a second apart, its heartbeat unchanged.
+def test_a_lock_free_in_two_checks_is_a_dead_owner() -> None:
+    """An owner is dead whose lock is free in two checks a second apart, its heartbeat unchanged.
 
     However often a lock is found free within a second, its owner lives.
     """
-    look = fresh()
+    check = fresh()
     for step in range(10):
-        assert look(100.0 + step / 10, FREE) == LivenessView(live=("me", "other"))
-    view = look(100.0 + SECOND_CHECK_SECONDS, FREE)
+        assert check(100.0 + step / 10, FREE) == LivenessView(live=("me", "other"))
+    view = check(100.0 + SECOND_CHECK_SECONDS, FREE)
     assert view == LivenessView(
         live=("me",), dead=(DeadOwner(owner="other", heartbeat_at=FREE.heartbeat_at, proof=Proof.LOCK),)
     )
 
 
 def test_an_owner_that_stands_aside_gets_no_share_and_may_die() -> None:
-    """It lives, and nothing of it is taken, while its lock is held. When that is free in two looks, it is dead.
+    """It lives, and nothing of it is taken, while its lock is held. When that is free in two checks, it is dead.
 
     An owner that left holds nothing, and is neither.
     """
-    look = fresh()
+    check = fresh()
     aside = heartbeat(deregistered_at=DB - 1000)
-    assert look(100.0, aside) == LivenessView(live=("me",))
+    assert check(100.0, aside) == LivenessView(live=("me",))
     free = attrs.evolve(aside, lock_free=True)
-    look(100.5, free)
-    assert dead(look(100.5 + SECOND_CHECK_SECONDS, free)) == ["other"]
+    check(100.5, free)
+    assert dead(check(100.5 + SECOND_CHECK_SECONDS, free)) == ["other"]
     left = fresh()
     for step in range(3):
         assert left(100.0 + step, heartbeat(deregistered_at=DB - 999, lock_free=True)) == LivenessView(live=("me",))
@@ -86,34 +86,34 @@ def test_an_owner_that_stands_aside_gets_no_share_and_may_die() -> None:
 
 def test_an_owner_that_comes_back_is_no_newcomer() -> None:
     """It was seen before, so it gets its share at once, also beside a dead owner."""
-    look = fresh()
+    check = fresh()
     gone = attrs.evolve(FREE, owner="gone")
-    look(100.0, heartbeat(deregistered_at=DB - 1000), gone)
-    assert look(100.0 + SECOND_CHECK_SECONDS, heartbeat(heartbeat_at=DB - 500), gone).sharers == ("me", "other")
+    check(100.0, heartbeat(deregistered_at=DB - 1000), gone)
+    assert check(100.0 + SECOND_CHECK_SECONDS, heartbeat(heartbeat_at=DB - 500), gone).sharers == ("me", "other")
 
 
 def test_a_lock_that_was_taken_in_between_starts_anew() -> None:
     """Free, taken and free again is no proof: the second starts with the last time it became free."""
-    look = fresh()
-    look(100.0, FREE)
-    look(100.5, heartbeat())
-    assert not dead(look(101.2, FREE))
-    assert not dead(look(102.1, FREE))
-    assert dead(look(102.2, FREE)) == ["other"]
+    check = fresh()
+    check(100.0, FREE)
+    check(100.5, heartbeat())
+    assert not dead(check(101.2, FREE))
+    assert not dead(check(102.1, FREE))
+    assert dead(check(102.2, FREE)) == ["other"]
 
 
 @pytest.mark.parametrize("change", [{"heartbeat_at": DB - 500}, {"expires_at": DB + 60_000}])
 def test_a_heartbeat_between_the_looks_is_life(change: dict[str, int]) -> None:
-    """An owner that wrote its row between the two looks lives, also when its lock is free for a moment."""
-    look = fresh()
-    look(100.0, FREE)
-    assert not dead(look(101.5, attrs.evolve(FREE, **change)))
+    """An owner that wrote its row between the two checks lives, also when its lock is free for a moment."""
+    check = fresh()
+    check(100.0, FREE)
+    assert not dead(check(101.5, attrs.evolve(FREE, **change)))
 
 
 def test_an_unknown_lock_is_not_free() -> None:
     """An owner without a lock, or whose lock the server would not tell about, is judged by its heartbeat alone."""
-    look = fresh()
-    assert not any(dead(look(100.0 + step, heartbeat(lock_free=None))) for step in range(26))
+    check = fresh()
+    assert not any(dead(check(100.0 + step, heartbeat(lock_free=None))) for step in range(26))
 
 
 @pytest.mark.parametrize("drift", [-1, 0, 1])
@@ -122,14 +122,14 @@ def test_the_server_start_is_known_to_two_seconds(drift: int) -> None:
 
     Beyond that the server has restarted and freed every lock, which tells nothing as long as the lease is valid.
     """
-    look = fresh()
+    check = fresh()
     started = START + drift * START_TOLERANCE_MS
     row = attrs.evolve(FREE, incarnation=Incarnation(started, "one"))
-    look(100.0, row)
-    assert dead(look(101.0, row)) == ["other"]
+    check(100.0, row)
+    assert dead(check(101.0, row)) == ["other"]
     if drift:
-        look, row = fresh(), attrs.evolve(row, incarnation=Incarnation(started + drift, "one"))
-        assert not any(dead(look(100.0 + step, row)) for step in range(25))
+        check, row = fresh(), attrs.evolve(row, incarnation=Incarnation(started + drift, "one"))
+        assert not any(dead(check(100.0 + step, row)) for step in range(25))
 
 
 def test_a_lock_on_another_server_says_nothing() -> None:
@@ -138,20 +138,20 @@ def test_a_lock_on_another_server_says_nothing() -> None:
     What an older version wrote names no server but by its start.
     """
     elsewhere, unnamed = (attrs.evolve(FREE, incarnation=Incarnation(START, name)) for name in ("two", ""))
-    look = fresh()
-    assert not any(dead(look(100.0 + step, elsewhere)) for step in range(25))
-    look(130.0, unnamed)
-    assert dead(look(131.0, unnamed)) == ["other"]
+    check = fresh()
+    assert not any(dead(check(100.0 + step, elsewhere)) for step in range(25))
+    check(130.0, unnamed)
+    assert dead(check(131.0, unnamed)) == ["other"]
 
 
 def test_the_owner_that_has_seen_the_restarted_server_is_judged_from_then_on() -> None:
-    """Once an owner has recorded the new server start, a free lock counts again, from its next look on."""
-    look = fresh()
-    look(100.0, FREE, server=RESTARTED)
-    look(101.5, FREE, server=RESTARTED)
+    """Once an owner has recorded the new server start, a free lock counts again, from its next check on."""
+    check = fresh()
+    check(100.0, FREE, server=RESTARTED)
+    check(101.5, FREE, server=RESTARTED)
     again = attrs.evolve(FREE, heartbeat_at=DB, incarnation=RESTARTED)
-    assert not dead(look(102.0, again, server=RESTARTED))
-    assert dead(look(103.0, again, server=RESTARTED)) == ["other"]
+    assert not dead(check(102.0, again, server=RESTARTED))
+    assert dead(check(103.0, again, server=RESTARTED)) == ["other"]
 
 
 def test_a_free_lock_needs_a_session_older_than_anybodys_way_back() -> None:
@@ -159,18 +159,18 @@ def test_a_free_lock_needs_a_session_older_than_anybodys_way_back() -> None:
 
     A stall of the own session counts as its beginning, for it may have ended the others'.
     """
-    look = Looks(steady_since=100.0)
-    assert not any(dead(look(100.0 + step / 4, FREE)) for step in range(int(EVERYBODY_BACK_SECONDS * 4)))
-    assert dead(look(100.0 + EVERYBODY_BACK_SECONDS, FREE)) == ["other"]
+    check = Checks(steady_since=100.0)
+    assert not any(dead(check(100.0 + step / 4, FREE)) for step in range(int(EVERYBODY_BACK_SECONDS * 4)))
+    assert dead(check(100.0 + EVERYBODY_BACK_SECONDS, FREE)) == ["other"]
 
 
 def test_an_expired_heartbeat_is_death() -> None:
     """An owner whose heartbeat ran out by the database's clock is dead if it holds no lock on this server."""
-    assert not dead(Looks()(LEASE, heartbeat(expires_at=DB)))
+    assert not dead(Checks()(LEASE, heartbeat(expires_at=DB)))
     before = Incarnation(START - 99_999, "one")
     for lock, server in ((False, before), (None, before), (True, before), (None, SERVER), (True, SERVER)):
         row = heartbeat(expires_at=DB - 1, lock_free=lock, incarnation=server)
-        assert Looks()(LEASE, row) == LivenessView(
+        assert Checks()(LEASE, row) == LivenessView(
             live=("me",), dead=(DeadOwner(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.EXPIRY),)
         )
 
@@ -182,27 +182,27 @@ def test_a_lock_that_is_held_vetoes_expiry_until_its_owner_was_silent_for_two_le
     heartbeat unchanged for two of its durations. Any beat, and any stall, starts that anew.
     """
     row = heartbeat(expires_at=DB - 3_600_000, heartbeat_at=DB - 3_600_000 - int(LEASE * 1000))
-    look = Looks()
-    assert not any(dead(look(100.0 + step, row)) for step in range(60))
-    assert look(160.0, row).dead == (DeadOwner(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.SILENCE),)
-    look = Looks()
-    look(100.0, row)
+    check = Checks()
+    assert not any(dead(check(100.0 + step, row)) for step in range(60))
+    assert check(160.0, row).dead == (DeadOwner(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.SILENCE),)
+    check = Checks()
+    check(100.0, row)
     beaten = attrs.evolve(row, heartbeat_at=row.heartbeat_at + 1, expires_at=row.expires_at + 1)
-    assert not any(dead(look(130.0 + step, beaten)) for step in range(60))
-    look.steady_since = 189.0
-    assert not any(dead(look(190.0 + step, beaten)) for step in range(59))
-    assert dead(look(249.0, beaten)) == ["other"]
+    assert not any(dead(check(130.0 + step, beaten)) for step in range(60))
+    check.steady_since = 189.0
+    assert not any(dead(check(190.0 + step, beaten)) for step in range(59))
+    assert dead(check(249.0, beaten)) == ["other"]
 
 
 def test_expiry_needs_a_session_as_old_as_a_lease() -> None:
     """After an outage that hit everybody, owners have a whole lease duration to come back before they are robbed."""
-    look = Looks(steady_since=1000.0)
+    check = Checks(steady_since=1000.0)
     row = heartbeat(expires_at=DB - 60_000, lock_free=None)
-    assert not dead(look(1000.0, row))
-    assert not dead(look(1000.0 + LEASE - 0.1, row))
-    look.steady_since = 1029.0  # the connection broke in between
-    assert not dead(look(1000.0 + LEASE, row))
-    assert dead(look(1029.0 + LEASE, row)) == ["other"]
+    assert not dead(check(1000.0, row))
+    assert not dead(check(1000.0 + LEASE - 0.1, row))
+    check.steady_since = 1029.0  # the connection broke in between
+    assert not dead(check(1000.0 + LEASE, row))
+    assert dead(check(1029.0 + LEASE, row)) == ["other"]
 
 
 def test_an_expiry_from_the_future_is_death_when_it_stands_still() -> None:
@@ -210,31 +210,31 @@ def test_an_expiry_from_the_future_is_death_when_it_stands_still() -> None:
 
     Its owner is dead when it has not changed for that duration, and lives if it goes on writing such heartbeats.
     """
-    look = Looks()
+    check = Checks()
     row = heartbeat(heartbeat_at=DB + 3_600_000, expires_at=DB + 3_600_000 + 30_000, lock_free=None)
-    assert not dead(look(100.0, row))
-    assert not dead(look(129.9, row))
-    assert dead(look(130.0, row)) == ["other"]
+    assert not dead(check(100.0, row))
+    assert not dead(check(129.9, row))
+    assert dead(check(130.0, row)) == ["other"]
     for step in range(1, 11):
         beat = DB + 3_600_000 + step * 10_000
-        assert not dead(look(200.0 + 20 * step, heartbeat(heartbeat_at=beat, expires_at=beat + 30_000)))
+        assert not dead(check(200.0 + 20 * step, heartbeat(heartbeat_at=beat, expires_at=beat + 30_000)))
 
 
 def test_the_own_clock_decides_nothing() -> None:
-    """Whatever this machine's clock shows, only the database's times and the seconds between looks count."""
+    """Whatever this machine's clock shows, only the database's times and the seconds between checks count."""
     for offset in (-3600.0, 0.0, 3600.0, 1e9):
-        look = Looks(steady_since=offset)
-        assert not any(dead(look(offset + step, heartbeat())) for step in range(90))
-        assert dead(look(offset + 90, heartbeat(now=DB + 30_000, lock_free=None))) == ["other"]
+        check = Checks(steady_since=offset)
+        assert not any(dead(check(offset + step, heartbeat())) for step in range(90))
+        assert dead(check(offset + 90, heartbeat(now=DB + 30_000, lock_free=None))) == ["other"]
 
 
 def test_a_name_that_comes_back_is_looked_at_anew() -> None:
-    """An owner that was gone for a look starts without a history."""
-    look = fresh()
-    look(100.0, FREE)
-    look(100.5)
-    assert not dead(look(101.0, FREE))
-    assert look.watch.judge([FREE], now=102.0, steady_since=97.0, incarnation=SERVER).dead
+    """An owner that was gone for a check starts without a history."""
+    check = fresh()
+    check(100.0, FREE)
+    check(100.5)
+    assert not dead(check(101.0, FREE))
+    assert check.watch.judge([FREE], now=102.0, steady_since=97.0, incarnation=SERVER).dead
 
 
 def test_the_living_are_sorted() -> None:
@@ -243,13 +243,13 @@ def test_the_living_are_sorted() -> None:
     Who left is neither alive nor dead; the own row, however old, says nothing; without any row one is alone.
     """
     rows = [heartbeat(owner=name) for name in ("zoe", "ann", "bob")]
-    assert Looks()(100.0, *rows).live == ("ann", "bob", "me", "zoe")
+    assert Checks()(100.0, *rows).live == ("ann", "bob", "me", "zoe")
     for rows in (
         [heartbeat(deregistered_at=DB, expires_at=0)],
         [heartbeat(owner="me", expires_at=0, lock_free=True)],
         [],
     ):
-        assert Looks()(100.0, *rows) == LivenessView(live=("me",))
+        assert Checks()(100.0, *rows) == LivenessView(live=("me",))
 
 
 def test_holders_without_a_row_are_dead_once_the_session_is_trusted() -> None:
@@ -261,30 +261,30 @@ def test_holders_without_a_row_are_dead_once_the_session_is_trusted() -> None:
 
 
 def test_a_dead_owners_lanes_are_not_kept_for_who_has_just_come() -> None:
-    """A newcomer has no proof yet and could take nothing: it is an heir when it has been there for two looks.
+    """A newcomer has no proof yet and could take nothing: it is an heir when it has been there for two checks.
 
     With nobody dead it has its share at once.
     """
-    look, new = fresh(), heartbeat(owner="new")
-    look(100.0, FREE)
-    assert look(100.6, FREE, new).sharers == ("me", "new", "other")
-    view = look(101.0, FREE, new)
+    check, new = fresh(), heartbeat(owner="new")
+    check(100.0, FREE)
+    assert check(100.6, FREE, new).sharers == ("me", "new", "other")
+    view = check(101.0, FREE, new)
     assert view.live == ("me", "new")
     assert view.sharers == ("me",)
     beaten = attrs.evolve(new, heartbeat_at=new.heartbeat_at + 500)  # it lives on: that makes it no newcomer again
-    assert look(100.6 + SECOND_CHECK_SECONDS, FREE, beaten).sharers == ("me", "new")
-    assert look(102.0, new, heartbeat(owner="newest")).sharers == ("me", "new", "newest")
+    assert check(100.6 + SECOND_CHECK_SECONDS, FREE, beaten).sharers == ("me", "new")
+    assert check(102.0, new, heartbeat(owner="newest")).sharers == ("me", "new", "newest")
 
 
 def test_a_free_lock_is_a_suspicion_until_it_is_taken_again() -> None:
-    """The keeper looks in every turn while somebody is suspected: the second look is not to be late."""
-    look = fresh()
-    look(100.0, heartbeat())
-    assert not look.watch.second_look_due
-    look(100.5, FREE)
-    assert look.watch.second_look_due
-    look(100.7, heartbeat())
-    assert not look.watch.second_look_due
+    """The keeper checks in every turn while an owner is suspected: the second check is not to be late."""
+    check = fresh()
+    check(100.0, heartbeat())
+    assert not check.watch.second_check_due
+    check(100.5, FREE)
+    assert check.watch.second_check_due
+    check(100.7, heartbeat())
+    assert not check.watch.second_check_due
 
 
 @pytest.mark.parametrize(("written", "ends"), [(DB, 2**64 - 1), (2**64 - 1, 2**64 - 1), (0, 2**64 - 1)])
@@ -293,7 +293,7 @@ def test_a_heartbeat_that_no_lease_explains_counts_for_a_lease_of_ours(written: 
     free = heartbeat(heartbeat_at=written, expires_at=ends, lock_free=None)
     held = heartbeat(heartbeat_at=written, expires_at=ends)
     for row, durations in ((free, 1), (held, 2)):
-        looks = Looks()
-        assert looks(LEASE, row).live == ("me", "other")
-        assert dead(looks(LEASE * (1 + durations) - 1, row)) == []
-        assert dead(looks(LEASE * (1 + durations), row)) == ["other"]
+        checks = Checks()
+        assert checks(LEASE, row).live == ("me", "other")
+        assert dead(checks(LEASE * (1 + durations) - 1, row)) == []
+        assert dead(checks(LEASE * (1 + durations), row)) == ["other"]

@@ -199,8 +199,8 @@ def test_eviction_makes_room_for_others(clock: Clock) -> None:
     assert busy in engine.member.fetching.take_needing_fetch(10, 1000)
 
 
-def test_looking_is_needless_while_every_lane_has_unread_work(clock: Clock) -> None:
-    """Memory that holds unread work for every lane makes the look superfluous; a lane without any asks for it."""
+def test_polling_is_needless_while_every_lane_has_unread_work(clock: Clock) -> None:
+    """Memory that holds unread work for every lane makes the poll superfluous; a lane without any asks for it."""
     engine = fast(clock)
     assert not engine.member.fetching.all_fed()
     engine.open("a").state.head = 5
@@ -209,14 +209,14 @@ def test_looking_is_needless_while_every_lane_has_unread_work(clock: Clock) -> N
     assert not engine.member.fetching.all_fed()
 
 
-def test_a_publish_asks_for_one_look(clock: Clock) -> None:
-    """Somebody published: the next turn of the fetcher looks, once."""
+def test_a_publish_asks_for_one_poll(clock: Clock) -> None:
+    """A message was published: the next turn of the fetcher polls, once."""
     engine = fast(clock)
-    engine.member.fetching.take_look_request()
-    engine.member.fetching.look_soon()
+    engine.member.fetching.take_poll_request()
+    engine.member.fetching.poll_soon()
     assert engine.woken["fetcher"] > 0
-    assert engine.member.fetching.take_look_request()
-    assert not engine.member.fetching.take_look_request()
+    assert engine.member.fetching.take_poll_request()
+    assert not engine.member.fetching.take_poll_request()
 
 
 # -- lanes come and go -------------------------------------------------------------------------------------------------
