@@ -250,7 +250,7 @@ class Client:
             connection: An open DB-API connection within a transaction. The message is visible if and only if the caller
                 commits. The lane is locked until then, so publish last.
             delay: The time until the message is due, in seconds or as a timedelta, at most ten years.
-            deliver_at: The time when the message is due, an aware datetime, at most ten years from now. In the past: it
+            deliver_at: The time when the message is due, an aware datetime, at most ten years from now. Before now: it
                 is due at once. Give this or `delay`, not both.
             ttl: The time after the publish, or after it was due, in which a handler may start on the message. Seconds
                 or a timedelta, at most ten years. None: without end.
@@ -342,7 +342,7 @@ class Client:
         of a transaction that the caller has open.
 
         Each message has the id `name@2026-11-21T10:05:00Z`, or with another zone than UTC
-        `name@2026-11-21T11:05:00[Europe/Berlin]`: the time on the wall clock and the zone, with `[fold=1]` behind the
+        `name@2026-11-21T11:05:00[Europe/Berlin]`: the time on the wall clock and the zone, with `[fold=1]` after the
         second of two equal times. Its metadata has `lanelog.schedule` and `lanelog.fire_time`, in UTC, besides the
         given ones. From the declaration on, the client has one more thread and connection.
 
@@ -582,7 +582,7 @@ class Client:
 
     @property
     def observers(self) -> tuple[Observer, ...]:
-        """Who is notified of each handler, publish and flush."""
+        """The observers that are notified of each handler, publish and flush."""
         return self._meter.observers
 
     def observe(self, observer: Observer) -> None:

@@ -56,7 +56,7 @@ class ClientAnnouncements:
             self.hints.catch_up()
 
     def appended(self, topic: str) -> None:
-        """Messages were committed by one who is no publisher: nobody else waits for this thread."""
+        """Messages were committed without a publisher: no other thread waits for this one."""
         self.committed(topic)
         self.catch_up()
 
@@ -76,7 +76,7 @@ class ClientAnnouncements:
         return self.engine is not None and self.engine.wake_scheduler()
 
     def read_endpoints(self, cx: Executor) -> None:
-        """Read who wants hints, if that is due."""
+        """Read which processes want hints, if that is due."""
         if self.hints is not None:
             self.hints.read_endpoints(cx)
 

@@ -1,7 +1,7 @@
 """Whether the database answers a client that has no loop which asks it: one that only publishes.
 
-Owns when it is asked: when somebody wants to know, at most once in `EVERY` seconds, in a thread of its own. So whoever
-asks has an answer within `PATIENCE`, also while the database says nothing. Does not know what is asked.
+Owns when it is asked: when a caller wants to know, at most once in `EVERY` seconds, in a thread of its own. So the
+caller has an answer within `PATIENCE`, also while the database says nothing. Does not know what is asked.
 """
 
 from __future__ import annotations

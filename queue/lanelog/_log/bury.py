@@ -43,7 +43,7 @@ class DeadLetterTopics:
 def copy(
     cx: Executor, lane: LaneId, offset: int, source: str, *, dead_topic: str, head: int, failures: int, error: str
 ) -> int:
-    """Copy one message behind the locked head. Return how far the head moves. 0: its letter exists already.
+    """Copy one message above the locked head. Return how far the head moves. 0: its letter exists already.
 
     `source`: the id of the message. The head is written by the caller.
     """

@@ -99,7 +99,7 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
 
     `kept`: for how many milliseconds the dead letters of each (original topic, group) are kept. Those of any other pair
     stay for ever. Each letter has the retention of its own group. But letters leave a lane in order, so one that stays
-    keeps all behind it. Retention releases a letter only when every group that reads the dead letter topic has settled
+    keeps all after it. Retention releases a letter only when every group that reads the dead letter topic has settled
     it. A redriven or deleted letter waits for no reader, because an operator has decided.
 
     The registration of a reader locks the topic row. Either it was committed before, and its group counts here, or it

@@ -3,8 +3,8 @@
 Owns that move, one lane at a time, and the search for such lanes. Never touches a group that has
 a living member or is paused, nor a message that a handler may have seen.
 
-Only expired messages right behind the watermark are taken. The first message that has not expired ends the search: it
-and all behind it wait for a consumer.
+Only expired messages right after the watermark are taken. The first message that has not expired ends the search: it
+and all after it wait for a consumer.
 
 Lock order: dead letter head X (skipped when locked) → topic row S → group S → lease X → messages (the copy, which
 nobody else writes) → delivery → offsets → history. The lease's epoch is raised: it fences an owner that only slept, as
@@ -70,7 +70,7 @@ class ExpiredMessages:
     _dead_topics: DeadLetterTopics = field(factory=DeadLetterTopics, init=False)
 
     def bury(self, group: Unattended, keys: Sequence[str], *, seconds: float = math.inf) -> Buried:
-        """Move the expired messages right behind the watermarks of these lanes, for `seconds` at most."""
+        """Move the expired messages right after the watermarks of these lanes, for `seconds` at most."""
         with self.autocommit() as cx:
             ripe = expiry.expired_lanes(cx, self._at(group), keys)
         buried, until = 0, time.monotonic() + seconds  # counted from here: also after a slow search, a lane is done
@@ -168,7 +168,7 @@ class ExpiredMessages:
 
 
 def _unseen(messages: Iterable[Expired], watermark: int, marked: int, rows: Sequence[DeliveryRow]) -> list[Expired]:
-    """The messages right behind the watermark, up to the first one that is missing, or that a handler may have seen."""
+    """The messages right after the watermark, up to the first one that is missing, or that a handler may have seen."""
     fresh = {row.offset for row in rows if _counts_nothing(row)}
     known = {row.offset for row in rows}
     found: list[Expired] = []

@@ -5,7 +5,7 @@ floor or settled row above the head would swallow the messages that are publishe
 every publish, and so does one that is too great to count on, as another program or a damaged disk may leave it.
 
 Owns the judgement (`judge`), the repair (`repair_lane`) and one search through a topic (`audit`). A search takes no
-locks, so it finds a suspicion only: a lane that is purged and born again between two reads looks the same. So
+locks, so it finds suspects only: a lane that is purged and born again between two reads seems wrong, too. So
 `repair_lane` reads again under locks before it decides.
 
 Lock order: topic row S → floor X → head X → leases X → delivery → offsets. The topic row keeps out the purge and any
@@ -45,8 +45,8 @@ _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 # Whether the server refuses the writes of ordinary accounts. Some accounts may write all the same (no table).
 READ_ONLY = "SELECT @@GLOBAL.read_only"
 
-DOUBTFUL_LANES: Final = 1000
-"""How many doubtful lanes one search examines. After a restore, all lanes may be doubtful."""
+SUSPECT_LANES: Final = 1000
+"""How many suspect lanes one search examines. After a restore, all lanes may be suspect."""
 
 
 @frozen(kw_only=True)
@@ -257,20 +257,20 @@ class Audited:
 
     repaired: Sequence[Contradiction]
     busy: int
-    """How many doubtful lanes other transactions held for too long."""
+    """How many suspect lanes other transactions held for too long."""
     more: bool
-    """Whether there may be more doubtful lanes than this search examined."""
+    """Whether there may be more suspect lanes than this search examined."""
 
 
 def audit(session: Session, topic: str) -> Audited:
-    """Find doubtful lanes, and repair those that are wrong. The search needs few statements, even for many lanes."""
-    doubtful = lane_rows.doubtful(session, topic, list(groups.readers(session, topic)), DOUBTFUL_LANES)
+    """Find suspect lanes, and repair those that are wrong. The search needs few statements, even for many lanes."""
+    suspects = lane_rows.suspects(session, topic, list(groups.readers(session, topic)), SUSPECT_LANES)
     repaired: list[Contradiction] = []
     busy = 0
-    for key in doubtful:
+    for key in suspects:
         found = repair_lane(session, topic, key)
         if found is None:
             busy += 1
         else:
             repaired += found
-    return Audited(repaired=repaired, busy=busy, more=len(doubtful) == DOUBTFUL_LANES)
+    return Audited(repaired=repaired, busy=busy, more=len(suspects) == SUSPECT_LANES)

@@ -1,4 +1,4 @@
-"""What a publisher reports after its commits, for whoever wants to know."""
+"""What a publisher reports after its commits, and to whom."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def fits_a_packet(draft: Draft, left: float) -> bool:
     be on its way any more: the caller's own repetition would not know of it.
     """
     return (
-        not draft.looked_up
+        not draft.needs_lookup
         and not draft.timing.scheduled
         and draft.wire_bytes <= _LARGEST_ALONE
         and left + GRACE >= LATEST
@@ -140,12 +140,12 @@ class BatchWriter:
         except BaseException as exc:
             # Its offset is not known. With SCHEDULED, a message with this id counts as this one at any offset.
             note_attempt([draft], [Receipt(SCHEDULED, draft.id, duplicate=False, key=draft.key)], exc, began)
-            draft.sent_at = draft.doubted_at
+            draft.sent_at = draft.unknown_since
             raise
 
     @staticmethod
     def _settle(waiters: Sequence[Waiter], receipts: Sequence[Receipt]) -> None:
-        """Give committed waiters their receipts. An interrupt may come between two: the rest is noted as in doubt."""
+        """Give committed waiters their receipts. An interrupt may come between two: the rest is of unknown outcome."""
         for waiter, receipt in zip(waiters, receipts, strict=True):
             waiter.receipt = receipt
             waiter.signal.set()

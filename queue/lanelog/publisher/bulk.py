@@ -54,8 +54,8 @@ class BulkWriter:
             return self._publish(topic, drafts, deadline)
         except DatabaseError as exc:
             # The last transaction has committed nothing. An earlier one may have, and no later one has had all heads
-            # and looked the ids up since.
-            exc.outcome_unknown = exc.outcome_unknown or _in_doubt(drafts)
+            # and read the ids since.
+            exc.outcome_unknown = exc.outcome_unknown or _unknown_outcome(drafts)
             raise
 
     def _publish(self, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
@@ -78,7 +78,7 @@ class BulkWriter:
                 return result.receipts
             if time.monotonic() >= deadline:
                 busy = result.busy or result.missing
-                said = "it is unknown whether the messages were" if _in_doubt(drafts) else "no message was"
+                said = "it is unknown whether the messages were" if _unknown_outcome(drafts) else "no message was"
                 raise DatabaseError(
                     f"{said} committed within publish_timeout ({self._database.config.publish_timeout:g} s): "
                     f"{lanes(topic, busy)} locked by others{self._locked.holder(topic, busy)}",
@@ -112,6 +112,6 @@ class BulkWriter:
         return _Result(receipts=receipts, busy=set(), missing=set())
 
 
-def _in_doubt(drafts: Sequence[Draft]) -> bool:
+def _unknown_outcome(drafts: Sequence[Draft]) -> bool:
     """Whether a COMMIT of theirs was not answered."""
     return any(draft.tried is not None for draft in drafts)

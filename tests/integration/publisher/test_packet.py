@@ -437,7 +437,7 @@ def test_what_may_still_arrive_is_waited_for_where_copies_leave_early(
     proxy: Proxy, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the copy may be collected before its packet arrives, nothing is written until it cannot arrive any more."""
-    monkeypatch.setattr(batch, "fits_a_packet", lambda draft, _left: not draft.looked_up)
+    monkeypatch.setattr(batch, "fits_a_packet", lambda draft, _left: not draft.needs_lookup)
     with lanelog.connect(lanelog_url, publish_timeout=1.0) as reader:
         assert reader.subscribe("t", "g", lambda _: None, retention=2.0).stop(10)
     with publisher_at(proxy.url, pool_size=2, publish_timeout=3.0) as publisher:

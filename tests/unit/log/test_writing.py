@@ -50,7 +50,7 @@ def test_what_an_unknown_commit_stored_is_no_duplicate() -> None:
     own, foreign, generated = draft("k", "a"), draft("k", "b"), draft("k")
     receipts = [Receipt(7, "a", duplicate=False), Receipt(8, "b", duplicate=False), Receipt(9, "c", duplicate=False)]
     note_attempt([own, foreign, generated], receipts, DatabaseError("lost", outcome_unknown=True), 1.0)
-    assert all(one.looked_up for one in (own, foreign, generated))
+    assert all(one.needs_lookup for one in (own, foreign, generated))
     stored = {own.key_and_id: 7, foreign.key_and_id: 3, generated.key_and_id: 9}
     placed = give_offsets([own, foreign, generated], {"k": 9}, stored)
     assert [receipt.duplicate for receipt in placed.receipts] == [False, True, False]
@@ -62,18 +62,18 @@ def test_a_known_failure_proves_nothing_about_an_offset() -> None:
     one = draft("k", "a")
     note_attempt([one], [Receipt(7, "a", duplicate=False)], DatabaseError("deadlock", retriable=True), 1.0)
     assert give_offsets([one], {"k": 7}, {one.key_and_id: 7}).receipts[0].duplicate
-    assert one.doubted_at is None
+    assert one.unknown_since is None
 
 
-def test_doubt_is_as_old_as_the_first_attempt_that_may_have_stored_it() -> None:
-    """A later one does not renew it; an interrupted COMMIT is one, too; what was a duplicate then is in no doubt."""
+def test_an_unknown_outcome_is_as_old_as_the_first_attempt_that_may_have_stored_it() -> None:
+    """A later one does not renew it; an interrupted COMMIT is one, too; what was a duplicate then is known."""
     for error in (DatabaseError("lost", outcome_unknown=True), KeyboardInterrupt()):
         own, foreign = draft("k", "a"), draft("k", "b")
         receipts = [Receipt(7, "a", duplicate=False), Receipt(3, "b", duplicate=True)]
         note_attempt([own, foreign], [], DatabaseError("lock time-out", retriable=True), 1.0)
         note_attempt([own, foreign], receipts, error, 2.0)
         note_attempt([own, foreign], receipts, error, 3.0)
-        assert (own.doubted_at, foreign.doubted_at) == (2.0, None)
+        assert (own.unknown_since, foreign.unknown_since) == (2.0, None)
 
 
 def test_generated_ids_never_repeat() -> None:

@@ -19,7 +19,7 @@ MOMENT_SECONDS: Final = 0.05
 
 @frozen
 class Appender:
-    """The way into the log for those who append without a publisher: what is due, fired, buried or redriven."""
+    """The way into the log for callers without a publisher: what is due, fired, buried or redriven."""
 
     _lanes: LaneCreator
     committed: Callable[[str], None]

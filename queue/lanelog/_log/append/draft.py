@@ -55,7 +55,7 @@ class Draft:
 
     SCHEDULED: it had no offset yet, or one that is not known.
     """
-    doubted_at: float | None = None
+    unknown_since: float | None = None
     """When (`asleep.now`) the first attempt began that may have stored it without an answer. None: none."""
     sent_at: float | None = None
     """When (`asleep.now`) the attempt began whose packet may still be on its way. None: none."""
@@ -66,7 +66,7 @@ class Draft:
         return self.key, self.id
 
     @property
-    def looked_up(self) -> bool:
+    def needs_lookup(self) -> bool:
         """Whether its id must be looked up before it gets an offset."""
         return self.given or self.repeated
 
@@ -81,7 +81,7 @@ class Draft:
         A message that may be stored already keeps its lane: in another one it would be stored twice. A message that has
         met every lane busy waits for its last one, as messages with keys do.
         """
-        if not self.anywhere or self.doubted_at is not None:
+        if not self.anywhere or self.unknown_since is not None:
             return False
         self.avoided |= frozenset(busy)
         free = [key for key in open_lane_keys.lane_keys(self.lanes) if key not in self.avoided]

@@ -38,28 +38,28 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
     now is collected. Nothing would stop it then. While this transaction holds the head, a packet fails: it needs the
     head first.
     """
-    doubted = [draft for draft in missing if draft.doubted_at is not None]
-    if not doubted:
+    unknown = [draft for draft in missing if draft.unknown_since is not None]
+    if not unknown:
         return
     retention = max(groups.readers(cx, topic).values(), default=0) / 1000
     if not retention:
         return
     moment = asleep.now()
-    early = [draft for draft in doubted if _on_its_way(draft, moment) > SAFE * retention]
+    early = [draft for draft in unknown if _on_its_way(draft, moment) > SAFE * retention]
     if early:
         raise DatabaseError(
             f"topic {topic!r}: the answer to the publish of {early[0].id!r} of key {early[0].key!r} was lost, what was "
             f"sent may still arrive, and the longest retention of the topic's groups is only {retention:g} s",
             retriable=True,
         )
-    outdated = [draft for draft in doubted if _seconds(draft, moment) > _bound(draft, retention)]
+    outdated = [draft for draft in unknown if _seconds(draft, moment) > _bound(draft, retention)]
     if outdated:
         raise _unknown_for_good(topic, outdated, _seconds(outdated[0], moment), retention)
 
 
 def _seconds(draft: Draft, moment: float) -> float:
     """Return for how many seconds its outcome has been unknown."""
-    return moment - (moment if draft.doubted_at is None else draft.doubted_at)
+    return moment - (moment if draft.unknown_since is None else draft.unknown_since)
 
 
 def _on_its_way(draft: Draft, moment: float) -> float:

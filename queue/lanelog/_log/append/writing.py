@@ -52,7 +52,7 @@ def give_offsets(
     plan = AppendPlan(moves=moves)
     given: dict[tuple[str, str], int] = {}
     for draft in drafts:
-        if not (draft.looked_up or draft.timing.scheduled):  # nearly all are like this, and a new id is no duplicate
+        if not (draft.needs_lookup or draft.timing.scheduled):  # nearly all are like this, and a new id is no duplicate
             offset = _append(plan, moves, heads, draft)
             plan.receipts.append(Receipt(offset, draft.id, duplicate=False, key=draft.key))
             continue
@@ -105,7 +105,7 @@ def write(
     The receipts are there before anything can be committed. Where it can, it commits in one packet with the rows, and
     otherwise leaves that to the caller. Raises DatabaseError, also where `unknown_outcome` forbids to write one again.
     """
-    asked = [draft.key_and_id for draft in drafts if draft.looked_up]
+    asked = [draft.key_and_id for draft in drafts if draft.needs_lookup]
     stored = messages.find_ids(cx, topic, asked) if asked else {}
     if asked:
         refuse_outdated(cx, topic, [draft for draft in drafts if draft.repeated and draft.key_and_id not in stored])
@@ -118,8 +118,8 @@ def write(
 def _commit(cx: Transaction, topic: str, plan: AppendPlan) -> bool:
     """Advance the heads, insert the rows and COMMIT in one packet. False: nothing was sent. Raises DatabaseError.
 
-    A packet that the network keeps holds the heads meanwhile, as a COMMIT does: whoever repeats its messages waits for
-    them, and then looks the ids up.
+    A packet that the network keeps holds the heads meanwhile, as a COMMIT does: a repetition of its messages waits for
+    them, and then reads the ids.
     """
     if not cx.takes_packets():
         return False
@@ -166,7 +166,7 @@ def _explained(topic: str, plan: AppendPlan) -> Iterator[None]:
 
 
 def _vanished() -> DatabaseError:
-    return DatabaseError("a lane vanished while its head was locked: repeat the publish", retriable=True)
+    return DatabaseError("a lane vanished while its head was locked: the transaction must be repeated", retriable=True)
 
 
 def _taken(topic: str, plan: AppendPlan, error: DatabaseError) -> DatabaseError:
@@ -195,5 +195,5 @@ def note_attempt(drafts: Sequence[Draft], receipts: Sequence[Receipt], error: Ba
     for draft, receipt in zip(drafts, receipts, strict=False):
         if not receipt.duplicate:
             draft.tried = receipt.offset
-            if draft.doubted_at is None:
-                draft.doubted_at = began
+            if draft.unknown_since is None:
+                draft.unknown_since = began

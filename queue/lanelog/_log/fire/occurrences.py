@@ -44,7 +44,7 @@ class Occurrence:
     """1: it is the second of two equal times."""
 
     def id_form(self, zone: str) -> str:
-        """Return the form in ids: `2026-10-25T02:30:00[Europe/Berlin]`, with `[fold=1]` behind it for a second one.
+        """Return the form in ids: `2026-10-25T02:30:00[Europe/Berlin]`, with `[fold=1]` after it for a second one.
 
         It has no offset, because processes may disagree about that.
         """

@@ -10,7 +10,7 @@ A crash before the COMMIT: nothing was fired, and the next poll of any process f
 unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name,
 wall-clock time and zone, would still show it. A sleep in the middle: the server ends the silent session and rolls back.
 Two at once: one skips the other's locked row, and finds a later next time after the COMMIT. Two with different time
-zone data: whoever finds the row due fires the occurrence that it names, and neither fires it again.
+zone data: the one that finds the row due fires the occurrence that it names, and neither fires it again.
 """
 
 from __future__ import annotations

@@ -132,6 +132,6 @@ def no_lane(topic: str, key: str, there: Sequence[str] | None = None) -> Configu
 def pages(database: Database, topic: str, size: int = PAGE) -> Iterator[list[tuple[str, int]]]:
     """Yield pages of (key, head) of all lanes of a topic, in key order.
 
-    A lane that is created meanwhile is met if its key is behind the pages read so far.
+    A lane that is created meanwhile is met if its key comes after the pages read so far.
     """
     return partitions.pages(lambda after: read(database, partitions.page, "listing lanes", topic, after, size), size)

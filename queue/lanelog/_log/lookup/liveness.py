@@ -1,10 +1,10 @@
-"""Whether an owner is alive: the one judgement, of one row and of how long somebody has watched it.
+"""Whether an owner is alive: the one judgement, of one row and of how long it was watched.
 
 Pure: it never reads the database or a clock. Keepers take lanes by it, and administration shows it. Deletion asks for
 less than a proof of death: whether the owner may live.
 
-A keeper has watched, and knows for how long. Who reads one row only judges like a keeper that has watched since the
-row's heartbeat was written, on a server that was steady. So a screen calls no owner dead that this keeper calls alive.
+A keeper has watched, and knows for how long. A reader of one row judges like a keeper that has watched since the row's
+heartbeat was written, on a server that was steady. So a screen calls no owner dead that this keeper calls alive.
 A heartbeat that ran out while the lock is held is no death yet: screens call it expired.
 """
 

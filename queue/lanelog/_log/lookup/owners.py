@@ -1,4 +1,4 @@
-"""Which owners of a group are alive, for all who read their rows from outside.
+"""Which owners of a group are alive, for readers that are no keepers.
 
 Owns the words for it; `_log/lookup/liveness` judges. Never takes a lane: that is the keeper's own, slower decision.
 """
@@ -136,7 +136,7 @@ class Owners:
         return (in_flight, waiting) if any(map(self.alive, self.rows)) else (0, in_flight + waiting)
 
     def last(self) -> tuple[LastMember, ...]:
-        """Return who was there last, if nobody is alive."""
+        """Return the owners that were there last, if none is alive."""
         if any(map(self.alive, self.rows)):
             return ()
         gone = [LastMember(name=each, state=self.state(each), silent=self.silent(each) or 0) for each in self.rows]
@@ -174,8 +174,8 @@ def granting(cx: Executor, rows: Iterable[HeartbeatRow]) -> Incarnation:
 
     It is asked only if a lock is free although the heartbeat is valid.
     """
-    doubtful = any(row.lock_free and not row.expired and not row.deregistered for row in rows)
-    return Incarnation(server_start(cx), "") if doubtful else UNKNOWN
+    unclear = any(row.lock_free and not row.expired and not row.deregistered for row in rows)
+    return Incarnation(server_start(cx), "") if unclear else UNKNOWN
 
 
 def _judged(cx: Executor, found: Mapping[str, Sequence[HeartbeatRow]]) -> dict[str, Owners]:

@@ -104,12 +104,12 @@ class LaneRows:
     """(first, last offset) of the delivery rows, by group. The reserved group '' is one of them."""
 
 
-def doubtful(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> list[str]:
+def suspects(cx: Executor, topic: str, groups: Sequence[str], limit: int) -> list[str]:
     """Return keys of lanes that seem wrong, without a lock. The end of each lane's log is one read from the disk."""
     return _found(cx, topic, (LANES, (topic, limit)), ["", *groups], ["", *groups], BEYOND, limit)
 
 
-def doubtful_among(
+def suspects_among(
     cx: Executor, topic: str, groups: Sequence[str], limit: int, heads: int, watermarks: int
 ) -> list[str]:
     """Return the same, with fewer reads: the end of the log is read for the first `heads` lanes only.

@@ -1,6 +1,6 @@
 """Lanes whose tables contradict each other, in all topics: found, and repaired on request.
 
-Owns the way through topics and keys. `_log/repair` judges, repairs and takes the locks. A doubtful lane
+Owns the way through topics and keys. `_log/repair` judges, repairs and takes the locks. A suspect lane
 is judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is not taken for a
 contradiction.
 
@@ -100,7 +100,7 @@ def compare_topics(
 
 
 def _of_topic(database: Database, topic: str, limit: int, extent: Extent) -> Iterator[Contradiction]:
-    for key in _doubtful(database, topic, limit, extent):
+    for key in _suspects(database, topic, limit, extent):
         yield from snapshot(database, repair.examine, "examining a lane", topic, key)
 
 
@@ -112,8 +112,8 @@ def repaired(database: Database) -> list[Contradiction]:
     found: list[Contradiction] = []
     with closing(database.session("repair")) as session:
         for topic in _topics(database, everywhere=True):
-            while doubtful := _doubtful(database, topic, PAGE, EVERYWHERE):
-                done = [each for key in doubtful for each in _repair_lane(database, session, topic, key)]
+            while suspects := _suspects(database, topic, PAGE, EVERYWHERE):
+                done = [each for key in suspects for each in _repair_lane(database, session, topic, key)]
                 found += done
                 if not done:
                     break  # a purge and rebirth made them seem wrong
@@ -132,13 +132,13 @@ def _repair_lane(database: Database, session: Session, topic: str, key: str) -> 
             )
 
 
-def _doubtful(database: Database, topic: str, limit: int, extent: Extent) -> list[str]:
+def _suspects(database: Database, topic: str, limit: int, extent: Extent) -> list[str]:
     heads = extent.heads
     if heads is None:
-        found = read(database, _all_doubtful, "finding contradictions", topic, limit)
+        found = read(database, _all_suspects, "finding contradictions", topic, limit)
     else:
         what = "finding contradictions"
-        found = read(database, _first_doubtful, what, topic, limit, heads, extent.groups)
+        found = read(database, _first_suspects, what, topic, limit, heads, extent.groups)
         found += snapshot(database, _beyond_heads, what, topic, limit, heads, extent.groups)
     if extent.everywhere:
         known = [key for page in pages(database, topic) for key, _ in page]
@@ -146,13 +146,13 @@ def _doubtful(database: Database, topic: str, limit: int, extent: Extent) -> lis
     return list(dict.fromkeys(found))[:limit]
 
 
-def _all_doubtful(cx: Executor, topic: str, limit: int) -> list[str]:
-    return lane_rows.doubtful(cx, topic, list(groups.readers(cx, topic)), limit)
+def _all_suspects(cx: Executor, topic: str, limit: int) -> list[str]:
+    return lane_rows.suspects(cx, topic, list(groups.readers(cx, topic)), limit)
 
 
-def _first_doubtful(cx: Executor, topic: str, limit: int, heads: int, groups_most: int | None) -> list[str]:
+def _first_suspects(cx: Executor, topic: str, limit: int, heads: int, groups_most: int | None) -> list[str]:
     registered = list(groups.readers(cx, topic))[:groups_most]
-    return lane_rows.doubtful_among(cx, topic, registered, limit, heads, _compared(registered, heads))
+    return lane_rows.suspects_among(cx, topic, registered, limit, heads, _compared(registered, heads))
 
 
 def _beyond_heads(cx: Executor, topic: str, limit: int, heads: int, groups_most: int | None) -> list[str]:
