@@ -66,7 +66,7 @@ class EnginePace:
     waited_seconds: float = 5.0
     """Between two `subscription.waited` events, while a thread waits for the end of a subscription."""
     stop_seconds: float = 10.0
-    """So long the client waits for the end of each loop."""
+    """The client's longest wait for the end of each loop."""
     health: loop_health.Bounds | None = None
     """None: as the time-outs of the client allow."""
 
@@ -225,7 +225,7 @@ class Engine:
         return loop_health.of_database(self._keeping, self._bounds) if self._keeping.expected else loop_health.UNASKED
 
     def _due_in(self, seconds: float) -> None:
-        """Wake the scheduler if its next turn is too late for a message that is due in so many seconds."""
+        """Wake the scheduler if its next turn is too late for a message that is due in `seconds`."""
         if self._scheduler.is_late_for(seconds):
             self._scheduling.wake()
 

@@ -51,7 +51,7 @@ class ServerIdentity:
     incarnation: Incarnation | None = None
     """The server of the keeper's session, after memory was loaded from it. None: memory stands on no server now."""
     by_turns_seconds: float = 60.0
-    """So long new connections count as leading to two servers by turns, after one led back to a server."""
+    """How long new connections count as leading to two servers by turns, after one led back to a server."""
     suspect: bool = False
     """A connection has met another server than the keeper's."""
     _asked_at: float = 0.0

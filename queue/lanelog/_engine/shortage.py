@@ -24,7 +24,7 @@ class Shortage:
     """What one client lacks. Any thread may ask; only the keeper judges."""
 
     lasts_seconds: float = 5.0
-    """After so long without a connection, a client stands aside. A server that restarts is back sooner, or away."""
+    """A client that lacks a connection for longer stands aside. A server that restarts is back sooner, or away."""
     aside: bool = False
     """Whether the client stands aside."""
     _needed: list[Session] = field(factory=list)

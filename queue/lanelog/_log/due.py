@@ -175,7 +175,7 @@ def _by_key(points: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]
 
 
 def _bounded(rows: list[DueRow], most: int) -> list[DueRow]:
-    """The first rows in order: those with at most so many payload bytes, and at least one row."""
+    """The first rows in order: those with at most `most` payload bytes, and at least one row."""
     rows.sort()
     size = 0
     for at, row in enumerate(rows):

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lanelog._stores.log.expiry import Expired
 
 TRANSACTION_MESSAGES: Final = 100
-"""So many one transaction moves at most."""
+"""The most that one transaction moves."""
 
 
 @frozen

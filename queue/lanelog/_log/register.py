@@ -34,7 +34,7 @@ class EvictedError(ConfigurationError):
 
 
 NEW_TOPIC_SECONDS: Final = 60.0
-"""So long a topic is new: a newcomer publishes, and then registers the first group."""
+"""How long a topic is new: a newcomer publishes, and then registers the first group."""
 
 
 def register(database: Database, at: GroupTopic, config: SubscriptionConfig, *, order: str | None = None) -> int:

@@ -46,7 +46,7 @@ class Wakeup:
             self._unset.release()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is set, for so long. Return whether it was. It is not set any more."""
+        """Wait up to `seconds` until it is set. Return whether it was. It is not set any more."""
         return self._unset.acquire(timeout=seconds)
 
     def clear(self) -> None:
@@ -256,5 +256,5 @@ def _take(queue: deque[Waiter], most: int, claimer: Waiter | None) -> list[Waite
 
 
 def _fits(batch: Sequence[Waiter], waiter: Waiter, size: int) -> bool:
-    """Whether a waiter may join a batch of so many bytes."""
+    """Whether a waiter may join a batch of `size` bytes."""
     return not (batch[0].lonely or waiter.lonely) and size + waiter.draft.wire_bytes <= MAX_BATCH_BYTES

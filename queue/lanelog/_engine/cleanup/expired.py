@@ -30,7 +30,7 @@ class Expiry:
     every_seconds: float
     """From the end of a pass through all lanes to the next one."""
     group_seconds: float = 0.2
-    """So long a turn may take for one such group. The other duties, and the end of the process, wait for it."""
+    """The longest time of a turn for one such group. The other duties, and the end of the process, wait for it."""
     page_lanes: int = 200
     _due_at: float = 0.0  # (monotonic)
     _after: str = ""  # how far a pass has come

@@ -47,7 +47,7 @@ class JanitorPace:
     behind_seconds: float = 60.0
     """The longest pass of purge that is in time. With a longer `lane_idle_purge`, that is."""
     purge_lanes: int = 100
-    """So many a turn purges at most."""
+    """The most lanes that a turn purges."""
     denied_seconds: float = 600.0
     """Until a duty is tried again for which the account lacked a privilege."""
 

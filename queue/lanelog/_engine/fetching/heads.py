@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lanelog._engine.member.member import Member
 
 LEAST_SECONDS = 1e-6
-"""A full poll takes at least so long: a coarse clock must not say that it costs nothing."""
+"""The least cost of a full poll: a coarse clock must not say that it costs nothing."""
 
 
 @frozen(kw_only=True)
@@ -42,7 +42,7 @@ class DigestPace:
     most_share: float = 0.5
     """Of the time of a full poll: when a digest takes more, the poll is made without it."""
     again_times: float = 20.0
-    """When the digests since the last full poll have taken so many times as long as it did, it is made once more."""
+    """A full poll is made when the digests since the last one have taken this many times as long as it did."""
     by_key_share: float = 0.5
     """Of the lanes: heads of more of them are found by the full poll, because each key in a statement costs."""
 

@@ -15,7 +15,7 @@ from lanelog._engine.fetching.heads import DigestPace, KnownHeads
 from lanelog._hints.allowance import Allowance
 
 COSTS_REMEMBERED = 5
-"""A poll costs as much as the cheapest of so many. One that was slow by chance must not delay the next by seconds."""
+"""A poll costs as much as the cheapest of this many. One that was slow by chance must not delay the next by seconds."""
 
 
 @frozen(kw_only=True)
@@ -36,7 +36,7 @@ class FetcherPace:
     fetch_lanes: int = 40
     """With at most this many lanes, a member that was notified fetches from all of them, without a digest."""
     tail_reads: int = 10
-    """So many in a row at most, or one that found nothing. Then comes a poll: only a poll finds a lane set back."""
+    """A poll follows this many in a row, or one that found nothing: only a poll finds a lane that was set back."""
     digests: DigestPace = field(factory=DigestPace)
 
 

@@ -115,7 +115,7 @@ def report(context: AttemptFields, error: BaseException, outcome: Outcome | None
 
 
 def exhausted(config: SubscriptionConfig, attempts: int, since_first: float) -> bool:
-    """Whether no attempt may follow after so many."""
+    """Whether no attempt may follow after this many."""
     return _reached(config.max_deliveries, attempts) or not config.retry.would_retry(attempts, since_first)
 
 

@@ -57,7 +57,7 @@ class Rules(Protocol):
         """Whether a run is marked when a worker takes it. Otherwise a crash also counts runs that wait for a worker."""
 
     def exhausted(self, attempts: int, since_first: float) -> bool:
-        """Whether no attempt may follow after so many. Asks the user's own objects, so never call it under a lock."""
+        """Whether no attempt may follow after this many. Asks the user's own objects, so never call it under a lock."""
 
 
 @define(eq=False)

@@ -328,7 +328,7 @@ class Coordinator:
         )
 
     def _claim(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str]) -> Taken:
-        """Take up to so many lanes of each kind. `Kind.ANY` is tried only when no other kind had a lane.
+        """Take up to the claimed number of each kind. `Kind.ANY` is tried only when no other kind had a lane.
 
         `among`: only of these, which are new. Empty: of all.
         """

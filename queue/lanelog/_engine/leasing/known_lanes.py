@@ -27,9 +27,9 @@ class KnownLanes:
     open: set[str] = field(factory=set)
     """The keys of the open lanes among them."""
     new_seconds: float = 5.0
-    """So far each query for new lanes goes back: more than any lane's creation takes to commit."""
+    """How far back each query for new lanes goes: more than any lane's creation takes to commit."""
     page_lanes: int = 5000
-    """So many keys are read at once."""
+    """The most keys that are read at once."""
     _passed: partitions.HeadsDigest | None = None  # the digest before the last full pass
     _recent: set[str] = field(factory=set)  # the lanes that the last query for new lanes found
     _full_pass_at: float = 0.0

@@ -31,7 +31,7 @@ GENERATIONS = itertools.count(1)
 """Numbers the loads of this process. So a lane that is loaded again under the same epoch has another term."""
 
 REPAIR_SECONDS = 1.0
-"""After so long, a load repairs no further lane, because the heartbeat must be written. The next turn goes on."""
+"""After this time, a load repairs no further lane: the heartbeat must be written. The next turn goes on."""
 
 
 def load(cx: Session, member: Member, leases: Sequence[OwnedLane]) -> list[Lane]:

@@ -15,7 +15,7 @@ class KeeperPace:
     """The times and the pages of the keeper."""
 
     turn_seconds: float = 0.25
-    """Between two turns. The first message of a new key waits so long for an owner if no hint wakes the keeper."""
+    """Between two turns. The first message of a new key waits this long for an owner if no hint wakes the keeper."""
     members_seconds: float = 0.4
     """Between two reads of the members. While an owner's lock is free, every turn reads them."""
     claim_seconds: float = 1.0
@@ -25,10 +25,10 @@ class KeeperPace:
     beat_again_seconds: float = 1.0
     """The longest time until a heartbeat that could not be written is tried again."""
     page_lanes: int = 5000
-    """So many lanes are taken at once."""
+    """The most lanes that are taken at once."""
     first_page_lanes: int = 250
-    """So many are taken at first, so that the first messages do not wait for the last lanes. Later a member takes as
-    many as it holds."""
+    """The most that are taken at first, so that the first messages do not wait for the last lanes. Later a member takes
+    as many as it holds."""
     few_lanes: int = 100
     """Claim at most this many new lanes by key. Above it, a scan for all free lanes costs the same."""
     hurried_cycle: DutyCycle = DutyCycle(1 / 10)
@@ -36,5 +36,5 @@ class KeeperPace:
     memberless_check_seconds: float = 5.0
     """Between two checks of the server's identity, while no member has a heartbeat to write."""
     least_session_seconds: float = 5.0
-    """The server waits for a silent session at least so long. With less, a busy machine could lose its session. A
-    shorter lease still expires on time, and its lanes move then."""
+    """The server's least wait for a silent session. With less, a busy machine could lose its session. A shorter lease
+    still expires on time, and its lanes move then."""

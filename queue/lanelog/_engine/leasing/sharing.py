@@ -46,9 +46,9 @@ class Sharing:
     """One member's memory of how it shares."""
 
     yield_seconds: float = 5.0
-    """So long it leaves lanes of the other kind to others. They must see first that the lanes are free."""
+    """How long it leaves lanes of the other kind to others. They must see first that the lanes are free."""
     alike_seconds: float = 300.0
-    """After so long it tries again to share by kind with the same members."""
+    """Until it tries again to share by kind with the same members."""
     _short_since: float | None = None
     """Since when (monotonic) it has had fewer lanes than its share."""
     _alike_until: float = 0.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 BUSY_LANES = 16
-"""So many lanes at most are remembered as busy last. To read all their tails costs hardly more than one."""
+"""The most lanes that are remembered as busy last. To read all their tails costs hardly more than one."""
 
 
 @define(eq=False, repr=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOLD: Final = Backoff(first=10.0, most=80.0)
-"""So long a quarantined message holds others back. Then it lets them pass for the same time: one handler that runs for
+"""How long a quarantined message holds others back. Then it lets them pass for the same time: one handler that runs for
 an hour must not stop all. After a hold in which the process did not drain, the next hold is twice as long. Otherwise
 long handlers could starve a quarantined message for ever. Those that run for longer than the longest hold still do."""
 

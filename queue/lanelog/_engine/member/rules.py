@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lanelog.config import SubscriptionConfig
 
 RUN_SECONDS = 0.02
-"""Seconds of work in one run. A crash can make others repeat so much, and so much justifies a flush."""
+"""Seconds of work in one run: the most that a crash makes others repeat, and enough to justify a flush."""
 
 LONG_SECONDS = 0.1
 """When a message takes more seconds than this, its run is marked late. Such a message waits long for a worker, and the

@@ -57,11 +57,11 @@ class SchedulerPace:
     held_seconds: float = 0.25
     """Until a locked schedule is tried again."""
     near_seconds: float = 0.01
-    """A poll that is so near need not come earlier."""
+    """A poll within this time need not come earlier."""
     denied_seconds: float = 600.0
     """Until a duty is tried again for which the account lacked a privilege."""
     clock_back_ms: int = 1000
-    """The server's clock went back if it lost so much against our monotonic clock. A slow answer may seem the same."""
+    """The server's clock went back if it lost more against our monotonic clock. A slow answer may seem the same."""
 
 
 @define(eq=False)
@@ -125,7 +125,7 @@ class Scheduler:
         self._attentive_until = time.monotonic() + self.pace.attention_seconds
 
     def is_late_for(self, seconds: float) -> bool:
-        """Whether its next turn would come too late for a message that is due in so many seconds."""
+        """Whether its next turn would come too late for a message that is due in `seconds`."""
         if self._turn_at == 0.0:
             return True  # it may have polled before the message was visible
         near = self._turn_at - self.pace.near_seconds

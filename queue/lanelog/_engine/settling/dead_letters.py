@@ -43,7 +43,7 @@ class DeadLetters:
     context: EngineContext
     session: Session
     turn_seconds: float = 0.05
-    """So long they may take between two flushes. A flood of them must not stall the other outcomes."""
+    """Their longest time between two flushes. A flood of them must not stall the other outcomes."""
     _topics: DeadLetterTopics = field(factory=DeadLetterTopics)
     _generation: int = 0  # the generation of memory for which `_topics` holds
 

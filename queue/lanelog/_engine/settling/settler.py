@@ -50,7 +50,7 @@ class Settler:
     locked_seconds: float = 0.1
     """Until lanes and dead letter heads that other transactions have locked are tried again."""
     quick_repeats: int = 5
-    """So many deadlocks in a row are tried again at once."""
+    """The most deadlocks in a row after which a flush is repeated at once."""
     _dead_letters: DeadLetters = field(init=False)
     _cautious: set[Member] = field(factory=set)  # members that met a lock time-out: their flushes skip locked rows
     _deadlocks: int = 0

@@ -38,7 +38,7 @@ class Puller:
     wait_seconds: float = 0.05
     """Of one wait for a message. After each wait, it checks whether its subscription has ended."""
     give_way_seconds: float = 1.0
-    """So long a quarantined message waits to go out alone while messages are in the user's hands. The caller may have
+    """How long a quarantined message waits to go out alone while messages are in the user's hands. The caller may have
     these messages, and could not settle them while it waits."""
 
     def next(self, until: float | None, goes_on: Callable[[], bool]) -> Message | None:

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from lanelog.message import Message
 
 RUN_LIMIT_SECONDS = 3 * RUN_SECONDS
-"""After so long, a run is cut. Its outcomes are flushed, and its other messages go out in a new run."""
+"""After this time, a run is cut. Its outcomes are flushed, and its other messages go out in a new run."""
 
 RELIEF_SECONDS = 0.25
-"""After so long in one handler, the earlier outcomes of its run are settled without it."""
+"""After this time in one handler, the earlier outcomes of its run are settled without it."""
 
 
 _Timed = tuple["Attempt", float, BaseException | None]

@@ -27,7 +27,7 @@ SECOND_CHECK_SECONDS: Final = 1.0
 """The least time between the two checks that must find a lock free."""
 
 EVERYBODY_BACK_SECONDS: Final = OF_LOOPS.most + 1.0
-"""So long the server must have been steady before a free lock proves a death. The event that ended our session,
+"""How long the server must have been steady before a free lock proves a death. The event that ended our session,
 or made it wait, may have ended all sessions. The last of them is back after the longest back-off."""
 
 VETO_DURATIONS: Final = 2
@@ -52,17 +52,17 @@ class Observation:
     """What is known of an owner beside its row, in seconds."""
 
     unchanged: float
-    """Its heartbeat has not changed for so long."""
+    """Since its heartbeat changed."""
     free: float
-    """Its lock has been free for so long, if it is free."""
+    """Since its lock became free, if it is free."""
     steady: float
-    """The server has answered without a stall for so long."""
+    """Since the server began to answer without a stall."""
 
     @classmethod
     def since_heartbeat(cls, row: HeartbeatRow) -> Self:
-        """Return the most that anybody can know: it has watched a steady server since the row's heartbeat.
+        """Return the most that a reader can know: it has watched a steady server since the row's heartbeat.
 
-        After a clock was set back, a heartbeat may be of a time to come. Then nobody knows when it was written, and a
+        After a clock was set back, a heartbeat may be of a time to come. Then it is unknown when it was written, and a
         free lock is believed at once. One that no lanelog can have written counts as old, unless its lock is held.
         """
         ahead = row.heartbeat_at - row.now
