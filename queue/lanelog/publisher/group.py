@@ -88,7 +88,7 @@ class GroupCommit:
             if queue is not None:
                 self._change(queue, draft.topic, lambda: queue.withdraw(waiter))
         expired = None if waiter.done else self._expired(waiter)  # now no transaction can take the message any more
-        waiter.claimer = None  # one that leads itself would keep its payload by a circle of references
+        waiter.claimer = None  # one that leads itself would keep its payload by a reference cycle
         if expired is not None:
             raise expired
         if waiter.error is not None:

@@ -202,7 +202,7 @@ class Run:
             return rest
 
     def let_go(self) -> None:
-        """The run is over. Its decided attempts forget it: a circle would live until the next garbage collection."""
+        """The run is over. Its decided attempts forget it: a reference cycle would live until a garbage collection."""
         for attempt in self.attempts:
             if attempt.state in _DECIDED:
                 attempt.run = None

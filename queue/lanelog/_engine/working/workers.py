@@ -288,7 +288,7 @@ class Workers:
                 passage.leave()
             if ended:
                 meter.handled(member.at, _times(ended))
-                ended.clear()  # the tracebacks of its errors have a frame that has this list: a circle
+                ended.clear()  # the tracebacks of its errors have a frame that has this list: a reference cycle
 
     def _handle_all(
         self, worker: Worker, member: Member, run: Run, leave: Callable[[], None], ended: list[_Timed] | None
@@ -324,7 +324,7 @@ class Workers:
                 now = time.monotonic()
             worker.attempt = None
             if after is not _After.GO_ON or worker.abandoned:
-                error = None  # its traceback has this frame: a circle would keep the message until a collection
+                error = None  # its traceback has this frame: the cycle would keep the message until a collection
                 return after is _After.DETACHED
         return False
 

@@ -40,7 +40,7 @@ def publish_through(
 class _Layered(Generic[T]):
     """One publish on its way through the layers.
 
-    No function within a function that calls itself: such a circle of references would keep the payload until the next
+    No function within a function that calls itself: such a reference cycle would keep the payload until the next
     garbage collection.
     """
 
