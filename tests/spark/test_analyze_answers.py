@@ -49,11 +49,11 @@ def analyze(spark: SparkSession, lanelog_url: str, tmp_path: Path) -> Analyze:
 def chosen(spark: SparkSession, lanelog_url: str) -> Callable[..., list[str]]:
     """Which topics an analysis reads, if it is asked for these."""
 
-    def look(*asked: str, **options: Any) -> list[str]:
+    def topics(*asked: str, **options: Any) -> list[str]:
         wanted = AnalyzeOptions(**{"output": "unused", "url": lanelog_url, "topics": asked, **options}).wanted()
-        return analysis._chosen(spark, wanted, analysis._looked(wanted))
+        return analysis._chosen(spark, wanted, analysis._scope(wanted))
 
-    return look
+    return topics
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_a_cut_off_is_never_in_the_future_and_may_be_any_time_before(lanelog_url
 
     def cutoff_ms(until: datetime | None) -> int:
         given = {"output": "unused", "path": None if live else "unused", "url": lanelog_url, "until": until}
-        return analysis._looked(AnalyzeOptions(**given, live=live).wanted()).cutoff_ms
+        return analysis._scope(AnalyzeOptions(**given, live=live).wanted()).cutoff_ms
 
     now = datetime.now(UTC)
     tomorrow_ms = (now + timedelta(hours=23)).timestamp() * 1000

@@ -55,7 +55,7 @@ def test_a_run_that_dies_at_any_step_is_made_up_for(
         broken.append("yes")
         raise RuntimeError("this run dies here")
 
-    for owner, name in ((files, "_looked_into"), (ManifestStore, "commit"), (ArchiveGroup, "advance")):
+    for owner, name in ((files, "_described"), (ManifestStore, "commit"), (ArchiveGroup, "advance")):
         with monkeypatch.context() as patch:
             works = getattr(owner, name)
             # The first version of the manifest, which holds nothing, and the start, which raises nothing, may pass.
@@ -116,7 +116,7 @@ def test_an_operators_act_on_a_topic_without_a_message(
         patch.setattr(files, "write", lambda *_: 1 / 0)
         with pytest.raises(LanelogError, match="division by zero"):
             archive()
-    with pytest.raises(ConfigurationError, match="has archived topic 't' to another place"):
+    with pytest.raises(ConfigurationError, match="has archived topic 't' to another location"):
         archive(path=str(tmp_path / "second"))
     client.admin.pause("t", GROUP, key="k0", by="me", reason="x", dry_run=False)
     client.admin.skip("t", GROUP, "k1", 1, reason="broken", dry_run=False)

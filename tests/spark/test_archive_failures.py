@@ -148,14 +148,14 @@ def test_another_job_went_on_before_the_topics_were_held(
     wanted = publish(client, "t", 1)
     archive()
     wanted += publish(client, "t", 9)
-    look, done = ArchiveJob.look, list[Archived]()
+    poll, done = ArchiveJob.poll_topics, list[Archived]()
 
     def another_one_first(job: ArchiveJob) -> None:
-        monkeypatch.setattr(ArchiveJob, "look", look)
+        monkeypatch.setattr(ArchiveJob, "poll_topics", poll)
         done.append(archive(max_messages=1))  # more versions than are kept
-        look(job)
+        poll(job)
 
-    monkeypatch.setattr(ArchiveJob, "look", another_one_first)
+    monkeypatch.setattr(ArchiveJob, "poll_topics", another_one_first)
     with pytest.raises(LeaseLost, match="another job has just written the archive at"):
         archive()
     assert done[0].version > 10
@@ -219,7 +219,7 @@ def test_an_archive_whose_group_went_to_another_place(
     second = str(tmp_path / "second")
     assert archive(path=second).messages == 5
     publish(client, "t", 5)
-    with pytest.raises(ConfigurationError, match="group '_archive' has archived topic 't' to another place"):
+    with pytest.raises(ConfigurationError, match="group '_archive' has archived topic 't' to another location"):
         archive()
     assert archived() == wanted
     assert archive(path=second).total == 10

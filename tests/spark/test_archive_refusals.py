@@ -127,7 +127,7 @@ def test_what_is_told_comes_to_standard_error() -> None:
         from lanelog._facts import spark as facts
         from lanelog.spark import archive
 
-        archive.tell_events(logging.WARNING)
+        archive.log_events(logging.WARNING)
         facts.archive_hole(topic="t", key="k", group="g", offset=1, through=2)
         facts.archive_batch(version=1, messages=1, files=1)
     """

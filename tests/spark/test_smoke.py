@@ -127,7 +127,7 @@ def test_the_pages_example(spark: SparkSession, client: Client, lanelog_url: str
 def test_the_options_of_a_read_are_listed() -> None:
     """The documentation's table names exactly the options that there are."""
     listed = {name.strip(" `") for row in table("Option of a read", "Meaning") for name in row[0].split(",")}
-    known = {*options._PLACE, *options._TOPICS, *options._MESSAGES, *options._BATCH, *options._STREAM}
+    known = {*options._ADDRESS, *options._TOPICS, *options._MESSAGES, *options._BATCH, *options._STREAM}
     assert listed == known
 
 

@@ -121,15 +121,15 @@ def successes(outcomes: DataFrame, messages: DataFrame) -> DataFrame:
             success from before a seek is only known if it was archived by then.
         messages: The messages. If one is missing, its time counts from its first publish.
     """
-    place = ["topic", "key", "message_offset"]
+    message = ["topic", "key", "message_offset"]
     first = F.min(F.struct("finished_at", "published_at"))
     written = messages.select("topic", "key", F.col("offset").alias("message_offset"), "created_at")
     began = F.coalesce("created_at", "first.published_at")
     return (
         outcomes.where(F.col("outcome") == SUCCESS)
-        .groupBy("consumer_group", *place)
+        .groupBy("consumer_group", *message)
         .agg(first.alias("first"))
-        .join(written, on=place, how="left")
+        .join(written, on=message, how="left")
         .select("consumer_group", "topic", (F.unix_millis("first.finished_at") - F.unix_millis(began)).alias("ms"))
     )
 
@@ -284,15 +284,15 @@ def dead_letters(messages: DataFrame, left: DataFrame | None) -> DataFrame:
 
 def reason_of(error: str) -> Column:
     """Return the reason in a column of errors, as `lanelog._base.reasons.reason_of` does for one error."""
-    looked_at = F.substring(F.coalesce(F.col(error), F.lit("")), 1, ERROR_MAX)
-    first = F.trim(F.regexp_extract(looked_at, FIRST_LINE, 1))
+    start = F.substring(F.coalesce(F.col(error), F.lit("")), 1, ERROR_MAX)
+    first = F.trim(F.regexp_extract(start, FIRST_LINE, 1))
     return F.rtrim(F.substring(F.trim(F.regexp_replace(first, VARIABLE, "#")), 1, REASON_MAX))
 
 
 def hot_lanes(messages: DataFrame, most: int = 20) -> DataFrame:
     """Return the busiest lanes of each topic, at most `most`; of equal ones the first by key.
 
-    Columns: topic STRING; place INT (1: the busiest); key STRING; messages BIGINT; bytes BIGINT; share DOUBLE (of the
+    Columns: topic STRING; `place` INT (1: the busiest); key STRING; messages BIGINT; bytes BIGINT; share DOUBLE (of the
     topic's messages, 0 to 1).
     """
     topic = Window.partitionBy("topic")

@@ -7,7 +7,7 @@ the fencing token: a run writes only while the row has its name and epoch. So a 
 another has taken over, changes nothing.
 
 Dies: its liveness lock is free, and the next run takes over at once. Sleeps: after `presence.DURATION` the next run
-takes over. Two start at once: they take turns at the topic row; the first takes the lease, and the second finds the
+takes over. Two start at once: the lock of the topic row lets one through, which takes the lease. The second finds the
 lease's owner alive. A COMMIT is not answered: it is repeated, and finds that the run is the owner, or that the group is
 gone.
 """

@@ -48,7 +48,7 @@ DROPPED_IN_CODE = re.compile(
 )
 """The same in comments and docstrings. A look-up is a query by exact key. A line is a line of text, a verb one of the
 command line, and a loop takes turns."""
-NOT_YET = {"_client", "_engine", "_log", "client.py", "publisher", "spark"}
+NOT_YET = {"_client", "_engine", "_log", "client.py", "publisher"}
 """The folders and the module of which that is not held."""
 ROOMS = sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")} - NOT_YET)
 NO_SUBJECT = re.compile(r"(?:^|[.:;|*] )Who(?:ever)? [^.;:|?]*[.;:|]")

@@ -29,7 +29,7 @@ ERROR_MAX: Final = 500
 """The most characters of an error in a row."""
 
 _LANE = ["topic", "key"]
-_PLACE = ["consumer_group", "topic", "key"]
+_LANE_ID = ["consumer_group", "topic", "key"]
 
 
 def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: DataFrame) -> DataFrame:
@@ -50,8 +50,8 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
         states: The table `delivery_state`.
     """
     floors = offsets.where("consumer_group = ''").select(*_LANE, F.col("offset_acked").alias("floor"))
-    places = offsets.where("consumer_group <> ''").select(
-        *_PLACE,
+    watermarks = offsets.where("consumer_group <> ''").select(
+        *_LANE_ID,
         "offset_acked",
         F.col("updated_at").alias("moved_at"),
         F.col("paused_at").alias("lane_paused_at"),
@@ -63,20 +63,20 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
         F.col("created_at").alias("registered_at"),
         role(),
     )
-    settled = states.where("acked").select(*_PLACE, "message_offset", "through_offset")
+    settled = states.where("acked").select(*_LANE_ID, "message_offset", "through_offset")
     mark = F.greatest(F.coalesce("offset_acked", F.lit(0)), F.coalesce("floor", F.lit(0)))
     waiting = (
         messages.join(readers, on="topic")
-        .join(places, on=_PLACE, how="left")
+        .join(watermarks, on=_LANE_ID, how="left")
         .join(floors, on=_LANE, how="left")
         .where(F.col("offset") > mark)
     )
     covered = F.col("m.offset").between(F.col("s.message_offset"), F.col("s.through_offset"))
-    same = [F.col(f"m.{name}") == F.col(f"s.{name}") for name in _PLACE]
+    same = [F.col(f"m.{name}") == F.col(f"s.{name}") for name in _LANE_ID]
     return (
         waiting.alias("m")
         .join(settled.alias("s"), on=[*same, covered], how="left_anti")
-        .groupBy(*_PLACE)
+        .groupBy(*_LANE_ID)
         .agg(
             F.count("*").alias("lag"),
             F.min("offset").alias("oldest_offset"),
@@ -86,7 +86,7 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
             F.coalesce(F.first("group_paused_at"), F.first("lane_paused_at")).isNotNull().alias("paused"),
             F.first("role").alias("role"),
         )
-        .select(*_PLACE, "lag", "oldest_offset", "oldest_at", "registered_at", "moved_at", "paused", "role")
+        .select(*_LANE_ID, "lag", "oldest_offset", "oldest_at", "registered_at", "moved_at", "paused", "role")
     )
 
 
@@ -141,7 +141,7 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
     moved = F.when(F.col("moved_at").isNotNull(), F.least("moved_at", "first_attempt_at"))  # least() ignores NULL
     since = F.greatest("oldest_at", "registered_at", moved)  # so does greatest()
     oldest = states.where("not acked").select(
-        *_PLACE,
+        *_LANE_ID,
         F.col("message_offset").alias("oldest_offset"),
         F.col("retry_count").cast("bigint").alias("attempts"),
         F.substring(first_line("last_error"), 1, ERROR_MAX).alias("last_error"),
@@ -158,11 +158,11 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
     )
     return (
         unsettled.where(F.col("role") == CONSUMER)
-        .join(oldest, on=[*_PLACE, "oldest_offset"], how="left")
+        .join(oldest, on=[*_LANE_ID, "oldest_offset"], how="left")
         .withColumn("still_ms", F.lit(cutoff_ms) - F.unix_millis(since))
         .where(F.col("still_ms") >= still_ms)
         .select(
-            *_PLACE,
+            *_LANE_ID,
             "lag",
             F.col("still_ms").cast("bigint").alias("still_ms"),
             state.alias("state"),

@@ -6,7 +6,7 @@ Never reads or writes a data file. Talks to neither Spark nor a database.
 A version is one file, `_manifest/0000000013.json.gz`. It is written under another name, flushed to the disk and then
 linked to its own name. A link fails if the name exists. So if two writers go on from version 12, only one of them makes
 version 13. Old versions are removed, and their names are free again: a writer that is still at 12 when others have made
-25 can link a 13. So a writer looks whether its version is the highest, which is never removed. A version that is not
+25 can link a 13. So a writer checks whether its version is the highest, which is never removed. A version that is not
 the highest when it is made does not count. A version is never changed: a reader opens the highest one and sees exactly
 its files, whatever is written meanwhile.
 
@@ -66,7 +66,7 @@ Size classes grow by this factor: a byte is then written again once for each cla
 _NAME = re.compile(r"([0-9]{10})\.json\.gz")
 _SEGMENT = re.compile(r"([0-9]{10})-[0-9a-f]+")
 _UNFINISHED = ".unfinished-"
-_LOOKS = 5
+_READS = 5
 
 
 @frozen(kw_only=True)
@@ -152,7 +152,7 @@ class Manifest:
         return evolve(self, version=self.version + 1, files=(*self.files, *files), outcomes=merged)
 
     def merged(self, old: Iterable[DataFile], new: Iterable[DataFile], at_ms: int) -> Manifest:
-        """Return the next version, with `new` in place of `old`; both hold the same rows."""
+        """Return the next version, with `new` instead of `old`; both hold the same rows."""
         gone = {file.path for file in old}
         return evolve(
             self,
@@ -164,8 +164,8 @@ class Manifest:
     def without_purged(self, there: Mapping[str, AbstractSet[str]]) -> Manifest:
         """Return the next version, which forgets lanes whose keys are not in `there`. Their archived messages stay.
 
-        Only the topics in `there` are looked at. The messages of a purged lane are gone from the log. If the lane comes
-        back, its offsets continue above them. So no message can be read a second time.
+        Topics that are not in `there` keep their lanes. The messages of a purged lane are gone from the log. If the
+        lane comes back, its offsets continue above them. So no message can be read a second time.
         """
         lanes = {
             topic: {key: through for key, through in keys.items() if topic not in there or key in there[topic]}
@@ -214,7 +214,7 @@ class ManifestStore:
 
     def latest(self) -> Manifest | None:
         """Return the highest version; None: there is no archive. Raises ConfigurationError if it cannot be read."""
-        for _ in range(_LOOKS):
+        for _ in range(_READS):
             versions = self._versions()
             if not versions:
                 return None

@@ -134,8 +134,8 @@ def advance(
 def ahead(start: Positions, seen: Lanes) -> list[LaneRange]:
     """Return ranges that the stream has passed and the log does not have: the log ends before them.
 
-    That is so after a failover or a restored backup; a replica that is behind looks the same. Once as many messages are
-    published again, it cannot be seen any more.
+    A failover or a restored backup causes that; a replica that lags gives the same picture. Once as many messages are
+    published again, nothing shows it any more.
     """
     return [
         LaneRange(topic, key, lane.head, following - 1)
@@ -193,8 +193,8 @@ def admit(behind: Mapping[tuple[str, str], int], limit: int | None, turn: int) -
     if limit < len(lanes):
         return dict.fromkeys(lanes[:limit], 1)
     admitted: dict[tuple[str, str], int] = {}
-    for place, lane in enumerate(sorted(lanes, key=waiting.__getitem__)):
-        admitted[lane] = min(waiting[lane], limit // (len(lanes) - place))
+    for index, lane in enumerate(sorted(lanes, key=waiting.__getitem__)):
+        admitted[lane] = min(waiting[lane], limit // (len(lanes) - index))
         limit -= admitted[lane]
     return admitted
 
