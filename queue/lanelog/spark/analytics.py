@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
-from lanelog._base.reasons import ERROR_MAX, FIRST_LINE, REASON_MAX, VARIABLE
-from lanelog.spark.analysing.backlog import CONSUMER, backlog, lag, outstanding, role, stalled_lanes
+from lanelog._base.reasons import ERROR_MAX, REASON_MAX, VARIABLE
+from lanelog.spark.analysing.backlog import CONSUMER, backlog, first_line, lag, outstanding, role, stalled_lanes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -284,8 +284,7 @@ def dead_letters(messages: DataFrame, left: DataFrame | None) -> DataFrame:
 
 def reason_of(error: str) -> Column:
     """Return the reason in a column of errors, as `lanelog._base.reasons.reason_of` does for one error."""
-    start = F.substring(F.coalesce(F.col(error), F.lit("")), 1, ERROR_MAX)
-    first = F.trim(F.regexp_extract(start, FIRST_LINE, 1))
+    first = first_line(F.substring(F.coalesce(F.col(error), F.lit("")), 1, ERROR_MAX))
     return F.rtrim(F.substring(F.trim(F.regexp_replace(first, VARIABLE, "#")), 1, REASON_MAX))
 
 

@@ -237,9 +237,9 @@ def _repeat(job: ArchiveJob, checkpoints: Path) -> bool:
 
 
 def _wait_for_database(job: ArchiveJob, patience: float) -> None:
-    """Return when the database takes a heartbeat, or when the job is to stop. A read-only database counts as not there.
+    """Return when the database takes a heartbeat, or when the job is to stop.
 
-    Raises DatabaseError, at the latest after `patience` seconds.
+    A read-only database counts as unavailable. Raises DatabaseError, at the latest after `patience` seconds.
     """
     failures, deadline = 0, time.monotonic() + patience
     while not job.stopping.is_set():
@@ -291,7 +291,7 @@ def _watch(job: ArchiveJob, query: StreamingQuery) -> bool:
 
 
 def _starting(job: ArchiveJob) -> str:
-    """Return the starting offsets: behind all that the manifest holds."""
+    """Return the starting offsets: after all that the manifest holds."""
     lanes = {
         topic: {key: through + 1 for key, through in keys.items()}
         for topic, keys in job.manifest.lanes.items()

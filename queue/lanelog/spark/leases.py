@@ -50,13 +50,13 @@ def name_of_run(work: str, mark: str) -> str:
 
 @frozen(kw_only=True)
 class Terms:
-    """On which terms one kind of run holds topics."""
+    """The terms on which one kind of run holds topics."""
 
     order: str
     """`delivery_order` of the group."""
     config: SubscriptionConfig
     refusal: str
-    """What to answer while a living run holds a topic: with {topic}, {group} and {owner}."""
+    """The error while a living run holds a topic: with {topic}, {group} and {owner}."""
     taken_over: Callable[..., None]
     """The fact that a run has taken a topic over from a dead one."""
     leave_failed: Callable[..., None]

@@ -72,7 +72,7 @@ def in_session(
 
     Args:
         app_name: Name of a session that is started.
-        failed: What to say of an error of Spark or of the disk, before its first line.
+        failed: The text before the first line of an error of Spark or of the disk.
         spark: The session to use. None: the running one, or a new one.
         work: The work. Its error is raised, one of Spark or of the disk as a LanelogError.
         stopping: Set at an interruption, to stop `work`. None: the jobs of `work` are cancelled instead. A streaming

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
+from lanelog._base.reasons import FIRST_LINE
 from lanelog.spark.archiving.group import ORDER as ARCHIVE
 from lanelog.spark.replaying.options import ORDER as REPLAY
 
@@ -144,7 +145,7 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
         *_LANE_ID,
         F.col("message_offset").alias("oldest_offset"),
         F.col("retry_count").cast("bigint").alias("attempts"),
-        F.substring(first_line("last_error"), 1, ERROR_MAX).alias("last_error"),
+        F.substring(first_line(F.col("last_error")), 1, ERROR_MAX).alias("last_error"),
         "first_attempt_at",
         ((F.col("postponed") > 0) & (F.col("retry_count") == 0) & (F.unix_millis("invisible_until") > cutoff_ms)).alias(
             "postponed"
@@ -184,9 +185,9 @@ def outstanding(messages: DataFrame, states: DataFrame) -> DataFrame:
     return messages.where("failed_group <> ''").join(settled, on=row, how="left_anti").select(*row)
 
 
-def first_line(text: str) -> Column:
+def first_line(text: Column) -> Column:
     """Return the first line that is not blank of a column of texts; NULL stays NULL."""
-    return F.trim(F.regexp_extract(F.col(text), r"\A\s*([^\r\n]*)", 1))
+    return F.trim(F.regexp_extract(text, FIRST_LINE, 1))
 
 
 def role() -> Column:

@@ -53,7 +53,7 @@ TERMS: Final = Terms(
 LANES_A_TRANSACTION: Final = 500
 _RANGES_A_STATEMENT: Final = 100
 
-# The first message behind one offset and up to another; many ranges joined by UNION ALL (PRIMARY).
+# The first message after one offset and up to another; many ranges joined by UNION ALL (PRIMARY).
 BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT 1)"""
 
@@ -115,7 +115,7 @@ class ArchiveGroup:
     def leave(self, named: Container[str]) -> None:
         """Give back the topics in `named`, those that the manifest names.
 
-        Their released lease keeps other archives away.
+        The released lease keeps other archives away.
 
         The lease of another topic stays as it is, and so do all if the database does not answer. The next job finds
         their owner dead.

@@ -12,7 +12,7 @@ The steps for each micro-batch:
 6. Raise the watermarks of the group to it.
 
 Dies before step 5: no version names the files. The batch is read again, and a later sweep removes them. Dies between
-steps 5 and 6: the next start raises the watermarks. Dies after step 6: the next start goes on behind them.
+steps 5 and 6: the next start raises the watermarks. Dies after step 6: the next start goes on after them.
 
 Each query starts where the manifest ends, whatever a checkpoint says. A checkpoint can be ahead of the manifest, after
 the archive was restored or the server lost messages that were read; it would leave messages out. After a lost
@@ -156,9 +156,8 @@ class ArchiveJob:
     def begin(self) -> None:
         """Make the first version of a new archive, which holds nothing.
 
-        In an older archive, remove files that are over.
-
-        That is done before another commit: no version then names a file that is gone. Every held topic is named.
+        In an older archive, remove files whose grace is over, before another commit: no version then names a file that
+        is gone. Name every held topic.
         """
         with self._lock:
             if not self.manifest.version:

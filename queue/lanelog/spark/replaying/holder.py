@@ -2,7 +2,7 @@
 
 Owns deletion of that group, and the fence of its leases. Never publishes, and keeps no account.
 
-The group starts behind all messages of the log and never moves. So no message of the replay is collected, and each is
+The group starts after all messages of the log and never moves. So no message of the replay is collected, and each is
 found under its id. One run at a time: a run leases each topic (see `spark.leases`). Every transaction that
 publishes share-locks the lease and compares its epoch. Two runs at once would mix their rows within a lane. A run that
 goes on when another one has finished, and has deleted the group, would deliver collected messages a second time.

@@ -112,7 +112,7 @@ def _attempts(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         by_number = _by(pairs[pair], "attempts")
         if colour < plots.COLOURS:
             series.append((colour, {attempts: total(each, "messages") for attempts, each in by_number.items()}))
-            legend.append((colour + 1, f"{plain(pair[0], 40)} on {plain(pair[1], 40)}"))
+            legend.append((colour + 1, _name(pairs[pair][0])))
         for attempts in sorted(by_number):
             messages = total(by_number[attempts], "messages")
             ended = ", ".join(f"{count(each['messages'])} {plain(each['outcome'])}" for each in by_number[attempts])

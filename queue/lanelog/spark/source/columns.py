@@ -117,7 +117,7 @@ class Columns:
         """Return whether these are all messages of a page, in order."""
         from pyarrow import compute
 
-        # They are of the page, and none is there twice.
+        # The statement returns only messages of the page, and none twice.
         if len(self.lane) != sum(each.rows for each in page):
             return False
         lane, lane_after = self.lane[:-1], self.lane[1:]

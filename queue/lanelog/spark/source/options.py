@@ -28,7 +28,7 @@ TABLES: Final = ("messages", "delivery_state", "offsets", "leases", "groups", "h
 EARLIEST: Final = -2
 """In a JSON of offsets: the lane's oldest message, as in the Kafka connector."""
 LATEST: Final = -1
-"""In a JSON of offsets: behind the lane's newest message."""
+"""In a JSON of offsets: after the lane's newest message."""
 
 Bound = Literal["earliest", "latest"]
 Offsets = dict[str, dict[str, int]]
@@ -159,7 +159,7 @@ def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> 
 
 
 def _known(options: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[str, str]:
-    """Return the options by their proper names. Spark has written them in lower case."""
+    """Return the options by their proper names. Spark passes them in lower case."""
     proper = {name.lower(): name for name in known}
     given: dict[str, str] = {}
     for option, value in options.items():

@@ -1,4 +1,4 @@
-"""What the driver finds out before a task runs: which topics, which lanes, from which offset to which.
+"""The plan of the driver before a task runs: which topics, which lanes, from which offset to which.
 
 Heads and floors come from one snapshot, held while they are read. Locks nothing, and writes nothing.
 """
@@ -74,7 +74,7 @@ class Planner:
         return self._read(self._group_topics, "reading the groups")
 
     def starts(self, seen: Seen) -> Offsets:
-        """Return the first offset to read in each lane: the options' starting point, or behind the group's watermark.
+        """Return the first offset to read in each lane: the options' starting point, or after the group's watermark.
 
         Raises ConfigurationError for starting offsets of a topic that is not read, or beyond the end of a lane, and
         DataLost.
@@ -107,7 +107,7 @@ class Planner:
         return max(given, lane.deleted + 1)
 
     def refuse_unregistered(self, topics: Iterable[str]) -> None:
-        """Raise ConfigurationError if there is a topic among these: the group is not registered for them."""
+        """Raise ConfigurationError for the first of these topics, for which the group is not registered."""
         topic = min(topics, default=None)
         if topic is not None:
             raise ConfigurationError(f"group {self.options.group!r} is not registered for topic {topic!r}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lanelog.spark.source.offsets import Lanes
     from lanelog.spark.source.splits import LaneRange
 
-# The topics of the next rows behind a topic: many small topics at once, and a bounded number of rows of a large one
+# The topics of the next rows after a topic: many small topics at once, and a bounded number of rows of a large one
 # (PRIMARY).
 NAMES = """SELECT topic FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic > %s ORDER BY topic LIMIT %s"""
@@ -31,7 +31,7 @@ WHERE topic > %s ORDER BY topic LIMIT %s"""
 STATES = """SELECT topic, head_offset, created_at FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic IN ({topics}) AND partition_key = ''"""
 
-# Heads and floors of the lanes of topics, in order: of one topic those behind a key, of the others all (both PRIMARY).
+# Heads and floors of the lanes of topics, in order: of one topic those after a key, of the others all (both PRIMARY).
 # A topic's own row is no lane.
 LANES = """SELECT p.topic, p.partition_key, p.head_offset, COALESCE(f.offset_acked, 0), COALESCE(f.marked_through, 0),
  p.created_at

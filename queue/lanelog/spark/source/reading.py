@@ -45,7 +45,7 @@ _COLLECTED: Final = (
     "failOnDataLoss=false to read what is left"
 )
 _WENT_BACK: Final = (
-    "the lane ends before them, though the stream has read beyond them: the log went back, by a failover or by a backup "
+    "the lane ends before them, though the stream has read further: the log went back, by a failover or by a backup "
     "that was restored. With failOnDataLoss=false the stream goes on from where the lane ends"
 )
 
@@ -161,7 +161,7 @@ def read_table(
 class _Connection:
     """One connection, made anew before a statement if it was lost.
 
-    Spark may take long with the rows of the last one.
+    It may be lost while Spark processes the rows of the last statement.
     """
 
     _database: Database

@@ -26,7 +26,7 @@ TABLE_SPLITS: Final = 8
 
 @frozen
 class LaneRange:
-    """The messages of one lane behind `after`, up to and with `through`."""
+    """The messages of one lane above `after`, up to and including `through`."""
 
     topic: str
     key: str

@@ -153,7 +153,7 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _check(start: Positions, seen: Lanes, followed: Mapping[str, TopicState], lost: Sequence[LaneRange]) -> None:
-    """Raise DataLost if messages behind a position or of a new lane are gone, or the log does not reach a position."""
+    """Raise DataLost if messages from a position on or of a new lane are gone, or the log does not reach a position."""
     for topic, lanes in start.lanes.items():
         for key, following in lanes.items():
             lane = seen.get(topic, {}).get(key)
