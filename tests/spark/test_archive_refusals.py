@@ -120,7 +120,7 @@ def test_without_java_or_spark(
     assert not Path(path).exists()
 
 
-def test_what_is_told_comes_to_standard_error() -> None:
+def test_events_come_to_standard_error() -> None:
     """Also of a run that ends by itself: what is missing from the archive, though the status is 0."""
     program = """if True:
         import logging

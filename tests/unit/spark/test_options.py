@@ -94,7 +94,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
 
 
 def test_a_write_takes_the_address_alone() -> None:
-    """Nothing else steers it; what Spark hands every sink is let through."""
+    """No other option is accepted, except those that Spark hands every sink."""
     assert parse_write({"url": URL, "checkpointlocation": "/tmp/x", "queryname": "q"}).url == URL  # noqa: S108
     with pytest.raises(ConfigurationError, match="unknown option 'topic' where written; known are passwordEnv, url"):
         parse_write({"url": URL, "topic": "t"})

@@ -95,8 +95,8 @@ class Retired:
 class Manifest:
     """One version of an archive. Times are milliseconds.
 
-    `lanes`: the highest archived offset, by topic and key. Of a lane that is missing there, nothing is archived that the
-    log may still hold.
+    `lanes`: the highest archived offset, by topic and key. Of a lane that is missing there, nothing is archived that
+    the log may still hold.
     """
 
     archive: str
