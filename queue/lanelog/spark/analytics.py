@@ -49,7 +49,7 @@ SUCCESS: Final = "success"
 STEPS_MS: Final = tuple(step * 10**power for power in range(10) for step in (1, 2, 5))
 """Upper bounds of the classes of `latency_spread`: 1, 2, 5, 10 … milliseconds, up to 58 days."""
 
-_EXACT = "decimal(38,0)"  # sums of ranks times sizes leave 64 bits behind at some hundred million lanes
+_EXACT = "decimal(38,0)"  # sums of ranks times sizes exceed 64 bits at some hundred million lanes
 
 
 def slim(messages: DataFrame) -> DataFrame:

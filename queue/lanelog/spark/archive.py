@@ -88,7 +88,7 @@ def run(
             was archived. Or the database is found to be older than the archive, which can be at any time.
         LeaseLost: Another job has taken over.
         DatabaseError: The database does not answer.
-        LanelogError: The job cannot go on, or was stopped before everything was archived.
+        LanelogError: The job cannot continue, or was stopped before everything was archived.
     """
     root = local_path(options.path)
     store = ManifestStore(root)
@@ -111,7 +111,7 @@ def run(
 
 
 def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions) -> Manifest:
-    """Return the manifest to go on from. Refuse an archive of something else, and a group that archives elsewhere."""
+    """Return the manifest to continue. Refuse an archive of something else, and a group that archives elsewhere."""
     manifest, birth = store.latest(), born(database)
     topics = read(database, _there, "finding topics", options)
     if options.once and not topics:

@@ -3,7 +3,7 @@
 Owns their registration, their leases, and the names of runs. Never decides what is done with a topic.
 
 A run leases whole topics instead of lanes, by the lease row of the empty key, which is no lane. The lease's epoch is
-the fencing token: a run writes only while the row has its name and epoch. So a run that was stopped, and goes on after
+the fencing token: a run writes only while the row has its name and epoch. So a run that slept, and continues after
 another has taken over, changes nothing.
 
 Dies: its liveness lock is free, and the next run takes over at once. Sleeps: after `presence.DURATION` the next run

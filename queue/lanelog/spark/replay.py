@@ -26,7 +26,7 @@ from lanelog._database import Database
 from lanelog._facts import spark as facts
 from lanelog._log.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
-from lanelog.spark.archiving.flush import flush_directory
+from lanelog.spark.archiving.flush import flush_directory, write_flushed
 from lanelog.spark.archiving.group import born
 from lanelog.spark.archiving.manifest import ManifestStore
 from lanelog.spark.archiving.path import local_path
@@ -105,7 +105,7 @@ def replay(
         target_group: Only this registered group gets the messages.
         all_groups: Dead letters go to every group.
         rate: The most messages a second. None: as fast as possible.
-        name: The replay's name, at most 200 characters. A run with the same name goes on with the replay, and does
+        name: The replay's name, at most 200 characters. A run with the same name continues the replay, and does
             nothing when it is done. None: a name that follows from the filters and from both databases.
         dry_run: Only count.
         url: The database to publish to. None: LANELOG_URL.
@@ -265,10 +265,7 @@ class _Account:
         try:
             self.path.parent.mkdir(exist_ok=True)
             try:
-                with unfinished.open("x") as file:
-                    json.dump(content, file)
-                    file.flush()
-                    os.fsync(file.fileno())
+                write_flushed(unfinished, json.dumps(content).encode())
                 with suppress(FileExistsError):
                     give_name(unfinished, self.path)
             finally:

@@ -217,7 +217,7 @@ class ArchiveGroup:
         """Judge holes between the archived messages and those read now.
 
         Raises PassedOver if the log holds a message of a hole: the reader has passed it over. A message that is gone
-        from the log and was never released is an ERROR event, as for any consumer, and the job goes on.
+        from the log and was never released is an ERROR event, as for any consumer, and the job continues.
         """
         if holes:
             read(self.database, self._check, "checking holes", topic, holes)

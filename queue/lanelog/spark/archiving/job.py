@@ -12,7 +12,7 @@ The steps for each micro-batch:
 6. Raise the watermarks of the group to it.
 
 Dies before step 5: no version names the files. The batch is read again, and a later sweep removes them. Dies between
-steps 5 and 6: the next start raises the watermarks. Dies after step 6: the next start goes on after them.
+steps 5 and 6: the next start raises the watermarks. Dies after step 6: the next start continues after them.
 
 Each query starts where the manifest ends, whatever a checkpoint says. A checkpoint can be ahead of the manifest, after
 the archive was restored or the server lost messages that were read; it would leave messages out. After a lost
@@ -80,7 +80,7 @@ class ArchiveJob:
     """A hexadecimal text that names the segments of this run."""
     stopping: threading.Event
     error: LanelogError | None = field(default=None, init=False)
-    """Why the job cannot go on. After any other failure the query is repeated."""
+    """Why the job cannot continue. After any other failure the query is repeated."""
     failure: Exception | None = field(default=None, init=False)
     """The error of the last failed batch. Spark's own text of it is long."""
     failed_from: float = field(default=0.0, init=False)

@@ -4,7 +4,7 @@ Owns the format, the atomic step from one version to the next, and the removal o
 Never reads or writes a data file. Talks to neither Spark nor a database.
 
 A version is one file, `_manifest/0000000013.json.gz`. It is written under another name, flushed to the disk and then
-linked to its own name. A link fails if the name exists. So if two writers go on from version 12, only one of them makes
+linked to its own name. A link fails if the name exists. So if two writers continue from version 12, only one makes
 version 13. Old versions are removed, and their names are free again: a writer that is still at 12 when others have made
 25 can link a 13. So a writer checks whether its version is the highest, which is never removed. A version that is not
 the highest when it is made does not count. A version is never changed: a reader opens the highest one and sees exactly
@@ -15,7 +15,7 @@ directory is written twice. A directory of version 13 or lower that version 13, 
 writer that died: no later version can name it.
 
 Dies before the link: the unlinked file is removed by a later sweep. After it: the version counts. It also counts if
-flushing its name fails; that writer goes on from the version before, and learns at its next commit that this version
+flushing its name fails; that writer continues from the version before, and learns at its next commit that this version
 exists. Two writers at once: see above. The power fails: file and directory were flushed before, and the caller flushed
 the data files before that. A version whose name was not flushed by a dead writer is flushed by the next writer, before
 it relies on it.
@@ -38,7 +38,7 @@ from attrs import asdict, evolve, field, frozen
 from attrs import fields as attrs_fields
 
 from lanelog.errors import ConfigurationError, LeaseLost
-from lanelog.spark.archiving.flush import flush_directory
+from lanelog.spark.archiving.flush import flush_directory, write_flushed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -286,10 +286,7 @@ class ManifestStore:
         """
         unfinished = self.root / DIRECTORY / self._unfinished()
         try:
-            with unfinished.open("xb") as file:
-                file.write(encoded(manifest))
-                file.flush()
-                os.fsync(file.fileno())
+            write_flushed(unfinished, encoded(manifest))
             self._name(unfinished, manifest.version)
         finally:
             with contextlib.suppress(OSError):  # a later sweep removes it; an error here must not hide the outcome

@@ -3,7 +3,7 @@
 Owns the choice and the derived ids. Never registers a group, and keeps no account of the replay.
 
 All rows of a key belong to one task, in the order in which they were written. So a task or a replay that runs again
-meets the published messages in their order, under their ids, and goes on after them.
+meets the published messages in their order, under their ids, and continues after them.
 
 Every message is replayed once. A row that repeats another archived one is left out: a message with the mark of a
 replay, or for one group alone. A dead letter inherits the marks of its message, and does not count as such a

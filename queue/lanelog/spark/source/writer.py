@@ -2,7 +2,7 @@
 
 Spark runs a task again when it fails, and a micro-batch again when its driver dies. A row whose id is in its lane
 already takes no offset again. So no row is lost, and none is there twice, for as long as the log keeps the messages.
-Never removes anything: messages that a failed job published stay, and the next run goes on.
+Never removes anything: messages that a failed job published stay, and the next run continues.
 
 A task that dies in the middle of a transaction has published none of it. A task that died right after the commit, or
 never got its answer, publishes the same ids again, and all of them are duplicates. The heads of the lanes serialize two
@@ -27,7 +27,7 @@ from lanelog.message import Outgoing
 from lanelog.spark.errors import clear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -169,11 +169,7 @@ def _messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Outgoing, int]]:
         # Text is published as bytes, because the content type of a row comes from its metadata alone.
         payload = value.encode() if isinstance(value, str) else value
         marks = sum(len(text.encode()) for pair in pairs or () for text in pair if text)
-        yield topic, Outgoing(key, payload, message_id, _mapping(pairs)), size + marks
-
-
-def _mapping(pairs: Sequence[tuple[str, str]] | None) -> Mapping[str, str] | None:
-    return dict(pairs) if pairs else None
+        yield topic, Outgoing(key, payload, message_id, dict(pairs) if pairs else None), size + marks
 
 
 def _log(messages: Sequence[WriterCommitMessage | None], **more: int) -> None:
