@@ -320,7 +320,7 @@ def lane_sizes(messages: DataFrame) -> DataFrame:
 
 
 def skew(sizes: DataFrame) -> DataFrame:
-    """Return how unevenly the messages of a topic are spread over its lanes, from `lane_sizes`.
+    """Return how unevenly the messages of a topic are distributed over its lanes, from `lane_sizes`.
 
     The Gini coefficient of n lanes with x_1 <= … <= x_n messages is sum((2i - n - 1) x_i) / (n sum(x_i)): 0 if all are
     equal, (n - 1) / n if one lane has all. The top 1 % of the lanes is rounded up to whole lanes.
