@@ -35,45 +35,45 @@ def afterwards(directory: str) -> Callable[[str, str, int], bool]:
     They return whether the archive is complete and the replay published its lane.
     """
     check_java()
-    place = Path(directory)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    output = Path(directory)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise Refused(f"{directory!r} is not empty: give a directory for this run alone")
-    return lambda url, topic, messages: _steps(place, url, topic, messages)
+    return lambda url, topic, messages: _steps(output, url, topic, messages)
 
 
-def _steps(place: Path, url: str, topic: str, messages: int) -> bool:
+def _steps(output: Path, url: str, topic: str, messages: int) -> bool:
     click.echo("starting Spark")  # no spinner: the JVM writes to the terminal by itself
     spark = start("lanelog demo")
     try:
-        store = str(place / "archive")
+        store = str(output / "archive")
         jobs = f"{plural(messages - 1, 'job')}, one more that is malformed on purpose, and its dead letter"
         began = time.monotonic()
-        with _told(f"archiving {jobs}"):
+        with _reported(f"archiving {jobs}"):
             kept = archive.run(ArchiveOptions(path=store, url=url, topics=(topic, f"{topic}_dlq")), spark)
         _say(f"archived {plural(kept.total, 'message')} and {plural(kept.outcomes, 'outcome')}", began)
         began = time.monotonic()
-        with _told("analysing archive and live log"):
-            told = analyze.run(
-                analyze.AnalyzeOptions(output=str(place / "report"), path=store, url=url, topics=(topic,)), spark
+        with _reported("analysing archive and live log"):
+            analyzed = analyze.run(
+                analyze.AnalyzeOptions(output=str(output / "report"), path=store, url=url, topics=(topic,)), spark
             )
-        lanes = f"{plural(told.lanes, 'lane')}, one of them the dead letter's"
-        _say(f"analysed {plural(told.messages, 'message')} in {lanes},", began)
-        key, length = told.busiest[topic]
+        lanes = f"{plural(analyzed.lanes, 'lane')}, one of them the dead letter's"
+        _say(f"analysed {plural(analyzed.messages, 'message')} in {lanes},", began)
+        key, length = analyzed.busiest[topic]
         began = time.monotonic()
-        with _told(f"replaying lane {key}, the busiest, into a topic of its own"):
+        with _reported(f"replaying lane {key}, the busiest, into a topic of its own"):
             again = replay(store, topics=[topic], keys=[key], to=f"{topic}{REPLAYED}", url=url, spark=spark)
         _say(f"replayed {plural(again.published, 'message')} of lane {key}", began)
     finally:
         spark.stop()
     # + 1: the dead letter
-    complete = (kept.total, told.messages, again.published) == (messages + 1, messages + 1, length)
+    complete = (kept.total, analyzed.messages, again.published) == (messages + 1, messages + 1, length)
     click.echo(f"archive, report and replay are complete: {'yes' if complete else 'NO'}")
-    click.echo(f"report: {Path(told.report).absolute().as_uri()}")
+    click.echo(f"report: {Path(analyzed.report).absolute().as_uri()}")
     return complete
 
 
 @contextmanager
-def _told(doing: str) -> Iterator[None]:
+def _reported(doing: str) -> Iterator[None]:
     """Say what is being done: with a spinner in a terminal, with a line elsewhere."""
     console = Console()
     if console.is_terminal and not console.is_dumb_terminal:

@@ -54,7 +54,7 @@ def _one_jvm() -> Iterator[None]:
 
 @pytest.fixture
 def spark(_one_jvm: None) -> SparkSession:
-    """The session that all tests share, looked at before each of them, and made anew where it is out of step."""
+    """The session that all tests share, checked before each of them, and made anew where it is out of step."""
     return _sessions.get()
 
 
@@ -108,15 +108,15 @@ def archive(spark: SparkSession, lanelog_url: str, path: str) -> Archive:
 def archived(spark: SparkSession, path: str) -> Held:
     """How often the archive holds each (topic, key, offset)."""
 
-    def look() -> Counter[Place]:
+    def counted() -> Counter[Place]:
         found = read_archive(spark, path).select("topic", "key", "offset").collect()
         return Counter((row.topic, row.key, row.offset) for row in found)
 
-    return look
+    return counted
 
 
 @pytest.fixture
 def raw(lanelog_url: str) -> Iterator[Any]:
-    """A connection past the library, with autocommit on."""
+    """A connection without the library, with autocommit on."""
     with connect(lanelog_url) as connection:
         yield connection

@@ -51,7 +51,7 @@ def succeeded(spark: SparkSession, *rows: tuple[str, int]) -> DataFrame:
 
 
 def test_throughput_is_counted_by_topic_and_hour(spark: SparkSession) -> None:
-    """An hour holds what was written from its first millisecond to its last; topics are told apart.
+    """An hour holds what was written from its first millisecond to its last; topics are counted apart.
 
     Any other step of time begins at its multiples.
     """
@@ -209,7 +209,7 @@ def test_spark_finds_the_reasons_that_administration_finds(spark: SparkSession) 
 
 
 def test_dead_letters_are_grouped_by_reason(spark: SparkSession) -> None:
-    """By original topic, group and reason, with the first, the last and the last one's place; the rest is left out.
+    """By original topic, group and reason, with the first, the last and the last one's offset; the rest is left out.
 
     And how many of them still wait for somebody, if that is known.
     """

@@ -42,7 +42,7 @@ def output(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def analyze(spark: SparkSession, lanelog_url: str, output: Path) -> Analyze:
-    """Analyses the live log, and what else it is told."""
+    """Analyses the live log, and what else the options name."""
 
     def run_(**options: Any) -> Analyzed:
         return run(AnalyzeOptions(**{"output": str(output), "url": lanelog_url, **options}), spark)
@@ -121,7 +121,7 @@ def test_archive_and_live_log_are_counted_once(
 def test_what_is_archived_and_collected_while_the_log_is_read_is_not_lost(
     client: Client, analyze: Analyze, collect: Callable[[str], None], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at the log and the look at the archive everything moves from the one into the other."""
+    """Between the read of the log and the read of the archive everything moves from the one into the other."""
     publish(client, "t", 1, 5)
     collect("t")
     publish(client, "t", 6, 9)
@@ -256,7 +256,7 @@ def test_tables_of_the_other_format_do_not_stay_beside_a_newer_report(analyze: A
         (timedelta(days=365 * 3), 2_592_000_000),
     ],
 )
-def test_plots_have_as_many_bars_as_can_be_told_apart(span: timedelta, step_ms: int) -> None:
+def test_plots_have_as_many_bars_as_can_be_distinguished(span: timedelta, step_ms: int) -> None:
     """From seconds to months; hours where there is nothing."""
     first = datetime(2026, 6, 1, tzinfo=UTC)
     assert analysis.step_for(first, first + span) == step_ms

@@ -36,7 +36,7 @@ ODD = "ключ 🦊"
 
 @pytest.fixture
 def analyze(spark: SparkSession, lanelog_url: str, tmp_path: Path) -> Analyze:
-    """Analyses the live log, and what else it is told."""
+    """Analyses the live log, and what else the options name."""
 
     def run(most_rows: int = MOST_ROWS, **options: Any) -> Analysis:
         wanted = AnalyzeOptions(**{"output": str(tmp_path), "url": lanelog_url, **options}).wanted()
@@ -49,11 +49,11 @@ def analyze(spark: SparkSession, lanelog_url: str, tmp_path: Path) -> Analyze:
 def chosen(spark: SparkSession, lanelog_url: str) -> Callable[..., list[str]]:
     """Which topics an analysis reads, if it is asked for these."""
 
-    def look(*asked: str, **options: Any) -> list[str]:
+    def topics(*asked: str, **options: Any) -> list[str]:
         wanted = AnalyzeOptions(**{"output": "unused", "url": lanelog_url, "topics": asked, **options}).wanted()
-        return analysis._chosen(spark, wanted, analysis._looked(wanted))
+        return analysis._chosen(spark, wanted, analysis._scope(wanted))
 
-    return look
+    return topics
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_lane_that_its_handler_postponed_is_no_warning(
 ) -> None:
     """It is in the table, last, in a state of its own, and not among those that are counted.
 
-    That its group keeps history is told, too, though it has no outcome yet.
+    The report says, too, that its group keeps history, though it has no outcome yet.
     """
 
     def handle(_: lanelog.Message) -> None:
@@ -154,10 +154,10 @@ def test_what_a_message_waited_for_on_purpose_is_no_latency(
     client: Client, analyze: Analyze, running: ExitStack, raw: Any
 ) -> None:
     """A delayed one counts from when it was due, a redriven one from when it was redriven."""
-    mended = threading.Event()
+    repaired = threading.Event()
 
     def handle(message: lanelog.Message) -> None:
-        if not mended.is_set():
+        if not repaired.is_set():
             reject(message)
 
     running.enter_context(client.subscribe("delayed", "g", accept, history=True))
@@ -165,7 +165,7 @@ def test_what_a_message_waited_for_on_purpose_is_no_latency(
     client.publish("delayed", ODD, b"x", delay=2 * WAITED_MS / 1000)
     client.publish("red", ODD, b"x")
     eventually(lambda: age_ms(raw, "failed_at", "queue_messages WHERE failed_at > 0") > WAITED_MS, within=240)
-    mended.set()
+    repaired.set()
     client.admin.redrive("red", "g", all=True, dry_run=False)
     eventually(lambda: len(client.admin.history("delayed", "g")) == 1, within=240)
     eventually(lambda: any(row.outcome == "success" for row in client.admin.history("red", "g")), within=240)
@@ -269,7 +269,7 @@ def test_a_cut_off_is_never_in_the_future_and_may_be_any_time_before(lanelog_url
 
     def cutoff_ms(until: datetime | None) -> int:
         given = {"output": "unused", "path": None if live else "unused", "url": lanelog_url, "until": until}
-        return analysis._looked(AnalyzeOptions(**given, live=live).wanted()).cutoff_ms
+        return analysis._scope(AnalyzeOptions(**given, live=live).wanted()).cutoff_ms
 
     now = datetime.now(UTC)
     tomorrow_ms = (now + timedelta(hours=23)).timestamp() * 1000

@@ -55,7 +55,7 @@ def test_a_run_that_dies_at_any_step_is_made_up_for(
         broken.append("yes")
         raise RuntimeError("this run dies here")
 
-    for owner, name in ((files, "_looked_into"), (ManifestStore, "commit"), (ArchiveGroup, "advance")):
+    for owner, name in ((files, "_described"), (ManifestStore, "commit"), (ArchiveGroup, "advance")):
         with monkeypatch.context() as patch:
             works = getattr(owner, name)
             # The first version of the manifest, which holds nothing, and the start, which raises nothing, may pass.
@@ -116,7 +116,7 @@ def test_an_operators_act_on_a_topic_without_a_message(
         patch.setattr(files, "write", lambda *_: 1 / 0)
         with pytest.raises(LanelogError, match="division by zero"):
             archive()
-    with pytest.raises(ConfigurationError, match="has archived topic 't' to another place"):
+    with pytest.raises(ConfigurationError, match="has archived topic 't' to another location"):
         archive(path=str(tmp_path / "second"))
     client.admin.pause("t", GROUP, key="k0", by="me", reason="x", dry_run=False)
     client.admin.skip("t", GROUP, "k1", 1, reason="broken", dry_run=False)
@@ -127,14 +127,14 @@ def test_an_operators_act_on_a_topic_without_a_message(
 def test_a_run_that_is_stopped_is_not_done(
     spark: SparkSession, client: Client, archive: Archive, lanelog_url: str, path: str
 ) -> None:
-    """With `once`, being told to end before everything is archived is an error; the next run goes on."""
+    """With `once`, being stopped before everything is archived is an error; the next run goes on."""
     publish(client, "t", 5)
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(LanelogError, match="stopped before everything was archived"):
         run(ArchiveOptions(path=path, url=lanelog_url), spark, stopping)
     assert archive(max_messages=1).messages == 5
-    assert len(list(Path(path).glob("_checkpoints/*/offsets/[0-9]*"))) <= 3  # each tells the place of every lane
+    assert len(list(Path(path).glob("_checkpoints/*/offsets/[0-9]*"))) <= 3  # each holds an offset of every lane
 
 
 def test_a_server_that_may_have_restarted_is_read_again(
@@ -192,9 +192,9 @@ def test_collection_never_outruns_the_archive(
 def test_an_archive_that_was_restored(
     client: Client, archive: Archive, archived: Held, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the older copy lacks is archived again, though the group was past it, and nothing was published since.
+    """What the older copy lacks is archived again, though the group was ahead of it, and nothing was published since.
 
-    What was collected meanwhile may be missing: that is told.
+    What was collected meanwhile may be missing: that is logged.
     """
     wanted = publish(client, "t", 5)
     archive()
@@ -215,7 +215,7 @@ def test_an_archive_that_was_restored(
 def test_what_operators_let_go_is_no_loss(
     client: Client, archive: Archive, archived: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Messages that were purged are not waited for; the archive goes on behind them, without an error."""
+    """Messages that were purged are not waited for; the archive goes on after them, without an error."""
     wanted = publish(client, "t", 10, lanes=1)
     archive()
     publish(client, "t", 5, lanes=1)
@@ -230,7 +230,7 @@ def test_what_operators_let_go_is_no_loss(
 def test_a_running_archive_takes_what_appears(
     spark: SparkSession, client: Client, archive: Archive, archived: Held, lanelog_url: str, path: str
 ) -> None:
-    """It is a living member that takes topics that appear, at once and before their first message, and ends when told.
+    """It is a living member that takes new topics, at once and before their first message, and ends when stopped.
 
     Meanwhile a second one is refused, whatever topics it is for; while an operator has paused the group, no run begins.
     """

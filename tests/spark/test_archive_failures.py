@@ -62,7 +62,7 @@ def test_a_disk_that_stays_full_ends_a_job_that_goes_on(
 def test_what_could_pass_and_does_not_ends_a_run(
     client: Client, archive: Archive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With `once` too: whatever starts it again hears why, instead of being refused as the second job."""
+    """With `once` too: the error names the cause; the next run is not refused as a second job."""
     publish(client, "t", 10)
 
     def passed_over(*_: object) -> None:
@@ -110,7 +110,7 @@ def test_a_database_that_is_away_is_waited_for_as_long_as_it_takes() -> None:
 
 
 def counted(caplog: pytest.LogCaptureFixture) -> list[int]:
-    """The numbers of failures in a row that were told."""
+    """The numbers of failures in a row that were logged."""
     lines = events(caplog, "archive.query_failed", logging.WARNING)
     return [int(line.split("failures=")[1].split(" ")[0]) for line in lines]
 
@@ -148,14 +148,14 @@ def test_another_job_went_on_before_the_topics_were_held(
     wanted = publish(client, "t", 1)
     archive()
     wanted += publish(client, "t", 9)
-    look, done = ArchiveJob.look, list[Archived]()
+    poll, done = ArchiveJob.poll_topics, list[Archived]()
 
     def another_one_first(job: ArchiveJob) -> None:
-        monkeypatch.setattr(ArchiveJob, "look", look)
+        monkeypatch.setattr(ArchiveJob, "poll_topics", poll)
         done.append(archive(max_messages=1))  # more versions than are kept
-        look(job)
+        poll(job)
 
-    monkeypatch.setattr(ArchiveJob, "look", another_one_first)
+    monkeypatch.setattr(ArchiveJob, "poll_topics", another_one_first)
     with pytest.raises(LeaseLost, match="another job has just written the archive at"):
         archive()
     assert done[0].version > 10
@@ -196,7 +196,7 @@ def test_a_job_that_wakes_when_others_have_gone_on(
     assert archived() == wanted
 
 
-def test_a_group_that_was_deleted_is_told(client: Client, archive: Archive, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_that_was_deleted_is_logged(client: Client, archive: Archive, caplog: pytest.LogCaptureFixture) -> None:
     """Collection may have had what the archive lacks: it goes on, with an error that says so, once."""
     publish(client, "t", 5)
     archive()
@@ -209,7 +209,7 @@ def test_a_group_that_was_deleted_is_told(client: Client, archive: Archive, capl
     assert caplog.text.count("archive.group_was_deleted") == 1
 
 
-def test_an_archive_whose_group_went_to_another_place(
+def test_an_archive_whose_group_went_to_another_location(
     client: Client, archive: Archive, archived: Held, tmp_path: Path
 ) -> None:
     """Its job is refused: what it archived, and let be collected, would be missing in the new archive."""
@@ -219,7 +219,7 @@ def test_an_archive_whose_group_went_to_another_place(
     second = str(tmp_path / "second")
     assert archive(path=second).messages == 5
     publish(client, "t", 5)
-    with pytest.raises(ConfigurationError, match="group '_archive' has archived topic 't' to another place"):
+    with pytest.raises(ConfigurationError, match="group '_archive' has archived topic 't' to another location"):
         archive()
     assert archived() == wanted
     assert archive(path=second).total == 10

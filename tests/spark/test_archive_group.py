@@ -199,7 +199,7 @@ def test_a_member_as_others_are(client: Client, job: Jobs) -> None:
     (member,) = client.admin.members("t", GROUP)
     assert (member.name, member.state) == ("it", OwnerState.ALIVE)
     found: list[str] = []
-    presence.start(lambda: ["t"], lambda: found.append("looked"), lambda _error: None)
+    presence.start(lambda: ["t"], lambda: found.append("polled"), lambda _error: None)
     eventually(lambda: found)
     presence._session.drop()
     eventually(lambda: client.admin.members("t", GROUP)[0].state is OwnerState.DEAD)

@@ -120,14 +120,14 @@ def test_without_java_or_spark(
     assert not Path(path).exists()
 
 
-def test_what_is_told_comes_to_standard_error() -> None:
+def test_events_come_to_standard_error() -> None:
     """Also of a run that ends by itself: what is missing from the archive, though the status is 0."""
     program = """if True:
         import logging
         from lanelog._facts import spark as facts
         from lanelog.spark import archive
 
-        archive.tell_events(logging.WARNING)
+        archive.log_events(logging.WARNING)
         facts.archive_hole(topic="t", key="k", group="g", offset=1, through=2)
         facts.archive_batch(version=1, messages=1, files=1)
     """

@@ -238,7 +238,7 @@ def test_a_lane_whose_handler_wants_it_still_is_postponed(spark: SparkSession) -
     }
 
 
-def test_an_error_is_told_in_one_line(spark: SparkSession) -> None:
+def test_an_error_is_shown_in_one_line(spark: SparkSession) -> None:
     """The first that is not blank, at most 500 characters of it."""
     error = "\r\n  " + GLYPH + "x" * 600 + "\nTraceback …"
     states = [state("g", "t", "k", 1, 1, False, 1, error)]

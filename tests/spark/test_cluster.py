@@ -72,14 +72,14 @@ def python(tmp_path: Path) -> Path:
     for path in {path for found in needed(*INSTALLED) for path in parts(found)}:
         (libraries / path.name).symlink_to(path)
     python = tmp_path / "bare/bin/python"
-    look = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True).stdout.strip()
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     Path(packages, "libraries.pth").write_text(f"{libraries}\n")
     assert subprocess.run([python, "-c", "import lanelog"], stderr=subprocess.DEVNULL, check=False).returncode == 1
     return python
 
 
-@pytest.mark.timeout(WITHIN + 30)  # more than the tier's, to tell what the processes said
+@pytest.mark.timeout(WITHIN + 30)  # more than the tier's, to report what the processes printed
 def test_executors_that_get_lanelog_as_a_zip_read_and_write(
     client: Client, lanelog_url: str, archive: Path, python: Path
 ) -> None:

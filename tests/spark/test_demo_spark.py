@@ -29,10 +29,10 @@ def test_the_demo_is_archived_reported_on_and_replayed(
     spark: SparkSession, repository: Path, tmp_path: Path, local_kind: str
 ) -> None:
     """Everything that was published is in the archive and in the report; the busiest lane comes again, complete."""
-    place = tmp_path / "out"
+    output = tmp_path / "out"
     environ = {name: value for name, value in os.environ.items() if name != "LANELOG_URL"}
     ran = subprocess.run(
-        [*DEMO, "--repo", str(repository), "--archive", str(place)],
+        [*DEMO, "--repo", str(repository), "--archive", str(output)],
         capture_output=True,
         text=True,
         env=environ,
@@ -41,10 +41,10 @@ def test_the_demo_is_archived_reported_on_and_replayed(
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "identical to HEAD: yes" in ran.stdout
     assert "archive, report and replay are complete: yes" in ran.stdout
-    assert read_archive(spark, place / "archive").count() == 22  # twenty changes, one malformed job, its dead letter
-    attempts = pyarrow.parquet.read_table(place / "report" / "attempts.parquet").to_pylist()
+    assert read_archive(spark, output / "archive").count() == 22  # twenty changes, one malformed job, its dead letter
+    attempts = pyarrow.parquet.read_table(output / "report" / "attempts.parquet").to_pylist()
     assert {row["consumer_group"] for row in attempts} == {"rebuild", "stats"}
-    assert (place / "report" / "report.html").is_file()
+    assert (output / "report" / "report.html").is_file()
     said = ran.stdout.splitlines()
     steps = said[said.index("starting Spark") + 1 :]
     jobs = "20 jobs, one more that is malformed on purpose, and its dead letter"
@@ -56,7 +56,7 @@ def test_the_demo_is_archived_reported_on_and_replayed(
         r"replaying lane \S+, the busiest, into a topic of its own …",
         r"replayed 1\d messages of lane \S+ in \S+ s",
         r"archive, report and replay are complete: yes",
-        re.escape(f"report: {(place / 'report' / 'report.html').as_uri()}"),
+        re.escape(f"report: {(output / 'report' / 'report.html').as_uri()}"),
     )
     for line, pattern in zip(steps, expected, strict=True):
         assert re.fullmatch(pattern, line), (line, pattern)

@@ -33,7 +33,7 @@ from support.waiting import accept, events, eventually
 
 pytestmark = pytest.mark.thorough
 
-Look = Callable[..., list[dict[str, Any]]]
+Load = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def reader(lanelog_url: str) -> Callable[..., LanelogReader]:
 
 
 @pytest.fixture
-def look(reader: Callable[..., LanelogReader]) -> Look:
-    """The rows of a batch: `look(subscribe="t")`."""
+def load(reader: Callable[..., LanelogReader]) -> Load:
+    """The rows of a batch: `load(subscribe="t")`."""
     return lambda **options: rows_of(reader(**options))
 
 
@@ -53,55 +53,55 @@ def read_by(lanelog_url: str, reader: Callable[..., LanelogReader]) -> Callable[
     """The rows of a batch, read with other sizes: `read_by({"page_bytes": 1000}, subscribe="t")`."""
 
     def read(sizes: dict[str, Any], **options: str) -> list[dict[str, Any]]:
-        reading = sent(Reading(place=parse_read({"url": lanelog_url, "subscribe": "t"}).place, **sizes))
+        reading = sent(Reading(place=parse_read({"url": lanelog_url, "subscribe": "t"}).address, **sizes))
         splits = reader(**options).partitions()
         return [row for split in splits for batch in read_split(reading, sent(split)) for row in batch.to_pylist()]
 
     return read
 
 
-def test_topics_are_chosen_by_name_or_pattern(client: Client, look: Look) -> None:
+def test_topics_are_chosen_by_name_or_pattern(client: Client, load: Load) -> None:
     """A list of names, or a regular expression that matches a whole name; one that matches nothing reads nothing."""
     for topic in ("orders", "orders_dlq", "repairs"):
         client.publish(topic, "k", b"x")
-    assert places(look(subscribe="repairs, orders")) == [("orders", "k", 1), ("repairs", "k", 1)]
-    assert places(look(subscribePattern="orders")) == [("orders", "k", 1)]
-    assert places(look(subscribePattern="o.*")) == [("orders", "k", 1), ("orders_dlq", "k", 1)]
-    assert look(subscribePattern="nothing") == []
+    assert places(load(subscribe="repairs, orders")) == [("orders", "k", 1), ("repairs", "k", 1)]
+    assert places(load(subscribePattern="orders")) == [("orders", "k", 1)]
+    assert places(load(subscribePattern="o.*")) == [("orders", "k", 1), ("orders_dlq", "k", 1)]
+    assert load(subscribePattern="nothing") == []
 
 
-def test_a_range_is_given_per_lane(client: Client, look: Look) -> None:
+def test_a_range_is_given_per_lane(client: Client, load: Load) -> None:
     """Starting offsets are the first to be read, ending offsets the first not to be; other lanes are read wholly."""
     client.publish_many("t", [(key, b"x") for key in "abc" for _ in range(5)])
     starting = json.dumps({"t": {"a": 4, "b": -2}})
     ending = json.dumps({"t": {"b": 3, "c": -1}})
     wanted = {"a": [4, 5], "b": [1, 2], "c": [1, 2, 3, 4, 5]}
-    assert places(look(subscribe="t", startingOffsets=starting, endingOffsets=ending)) == [
+    assert places(load(subscribe="t", startingOffsets=starting, endingOffsets=ending)) == [
         ("t", key, offset) for key in wanted for offset in wanted[key]
     ]
-    assert look(subscribe="t", startingOffsets='{"t": {"a": 6, "b": 6, "c": 6}}') == []
+    assert load(subscribe="t", startingOffsets='{"t": {"a": 6, "b": 6, "c": 6}}') == []
     purged = dict.fromkeys(("startingOffsets", "endingOffsets"), '{"t": {"gone": 5}}')
-    assert len(look(subscribe="t", **purged)) == 15
+    assert len(load(subscribe="t", **purged)) == 15
 
 
-def test_an_instant_is_found_in_every_lane(client: Client, look: Look, raw: Any) -> None:
+def test_an_instant_is_found_in_every_lane(client: Client, load: Load, raw: Any) -> None:
     """A startingTimestamp reads what was written from that millisecond on, in lanes of any length."""
     client.publish_many("t", [(key, b"x") for key, count in (("a", 9), ("b", 1), ("c", 30)) for _ in range(count)])
     rows(raw, "UPDATE queue_messages SET created_at = 1000 * `offset`")
     late = [("t", "a", 9), *(("t", "c", offset) for offset in range(9, 31))]
-    assert places(look(subscribe="t", startingTimestamp="8500")) == late
-    assert len(look(subscribe="t", startingTimestamp="1000")) == 40
-    assert look(subscribe="t", startingTimestamp="30001") == []
+    assert places(load(subscribe="t", startingTimestamp="8500")) == late
+    assert len(load(subscribe="t", startingTimestamp="1000")) == 40
+    assert load(subscribe="t", startingTimestamp="30001") == []
 
 
-def test_payloads_may_stay_behind(client: Client, look: Look) -> None:
+def test_payloads_may_stay_behind(client: Client, load: Load) -> None:
     """With includePayload=false, a read brings everything else, their sizes too."""
     client.publish("t", "k", b"x" * 100_000)
-    (row,) = look(subscribe="t", includePayload="false")
+    (row,) = load(subscribe="t", includePayload="false")
     assert (row["value"], row["payload_bytes"]) == (None, 100_000)
 
 
-def test_a_dead_letter_says_where_it_comes_from(client: Client, look: Look) -> None:
+def test_a_dead_letter_says_where_it_comes_from(client: Client, load: Load) -> None:
     """Original topic and offset, group, time, count and error; a redriven message names the group it is for."""
 
     def refuse(_message: lanelog.Message) -> None:
@@ -110,18 +110,18 @@ def test_a_dead_letter_says_where_it_comes_from(client: Client, look: Look) -> N
     client.publish("t", "k", b"x", id="one", metadata={"a": "b"})
     with client.subscribe("t", "g", refuse):
         eventually(lambda: client.admin.dead_letters("t", "g"))
-    (row,) = look(subscribe="t_dlq")
+    (row,) = load(subscribe="t_dlq")
     assert (row["original_topic"], row["original_offset"], row["failed_group"]) == ("t", 1, "g")
     assert "bad \N{PILE OF POO} 'input'" in row["last_error"]
     assert row["failure_count"] == 1
     assert row["failed_at"] == row["created_at"]
     assert dict(row["metadata"]) == {"a": "b", "lanelog.original_id": "one"}
     client.admin.redrive("t", "g", all=True, dry_run=False)
-    again = [(row["original_topic"], row["failed_at"], row["target_group"]) for row in look(subscribe="t")]
+    again = [(row["original_topic"], row["failed_at"], row["target_group"]) for row in load(subscribe="t")]
     assert again == [(None, None, None), (None, None, "g")]
 
 
-def test_the_tables_are_read_as_they_are(client: Client, look: Look) -> None:
+def test_the_tables_are_read_as_they_are(client: Client, load: Load) -> None:
     """Watermarks, exceptions, leases and groups, typed; of all topics, of some, or of one group."""
     client.publish_many("t", [("a", b"x")] * 3)
     client.publish("u", "a", b"x")
@@ -135,50 +135,50 @@ def test_the_tables_are_read_as_they_are(client: Client, look: Look) -> None:
     with client.subscribe(["t", "u"], "g", hold) as subscription:
         eventually(lambda: len(held) == 4 and subscription.stats().acked == 3)
         eventually(lambda: client.admin.lanes("t", "g")[0].waiting)
-        for row, topic in zip(look(table="leases"), "tu", strict=True):
+        for row, topic in zip(load(table="leases"), "tu", strict=True):
             assert (row["topic"], row["key"], row["lease_epoch"] > 0) == (topic, "a", True)
             assert row["leased_at"] is not None
-    found = {(row["consumer_group"], row["topic"]): row for row in look(table="offsets")}
+    found = {(row["consumer_group"], row["topic"]): row for row in load(table="offsets")}
     assert found.keys() == {("", "t"), ("", "u"), ("g", "t"), ("g", "u")}
     assert (found["g", "t"]["offset_acked"], found["g", "t"]["paused_at"]) == (2, None)
-    assert len(look(table="offsets", subscribe="u", groupId="g")) == 1
-    (state,) = look(table="delivery_state", subscribe="t")
+    assert len(load(table="offsets", subscribe="u", groupId="g")) == 1
+    (state,) = load(table="delivery_state", subscribe="t")
     assert (state["message_offset"], state["acked"], state["retry_count"]) == (3, False, 1)
     assert state["invisible_until"] > state["first_attempt_at"]
-    groups = [(row["consumer_group"], row["topic"], row["delivery_order"]) for row in look(table="groups")]
+    groups = [(row["consumer_group"], row["topic"], row["delivery_order"]) for row in load(table="groups")]
     assert sorted(groups) == [("g", "t", "strict"), ("g", "u", "strict")]
 
 
 def test_tables_are_read_before_and_after_their_upgrade(
-    client: Client, look: Look, raw: Any, lanelog_url: str, caplog: pytest.LogCaptureFixture
+    client: Client, load: Load, raw: Any, lanelog_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Those of version 1 with the warning of every client; archives know the database by the same birth as before."""
     database = Database(ConnectConfig.from_url(lanelog_url))
     client.publish("t", "k", b"x")
     new = born(database)
     set_back(raw)
-    assert len(look(subscribe="t")) == 1
+    assert len(load(subscribe="t")) == 1
     assert events(caplog, "tables.older", logging.WARNING)
     assert client.migrate()
-    assert len(look(subscribe="t")) == 1
+    assert len(load(subscribe="t")) == 1
     assert born(database) == new > 0
     database.close()
 
 
-def test_long_tables_are_read_page_by_page(client: Client, look: Look, raw: Any) -> None:
+def test_long_tables_are_read_page_by_page(client: Client, load: Load, raw: Any) -> None:
     """Outcomes by lane, or from an instant on by the time they finished: each row once, in pages of thousands."""
     client.publish("t", "k", b"x")
     client.subscribe("t", "g", accept).stop()
     values = ",".join(f"('g','t','k{n % 7}',{n},'{n}','success',{1000 + n // 3000})" for n in range(1, 6001))
     columns = "consumer_group, topic, partition_key, message_offset, id, outcome, finished_at"
     rows(raw, f"REPLACE INTO queue_history ({columns}) VALUES {values}")
-    history = look(table="history", subscribe="t")
+    history = load(table="history", subscribe="t")
     assert {(row["key"], row["message_offset"]) for row in history} >= {(f"k{n % 7}", n) for n in range(1, 6001)}
-    since = look(table="history", subscribe="t", groupId="g", startingTimestamp="1001")
+    since = load(table="history", subscribe="t", groupId="g", startingTimestamp="1001")
     assert sorted(row["message_offset"] for row in since if row["finished_at"].timestamp() < 2) == [*range(3000, 6001)]
 
 
-def test_any_text_and_bytes_come_as_they_are_stored(client: Client, look: Look, raw: Any) -> None:
+def test_any_text_and_bytes_come_as_they_are_stored(client: Client, load: Load, raw: Any) -> None:
     """Ids, keys, metadata and payloads with whatever separates values on their way; other times; a wrong size."""
     texts = [",", "\n", "a,b\r\n,", '"', "'", "\\", "\0", "NULL", "%s", "é\N{PILE OF POO}", "x" * 255]
     items = [
@@ -197,7 +197,7 @@ def test_any_text_and_bytes_come_as_they_are_stored(client: Client, look: Look, 
         "SELECT partition_key, `offset`, id, payload, payload_bytes, metadata, published_at, created_at "
         "FROM queue_messages ORDER BY partition_key, `offset`",
     )
-    found = look(subscribe="t")
+    found = load(subscribe="t")
     assert len(found) == len(items) + len(texts) + 2
     for row, (*values, text, published, created) in zip(found, stored, strict=True):
         assert [row[name] for name in ("key", "offset", "id", "value", "payload_bytes")] == values
@@ -214,8 +214,8 @@ def test_large_payloads_are_read_in_bounded_parts(
     asked: list[int] = []
     original = queries.payloads
 
-    def counted(cx: Any, topic: str, places: Any) -> Any:
-        found = original(cx, topic, places)
+    def counted(cx: Any, topic: str, offsets: Any) -> Any:
+        found = original(cx, topic, offsets)
         asked.append(sum(map(len, found.values())))
         return found
 
@@ -242,7 +242,7 @@ def test_what_is_collected_before_it_is_read_is_said(
 
 
 def test_a_start_below_the_oldest_message_is_data_loss(
-    client: Client, reader: Callable[..., LanelogReader], look: Look, consume: Callable[[str, int], None]
+    client: Client, reader: Callable[..., LanelogReader], load: Load, consume: Callable[[str, int], None]
 ) -> None:
     """An offset that was collected cannot be a start, unless what is left will do; nor one that never was."""
     client.publish_many("t", [("k", b"x")] * 3)
@@ -251,7 +251,7 @@ def test_a_start_below_the_oldest_message_is_data_loss(
     start = '{"t": {"k": 2}}'
     with pytest.raises(DataLost, match="among offsets 2 to 3"):
         reader(subscribe="t", startingOffsets=start).partitions()
-    assert [row["offset"] for row in look(subscribe="t", startingOffsets=start, failOnDataLoss="false")] == [4]
+    assert [row["offset"] for row in load(subscribe="t", startingOffsets=start, failOnDataLoss="false")] == [4]
     with pytest.raises(lanelog.ConfigurationError, match="whose newest message has 4"):
         reader(subscribe="t", startingOffsets='{"t": {"k": 9}}').partitions()
 
@@ -269,9 +269,9 @@ def test_a_stream_says_that_the_log_went_back(client: Client, lanelog_url: str, 
         strict.latestOffset(read, everything)
     lenient = LanelogStreamReader(parse_read({**options, "failondataloss": "false"}, streaming=True))
     lenient.prepareForTriggerAvailableNow()
-    with pytest.warns(RuntimeWarning, match="3 messages of topic 't', key 'k' are gone") as told:
+    with pytest.warns(RuntimeWarning, match="3 messages of topic 't', key 'k' are gone") as warned:
         lowered = lenient.latestOffset(read, everything)
-    assert len(told) == 1
+    assert len(warned) == 1
     assert lowered == {**read, "t": {**read["t"], "k": 3}}
     assert lenient.partitions(read, lowered) == []
     assert lenient.latestOffset(lowered, everything) is lowered
@@ -288,12 +288,12 @@ def test_a_stream_says_that_the_log_went_back(client: Client, lanelog_url: str, 
     ],
 )
 def test_what_other_programs_stored_as_metadata_is_text(
-    client: Client, look: Look, raw: Any, stored: str, shown: dict[str, str]
+    client: Client, load: Load, raw: Any, stored: str, shown: dict[str, str]
 ) -> None:
     """As a subscriber is given it; and what is beside it, also where there is none."""
     client.publish_many("t", [lanelog.Outgoing("k", b"x", metadata=m) for m in ({"a": "b"}, {"a": "b"}, None)])
     rows(raw, "UPDATE queue_messages SET metadata = %s WHERE `offset` = 2", stored)
-    metadata = [row["metadata"] for row in look(subscribe="t")]
+    metadata = [row["metadata"] for row in load(subscribe="t")]
     assert [None if each is None else dict(each) for each in metadata] == [{"a": "b"}, shown, None]
 
 
@@ -346,7 +346,7 @@ def test_tables_have_the_columns_of_the_schema() -> None:
             assert (kind in {"long", "timestamp"}) == (not flag and "int" in column.type), column.name
 
 
-def test_a_look_at_many_topics_is_a_few_statements(
+def test_a_snapshot_of_many_topics_is_a_few_statements(
     client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Topics share statements and lanes share pages, wherever the pages end; the same for a group's watermarks."""
@@ -375,9 +375,9 @@ def test_a_look_at_many_topics_is_a_few_statements(
     monkeypatch.setattr(Wire, "_run", counted)
     for page, shared, most in ((2000, 200, 8), (5, 4, 200), (2, 1, 400)):
         planner = Planner(parse_read(options), queries.PageSizes(rows=page, topics=shared))
-        planner.look()
+        planner.snapshot()
         asked.clear()
-        seen = planner.look()
+        seen = planner.snapshot()
         planner.close()
         assert len(asked) <= most
         assert {topic: list(lanes) for topic, lanes in seen.lanes.items()} == topics
@@ -401,7 +401,7 @@ def test_heads_are_read_at_one_moment(client: Client, lanelog_url: str) -> None:
     planner = Planner(parse_read({"url": lanelog_url, "subscribe": "t"}), queries.PageSizes(rows=2))
     try:
         for _ in range(30):
-            assert len({lane.head for lane in planner.look().lanes["t"].values()}) == 1
+            assert len({lane.head for lane in planner.snapshot().lanes["t"].values()}) == 1
     finally:
         stop.set()
         publisher.join()
@@ -418,21 +418,21 @@ def test_nothing_to_read_is_nothing(client: Client, reader: Callable[..., Lanelo
     assert list(empty.read(InputPartition(None))) == []
 
 
-def test_an_idle_stream_looks_seldom(client: Client, lanelog_url: str) -> None:
-    """Spark asks a hundred times a second; between two looks that found nothing there is at least a tenth of one."""
+def test_an_idle_stream_polls_seldom(client: Client, lanelog_url: str) -> None:
+    """Spark asks a hundred times a second; between two polls that find nothing there is at least a tenth of one."""
     client.publish("t", "k", b"x")
     stream = LanelogStreamReader(parse_read({"url": lanelog_url, "subscribe": "t"}, streaming=True))
-    looks: list[float] = []
-    look = Planner.look
+    polls: list[float] = []
+    snapshot = Planner.snapshot
 
     def timed(planner: Planner) -> Any:
-        looks.append(time.monotonic())
-        return look(planner)
+        polls.append(time.monotonic())
+        return snapshot(planner)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Planner, "look", timed)
+        patch.setattr(Planner, "snapshot", timed)
         start = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
         for _ in range(4):
             assert stream.latestOffset(start, stream.getDefaultReadLimit()) is start
     stream.stop()
-    assert all(later - earlier >= 0.1 for earlier, later in pairwise(looks[1:]))
+    assert all(later - earlier >= 0.1 for earlier, later in pairwise(polls[1:]))

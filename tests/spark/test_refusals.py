@@ -105,10 +105,10 @@ WAITED = (
         ("SparkException: Exception thrown in awaitResult: ", "SparkException: Exception thrown in awaitResult:"),
     ],
 )
-def test_of_what_spark_says_one_line_is_told(text: str, line: str) -> None:
+def test_of_what_spark_says_one_line_is_shown(text: str, line: str) -> None:
     """The first that says something, or that of an error of this package; no password of a URL.
 
-    An error that says only that it waited is told by its first cause that says more.
+    Of an error that says only that it waited, its first cause that says more is shown.
     """
     assert one_line(text) == line
 

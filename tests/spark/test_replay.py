@@ -168,7 +168,7 @@ def test_not_faster_than_the_rate() -> None:
     ],
 )
 def test_bad_options(options: dict[str, Any], line: str) -> None:
-    """One clear line, before anything is looked at."""
+    """One clear line, before anything is read."""
     with pytest.raises(ConfigurationError, match=line) as caught:
         replay("/nonexistent", **options)
     assert "\n" not in str(caught.value)

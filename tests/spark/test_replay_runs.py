@@ -96,7 +96,7 @@ def test_one_run_at_a_time(client: Client, again: Replay, lanelog_url: str, monk
 def test_a_run_that_slept_delivers_nothing_twice(
     client: Client, again: Replay, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another run takes over when nobody hears from it, and is done; what that published is read and collected.
+    """Another run takes over when its heartbeat has expired, and is done; what that published is read and collected.
 
     When the first one wakes, it publishes nothing, and its end leaves the account as it is.
     """
@@ -178,8 +178,8 @@ def test_a_run_that_failed_gives_its_topics_back_and_says_why(
     assert held(client) == []
 
 
-def test_what_looks_alive_is_its_own(client: Client, lanelog_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """As when the server has restarted before it was told that the run stopped; another run's group stays, and why."""
+def test_what_seems_alive_is_its_own(client: Client, lanelog_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As when the server has restarted before it learned that the run stopped; another run's group stays, and why."""
     client.publish("copy", "k", b"x")
     database = Database(ConnectConfig.from_url(lanelog_url))
     presence = Presence(database, "_replay-x", "it")
@@ -218,10 +218,10 @@ def test_what_is_done_stays_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A run that slept before it wrote down that it begins finds what was done meanwhile, and writes over nothing."""
     account = _Account(tmp_path / "account.json")
     options = some_options()
-    looks = _Account.done
+    done = _Account.done
 
     def asleep(_self: _Account, _options: ReplayOptions) -> None:
-        monkeypatch.setattr(_Account, "done", looks)
+        monkeypatch.setattr(_Account, "done", done)
         account.begin(options)
         account.end(options, 7)
 

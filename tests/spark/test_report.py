@@ -104,7 +104,7 @@ def test_text_of_the_log_is_text(hostile: str) -> None:
     assert sum(hostile in text for _, text in attacked.text) >= 5
 
 
-def test_hostile_topics_and_paths_are_text_in_every_place() -> None:
+def test_hostile_topics_and_paths_are_text_everywhere() -> None:
     """Also in the title, in the first line, and in what plots are called for those who cannot see them."""
     _, tables = full()
     for rows in tables.values():
@@ -117,7 +117,7 @@ def test_hostile_topics_and_paths_are_text_in_every_place() -> None:
 
 
 def test_nothing_is_loaded_and_nothing_runs() -> None:
-    """No element that fetches or runs, no address but places in the page, and a policy that forbids the rest."""
+    """No element that fetches or runs, no address outside the page, and a policy that forbids the rest."""
     html = page_of(HOSTILE)
     page = Elements(html)
     assert not ACTIVE & {tag for tag, _ in page.elements}
@@ -144,7 +144,7 @@ def test_a_report_of_nothing_says_so() -> None:
 
 
 def test_what_is_not_known_is_not_nought() -> None:
-    """Without the live log, lag and stalled lanes are unknown; no outcome yet is told apart from no history."""
+    """Without the live log, lag and stalled lanes are unknown; no outcome yet differs from no history."""
     page = Elements(render(facts(live=None, topics=[]), nothing()))
     assert "Only the archive was read: lag is in the live log." in page.within("p")
     assert "Stalled lanes" not in page.within("span")
@@ -195,7 +195,7 @@ def test_dead_letters_alarm_while_they_are_outstanding() -> None:
 
 
 def test_postponed_lanes_alarm_nobody() -> None:
-    """They are in the table, and told apart from those that stall."""
+    """They are in the table, and distinguished from those that stall."""
     known, tables = full()
     assert tile(Elements(page_of()), "Stalled lanes") == ["3", "still for 5 min or longer; 1 more postponed"]
     tables["stalled_lanes"] = [row for row in tables["stalled_lanes"] if row["state"] == "postponed"]
@@ -215,7 +215,7 @@ def test_a_group_has_one_colour() -> None:
         assert colours == [("2" if group == "billing" else "1")] * 2
 
 
-def test_a_logarithmic_axis_is_told() -> None:
+def test_a_logarithmic_axis_is_named() -> None:
     """Of attempts too, where the bars need one, and only there."""
     known, tables = full()
     assert "messages by number of attempts; logarithmic axis" in Elements(page_of()).within("span")
@@ -281,7 +281,7 @@ def test_any_time_has_round_ticks(begin: int, span: int) -> None:
         (NOW, 4 * DAY, ["02 Jun", "03 Jun", "04 Jun", "05 Jun"]),
     ],
 )
-def test_ticks_are_where_people_look_for_them(begin: int, span: int, labels: list[str]) -> None:
+def test_ticks_are_at_round_times(begin: int, span: int, labels: list[str]) -> None:
     """At full tenths of a second, seconds, minutes, hours and days, UTC."""
     assert [label for _, label in ticks_within(begin, begin + span)] == labels
 
@@ -297,7 +297,7 @@ def test_the_axis_holds_every_bar(first: int, span: int) -> None:
 
 
 def test_the_room_at_the_sides_is_no_day_of_the_log() -> None:
-    """A message of ten past midnight is one of that day, though the axis begins before it."""
+    """A message of ten minutes after midnight is one of that day, though the axis begins before it."""
     hour, began = 3600 * SECOND, NOW - NOW % DAY
     plot = over_time([(began, 1)], hour, (began + 600 * SECOND, began + 20 * hour))
     assert ">2026-06-01<" in plot

@@ -76,7 +76,7 @@ def test_plots_can_be_read_on_a_phone(page: Page, report: Path) -> None:
 
 
 def test_short_names_are_on_one_line_within_their_card(page: Page, tmp_path: Path) -> None:
-    """A hyphen in a lane's name is no place to break it at where there is room, and no table leaves its card."""
+    """No lane's name is broken at its hyphen where there is room, and no table leaves its card."""
     path = tmp_path / "report.html"
     path.write_text(render(*full("customer-00014")), encoding="utf-8")
     page.open(path)
@@ -107,14 +107,14 @@ def test_nothing_stands_out_at_the_side(page: Page, report: Path) -> None:
 
 
 def test_dark_readers_get_a_dark_page(page: Page, report: Path) -> None:
-    """Background and writing change places, in the plots too; and on paper it is always light."""
+    """Background and writing swap colours, in the plots too; and on paper it is always light."""
 
     def colours() -> tuple[int, int, int]:
         """How bright the page, the text, and the text of a plot are, 0 to 765."""
         bright = "(c => c.match(/[0-9]+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0))"
         style = "getComputedStyle(document.querySelector('{}')).{}"
-        places = (("body", "backgroundColor"), ("body", "color"), ("svg text", "fill"))
-        paper, ink, plot = (page.ask(f"{bright}({style.format(*place)})") for place in places)
+        parts = (("body", "backgroundColor"), ("body", "color"), ("svg text", "fill"))
+        paper, ink, plot = (page.ask(f"{bright}({style.format(*part)})") for part in parts)
         return paper, ink, plot
 
     page.open(report)

@@ -48,7 +48,7 @@ def said(**environ: str) -> list[str]:
 
 
 def test_a_session_of_our_own_starts_quietly_and_shows_errors() -> None:
-    """Not a word of profiles, levels and host names; an error is told. What Ctrl-C does is not changed."""
+    """Not a word of profiles, levels and host names; an error is logged. What Ctrl-C does is not changed."""
     (line,) = said()
     assert line.endswith(" ERROR Printer: on fire")
 

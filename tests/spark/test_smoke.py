@@ -127,7 +127,7 @@ def test_the_pages_example(spark: SparkSession, client: Client, lanelog_url: str
 def test_the_options_of_a_read_are_listed() -> None:
     """The documentation's table names exactly the options that there are."""
     listed = {name.strip(" `") for row in table("Option of a read", "Meaning") for name in row[0].split(",")}
-    known = {*options._PLACE, *options._TOPICS, *options._MESSAGES, *options._BATCH, *options._STREAM}
+    known = {*options._ADDRESS, *options._TOPICS, *options._MESSAGES, *options._BATCH, *options._STREAM}
     assert listed == known
 
 
@@ -170,8 +170,8 @@ def test_a_replay_is_the_same_messages_in_their_order_once(
     def again(**options: bool) -> Replayed:
         return replay(path, topics=["t"], to="copy", url=lanelog_url, spark=spark, **options)
 
-    looked = again(dry_run=True)
-    assert (looked.chosen, looked.published, looked.topics[0]["keys"]) == (60, 0, 6)
+    counted = again(dry_run=True)
+    assert (counted.chosen, counted.published, counted.topics[0]["keys"]) == (60, 0, 6)
     assert "copy" not in [topic.topic for topic in client.admin.topics()]
     done = again()
     assert (done.chosen, done.published, done.duplicates) == (60, 60, 0)

@@ -62,9 +62,9 @@ def test_a_task_that_fails_is_repeated_without_duplicates(
     def rows(number: int, part: Iterator[int]) -> Iterator[tuple[str, str, bytes | None, str]]:
         context = TaskContext.get()
         assert context is not None
-        for place, n in enumerate(part):
-            # What the writer refuses, behind two transactions that it has committed by then.
-            fails = context.attemptNumber() == 0 and place == 2200
+        for index, n in enumerate(part):
+            # What the writer refuses, after two transactions that it has committed by then.
+            fails = context.attemptNumber() == 0 and index == 2200
             yield "t", f"k{number}", None if fails else b"%d" % n, f"i{n}"
 
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")

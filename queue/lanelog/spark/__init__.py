@@ -12,7 +12,7 @@ Columns: `lanelog.spark.source.schema`. Options of a read: url (or LANELOG_URL),
 subscribePattern, groupId, table, startingOffsets, startingTimestamp, endingOffsets, maxOffsetsPerTrigger,
 minPartitions, failOnDataLoss, includePayload. Options of a write: url, passwordEnv.
 
-How `source` is built: `options` checks, `planning` looks at heads and floors on the driver, `splits` cuts lanes into
+How `source` is built: `options` checks, `planning` reads heads and floors on the driver, `splits` cuts lanes into
 tasks, `reading` reads pages in the executors, `columns` makes batches of them, `offsets` and `stream` hold the
 positions of a stream, `writer` publishes.
 """

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
-from lanelog._base.reasons import ERROR_MAX, FIRST_LINE, REASON_MAX, VARIABLE
-from lanelog.spark.analysing.backlog import CONSUMER, backlog, lag, outstanding, role, stalled_lanes
+from lanelog._base.reasons import ERROR_MAX, REASON_MAX, VARIABLE
+from lanelog.spark.analysing.backlog import CONSUMER, backlog, first_line, lag, outstanding, role, stalled_lanes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -49,7 +49,7 @@ SUCCESS: Final = "success"
 STEPS_MS: Final = tuple(step * 10**power for power in range(10) for step in (1, 2, 5))
 """Upper bounds of the classes of `latency_spread`: 1, 2, 5, 10 … milliseconds, up to 58 days."""
 
-_EXACT = "decimal(38,0)"  # sums of ranks times sizes leave 64 bits behind at some hundred million lanes
+_EXACT = "decimal(38,0)"  # sums of ranks times sizes exceed 64 bits at some hundred million lanes
 
 
 def slim(messages: DataFrame) -> DataFrame:
@@ -121,15 +121,15 @@ def successes(outcomes: DataFrame, messages: DataFrame) -> DataFrame:
             success from before a seek is only known if it was archived by then.
         messages: The messages. If one is missing, its time counts from its first publish.
     """
-    place = ["topic", "key", "message_offset"]
+    message = ["topic", "key", "message_offset"]
     first = F.min(F.struct("finished_at", "published_at"))
     written = messages.select("topic", "key", F.col("offset").alias("message_offset"), "created_at")
     began = F.coalesce("created_at", "first.published_at")
     return (
         outcomes.where(F.col("outcome") == SUCCESS)
-        .groupBy("consumer_group", *place)
+        .groupBy("consumer_group", *message)
         .agg(first.alias("first"))
-        .join(written, on=place, how="left")
+        .join(written, on=message, how="left")
         .select("consumer_group", "topic", (F.unix_millis("first.finished_at") - F.unix_millis(began)).alias("ms"))
     )
 
@@ -284,15 +284,14 @@ def dead_letters(messages: DataFrame, left: DataFrame | None) -> DataFrame:
 
 def reason_of(error: str) -> Column:
     """Return the reason in a column of errors, as `lanelog._base.reasons.reason_of` does for one error."""
-    looked_at = F.substring(F.coalesce(F.col(error), F.lit("")), 1, ERROR_MAX)
-    first = F.trim(F.regexp_extract(looked_at, FIRST_LINE, 1))
+    first = first_line(F.substring(F.coalesce(F.col(error), F.lit("")), 1, ERROR_MAX))
     return F.rtrim(F.substring(F.trim(F.regexp_replace(first, VARIABLE, "#")), 1, REASON_MAX))
 
 
 def hot_lanes(messages: DataFrame, most: int = 20) -> DataFrame:
     """Return the busiest lanes of each topic, at most `most`; of equal ones the first by key.
 
-    Columns: topic STRING; place INT (1: the busiest); key STRING; messages BIGINT; bytes BIGINT; share DOUBLE (of the
+    Columns: topic STRING; `place` INT (1: the busiest); key STRING; messages BIGINT; bytes BIGINT; share DOUBLE (of the
     topic's messages, 0 to 1).
     """
     topic = Window.partitionBy("topic")
@@ -321,7 +320,7 @@ def lane_sizes(messages: DataFrame) -> DataFrame:
 
 
 def skew(sizes: DataFrame) -> DataFrame:
-    """Return how unevenly the messages of a topic are spread over its lanes, from `lane_sizes`.
+    """Return how unevenly the messages of a topic are distributed over its lanes, from `lane_sizes`.
 
     The Gini coefficient of n lanes with x_1 <= … <= x_n messages is sum((2i - n - 1) x_i) / (n sum(x_i)): 0 if all are
     equal, (n - 1) / n if one lane has all. The top 1 % of the lanes is rounded up to whole lanes.

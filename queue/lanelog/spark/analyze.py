@@ -84,7 +84,7 @@ class AnalyzeOptions:
         """Return the same for the analysis."""
         return Wanted(
             path=self.path,
-            place=parse_write(database_options(self.url, self.password_env)) if self.reads_live else None,
+            address=parse_write(database_options(self.url, self.password_env)) if self.reads_live else None,
             topics=self.topics,
             until=self.until,
             stalled_after_ms=round(self.stalled_after * 1000),

@@ -54,7 +54,7 @@ FAILURES: Final = 5
 """Failures of the query in a row, without an archived message between them, after which the run ends."""
 WORKED: Final = 60.0
 """Seconds, on top of one interval: a query that ran longer before its failed batch began counts as progress."""
-_LOOKS: Final = 1
+_POLL_SECONDS: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -88,7 +88,7 @@ def run(
             was archived. Or the database is found to be older than the archive, which can be at any time.
         LeaseLost: Another job has taken over.
         DatabaseError: The database does not answer.
-        LanelogError: The job cannot go on, or was stopped before everything was archived.
+        LanelogError: The job cannot continue, or was stopped before everything was archived.
     """
     root = local_path(options.path)
     store = ManifestStore(root)
@@ -111,9 +111,9 @@ def run(
 
 
 def _manifest(database: Database, store: ManifestStore, options: ArchiveOptions) -> Manifest:
-    """Return the manifest to go on from. Refuse an archive of something else, and a group that archives elsewhere."""
+    """Return the manifest to continue. Refuse an archive of something else, and a group that archives elsewhere."""
     manifest, birth = store.latest(), born(database)
-    topics = read(database, _there, "looking for topics", options)
+    topics = read(database, _there, "finding topics", options)
     if options.once and not topics:
         raise ConfigurationError(f"no topic matches {options.pattern!r}: `lanelog topics` lists those there are")
     if manifest is None:
@@ -160,12 +160,12 @@ def _run(
         manifest=manifest,
         group=group,
         presence=presence,
-        topics=lambda: read(database, _there, "looking for topics", options),
+        topics=lambda: read(database, _there, "finding topics", options),
         writer=writer,
         stopping=stopping,
     )
     try:
-        job.look()
+        job.poll_topics()
         if store.highest() != manifest.version:  # written before we held the topics; a later job finds them held
             raise LeaseLost(f"another job has just written the archive at {str(store.root)!r}: start this one again")
         paused = group.paused()
@@ -173,7 +173,7 @@ def _run(
             raise ConfigurationError(
                 f"group {options.group!r} is paused for topic {paused!r}: `lanelog resume {paused} {options.group}`"
             )
-        presence.start(lambda: list(group.epochs), job.look, job.fail)
+        presence.start(lambda: list(group.epochs), job.poll_topics, job.fail)
         job.begin()
         done = _repeat(job, checkpoints)
         if job.error is not None:
@@ -198,7 +198,7 @@ def _run(
 def _configure(spark: SparkSession) -> None:
     """Set what the files of the archive and its query need of the session."""
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    # Each batch of the checkpoint holds the place of every lane, and a later query never goes back to it.
+    # Each batch of the checkpoint holds an offset of every lane, and a later query never goes back to it.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     # Purge the log between batches. A purge in a thread of its own is skipped while another one runs; after the last
     # batch of `once` it would never be made up for.
@@ -226,30 +226,30 @@ def _repeat(job: ArchiveJob, checkpoints: Path) -> bool:
             failed = time.monotonic() if job.failure is None else job.failed_from
             worked = job.archived > archived or failed - began > WORKED + options.interval
             failures = 1 if worked else failures + 1
-            told = one_line(str(job.failure or error)) or type(error).__name__
+            reason = one_line(str(job.failure or error)) or type(error).__name__
             may_pass = job.failure is None or (isinstance(job.failure, LanelogError) and job.failure.retriable)
             if failures >= FAILURES or (options.once and not may_pass):
-                raise LanelogError(f"the archive's query failed: {told}") from error
-            facts.archive_query_failed(failures=failures, error=told)
+                raise LanelogError(f"the archive's query failed: {reason}") from error
+            facts.archive_query_failed(failures=failures, error=reason)
             job.stopping.wait(OF_LOOPS.after(failures))
             _wait_for_database(job, job.group.database.config.publish_timeout if options.once else math.inf)
     return False
 
 
 def _wait_for_database(job: ArchiveJob, patience: float) -> None:
-    """Return when the database takes a heartbeat, or when the job is to stop. A read-only database counts as not there.
+    """Return when the database takes a heartbeat, or when the job is to stop.
 
-    Raises DatabaseError, at the latest after `patience` seconds.
+    A read-only database counts as unavailable. Raises DatabaseError, at the latest after `patience` seconds.
     """
-    looks, deadline = 0, time.monotonic() + patience
+    failures, deadline = 0, time.monotonic() + patience
     while not job.stopping.is_set():
         try:
             job.presence.beat(list(job.group.epochs))
         except DatabaseError as error:
             if not error.retriable or time.monotonic() > deadline:
                 raise
-            looks += 1
-            job.stopping.wait(OF_LOOPS.after(looks))
+            failures += 1
+            job.stopping.wait(OF_LOOPS.after(failures))
         else:
             return
 
@@ -282,7 +282,7 @@ def _query(job: ArchiveJob, checkpoints: Path) -> bool:
 
 
 def _watch(job: ArchiveJob, query: StreamingQuery) -> bool:
-    while not query.awaitTermination(_LOOKS):
+    while not query.awaitTermination(_POLL_SECONDS):
         if job.stopping.is_set():
             return False
         if not job.options.once:
@@ -291,7 +291,7 @@ def _watch(job: ArchiveJob, query: StreamingQuery) -> bool:
 
 
 def _starting(job: ArchiveJob) -> str:
-    """Return the starting offsets: behind all that the manifest holds."""
+    """Return the starting offsets: after all that the manifest holds."""
     lanes = {
         topic: {key: through + 1 for key, through in keys.items()}
         for topic, keys in job.manifest.lanes.items()
@@ -300,7 +300,7 @@ def _starting(job: ArchiveJob) -> str:
     return json.dumps(lanes) if lanes else "earliest"
 
 
-def tell_events(level: int = logging.INFO) -> None:
+def log_events(level: int = logging.INFO) -> None:
     """Write the events of lanelog to standard error, from this level on."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("lanelog").setLevel(level)
@@ -337,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--grace", type=float, help="seconds for which merged files stay for readers")
     parser.set_defaults(**{each.name: each.default for each in fields(ArchiveOptions) if each.default is not NOTHING})
     given = vars(parser.parse_args(arguments))
-    tell_events()
+    log_events()
     with stopped_by_signals() as stopping:
         return program(lambda: asdict(run(ArchiveOptions(**given), stopping=stopping)))
 

@@ -3,11 +3,11 @@
 Owns their registration, their leases, and the names of runs. Never decides what is done with a topic.
 
 A run leases whole topics instead of lanes, by the lease row of the empty key, which is no lane. The lease's epoch is
-the fencing token: a run writes only while the row has its name and epoch. So a run that was stopped, and goes on after
+the fencing token: a run writes only while the row has its name and epoch. So a run that slept, and continues after
 another has taken over, changes nothing.
 
 Dies: its liveness lock is free, and the next run takes over at once. Sleeps: after `presence.DURATION` the next run
-takes over. Two start at once: they take turns at the topic row; the first takes the lease, and the second finds the
+takes over. Two start at once: the lock of the topic row lets one through, which takes the lease. The second finds the
 lease's owner alive. A COMMIT is not answered: it is repeated, and finds that the run is the owner, or that the group is
 gone.
 """
@@ -50,13 +50,13 @@ def name_of_run(work: str, mark: str) -> str:
 
 @frozen(kw_only=True)
 class Terms:
-    """On which terms one kind of run holds topics."""
+    """The terms on which one kind of run holds topics."""
 
     order: str
     """`delivery_order` of the group."""
     config: SubscriptionConfig
     refusal: str
-    """What to answer while a living run holds a topic: with {topic}, {group} and {owner}."""
+    """The error while a living run holds a topic: with {topic}, {group} and {owner}."""
     taken_over: Callable[..., None]
     """The fact that a run has taken a topic over from a dead one."""
     leave_failed: Callable[..., None]

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from lanelog._database import Database, Session
 
 TURN: Final = 5.0
-"""Seconds between two heartbeats, and between two looks for topics.
+"""Seconds between two heartbeats, and between two polls for topics.
 
 It is far less than a retention, and less than the time after which the server drops an idle session of the library.
 """
 DURATION: Final = 30.0
-"""Seconds without a heartbeat after which a job counts as gone, if its lock does not tell."""
+"""Seconds without a heartbeat after which a job counts as gone, if its lock is inconclusive."""
 
 # The liveness lock. Each session has a new one, because a half-open session of ours may still hold the last one.
 _GET_LOCK = "SELECT GET_LOCK(%s, 0)"
@@ -58,16 +58,16 @@ class Presence:
         self._session = self.database.session("archive")
 
     def start(
-        self, topics: Callable[[], list[str]], look: Callable[[], None], failed: Callable[[BaseException], None]
+        self, topics: Callable[[], list[str]], poll: Callable[[], None], failed: Callable[[BaseException], None]
     ) -> None:
-        """From now on beat for every topic that `topics` returns, and call `look` after each beat.
+        """From now on beat for every topic that `topics` returns, and call `poll` after each beat.
 
         `failed` gets the error if five turns in a row fail with an error that is not retriable.
         """
 
         def turn(_now: float) -> float:
             self.beat(topics())
-            look()
+            poll()
             return TURN
 
         self._loop = Loop("archive", turn, failed=failed)

@@ -2,7 +2,7 @@
 
 Owns the run of a replay, and its account in the archive. `rows` chooses rows and ids, `holder` has the group.
 
-A replay may be run again after any interruption. Each message has an id that follows from its place in the archive and
+A replay may be run again after any interruption. The id of a replayed message follows from its archived offset and
 the replay's name; a message whose id is in the log is not published again. A group of its own, `_replay-NAME`, holds
 the messages in the log until the replay is over. A process that dies leaves that group. Collection waits for it until
 the same replay is run again, or the group is deleted. The archive's account says that the replay is done before the
@@ -26,7 +26,7 @@ from lanelog._database import Database
 from lanelog._facts import spark as facts
 from lanelog._log.lookup.known import known_group, read
 from lanelog.errors import ConfigurationError, LanelogError
-from lanelog.spark.archiving.flush import flush_directory
+from lanelog.spark.archiving.flush import flush_directory, write_flushed
 from lanelog.spark.archiving.group import born
 from lanelog.spark.archiving.manifest import ManifestStore
 from lanelog.spark.archiving.path import local_path
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lanelog.spark.source.options import DatabasePlace
+    from lanelog.spark.source.options import DatabaseAddress
 
 DIRECTORY: Final = "_replays"
 
@@ -105,7 +105,7 @@ def replay(
         target_group: Only this registered group gets the messages.
         all_groups: Dead letters go to every group.
         rate: The most messages a second. None: as fast as possible.
-        name: The replay's name, at most 200 characters. A run with the same name goes on with the replay, and does
+        name: The replay's name, at most 200 characters. A run with the same name continues the replay, and does
             nothing when it is done. None: a name that follows from the filters and from both databases.
         dry_run: Only count.
         url: The database to publish to. None: LANELOG_URL.
@@ -146,11 +146,11 @@ def _replay(
     unknown = set(options.topics) - manifest.lanes.keys() if options.dead_letters_of is None else set()
     if unknown:
         raise ConfigurationError(f"the archive at {str(root)!r} holds nothing of topic {min(unknown)!r}")
-    place = parse_write(database_options(url, password_env))
+    address = parse_write(database_options(url, password_env))
     if spark is None:
         check_java()
     owner = name_of_run("replay", secrets.token_hex(4))
-    with closing(Database(place.config())) as database:
+    with closing(Database(address.config())) as database:
         migrations.check(database)
         options = evolve(options, source=manifest.database, target=born(database))
         account = _Account(root / DIRECTORY / options.state_file)
@@ -160,7 +160,7 @@ def _replay(
                 "lanelog replay",
                 "the replay failed",
                 spark,
-                lambda session: _run(database, session, place, options, account, owner, dry_run=dry_run),
+                lambda session: _run(database, session, address, options, account, owner, dry_run=dry_run),
             )
         else:
             replayed = _done_before(options, done, dry_run=dry_run)
@@ -176,7 +176,7 @@ def _done_before(options: ReplayOptions, chosen: int, *, dry_run: bool) -> Repla
 def _run(
     database: Database,
     spark: SparkSession,
-    place: DatabasePlace,
+    address: DatabaseAddress,
     options: ReplayOptions,
     account: _Account,
     owner: str,
@@ -188,7 +188,7 @@ def _run(
     topics = [row["to_topic"] for row in counted]
     if options.receiver is not None:
         for topic in topics:
-            read(database, known_group, "looking for the group", GroupTopic(topic=topic, group=options.receiver))
+            read(database, known_group, "finding the group", GroupTopic(topic=topic, group=options.receiver))
     published, duplicates = 0, 0
     number = sum(row["messages"] for row in counted)
     if topics and not dry_run:
@@ -196,7 +196,7 @@ def _run(
         holder, presence = Holder(database, options.holder, owner), Presence(database, options.holder, owner)
         try:
             holder.take(topics, presence)
-            # Another run may have finished since the last look, and its messages may be collected.
+            # Another run may have finished since the account was read, and its messages may be collected.
             done = account.done(options)
             if done is not None:
                 return _done_before(options, done, dry_run=dry_run)
@@ -204,7 +204,7 @@ def _run(
             # No more tasks than keys: each task has its share of the rate, and a task without a key would waste it.
             parts = max(1, min(spark.sparkContext.defaultParallelism, sum(row["keys"] for row in counted)))
             try:
-                published, duplicates = rows.publish(chosen, options, place, holder.fence, parts)
+                published, duplicates = rows.publish(chosen, options, address, holder.fence, parts)
             except BaseException:
                 holder.leave()  # tasks that still run publish nothing then
                 raise
@@ -259,22 +259,19 @@ class _Account:
         content = {"name": options.name, "digest": options.digest, "state": "done", "chosen": chosen}
         self._write(content, os.replace)
 
-    def _write(self, content: dict[str, Any], place: Callable[[Path, Path], None]) -> None:
+    def _write(self, content: dict[str, Any], give_name: Callable[[Path, Path], None]) -> None:
         # The file gets its name in one step, after it was flushed to the disk.
         unfinished = self.path.with_suffix(f".{secrets.token_hex(4)}")
         try:
             self.path.parent.mkdir(exist_ok=True)
             try:
-                with unfinished.open("x") as file:
-                    json.dump(content, file)
-                    file.flush()
-                    os.fsync(file.fileno())
+                write_flushed(unfinished, json.dumps(content).encode())
                 with suppress(FileExistsError):
-                    place(unfinished, self.path)
+                    give_name(unfinished, self.path)
             finally:
                 unfinished.unlink(missing_ok=True)
             flush_directory(self.path.parent)
-            flush_directory(self.path.parent.parent)  # it holds the directory's name own name
+            flush_directory(self.path.parent.parent)  # it holds the directory's own name
         except OSError as exc:
             raise LanelogError(
                 f"{str(self.path)!r} cannot be written ({exc.strerror or exc}): a replay keeps its account there"

@@ -40,7 +40,7 @@ _NEEDED = (
     "openjdk-17-jre-headless) or set JAVA_HOME"
 )
 _PATIENCE: Final = 30.0
-"""Seconds for Java to tell its version, and for interrupted work to end."""
+"""Seconds for Java to print its version, and for interrupted work to end."""
 _BETWEEN_CANCELS: Final = 0.2
 
 # Settings of a session on one machine; everything else is Spark's default.
@@ -72,10 +72,10 @@ def in_session(
 
     Args:
         app_name: Name of a session that is started.
-        failed: What to say of an error of Spark or of the disk, before its first line.
+        failed: The text before the first line of an error of Spark or of the disk.
         spark: The session to use. None: the running one, or a new one.
         work: The work. Its error is raised, one of Spark or of the disk as a LanelogError.
-        stopping: Set at an interruption, to tell `work`. None: the jobs of `work` are cancelled instead. A streaming
+        stopping: Set at an interruption, to stop `work`. None: the jobs of `work` are cancelled instead. A streaming
             query needs `stopping`, because it takes the cancellation of its job for a failure.
     """
     call = _Call(app_name, spark, work)
@@ -203,10 +203,10 @@ def _logging() -> dict[str, str]:
     """Return settings that log only errors, from the JVM's first line on; none if Spark or its log is configured."""
     from pyspark.find_spark_home import _find_spark_home
 
-    place = Path(os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
+    directory = Path(os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
     names = (*(f"log4j2.{form}" for form in ("properties", "xml", "yaml", "yml", "json")), "spark-defaults.conf")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # the JVM is running
-    if submitted or "LOG4J_CONFIGURATION_FILE" in os.environ or any((place / name).exists() for name in names):
+    if submitted or "LOG4J_CONFIGURATION_FILE" in os.environ or any((directory / name).exists() for name in names):
         return {}
     # These stand before spark.driver.extraJavaOptions on the JVM's command line, which overrides them.
     return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"}

@@ -56,7 +56,7 @@ def interrupt(what: str, spark: SparkSession, when: Callable[[], object], work: 
     except KeyboardInterrupt as interruption:
         kept = interruption  # as a notebook keeps the last traceback, and with it what the interrupted call used
         active = spark.sparkContext.statusTracker().getActiveJobsIds
-        with suppress(AssertionError):  # a job's end is told by a bus that lags behind who waited for the job
+        with suppress(AssertionError):  # the bus that reports a job's end lags behind the call that waited for it
             eventually(lambda: not active(), within=5.0)
         jobs = list(active())
         say(what=what, interrupted=kept is not None, in_step=in_step(spark), rows=spark.range(7).count(), jobs=jobs)

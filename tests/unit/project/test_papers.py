@@ -48,9 +48,7 @@ DROPPED_IN_CODE = re.compile(
 )
 """The same in comments and docstrings. A look-up is a query by exact key. A line is a line of text, a verb one of the
 command line, and a loop takes turns."""
-NOT_YET = {"spark"}
-"""The folder of which that is not held."""
-ROOMS = sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")} - NOT_YET)
+ROOMS = sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")})
 NO_SUBJECT = re.compile(r"(?:^|[.:;|*] )Who(?:ever)? [^.;:|?]*[.;:|]")
 """A sentence that begins so has no noun: "Who reads it" is a group, a member or a user. Questions may begin so."""
 

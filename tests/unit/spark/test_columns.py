@@ -57,20 +57,20 @@ def test_columns_are_what_the_values_hold(rows: list[Row]) -> None:
 
 
 PAGE = [LaneRange("t", "a", 5, 7), LaneRange("t", "b", 0, 2)]
-PLACES = [(0, 6), (0, 7), (1, 1), (1, 2)]
+OFFSETS = [(0, 6), (0, 7), (1, 1), (1, 2)]
 
 
-def at(places: list[tuple[int, int]]) -> Columns:
-    rows = [(lane, offset, "id", b"", None, 0, None, None) for lane, offset in places]
+def at(offsets: list[tuple[int, int]]) -> Columns:
+    rows = [(lane, offset, "id", b"", None, 0, None, None) for lane, offset in offsets]
     return Columns.of_values([value_of(row) for row in rows], LARGEST)
 
 
 def test_a_page_is_whole_when_all_of_it_is_there_in_order() -> None:
-    """Not when a message is missing, nor when lanes or messages of a lane have changed places."""
-    assert at(PLACES).are(PAGE)
-    assert at(PLACES[:1]).are([LaneRange("t", "a", 5, 6)])
-    for places in (PLACES[1:], PLACES[:-1], PLACES[2:] + PLACES[:2], [PLACES[1], PLACES[0], *PLACES[2:]]):
-        assert not at(places).are(PAGE)
+    """Not when a message is missing, nor when lanes or messages of a lane are in another order."""
+    assert at(OFFSETS).are(PAGE)
+    assert at(OFFSETS[:1]).are([LaneRange("t", "a", 5, 6)])
+    for offsets in (OFFSETS[1:], OFFSETS[:-1], OFFSETS[2:] + OFFSETS[:2], [OFFSETS[1], OFFSETS[0], *OFFSETS[2:]]):
+        assert not at(offsets).are(PAGE)
 
 
 def test_a_value_that_the_server_refused_is_an_error() -> None:

@@ -91,13 +91,13 @@ def test_a_lane_never_goes_back(first: Manifest) -> None:
     manifest = first.extended([], {"t": {"a": 5, "b": 2}}).extended([], {"t": {"a": 3, "b": 4}, "u": {"a": 1}})
     assert manifest.lanes == {"t": {"a": 5, "b": 4}, "u": {"a": 1}}
     assert manifest.version == 3
-    pruned = manifest.naming(["t", "v"]).without_purged({"t": {"b", "new"}, "v": set()})  # u was not looked at
+    pruned = manifest.naming(["t", "v"]).without_purged({"t": {"b", "new"}, "v": set()})  # u was not given
     assert pruned.lanes == {"t": {"b": 4}, "u": {"a": 1}, "v": {}}
     assert pruned.version == 4
 
 
 def test_a_version_is_made_once(store: ManifestStore, first: Manifest) -> None:
-    """Of many writers that go on from the same version one makes the next; the others are told, and leave nothing."""
+    """Of many writers that go on from the same version one makes the next; the others fail, and leave nothing."""
     versions = [first.extended([], {"t": {"k": n}}) for n in range(1, 9)]
     begin, outcomes = threading.Barrier(len(versions)), []
 
@@ -124,7 +124,7 @@ def test_a_version_is_made_once(store: ManifestStore, first: Manifest) -> None:
 def test_a_version_whose_name_was_not_flushed_stands(
     store: ManifestStore, first: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk's error is raised, and whoever tries again is told that the version was made; its files stay."""
+    """The disk's error is raised, and a second try learns that the version was made; its files stay."""
     second = first.extended([written(store, first)], {"t": {"k": 1}})
     with monkeypatch.context() as patch:
         patch.setattr(_manifest, "flush_directory", raises(errno.ENOSPC))
@@ -153,7 +153,7 @@ def test_a_disk_that_fails_says_whether_a_version_may_appear(
     assert names(store) == ["0000000001.json.gz"]
 
 
-def test_a_writer_that_was_swept_is_told(
+def test_a_writer_that_was_swept_is_refused(
     store: ManifestStore, first: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It slept in its commit, and another one has gone on meanwhile: it lost, and its file system is not to blame."""
@@ -204,7 +204,7 @@ def test_replaced_files_stay_for_the_grace(store: ManifestStore, first: Manifest
 
 
 def test_old_versions_go_and_are_not_made_again(store: ManifestStore, first: Manifest) -> None:
-    """Only the last few stay; who is still at an old one, of which the next is gone, is told that it was made."""
+    """Only the last few stay; a writer at an old one, of which the next is gone, learns that it was made."""
     newest = first
     for _ in range(VERSIONS_KEPT + 3):
         newest = committed(store, newest.extended([], {}))

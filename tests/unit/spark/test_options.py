@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lanelog.errors import ConfigurationError
-from lanelog.spark.source.options import DatabasePlace, parse_read, parse_write
+from lanelog.spark.source.options import DatabaseAddress, parse_read, parse_write
 
 URL = "mysql://root@127.0.0.1:3306/jobs"
 
@@ -93,8 +93,8 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_a_write_takes_the_place_alone() -> None:
-    """Nothing else steers it; what Spark hands every sink is let through."""
+def test_a_write_takes_the_address_alone() -> None:
+    """No other option is accepted, except those that Spark hands every sink."""
     assert parse_write({"url": URL, "checkpointlocation": "/tmp/x", "queryname": "q"}).url == URL  # noqa: S108
     with pytest.raises(ConfigurationError, match="unknown option 'topic' where written; known are passwordEnv, url"):
         parse_write({"url": URL, "topic": "t"})
@@ -111,15 +111,15 @@ def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_password_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked up where a connection is made, and is in no repr; a second one in the URL is one too many."""
-    place = parse_write({"url": "mysql://app@db/jobs", "passwordEnv": "JOBS_PASSWORD"})
+    address = parse_write({"url": "mysql://app@db/jobs", "passwordEnv": "JOBS_PASSWORD"})
     with pytest.raises(ConfigurationError, match="'JOBS_PASSWORD', which is not set in this process"):
-        place.config()
+        address.config()
     monkeypatch.setenv("JOBS_PASSWORD", "s3cret/#@")
-    assert place.config().password == "s3cret/#@"
-    assert "s3cret" not in repr(place) + repr(place.config())
+    assert address.config().password == "s3cret/#@"
+    assert "s3cret" not in repr(address) + repr(address.config())
     assert "0ther" not in repr(parse_write({"url": "mysql://app:0ther@db/jobs"}))
     with pytest.raises(ConfigurationError, match="leave one of them out") as refused:
-        DatabasePlace(url="mysql://app:0ther@db/jobs", password_env="JOBS_PASSWORD").config()
+        DatabaseAddress(url="mysql://app:0ther@db/jobs", password_env="JOBS_PASSWORD").config()
     assert "0ther" not in str(refused.value)
     with pytest.raises(ConfigurationError) as refused:  # on the driver already, not in each task
         parse_write({"url": "postgres://app:s3cret@db/jobs"})

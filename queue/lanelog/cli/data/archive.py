@@ -58,7 +58,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
     May be stopped or killed at any time: each message is archived once. Status 1 if it could not go on.
     """
     need_spark()
-    from lanelog.spark.archive import run, stopped_by_signals, tell_events
+    from lanelog.spark.archive import log_events, run, stopped_by_signals
     from lanelog.spark.archiving.options import GROUP, ArchiveOptions
 
     if topics is not None and pattern is not None:
@@ -69,7 +69,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
         group=GROUP if group is None else group,
         **given,
     )
-    tell_events(logging.WARNING if chosen.once else logging.INFO)
+    log_events(logging.WARNING if chosen.once else logging.INFO)
     try:
         with stopped_by_signals() as stopping:
             done = run(chosen, stopping=stopping)

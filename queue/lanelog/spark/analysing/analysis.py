@@ -6,7 +6,7 @@ and collect. Never writes a file; Spark's own temporary data excepted.
 The order is:
 
 1. The cut-off, by the database's clock.
-2. The live log, pinned in the executors, so that all figures come from one look. Delivery rows are read before
+2. The live log, pinned in the executors, so that all figures come from one read. Delivery rows are read before
    watermarks: a message that is settled between the two reads is then covered by one of them. Groups are read before
    and after both. Only groups that exist both times count, because of others only some rows are read.
 3. The manifest of the archive. A message that collection removed from the log before step 2 was archived before that,
@@ -42,7 +42,7 @@ from lanelog.spark.archiving.path import local_path
 from lanelog.spark.archiving.read import read_archive
 from lanelog.spark.report.parts import MOST_ROWS, Facts
 from lanelog.spark.report.sections import TOPICS_DRAWN
-from lanelog.spark.source.options import FORMAT, DatabasePlace, database_options
+from lanelog.spark.source.options import FORMAT, DatabaseAddress, database_options
 from lanelog.spark.source.schema import TABLES
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ LONG: Final = ("dead_letters", "stalled_lanes")
 
 @frozen(kw_only=True)
 class Wanted:
-    """What to analyse. `path` or `place` may be None: then only the live log or only the archive is read."""
+    """What to analyse. `path` or `address` may be None: then only the live log or only the archive is read."""
 
     path: str | None
-    place: DatabasePlace | None = field(repr=False)
+    address: DatabaseAddress | None = field(repr=False)
     topics: Sequence[str]
     """Empty: all."""
     until: datetime | None
@@ -108,7 +108,7 @@ class Analysis:
 
 
 @frozen(kw_only=True)
-class _Look:
+class _Scope:
     """The cut-off, and the topics of the live log."""
 
     cutoff_ms: int
@@ -135,11 +135,11 @@ class _Live:
 
 def analysed(spark: SparkSession, wanted: Wanted) -> Analysis:
     """Read and compute. Raises ConfigurationError, SchemaError, DatabaseError."""
-    look = _looked(wanted)
-    cutoff_ms = look.cutoff_ms
-    topics = _chosen(spark, wanted, look)
+    scope = _scope(wanted)
+    cutoff_ms = scope.cutoff_ms
+    topics = _chosen(spark, wanted, scope)
     # The live log may still have outcomes of a deleted topic, which the archive does not have.
-    live = _live(spark, wanted, sorted(set(topics) & (look.topics | look.deleted)), cutoff_ms)
+    live = _live(spark, wanted, sorted(set(topics) & (scope.topics | scope.deleted)), cutoff_ms)
     beyond = datetime.fromtimestamp((cutoff_ms + 1) / 1000, UTC)
 
     def archived(table: str) -> DataFrame:  # reads the manifest when it is called: after the live log was pinned
@@ -171,7 +171,7 @@ def _computed(
     sizes = analytics.lane_sizes(messages).localCheckpoint()
     hours = analytics.throughput(messages).localCheckpoint()
     succeeded = analytics.successes(outcomes, messages).localCheckpoint()
-    left = None if wanted.place is None else analytics.outstanding(live.messages, live.states)
+    left = None if wanted.address is None else analytics.outstanding(live.messages, live.states)
     letters = analytics.dead_letters(messages, left).localCheckpoint()
     stalled = analytics.stalled_lanes(unsettled, live.states, cutoff_ms, wanted.stalled_after_ms).localCheckpoint()
     first, last = messages.agg(F.min("created_at"), F.max("created_at")).toArrow().to_pylist()[0].values()
@@ -230,16 +230,16 @@ def step_for(first: datetime | None, last: datetime | None) -> int:
     return next((step for step in _STEPS if span_ms / step <= _BARS), _STEPS[-1])
 
 
-def _looked(wanted: Wanted) -> _Look:
-    """Look at the clock and at the topics. Without a live log, the clock is this machine's."""
-    if wanted.place is None:
-        return _Look(cutoff_ms=_cutoff_ms(wanted, round(datetime.now(UTC).timestamp() * 1000)))
-    with closing(Database(wanted.place.config())) as database:
+def _scope(wanted: Wanted) -> _Scope:
+    """Read the clock and the topics. Without a live log, the clock is this machine's."""
+    if wanted.address is None:
+        return _Scope(cutoff_ms=_cutoff_ms(wanted, round(datetime.now(UTC).timestamp() * 1000)))
+    with closing(Database(wanted.address.config())) as database:
         _refuse_another(database, wanted)
         clock = now_ms(database)
-        found = read(database, names, "looking at the topics")
-        deleted = read(database, _deleted, "looking for what there is of the topics", found)
-        return _Look(
+        found = read(database, names, "reading the topics")
+        deleted = read(database, _deleted, "finding deleted topics", found)
+        return _Scope(
             cutoff_ms=_cutoff_ms(wanted, clock),
             topics={name for name, _ in found} - deleted,
             deleted=deleted,
@@ -271,12 +271,12 @@ def _manifest(wanted: Wanted) -> Manifest | None:
     return None if wanted.path is None else ManifestStore(local_path(wanted.path)).required()
 
 
-def _chosen(spark: SparkSession, wanted: Wanted, look: _Look) -> list[str]:
+def _chosen(spark: SparkSession, wanted: Wanted, scope: _Scope) -> list[str]:
     """Return the topics to read: those asked for, and those that hold their dead letters.
 
-    The live log was looked at before, so a message that has left it since is in the archive.
+    The live log was read before, so a message that has left it since is in the archive.
     """
-    live, letters, manifest = look.topics, look.letters, _manifest(wanted)
+    live, letters, manifest = scope.topics, scope.letters, _manifest(wanted)
     archived = {file.topic for file in manifest.files} if manifest else set()
     asked = set(wanted.topics)
     missing = [topic for topic in wanted.topics if topic not in live | archived]
@@ -311,10 +311,10 @@ def _live(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms:
 
 def _pinned(spark: SparkSession, wanted: Wanted, topics: Sequence[str], cutoff_ms: int, table: str) -> DataFrame:
     """Read a table of the live log as it is now: of messages and outcomes the needed columns, up to the cut-off."""
-    if wanted.place is None or not topics:
+    if wanted.address is None or not topics:
         frame = spark.createDataFrame([], TABLES[table])
     else:
-        options = database_options(wanted.place.url, wanted.place.password_env)
+        options = database_options(wanted.address.url, wanted.address.password_env)
         options |= {"table": table, "subscribePattern": one_of(topics)}
         if table == "messages":
             # A message that is collected meanwhile was archived before.
@@ -345,7 +345,7 @@ def _facts(
     kept = compute.any(tables["latency"].column("keeps_history")).as_py()
     return Facts(
         archive=None if wanted.path is None else str(local_path(wanted.path)),
-        live=None if wanted.place is None else wanted.place.config().safe_url(),
+        live=None if wanted.address is None else wanted.address.config().safe_url(),
         cutoff=datetime.fromtimestamp(cutoff_ms / 1000, UTC),
         topics=topics,
         messages=total(page["topics"], "messages"),
@@ -357,7 +357,7 @@ def _facts(
         stalled_after_ms=wanted.stalled_after_ms,
         keeps_history=bool(kept) or tables["attempts"].num_rows > 0,
         dead_letters=totals["dead_letters"],
-        outstanding=None if wanted.place is None else totals["outstanding"],
+        outstanding=None if wanted.address is None else totals["outstanding"],
         reasons=totals["reasons"],
         stalled=totals["stalled_lanes"],
         counted={"dead_letters": totals["dead_letter_rows"], "stalled_lanes": totals["stalled_rows"]},

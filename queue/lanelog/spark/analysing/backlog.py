@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
+from lanelog._base.reasons import FIRST_LINE
 from lanelog.spark.archiving.group import ORDER as ARCHIVE
 from lanelog.spark.replaying.options import ORDER as REPLAY
 
@@ -29,7 +30,7 @@ ERROR_MAX: Final = 500
 """The most characters of an error in a row."""
 
 _LANE = ["topic", "key"]
-_PLACE = ["consumer_group", "topic", "key"]
+_LANE_ID = ["consumer_group", "topic", "key"]
 
 
 def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: DataFrame) -> DataFrame:
@@ -50,8 +51,8 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
         states: The table `delivery_state`.
     """
     floors = offsets.where("consumer_group = ''").select(*_LANE, F.col("offset_acked").alias("floor"))
-    places = offsets.where("consumer_group <> ''").select(
-        *_PLACE,
+    watermarks = offsets.where("consumer_group <> ''").select(
+        *_LANE_ID,
         "offset_acked",
         F.col("updated_at").alias("moved_at"),
         F.col("paused_at").alias("lane_paused_at"),
@@ -63,20 +64,20 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
         F.col("created_at").alias("registered_at"),
         role(),
     )
-    settled = states.where("acked").select(*_PLACE, "message_offset", "through_offset")
+    settled = states.where("acked").select(*_LANE_ID, "message_offset", "through_offset")
     mark = F.greatest(F.coalesce("offset_acked", F.lit(0)), F.coalesce("floor", F.lit(0)))
     waiting = (
         messages.join(readers, on="topic")
-        .join(places, on=_PLACE, how="left")
+        .join(watermarks, on=_LANE_ID, how="left")
         .join(floors, on=_LANE, how="left")
         .where(F.col("offset") > mark)
     )
     covered = F.col("m.offset").between(F.col("s.message_offset"), F.col("s.through_offset"))
-    same = [F.col(f"m.{name}") == F.col(f"s.{name}") for name in _PLACE]
+    same = [F.col(f"m.{name}") == F.col(f"s.{name}") for name in _LANE_ID]
     return (
         waiting.alias("m")
         .join(settled.alias("s"), on=[*same, covered], how="left_anti")
-        .groupBy(*_PLACE)
+        .groupBy(*_LANE_ID)
         .agg(
             F.count("*").alias("lag"),
             F.min("offset").alias("oldest_offset"),
@@ -86,7 +87,7 @@ def backlog(messages: DataFrame, groups: DataFrame, offsets: DataFrame, states: 
             F.coalesce(F.first("group_paused_at"), F.first("lane_paused_at")).isNotNull().alias("paused"),
             F.first("role").alias("role"),
         )
-        .select(*_PLACE, "lag", "oldest_offset", "oldest_at", "registered_at", "moved_at", "paused", "role")
+        .select(*_LANE_ID, "lag", "oldest_offset", "oldest_at", "registered_at", "moved_at", "paused", "role")
     )
 
 
@@ -141,10 +142,10 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
     moved = F.when(F.col("moved_at").isNotNull(), F.least("moved_at", "first_attempt_at"))  # least() ignores NULL
     since = F.greatest("oldest_at", "registered_at", moved)  # so does greatest()
     oldest = states.where("not acked").select(
-        *_PLACE,
+        *_LANE_ID,
         F.col("message_offset").alias("oldest_offset"),
         F.col("retry_count").cast("bigint").alias("attempts"),
-        F.substring(first_line("last_error"), 1, ERROR_MAX).alias("last_error"),
+        F.substring(first_line(F.col("last_error")), 1, ERROR_MAX).alias("last_error"),
         "first_attempt_at",
         ((F.col("postponed") > 0) & (F.col("retry_count") == 0) & (F.unix_millis("invisible_until") > cutoff_ms)).alias(
             "postponed"
@@ -158,11 +159,11 @@ def stalled_lanes(unsettled: DataFrame, states: DataFrame, cutoff_ms: int, still
     )
     return (
         unsettled.where(F.col("role") == CONSUMER)
-        .join(oldest, on=[*_PLACE, "oldest_offset"], how="left")
+        .join(oldest, on=[*_LANE_ID, "oldest_offset"], how="left")
         .withColumn("still_ms", F.lit(cutoff_ms) - F.unix_millis(since))
         .where(F.col("still_ms") >= still_ms)
         .select(
-            *_PLACE,
+            *_LANE_ID,
             "lag",
             F.col("still_ms").cast("bigint").alias("still_ms"),
             state.alias("state"),
@@ -184,9 +185,9 @@ def outstanding(messages: DataFrame, states: DataFrame) -> DataFrame:
     return messages.where("failed_group <> ''").join(settled, on=row, how="left_anti").select(*row)
 
 
-def first_line(text: str) -> Column:
+def first_line(text: Column) -> Column:
     """Return the first line that is not blank of a column of texts; NULL stays NULL."""
-    return F.trim(F.regexp_extract(F.col(text), r"\A\s*([^\r\n]*)", 1))
+    return F.trim(F.regexp_extract(text, FIRST_LINE, 1))
 
 
 def role() -> Column:

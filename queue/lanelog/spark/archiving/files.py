@@ -93,7 +93,7 @@ def _written(rows: DataFrame, root: Path, table: str, segment: str, *tasks: Any)
         .mode("error")  # each attempt has a directory of its own: a version may name the files of an earlier one
         .parquet(_uri(directory))
     )
-    return _looked_into(root, table, directory)
+    return _described(root, table, directory)
 
 
 def read(spark: SparkSession, root: Path, table: str, files: Iterable[DataFile]) -> DataFrame:
@@ -112,7 +112,7 @@ def _counted(files: Iterable[DataFile]) -> dict[tuple[str, str], int]:
 
 
 def _directory_name(topic: Column) -> Column:
-    """Return a directory name for the topic. A long or unusual name is cut, and gets a hash to tell it apart."""
+    """Return a directory name for the topic. A long or unusual name is cut, and gets a hash to be unique."""
     cut = F.regexp_replace(F.substring(topic, 1, 60), "[^A-Za-z0-9._-]", "_")
     return F.when(topic.rlike(_PLAIN_TOPIC), topic).otherwise(
         F.concat(cut, F.lit("~"), F.substring(F.sha2(topic.cast("binary"), 256), 1, 16))
@@ -133,14 +133,14 @@ def remove(root: Path, table: str, segment: str) -> None:
     shutil.rmtree(root / table / segment, ignore_errors=True)
 
 
-def _looked_into(root: Path, table: str, directory: Path) -> Segment:
+def _described(root: Path, table: str, directory: Path) -> Segment:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not directory.is_dir():  # Spark makes it even if there is no row
         raise LanelogError(f"{directory} is gone, where Spark has just written: somebody has removed it")
     found: list[DataFile] = []
-    places: list[pa.Table] = []
+    messages: list[pa.Table] = []
     for path in sorted(directory.glob(f"{_BY_TOPIC}=*/{_BY_DATE}=*/*.parquet")):
         columns = pq.ParquetFile(path).read(columns=["topic", "key", _OFFSET[table], _WHEN[table]])
         if not columns.num_rows:
@@ -162,9 +162,9 @@ def _looked_into(root: Path, table: str, directory: Path) -> Segment:
             )
         )
         if table == MESSAGES:
-            places.append(columns.select(["topic", "key", "offset"]))
+            messages.append(columns.select(["topic", "key", "offset"]))
     flush_files(root, [file.path for file in found])
-    return Segment(files=tuple(found), lanes=_lanes(pa.concat_tables(places)) if places else {})
+    return Segment(files=tuple(found), lanes=_lanes(pa.concat_tables(messages)) if messages else {})
 
 
 def _span_ms(when: pa.ChunkedArray) -> tuple[int, int]:
@@ -175,9 +175,9 @@ def _span_ms(when: pa.ChunkedArray) -> tuple[int, int]:
     return ends["min"] // 1000, ends["max"] // 1000
 
 
-def _lanes(places: pa.Table) -> dict[str, dict[str, Sequence[int]]]:
+def _lanes(messages: pa.Table) -> dict[str, dict[str, Sequence[int]]]:
     lanes: dict[str, dict[str, Sequence[int]]] = {}
-    for row in places.group_by(["topic", "key"]).aggregate([("offset", "list")]).to_pylist():
+    for row in messages.group_by(["topic", "key"]).aggregate([("offset", "list")]).to_pylist():
         offsets = sorted(row["offset_list"])
         if len(set(offsets)) != len(offsets):
             raise LanelogError(f"lane {row['key']!r} of topic {row['topic']!r} was read with the same offset twice")

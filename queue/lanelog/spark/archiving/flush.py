@@ -22,6 +22,14 @@ def flush_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def write_flushed(path: Path, content: bytes) -> None:
+    """Write a new file, and make its content survive a power failure. `flush_directory` does that for its name."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def flush_files(root: Path, paths: Iterable[str]) -> None:
     """Make files, and every directory from there up to `root`, survive a power failure."""
     directories = {root}

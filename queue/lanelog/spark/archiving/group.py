@@ -6,7 +6,7 @@ the manifest says it.
 The group is registered with the order "archive", so that no subscriber can join it. A subscriber would raise
 watermarks, and collection would delete messages that the archive does not hold. A job raises watermarks only under its
 leases (see `spark.leases`). The group's row names the archive that the topic goes to, in `start_at`, which has no other
-meaning for it. So a topic is never archived in parts to two places.
+meaning for it. So a topic is never archived in parts to two locations.
 
 A seek of the group needs no fence of its own, because the manifest counts. After a seek back, collection waits until
 the job raises the watermark again, some minutes later; nothing is archived twice. After a seek forward, collection may
@@ -53,7 +53,7 @@ TERMS: Final = Terms(
 LANES_A_TRANSACTION: Final = 500
 _RANGES_A_STATEMENT: Final = 100
 
-# The first message behind one offset and up to another; many ranges joined by UNION ALL (PRIMARY).
+# The first message after one offset and up to another; many ranges joined by UNION ALL (PRIMARY).
 BETWEEN = """(SELECT partition_key, `offset` FROM queue_messages FORCE INDEX (PRIMARY)
  WHERE topic = %s AND partition_key = %s AND `offset` > %s AND `offset` <= %s ORDER BY `offset` LIMIT 1)"""
 
@@ -100,7 +100,7 @@ class ArchiveGroup:
     def take(self, topic: str, presence: Presence) -> None:
         """Register the group for a topic and hold it, for this archive.
 
-        Raises ConfigurationError while a living job holds the topic, and if the group has archived it to another place.
+        Raises ConfigurationError while a living job holds the topic, and if the group has archived it elsewhere.
         """
         self._held.take(topic, presence, self._bind)
 
@@ -110,12 +110,12 @@ class ArchiveGroup:
 
     def registered(self, topic: str) -> bool:
         """Return whether the group is registered for a topic, so that collection waits for it."""
-        return read(self.database, lambda cx: groups.get(cx, self._held.at(topic)) is not None, "looking for the group")
+        return read(self.database, lambda cx: groups.get(cx, self._held.at(topic)) is not None, "finding the group")
 
     def leave(self, named: Container[str]) -> None:
         """Give back the topics in `named`, those that the manifest names.
 
-        Their released lease keeps other archives away.
+        The released lease keeps other archives away.
 
         The lease of another topic stays as it is, and so do all if the database does not answer. The next job finds
         their owner dead.
@@ -132,7 +132,7 @@ class ArchiveGroup:
         Raises LeaseLost if the group is gone.
         """
 
-        def look(cx: Executor) -> str | None:
+        def find(cx: Executor) -> str | None:
             found = None
             for topic in list(self.epochs):
                 row = groups.get(cx, self._held.at(topic))
@@ -141,11 +141,11 @@ class ArchiveGroup:
                 found = topic if row.paused else found
             return found
 
-        return read(self.database, look, "looking for a pause")
+        return read(self.database, find, "finding a pause")
 
     def with_outcomes(self) -> list[str]:
         """Return the held topics for which a group has outcomes."""
-        found = {at.topic for at in read(self.database, history.kept, "looking for outcomes")}
+        found = {at.topic for at in read(self.database, history.kept, "finding outcomes")}
         return sorted(found & self.epochs.keys())
 
     # -- watermarks ----------------------------------------------------------------------------------------------------
@@ -217,17 +217,17 @@ class ArchiveGroup:
         """Judge holes between the archived messages and those read now.
 
         Raises PassedOver if the log holds a message of a hole: the reader has passed it over. A message that is gone
-        from the log and was never released is an ERROR event, as for any consumer, and the job goes on.
+        from the log and was never released is an ERROR event, as for any consumer, and the job continues.
         """
         if holes:
-            read(self.database, self._check, "looking into a hole", topic, holes)
+            read(self.database, self._check, "checking holes", topic, holes)
 
     def _check(self, cx: Executor, topic: str, holes: Sequence[Hole]) -> None:
         keys = sorted({hole.key for hole in holes})
-        places = offsets.load(cx, self._held.at(topic), keys)
+        marks = offsets.load(cx, self._held.at(topic), keys)
         ranges = []
         for hole in holes:  # released messages stay in the log for a moment, and are not read any more
-            floor = places["", hole.key].offset_acked if ("", hole.key) in places else 0
+            floor = marks["", hole.key].offset_acked if ("", hole.key) in marks else 0
             ranges.append((topic, hole.key, max(hole.first - 1, floor), hole.last))
         for key, offset in united(cx, BETWEEN, ranges, _RANGES_A_STATEMENT):
             raise PassedOver(
@@ -236,46 +236,46 @@ class ArchiveGroup:
             )
         rows = deliveries.load(cx, self._held.at(topic), keys)
         for hole in holes:
-            marks = [places[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in places]
-            if deliveries.advanced(rows.get(hole.key, ()), max([hole.first - 1, *marks])) >= hole.last:
+            passed = [marks[group, hole.key].offset_acked for group in ("", self.group) if (group, hole.key) in marks]
+            if deliveries.advanced(rows.get(hole.key, ()), max([hole.first - 1, *passed])) >= hole.last:
                 continue  # an operator skipped or purged it, or it was collected before the archive began
             facts.archive_hole(topic=topic, key=hole.key, group=self.group, offset=hole.first, through=hole.last)
 
 
 def refuse_elsewhere(database: Database, at: GroupTopic, archive: str) -> None:
-    """Refuse a topic that the group has archived to another place. Raises ConfigurationError."""
-    read(database, _refuse_elsewhere, "looking for the group", at, archive)
+    """Refuse a topic that the group has archived elsewhere. Raises ConfigurationError."""
+    read(database, _refuse_elsewhere, "finding the group", at, archive)
 
 
 def _refuse_elsewhere(cx: Executor, at: GroupTopic, archive: str) -> None:
     # The group has archived a topic if it has watermarks there, or if the topic was given back: a job gives back only
-    # topics that its manifest names. A job that died before that has archived nothing, so another place may begin.
+    # topics that its manifest names. A job that died before that has archived nothing, so another archive may begin.
     bound = groups.start(cx, at)
     if bound is None or bound == archive:
         return
     if leases.holds(cx, at, "") or offsets.any_of_group(cx, at):
         raise ConfigurationError(
-            f"group {at.group!r} has archived topic {at.topic!r} to another place: go on there, give another --group, "
-            f"or begin anew after `lanelog delete-group {at.topic} {at.group} --execute`"
+            f"group {at.group!r} has archived topic {at.topic!r} to another location: go on there, give another "
+            f"--group, or begin anew after `lanelog delete-group {at.topic} {at.group} --execute`"
         )
 
 
 def refuse_at_work(database: Database, group: str, topics: Iterable[str], archive: str) -> None:
     """Refuse to begin while a living job holds any of these topics for this archive. Raises ConfigurationError."""
 
-    def look(cx: Executor) -> None:
+    def refuse(cx: Executor) -> None:
         for topic in topics:
             at = GroupTopic(topic=topic, group=group)
             held = leases.held(cx, at.lane(LEASE))
             if held is not None and groups.start(cx, at) == archive and owners.load(cx, at).alive(held.owner):
                 raise TERMS.at_work(at, held.owner)
 
-    read(database, look, "looking for other jobs")
+    read(database, refuse, "finding other jobs")
 
 
 def born(database: Database) -> int:
     """Return when the tables of a database were created, in epoch milliseconds. Raises DatabaseError, SchemaError."""
-    row = read(database, lambda cx: cx.one(BORN), "looking at the tables")
+    row = read(database, lambda cx: cx.one(BORN), "reading the creation time")
     return 0 if row is None else int(row[0])
 
 

@@ -12,14 +12,14 @@ The steps for each micro-batch:
 6. Raise the watermarks of the group to it.
 
 Dies before step 5: no version names the files. The batch is read again, and a later sweep removes them. Dies between
-steps 5 and 6: the next start raises the watermarks. Dies after step 6: the next start goes on behind them.
+steps 5 and 6: the next start raises the watermarks. Dies after step 6: the next start continues after them.
 
 Each query starts where the manifest ends, whatever a checkpoint says. A checkpoint can be ahead of the manifest, after
 the archive was restored or the server lost messages that were read; it would leave messages out. After a lost
 connection to the server the query is begun anew for the same reason.
 
-Two jobs at once are kept apart by a lease for each topic, by a look at all topics of the manifest before a run, and by
-the manifest itself: only the highest version counts, and each version is made once.
+Three things keep two jobs at once apart: a lease for each topic, a check of all topics of the manifest before a run,
+and the manifest itself, of which only the highest version counts, and each version is made once.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ LATE_MS: Final = 900_000
 An outcome may become visible late, if its settlement waited for the database. Archived ones are left out.
 """
 TEND_EVERY: Final = 300.0
-"""Seconds between two looks at outcomes, files and lanes, while the job runs on."""
-PAUSE_LOOKS: Final = 1.0
+"""Seconds between two reads of outcomes, files and lanes, while the job runs on."""
+PAUSE_POLL_SECONDS: Final = 1.0
 _MERGED_AT_ONCE: Final = 64
 
 
@@ -80,7 +80,7 @@ class ArchiveJob:
     """A hexadecimal text that names the segments of this run."""
     stopping: threading.Event
     error: LanelogError | None = field(default=None, init=False)
-    """Why the job cannot go on. After any other failure the query is repeated."""
+    """Why the job cannot continue. After any other failure the query is repeated."""
     failure: Exception | None = field(default=None, init=False)
     """The error of the last failed batch. Spark's own text of it is long."""
     failed_from: float = field(default=0.0, init=False)
@@ -129,7 +129,7 @@ class ArchiveJob:
         for topic in list(self.group.epochs):
             self.group.recover(topic, self.manifest.lanes.get(topic, {}))
 
-    def look(self) -> None:
+    def poll_topics(self) -> None:
         """Take topics that have appeared. From the registration on, collection waits for the archive."""
         self.hold(self.topics())
 
@@ -156,9 +156,8 @@ class ArchiveJob:
     def begin(self) -> None:
         """Make the first version of a new archive, which holds nothing.
 
-        In an older archive, remove files that are over.
-
-        That is done before another commit: no version then names a file that is gone. Every held topic is named.
+        In an older archive, remove files whose grace is over, before another commit: no version then names a file that
+        is gone. Name every held topic.
         """
         with self._lock:
             if not self.manifest.version:
@@ -193,14 +192,14 @@ class ArchiveJob:
             raise ClosedError("the archive job was stopped before this batch")
 
     def _wait_while_paused(self) -> None:
-        told = False
+        logged = False
         while (topic := self.group.paused()) is not None:
-            if not told:
+            if not logged:
                 facts.archive_paused(topic=topic, group=self.group.group)
-                told = True
-            if self.stopping.wait(PAUSE_LOOKS):
+                logged = True
+            if self.stopping.wait(PAUSE_POLL_SECONDS):
                 raise ClosedError("the archive job was stopped while its group was paused")
-        if told:
+        if logged:
             facts.archive_resumed(group=self.group.group)
 
     def _archive(self, batch: DataFrame) -> None:
@@ -258,7 +257,7 @@ class ArchiveJob:
     def _name_topics(self) -> None:
         """Name the held topics in the manifest, also those without a message.
 
-        Otherwise an operator's skip or seek there would look like the work of another archive.
+        Otherwise an operator's skip or seek there would count as the work of another archive.
         """
         if not set(self.group.epochs) <= self.manifest.lanes.keys():
             self._commit(evolve(self.manifest, version=self.manifest.version + 1))
@@ -297,7 +296,7 @@ class ArchiveJob:
                 segment = files.write(rows, self.store.root, OUTCOMES, name)
                 count = sum(file.rows for file in segment.files)
                 if not count and known == topics:
-                    return  # nothing new: the next look reads the same few outcomes again
+                    return  # nothing new: the next read finds the same few outcomes again
                 self._prove(connection)
                 self._commit(manifest.with_outcomes(segment.files, dict.fromkeys(topics, before)))
             self.archived_outcomes += count
@@ -368,6 +367,6 @@ def _new(batch: DataFrame, manifest: Manifest) -> DataFrame:
 def _lanes_table(lanes: Mapping[str, Mapping[str, int]]) -> object:
     import pyarrow as pa
 
-    places = [(topic, key, through) for topic, keys in lanes.items() for key, through in keys.items()]
-    topics, keys, archived = zip(*places, strict=True)
+    rows = [(topic, key, through) for topic, keys in lanes.items() for key, through in keys.items()]
+    topics, keys, archived = zip(*rows, strict=True)
     return pa.table({"topic": topics, "key": keys, "archived": archived})

@@ -4,9 +4,9 @@ Owns the format, the atomic step from one version to the next, and the removal o
 Never reads or writes a data file. Talks to neither Spark nor a database.
 
 A version is one file, `_manifest/0000000013.json.gz`. It is written under another name, flushed to the disk and then
-linked to its own name. A link fails if the name exists. So if two writers go on from version 12, only one of them makes
+linked to its own name. A link fails if the name exists. So if two writers continue from version 12, only one makes
 version 13. Old versions are removed, and their names are free again: a writer that is still at 12 when others have made
-25 can link a 13. So a writer looks whether its version is the highest, which is never removed. A version that is not
+25 can link a 13. So a writer checks whether its version is the highest, which is never removed. A version that is not
 the highest when it is made does not count. A version is never changed: a reader opens the highest one and sees exactly
 its files, whatever is written meanwhile.
 
@@ -15,7 +15,7 @@ directory is written twice. A directory of version 13 or lower that version 13, 
 writer that died: no later version can name it.
 
 Dies before the link: the unlinked file is removed by a later sweep. After it: the version counts. It also counts if
-flushing its name fails; that writer goes on from the version before, and learns at its next commit that this version
+flushing its name fails; that writer continues from the version before, and learns at its next commit that this version
 exists. Two writers at once: see above. The power fails: file and directory were flushed before, and the caller flushed
 the data files before that. A version whose name was not flushed by a dead writer is flushed by the next writer, before
 it relies on it.
@@ -38,7 +38,7 @@ from attrs import asdict, evolve, field, frozen
 from attrs import fields as attrs_fields
 
 from lanelog.errors import ConfigurationError, LeaseLost
-from lanelog.spark.archiving.flush import flush_directory
+from lanelog.spark.archiving.flush import flush_directory, write_flushed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,7 +66,7 @@ Size classes grow by this factor: a byte is then written again once for each cla
 _NAME = re.compile(r"([0-9]{10})\.json\.gz")
 _SEGMENT = re.compile(r"([0-9]{10})-[0-9a-f]+")
 _UNFINISHED = ".unfinished-"
-_LOOKS = 5
+_READS = 5
 
 
 @frozen(kw_only=True)
@@ -95,8 +95,8 @@ class Retired:
 class Manifest:
     """One version of an archive. Times are milliseconds.
 
-    `lanes`: the highest archived offset, by topic and key. Of a missing key nothing is archived that the log may still
-    hold.
+    `lanes`: the highest archived offset, by topic and key. Of a lane that is missing there, nothing is archived that
+    the log may still hold.
     """
 
     archive: str
@@ -152,7 +152,7 @@ class Manifest:
         return evolve(self, version=self.version + 1, files=(*self.files, *files), outcomes=merged)
 
     def merged(self, old: Iterable[DataFile], new: Iterable[DataFile], at_ms: int) -> Manifest:
-        """Return the next version, with `new` in place of `old`; both hold the same rows."""
+        """Return the next version, with `new` instead of `old`; both hold the same rows."""
         gone = {file.path for file in old}
         return evolve(
             self,
@@ -164,8 +164,8 @@ class Manifest:
     def without_purged(self, there: Mapping[str, AbstractSet[str]]) -> Manifest:
         """Return the next version, which forgets lanes whose keys are not in `there`. Their archived messages stay.
 
-        Only the topics in `there` are looked at. The messages of a purged lane are gone from the log. If the lane comes
-        back, its offsets continue above them. So no message can be read a second time.
+        Topics that are not in `there` keep their lanes. The messages of a purged lane are gone from the log. If the
+        lane comes back, its offsets continue above them. So no message can be read a second time.
         """
         lanes = {
             topic: {key: through for key, through in keys.items() if topic not in there or key in there[topic]}
@@ -214,7 +214,7 @@ class ManifestStore:
 
     def latest(self) -> Manifest | None:
         """Return the highest version; None: there is no archive. Raises ConfigurationError if it cannot be read."""
-        for _ in range(_LOOKS):
+        for _ in range(_READS):
             versions = self._versions()
             if not versions:
                 return None
@@ -286,10 +286,7 @@ class ManifestStore:
         """
         unfinished = self.root / DIRECTORY / self._unfinished()
         try:
-            with unfinished.open("xb") as file:
-                file.write(encoded(manifest))
-                file.flush()
-                os.fsync(file.fileno())
+            write_flushed(unfinished, encoded(manifest))
             self._name(unfinished, manifest.version)
         finally:
             with contextlib.suppress(OSError):  # a later sweep removes it; an error here must not hide the outcome

@@ -36,9 +36,9 @@ class ArchiveOptions:
     checkpoint: str | None = None
     """Directory of Spark's checkpoint. None: in the archive."""
     once: bool = True
-    """True: end when everything is archived that was there at the start. False: go on."""
+    """True: end when everything is archived that was there at the start. False: continue."""
     interval: float = field(default=10.0, converter=seconds, validator=duration())
-    """Seconds between the starts of two micro-batches, if the job goes on."""
+    """Seconds between the starts of two micro-batches, if the job continues."""
     max_messages: int = 100_000
     """The most messages of one micro-batch."""
     grace: float = field(default=3600.0, converter=seconds, validator=duration())

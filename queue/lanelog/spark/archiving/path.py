@@ -1,6 +1,6 @@
 """Where an archive may lie: the path that a user gives becomes a directory of a mounted file system.
 
-Owns the refusal of other paths. Never looks whether anything is there (`manifest` does).
+Owns the refusal of other paths. Never checks whether anything is there (`manifest` does).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns deletion of that group, and the fence of its leases. Never publishes, and keeps no account.
 
-The group starts behind all messages of the log and never moves. So no message of the replay is collected, and each is
+The group starts after all messages of the log and never moves. So no message of the replay is collected, and each is
 found under its id. One run at a time: a run leases each topic (see `spark.leases`). Every transaction that
 publishes share-locks the lease and compares its epoch. Two runs at once would mix their rows within a lane. A run that
 goes on when another one has finished, and has deleted the group, would deliver collected messages a second time.
@@ -84,7 +84,7 @@ class Holder:
     def take(self, topics: Sequence[str], presence: Presence) -> None:
         """Register the group for these topics and hold them. Raises ConfigurationError while another run is alive."""
         for topic in topics:  # first, so that a run that is refused registers nothing
-            read(self.database, self._refuse_second, "looking for other runs", topic)
+            read(self.database, self._refuse_second, "finding other runs", topic)
         for topic in topics:
             self._held.take(topic, presence)
 
@@ -110,19 +110,19 @@ def let_go(database: Database, group: str, but: str = "") -> None:
 
     If a run other than `but` holds it, that run deletes it.
 
-    The heartbeat of `but` itself is ignored: it may look alive for a while, if a restarted server did not learn that
+    The heartbeat of `but` itself is ignored: it may seem alive for a while, if a restarted server did not learn that
     the run stopped. If a run dies before this, the next one deletes the group. A run that begins right now loses the
     group, and fails with LeaseLost.
     """
-    for topic, names in read(database, readers, "looking for the group").items():
+    for topic, names in read(database, readers, "finding the group").items():
         if group not in names:
             continue
         at = GroupTopic(topic=topic, group=group)
-        members = read(database, owners.load, "looking for other runs", at)
+        members = read(database, owners.load, "finding other runs", at)
         others = [owner for owner in members.rows if owner != but and members.alive(owner)]
         if others:
             facts.replay_still_held(topic=topic, group=group, owner=others[0])
         else:
-            repeated(database, end_groups.try_to_delete, "looking for the privilege to delete", database)
+            repeated(database, end_groups.try_to_delete, "finding the privilege to delete", database)
             repeated(database, end_groups.end, "deleting the group", database, topic, [group])
             end_groups.clear(database, at, list(members.rows))

@@ -3,7 +3,7 @@
 Owns the choice and the derived ids. Never registers a group, and keeps no account of the replay.
 
 All rows of a key belong to one task, in the order in which they were written. So a task or a replay that runs again
-meets the published messages in their order, under their ids, and goes on behind them.
+meets the published messages in their order, under their ids, and continues after them.
 
 Every message is replayed once. A row that repeats another archived one is left out: a message with the mark of a
 replay, or for one group alone. A dead letter inherits the marks of its message, and does not count as such a
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lanelog.message import Receipt
     from lanelog.spark.replaying.holder import ReplayFence
     from lanelog.spark.replaying.options import ReplayOptions
-    from lanelog.spark.source.options import DatabasePlace
+    from lanelog.spark.source.options import DatabaseAddress
 
     Publish = Callable[[str, Sequence[Outgoing]], list[Receipt]]
 
@@ -95,9 +95,9 @@ def _last_letters(spark: SparkSession, rows: DataFrame, options: ReplayOptions) 
     last_first = message.orderBy(F.desc("created_at"), F.desc("topic"), F.desc("offset"))
     last = (
         rows.where(_mark().isNull() | (_mark() != F.lit(options.name)))
-        .withColumn("place", F.row_number().over(last_first))
-        .where("place = 1")
-        .drop("place")
+        .withColumn("rank", F.row_number().over(last_first))
+        .where("rank = 1")
+        .drop("rank")
     )
     redriven = (
         read_archive(spark, options.path, since=options.since)
@@ -140,11 +140,11 @@ def counted(rows: DataFrame) -> list[dict[str, Any]]:
 
 
 def publish(
-    rows: DataFrame, options: ReplayOptions, place: DatabasePlace, fence: ReplayFence, parts: int
+    rows: DataFrame, options: ReplayOptions, address: DatabaseAddress, fence: ReplayFence, parts: int
 ) -> tuple[int, int]:
     """Publish the rows in `parts` tasks. Return how many were published, and how many existed already."""
     share = None if options.rate is None else options.rate / parts
-    task = Task(place, fence, options.receiver or "", share)
+    task = Task(address, fence, options.receiver or "", share)
     chosen = (
         rows.withColumn("derived", _derived_id(options))
         .repartition(parts, "to_topic", "key")
@@ -182,7 +182,7 @@ def _redriven_id() -> Column:
 def _derived_id(options: ReplayOptions) -> Column:
     """Return an id that is the same for one archived message in one replay, and different in any other replay.
 
-    The message is identified by its place and by the archived database: places in two databases may be the same.
+    The message is identified by the archived database and by topic, key and offset, which another database may repeat.
     """
     source = F.concat_ws(
         _SEPARATOR,
@@ -201,7 +201,7 @@ def _derived_id(options: ReplayOptions) -> Column:
 class Task:
     """Publishes the rows of one task. It is sent to the executors. `rate`: messages a second; None: no bound."""
 
-    place: DatabasePlace
+    address: DatabaseAddress
     fence: ReplayFence
     target_group: str
     rate: float | None
@@ -213,7 +213,7 @@ class Task:
         """
         with (
             clear(),
-            closing(Database(self.place.config())) as database,
+            closing(Database(self.address.config())) as database,
             closing(Publisher(database)) as publisher,
         ):
             publishing = Publishing(self._publishing(database, publisher), self.rate)

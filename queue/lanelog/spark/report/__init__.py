@@ -1,4 +1,4 @@
 """The report of an analysis: a page, its sections and its plots.
 
-Owns how figures look. Never computes one.
+Owns the appearance of figures. Never computes one.
 """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS: Final = 6
-"""The most series that a plot can tell apart."""
+"""The most series that a plot has colours for."""
 
 _WIDTH, _HEIGHT = 370.0, 215.0  # points: little more than the pixels of a phone
 _POINTS_PER_INCH = 72
@@ -152,8 +152,8 @@ def days_of(begin_ms: int, end_ms: int) -> str:
     return " to ".join(dict.fromkeys(days))
 
 
-def spread(curves: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> str:
-    """Draw cumulated shares over a logarithmic time.
+def cumulative_shares(curves: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> str:
+    """Draw cumulative shares over a logarithmic time.
 
     A curve: its colour, and upper bounds of classes in milliseconds, ascending, with their counts.
     """
@@ -190,8 +190,8 @@ def tries(series: Sequence[tuple[int, Mapping[int, int]]]) -> str:
     def draw(axes: Axes) -> None:
         names, heights = _bars([each for _, each in series])
         width = 0.8 / len(series)
-        for place, ((colour, _), values) in enumerate(zip(series, heights, strict=True)):
-            left = [bar - 0.4 + width * (place + 0.5) for bar in range(len(names))]
+        for index, ((colour, _), values) in enumerate(zip(series, heights, strict=True)):
+            left = [bar - 0.4 + width * (index + 0.5) for bar in range(len(names))]
             axes.bar(left, values, width=width * 0.92, color=_SERIES[colour])
         if is_logarithmic([each for _, each in series]):
             least = min(value for values in heights for value in values if value)

@@ -76,7 +76,7 @@ def _latency(_: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
     chosen = [(ranks[_pair(row)], row) for row in order if row["samples"]]
     chosen = [(colour, row) for colour, row in chosen if colour < plots.COLOURS]
     drawn = _plot(
-        plots.spread,
+        plots.cumulative_shares,
         [(colour, [(each["upto_ms"], each["messages"]) for each in curves[_pair(row)]]) for colour, row in chosen],
         title="How many had succeeded within …",
         note="share of the messages that succeeded; logarithmic time",
@@ -112,7 +112,7 @@ def _attempts(facts: Facts, tables: Mapping[str, Sequence[Row]]) -> Section:
         by_number = _by(pairs[pair], "attempts")
         if colour < plots.COLOURS:
             series.append((colour, {attempts: total(each, "messages") for attempts, each in by_number.items()}))
-            legend.append((colour + 1, f"{plain(pair[0], 40)} on {plain(pair[1], 40)}"))
+            legend.append((colour + 1, _name(pairs[pair][0])))
         for attempts in sorted(by_number):
             messages = total(by_number[attempts], "messages")
             ended = ", ".join(f"{count(each['messages'])} {plain(each['outcome'])}" for each in by_number[attempts])
@@ -301,9 +301,9 @@ def _plot(
 
 
 def _ranks(tables: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str], int]:
-    """Return the places of groups and topics with known outcomes, those with most first.
+    """Return the ranks of groups and topics with known outcomes, those with most first.
 
-    The place is the colour in all plots.
+    The rank is the colour in all plots.
     """
     known = {_pair(row): row["samples"] for row in tables["latency"] if row["samples"]}
     for pair, rows in _by(tables["attempts"], "consumer_group", "topic").items():

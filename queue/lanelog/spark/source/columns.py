@@ -37,7 +37,7 @@ class Columns:
     """Messages of a page, as the table has them."""
 
     lane: pa.Array
-    """The place of the range in the page."""
+    """The index of the range in the page."""
     offset: pa.Array
     id: pa.Array
     payload: pa.Array
@@ -114,10 +114,10 @@ class Columns:
         return list(zip(*(getattr(self, each.name).to_pylist() for each in fields(Columns)), strict=True))
 
     def are(self, page: Sequence[LaneRange]) -> bool:
-        """Return whether these are all messages of a page, in their order."""
+        """Return whether these are all messages of a page, in order."""
         from pyarrow import compute
 
-        # They are of the page, and none is there twice.
+        # The statement returns only messages of the page, and none twice.
         if len(self.lane) != sum(each.rows for each in page):
             return False
         lane, lane_after = self.lane[:-1], self.lane[1:]
@@ -170,7 +170,7 @@ def _pieces(values: pa.Array, lengths: Sequence[pa.Array]) -> pa.Array:
     from pyarrow import compute
 
     rows, parts = len(values), len(lengths)
-    between = pa.concat_arrays([each.cast(pa.int32()) for each in lengths]).take(_turns(rows, parts))
+    between = pa.concat_arrays([each.cast(pa.int32()) for each in lengths]).take(_row_order(rows, parts))
     ends = pa.concat_arrays([pa.array([0], pa.int32()), compute.cumulative_sum(between)])
     return pa.Array.from_buffers(pa.binary(), rows * parts, [None, ends.buffers()[1], values.buffers()[2]])
 
@@ -181,8 +181,8 @@ def _part(pieces: pa.Array, part: int, *, of: int) -> pa.Array:
 
 
 @lru_cache(maxsize=8)
-def _turns(rows: int, parts: int) -> pa.Array:
-    """Return the order that makes of columns, one behind the other, their rows."""
+def _row_order(rows: int, parts: int) -> pa.Array:
+    """Return the indices that reorder columns, one after the other, into their rows."""
     import pyarrow as pa
 
     return pa.array([part * rows + row for row in range(rows) for part in range(parts)], pa.int32())
@@ -190,7 +190,7 @@ def _turns(rows: int, parts: int) -> pa.Array:
 
 @lru_cache(maxsize=32)
 def _every(rows: int, parts: int, part: int) -> pa.Array:
-    """Return the places of a part in rows of so many parts."""
+    """Return the indices of a part in rows of this many parts."""
     import pyarrow as pa
 
     return pa.array(range(part, rows * parts, parts), pa.int32())

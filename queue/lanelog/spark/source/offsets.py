@@ -50,7 +50,7 @@ class TopicState:
     """What the database holds of a topic."""
 
     purged: int
-    """The highest offset at which a purged lane ended. It never falls, so no lane of now began above it."""
+    """The highest offset at which a purged lane ended. It never falls, so no present lane began above it."""
     created_ms: int
 
 
@@ -108,7 +108,7 @@ def advance(
 ) -> Positions:
     """Return the positions after at most `limit` more messages; `start` itself if there is nothing to do.
 
-    A new lane is pinned to its oldest message. A lane of a new topic is pinned behind its watermark, if that is higher.
+    A new lane is pinned to its oldest message. A lane of a new topic is pinned after its watermark, if that is higher.
     """
     known: dict[str, dict[str, int]] = {}
     behind: dict[tuple[str, str], int] = {}
@@ -134,8 +134,8 @@ def advance(
 def ahead(start: Positions, seen: Lanes) -> list[LaneRange]:
     """Return ranges that the stream has passed and the log does not have: the log ends before them.
 
-    That is so after a failover or a restored backup; a replica that is behind looks the same. Once as many messages are
-    published again, it cannot be seen any more.
+    A failover or a restored backup causes that; a replica that lags gives the same picture. Once as many messages are
+    published again, nothing shows it any more.
     """
     return [
         LaneRange(topic, key, lane.head, following - 1)
@@ -150,7 +150,7 @@ def ahead(start: Positions, seen: Lanes) -> list[LaneRange]:
 def lowered(start: Positions, lost: Iterable[LaneRange]) -> Positions:
     """Return `start` without the lost offsets, which the log will give out again.
 
-    A step to it reads nothing, as a pin.
+    A step to it reads nothing, like a pin.
     """
     lanes = {topic: dict(found) for topic, found in start.lanes.items()}
     for each in lost:
@@ -168,7 +168,7 @@ def skipped(start: Positions, seen: Lanes, topics: Mapping[str, TopicState]) -> 
 
     A lane is new if it was born after `start`: the stream has read none of its messages. At its birth, head and floor
     were where the purged lanes of its topic had ended, so not above where they end now. A floor above that was raised
-    over messages. A lower floor may have been raised, too, but that cannot be seen any more.
+    over messages. A lower floor may have been raised, too, but nothing shows that any more.
     """
     for topic, state in topics.items():
         for key, lane in seen[topic].items():
@@ -193,8 +193,8 @@ def admit(behind: Mapping[tuple[str, str], int], limit: int | None, turn: int) -
     if limit < len(lanes):
         return dict.fromkeys(lanes[:limit], 1)
     admitted: dict[tuple[str, str], int] = {}
-    for place, lane in enumerate(sorted(lanes, key=waiting.__getitem__)):
-        admitted[lane] = min(waiting[lane], limit // (len(lanes) - place))
+    for index, lane in enumerate(sorted(lanes, key=waiting.__getitem__)):
+        admitted[lane] = min(waiting[lane], limit // (len(lanes) - index))
         limit -= admitted[lane]
     return admitted
 

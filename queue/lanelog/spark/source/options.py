@@ -28,13 +28,13 @@ TABLES: Final = ("messages", "delivery_state", "offsets", "leases", "groups", "h
 EARLIEST: Final = -2
 """In a JSON of offsets: the lane's oldest message, as in the Kafka connector."""
 LATEST: Final = -1
-"""In a JSON of offsets: behind the lane's newest message."""
+"""In a JSON of offsets: after the lane's newest message."""
 
 Bound = Literal["earliest", "latest"]
 Offsets = dict[str, dict[str, int]]
 """Topic → key → offset: the first to be read, or the first not to be read."""
 
-_PLACE = ("url", "passwordEnv")
+_ADDRESS = ("url", "passwordEnv")
 _TOPICS = ("subscribe", "subscribePattern", "groupId", "table")
 _MESSAGES = (
     "startingOffsets",
@@ -52,10 +52,10 @@ _LONGEST = 2**63 - 1
 
 
 @frozen(kw_only=True)
-class DatabasePlace:
-    """The place of the database.
+class DatabaseAddress:
+    """The URL of the database, and the variable that holds its password.
 
-    It is made on the driver and sent to the tasks; with a variable, without the password.
+    The driver makes it, and sends it to the tasks. With a variable, it does not contain the password.
     """
 
     url: str = field(repr=False)
@@ -85,7 +85,7 @@ class DatabasePlace:
 class ReadOptions:
     """What to read, from where to where."""
 
-    place: DatabasePlace
+    address: DatabaseAddress
     table: str
     topics: tuple[str, ...]
     """Empty: those that match `pattern`, or all of them for a table other than messages."""
@@ -106,10 +106,10 @@ def database_options(url: str | None, password_env: str | None) -> dict[str, str
     return {name: value for name, value in given.items() if value is not None}
 
 
-def parse_write(options: Mapping[str, str]) -> DatabasePlace:
+def parse_write(options: Mapping[str, str]) -> DatabaseAddress:
     """Check the options of a write. Raises ConfigurationError."""
-    given = _known(options, (*_PLACE, *_SPARKS), "written")
-    return _place(given)
+    given = _known(options, (*_ADDRESS, *_SPARKS), "written")
+    return _address(given)
 
 
 def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
@@ -120,7 +120,7 @@ def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> 
         streaming: Whether it is a stream. None: not known yet.
     """
     table = _choice("table", {key.lower(): value for key, value in options.items()}.get("table", "messages"), TABLES)
-    known: tuple[str, ...] = (*_PLACE, *_TOPICS)
+    known: tuple[str, ...] = (*_ADDRESS, *_TOPICS)
     if table == "messages":
         known += _MESSAGES + (() if streaming else _BATCH) + (() if streaming is False else _STREAM)
     elif table == "history":
@@ -143,7 +143,7 @@ def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> 
     if isinstance(starting, dict) and isinstance(ending, dict):
         _refuse_backwards(starting, ending)
     return ReadOptions(
-        place=_place(given),
+        address=_address(given),
         table=table,
         topics=_topics(given.get("subscribe")),
         pattern=_pattern(given.get("subscribePattern")),
@@ -159,7 +159,7 @@ def parse_read(options: Mapping[str, str], *, streaming: bool | None = None) -> 
 
 
 def _known(options: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[str, str]:
-    """Return the options by their proper names. Spark has written them in lower case."""
+    """Return the options by their proper names. Spark passes them in lower case."""
     proper = {name.lower(): name for name in known}
     given: dict[str, str] = {}
     for option, value in options.items():
@@ -185,12 +185,12 @@ def _exclusive(given: Mapping[str, str], table: str) -> None:
             raise ConfigurationError(f"{one} and {other} exclude each other{why}; leave one of them out")
 
 
-def _place(given: Mapping[str, str]) -> DatabasePlace:
+def _address(given: Mapping[str, str]) -> DatabaseAddress:
     url = given.get("url") or os.environ.get(URL_VARIABLE)
     if not url:
         raise ConfigurationError(f"no URL: give the option url, or set {URL_VARIABLE} before the driver starts")
     ConnectConfig.from_url(url)  # a URL that cannot be read fails here, and not in every task
-    return DatabasePlace(url=url, password_env=given.get("passwordEnv"))
+    return DatabaseAddress(url=url, password_env=given.get("passwordEnv"))
 
 
 def _topics(text: str | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What the driver finds out before a task runs: which topics, which lanes, from which offset to which.
+"""The plan of the driver before a task runs: which topics, which lanes, from which offset to which.
 
 Heads and floors come from one snapshot, held while they are read. Locks nothing, and writes nothing.
 """
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @frozen
 class Seen:
-    """One look at the log."""
+    """One snapshot of the log."""
 
     lanes: Lanes
     watermarks: Mapping[str, Mapping[str, int]]
@@ -45,36 +45,36 @@ class Seen:
 
 @define(eq=False)
 class Planner:
-    """Looks at the log for one reader. `close` closes its connection."""
+    """Reads heads, floors and watermarks for one reader. `close` closes its connection."""
 
     options: ReadOptions
     sizes: queries.PageSizes = queries.USUAL
     _database: Database = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._database = Database(self.options.place.config())
+        self._database = Database(self.options.address.config())
 
     def close(self) -> None:
         """Close the connection."""
         self._database.close()
 
-    def look(self) -> Seen:
+    def snapshot(self) -> Seen:
         """Return heads, floors and the group's watermarks, all of one moment.
 
         Raises ConfigurationError if a topic does not exist, or if the group is not registered for a named topic;
         SchemaError, DatabaseError.
         """
-        return self._read(self._look, "reading the heads")
+        return self._read(self._snapshot, "reading the heads")
 
     def group_topics(self) -> list[GroupTopic]:
         """Return the groups of topics whose rows of the table are to be read.
 
-        Raises as `look`, also for an unknown group.
+        Raises as `snapshot`, also for an unknown group.
         """
         return self._read(self._group_topics, "reading the groups")
 
     def starts(self, seen: Seen) -> Offsets:
-        """Return the first offset to read in each lane: the options' starting point, or behind the group's watermark.
+        """Return the first offset to read in each lane: the options' starting point, or after the group's watermark.
 
         Raises ConfigurationError for starting offsets of a topic that is not read, or beyond the end of a lane, and
         DataLost.
@@ -107,14 +107,14 @@ class Planner:
         return max(given, lane.deleted + 1)
 
     def refuse_unregistered(self, topics: Iterable[str]) -> None:
-        """Raise ConfigurationError if there is a topic among these: the group is not registered for them."""
+        """Raise ConfigurationError for the first of these topics, for which the group is not registered."""
         topic = min(topics, default=None)
         if topic is not None:
             raise ConfigurationError(f"group {self.options.group!r} is not registered for topic {topic!r}")
 
     def ranges(self) -> list[LaneRange]:
         """Return the ranges that a batch reads."""
-        seen = self.look()
+        seen = self.snapshot()
         self.refuse_unregistered(seen.unregistered)
         starts = self.starts(seen)
         _all_read("endingOffsets", self.options.ending, seen)
@@ -129,7 +129,7 @@ class Planner:
             migrations.check(self._database)
         return snapshot(self._database, op, what)
 
-    def _look(self, cx: Executor) -> Seen:
+    def _snapshot(self, cx: Executor) -> Seen:
         group = self.options.group
         topics = self._topics(cx)
         unregistered: set[str] = set()
@@ -166,9 +166,9 @@ class Planner:
         low = {key: lane.floor for key, lane in lanes.items()}
         high = {key: lane.head for key, lane in lanes.items()}
         while open_lanes := [key for key in lanes if low[key] < high[key]]:
-            places = [(key, (low[key] + high[key] + 1) // 2) for key in open_lanes]
-            written = read(self._database, queries.written_at, "looking for an instant", topic, places)
-            for key, middle in places:
+            middles = [(key, (low[key] + high[key] + 1) // 2) for key in open_lanes]
+            written = read(self._database, queries.written_at, "finding an instant", topic, middles)
+            for key, middle in middles:
                 # A missing message was collected just now, so it is older than the rest.
                 if key not in written or written[key] < (self.options.starting_ms or 0):
                     low[key] = middle

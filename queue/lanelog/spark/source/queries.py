@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lanelog.spark.source.offsets import Lanes
     from lanelog.spark.source.splits import LaneRange
 
-# The topics of the next rows behind a topic: many small topics at once, and a bounded number of rows of a large one
+# The topics of the next rows after a topic: many small topics at once, and a bounded number of rows of a large one
 # (PRIMARY).
 NAMES = """SELECT topic FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic > %s ORDER BY topic LIMIT %s"""
@@ -31,7 +31,7 @@ WHERE topic > %s ORDER BY topic LIMIT %s"""
 STATES = """SELECT topic, head_offset, created_at FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic IN ({topics}) AND partition_key = ''"""
 
-# Heads and floors of the lanes of topics, in order: of one topic those behind a key, of the others all (both PRIMARY).
+# Heads and floors of the lanes of topics, in order: of one topic those after a key, of the others all (both PRIMARY).
 # A topic's own row is no lane.
 LANES = """SELECT p.topic, p.partition_key, p.head_offset, COALESCE(f.offset_acked, 0), COALESCE(f.marked_through, 0),
  p.created_at
@@ -49,7 +49,7 @@ ORDER BY topic, partition_key LIMIT %s"""
 # The topics that the group is registered for (PRIMARY, prefix).
 REGISTERED = "SELECT topic FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s"
 
-# When the messages at these places were written (PRIMARY).
+# When the messages at these offsets were written (PRIMARY).
 WRITTEN_AT = """SELECT partition_key, `offset`, created_at FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
 
@@ -71,20 +71,20 @@ MESSAGES = f"""(SELECT CONCAT(%s, ',', `offset`, ',', payload_bytes, ',', publis
 PAYLOADS = """SELECT partition_key, `offset`, payload FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})"""
 
-# A group's delivery rows in a topic, in order, behind a place (PRIMARY).
+# A group's delivery rows in a topic, in order, from a key and offset on (PRIMARY).
 DELIVERY_STATE = """SELECT consumer_group, topic, partition_key, message_offset, through_offset, acked, invisible_until,
  retry_count, postponed, crashed, alone, released, lease_epoch, first_attempt_at, last_attempt_at, last_error
 FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND (partition_key > %s OR (partition_key = %s AND message_offset >= %s))
 ORDER BY partition_key, message_offset LIMIT %s"""
 
-# A group's watermarks in a topic, in order, behind a place (PRIMARY).
+# A group's watermarks in a topic, in order, after a key (PRIMARY).
 OFFSETS = """SELECT consumer_group, topic, partition_key, offset_acked, marked_through, marked_epoch, marked_at,
  paused_at, paused_by, pause_reason, updated_at
 FROM queue_offsets FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
 
-# A group's leases in a topic, in order, behind a place (PRIMARY).
+# A group's leases in a topic, in order, after a key (PRIMARY).
 LEASES = """SELECT consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at
 FROM queue_partition_leases FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s"""
@@ -97,7 +97,7 @@ FROM queue_groups FORCE INDEX (PRIMARY) WHERE consumer_group = %s AND topic = %s
 _OUTCOME = """consumer_group, topic, partition_key, message_offset, id, outcome, attempts, published_at,
  first_delivered_at, finished_at, owner, last_error"""
 
-# A group's outcomes in a topic, in order, behind a place (PRIMARY).
+# A group's outcomes in a topic, in order, from a key and offset on (PRIMARY).
 HISTORY = f"""SELECT {_OUTCOME} FROM queue_history FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND (partition_key > %s OR (partition_key = %s AND message_offset >= %s))
 ORDER BY partition_key, message_offset LIMIT %s"""
@@ -120,7 +120,7 @@ class PageSizes:
     rows: int = 2_000
     """Rows of one page of lanes, or of a table."""
     topics: int = 200
-    """The most topics that share a page of lanes, and the rows of one look for the next names of topics."""
+    """The most topics that share a page of lanes, and the rows of one query for the next names of topics."""
 
 
 USUAL: Final = PageSizes()
@@ -184,25 +184,25 @@ def registered(cx: Executor, group: str) -> set[str]:
     return {topic for (topic,) in cx.query(REGISTERED, (group,))}
 
 
-def written_at(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[str, int]:
+def written_at(cx: Executor, topic: str, offsets: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return when the message at the offset of each lane was written, by key, epoch milliseconds.
 
     A missing one is absent.
     """
-    return {key: int(created) for key, _, created in points(cx, WRITTEN_AT, places, before=[topic])}
+    return {key: int(created) for key, _, created in points(cx, WRITTEN_AT, offsets, before=[topic])}
 
 
 def messages(cx: Executor, page: Sequence[LaneRange], largest: int) -> list[bytes | None]:
     """Return the messages of a page, each as one value. Payloads above `largest` bytes are left out."""
     args: list[object] = []
-    for place, each in enumerate(page):
-        args += (place, largest, each.topic, each.key, each.after, each.through, each.rows)
+    for index, each in enumerate(page):
+        args += (index, largest, each.topic, each.key, each.after, each.through, each.rows)
     return [value for (value,) in cx.query(" UNION ALL ".join([MESSAGES] * len(page)), args)]
 
 
-def payloads(cx: Executor, topic: str, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
-    """Return the payloads at these places."""
-    return {(key, int(offset)): payload for key, offset, payload in points(cx, PAYLOADS, places, before=[topic])}
+def payloads(cx: Executor, topic: str, offsets: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
+    """Return the payloads at these offsets."""
+    return {(key, int(offset)): payload for key, offset, payload in points(cx, PAYLOADS, offsets, before=[topic])}
 
 
 def table_pages(

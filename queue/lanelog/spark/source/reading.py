@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lanelog._database import Session
-    from lanelog.spark.source.options import DatabasePlace, ReadOptions
+    from lanelog.spark.source.options import DatabaseAddress, ReadOptions
     from lanelog.spark.source.splits import LaneRange
 
 PAGE_BYTES: Final = 32 * 1024 * 1024
 _NONE: Final = -1
 
-# Places in a row of `Columns`.
+# Indices in a row of `Columns`.
 _LANE, _OFFSET, _ID, _PAYLOAD, _BYTES = range(5)
 
 _COLLECTED: Final = (
@@ -45,8 +45,8 @@ _COLLECTED: Final = (
     "failOnDataLoss=false to read what is left"
 )
 _WENT_BACK: Final = (
-    "the lane ends before them, though the stream is past them: the log went back, by a failover or by a backup that "
-    "was restored. With failOnDataLoss=false the stream goes on from where the lane ends"
+    "the lane ends before them, though the stream has read further: the log went back, by a failover or by a backup "
+    "that was restored. With failOnDataLoss=false the stream goes on from where the lane ends"
 )
 
 
@@ -67,7 +67,7 @@ class DataLost(LanelogError):
 class Reading:
     """How a task reads. It is sent to the executors."""
 
-    place: DatabasePlace
+    address: DatabaseAddress
     fail_on_data_loss: bool = True
     include_payload: bool = True
     page_rows: int = queries.USUAL.rows
@@ -81,7 +81,7 @@ class Reading:
     def of(cls, options: ReadOptions) -> Reading:
         """Return how to read with these options."""
         return cls(
-            place=options.place,
+            address=options.address,
             fail_on_data_loss=options.fail_on_data_loss,
             include_payload=options.include_payload,
         )
@@ -125,7 +125,7 @@ def read_messages(reading: Reading, ranges: Sequence[LaneRange]) -> Iterator[pa.
 
     Raises DataLost, DatabaseError, ConfigurationError.
     """
-    with _connection(reading.place) as connection:
+    with _connection(reading.address) as connection:
         for page in pages(ranges):
             found = _columns(connection, page, reading.largest)
             if found is not None and found.are(page) and not (reading.include_payload and found.payload.null_count):
@@ -141,7 +141,7 @@ def read_table(
     reading: Reading, table: str, parts: Sequence[GroupTopic], since_ms: int | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a table for these groups of topics. Raises DatabaseError, ConfigurationError."""
-    with _connection(reading.place) as connection:
+    with _connection(reading.address) as connection:
 
         def query(sql: str, args: Sequence[object]) -> list[tuple[Any, ...]]:
             return cast("list[tuple[Any, ...]]", connection.query(lambda cx: cx.query(sql, args)))
@@ -161,7 +161,7 @@ def read_table(
 class _Connection:
     """One connection, made anew before a statement if it was lost.
 
-    Spark may take long with the rows of the last one.
+    It may be lost while Spark processes the rows of the last statement.
     """
 
     _database: Database
@@ -177,8 +177,8 @@ class _Connection:
 
 
 @contextmanager
-def _connection(place: DatabasePlace) -> Iterator[_Connection]:
-    with closing(Database(place.config())) as database, closing(database.session("spark")) as session:
+def _connection(address: DatabaseAddress) -> Iterator[_Connection]:
+    with closing(Database(address.config())) as database, closing(database.session("spark")) as session:
         yield _Connection(database, session)
 
 
@@ -222,8 +222,8 @@ def _filled(
 ) -> _Part:
     """Return the rows with their missing payloads. A message that was collected meanwhile is counted as missing."""
     topic = page[0].topic
-    places = [(page[row[_LANE]].key, row[_OFFSET]) for row in rows if row[_PAYLOAD] is None]
-    found = connection.query(lambda cx: queries.payloads(cx, topic, places)) if places else {}
+    large = [(page[row[_LANE]].key, row[_OFFSET]) for row in rows if row[_PAYLOAD] is None]
+    found = connection.query(lambda cx: queries.payloads(cx, topic, large)) if large else {}
     whole: list[tuple[Any, ...]] = []
     for row in rows:
         payload = row[_PAYLOAD]

@@ -46,7 +46,7 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def _struct(columns: str) -> StructType:
-    """Build a schema from lines of `type: column, column …`, in their order. `?` behind a column: it may be NULL."""
+    """Build a schema from lines of `type: column, column …`, in their order. `?` after a column: it may be NULL."""
     fields = []
     for line in columns.strip().splitlines():
         kind, _, names = line.partition(":")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from lanelog.spark.source.options import DatabasePlace, ReadOptions
+    from lanelog.spark.source.options import DatabaseAddress, ReadOptions
 
 
 class LanelogSource(DataSource):
@@ -60,12 +60,12 @@ class LanelogSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> LanelogWriter:  # noqa: FBT001 - Spark's signature
         """Return the writer for `df.write`."""
         with clear():
-            return LanelogWriter(self._place(schema, overwrite and "overwrite", "mode"))
+            return LanelogWriter(self._address(schema, overwrite and "overwrite", "mode"))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LanelogStreamWriter:  # noqa: FBT001, N802 - Spark's
         """Return the writer for `df.writeStream`."""
         with clear():
-            return LanelogStreamWriter(self._place(schema, overwrite and "complete", "outputMode"))
+            return LanelogStreamWriter(self._address(schema, overwrite and "complete", "outputMode"))
 
     def _read(self, schema: StructType, *, streaming: bool) -> ReadOptions:
         options = parse_read(self.options, streaming=streaming)
@@ -73,14 +73,14 @@ class LanelogSource(DataSource):
             raise ConfigurationError("the schema of lanelog is fixed: leave out schema(), and select what you need")
         return options
 
-    def _place(self, schema: StructType, overwriting: str | Literal[False], option: str) -> DatabasePlace:
-        place = parse_write(self.options)
+    def _address(self, schema: StructType, overwriting: str | Literal[False], option: str) -> DatabaseAddress:
+        address = parse_write(self.options)
         check_columns(schema)
         if overwriting:
             raise ConfigurationError(
                 f'{option}("{overwriting}") cannot be: the log is only ever appended to; write with {option}("append")'
             )
-        return place
+        return address
 
 
 class LanelogReader(DataSourceReader):
@@ -91,7 +91,7 @@ class LanelogReader(DataSourceReader):
         self._reading = Reading.of(options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Look at the log, and cut the ranges to read into splits. Raises as the planner does."""
+        """Read the bounds of the lanes, and cut the ranges to read into splits. Raises as the planner does."""
         options = self._options
         with clear(), closing(Planner(options)) as planner:
             if options.table == "messages":

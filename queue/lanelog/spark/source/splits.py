@@ -26,7 +26,7 @@ TABLE_SPLITS: Final = 8
 
 @frozen
 class LaneRange:
-    """The messages of one lane behind `after`, up to and with `through`."""
+    """The messages of one lane above `after`, up to and including `through`."""
 
     topic: str
     key: str
@@ -55,15 +55,15 @@ def plan_splits(
 def _cut(ranges: Sequence[LaneRange], ends: Sequence[int]) -> Iterator[list[LaneRange]]:
     """Yield one list for each end. Ends are counted in messages from the beginning, and grow."""
     split: list[LaneRange] = []
-    at, place = 0, 0
+    at, position = 0, 0
     for each in ranges:
         after = each.after
         while after < each.through:
-            taken = min(each.through - after, ends[at] - place)
+            taken = min(each.through - after, ends[at] - position)
             split.append(LaneRange(each.topic, each.key, after, after + taken))
             after += taken
-            place += taken
-            if place == ends[at]:
+            position += taken
+            if position == ends[at]:
                 yield split
                 split, at = [], at + 1
 

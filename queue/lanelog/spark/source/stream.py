@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from lanelog.spark.source.splits import LaneRange
 
 REST: Final = 0.1
-"""The least seconds between two looks that find nothing; Spark itself asks a hundred times a second."""
+"""The least seconds between two polls that find nothing. Spark asks for the latest offset 100 times a second."""
 CYCLE: Final = DutyCycle(1 / 20)
-"""For looks that find nothing."""
+"""For polls that find nothing."""
 REST_MOST: Final = 5.0
-"""The most seconds between two looks: the longest that Spark waits for a new message."""
+"""The most seconds between two polls: the longest that Spark waits for a new message."""
 
 
 class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -57,7 +57,7 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._reading = Reading.of(options)
-        # Made when the driver first looks, so that the copies for the executors have no connection.
+        # Made at the first poll of the driver, so that the copies for the executors have no connection.
         self._planner: Planner | None = None
         self._target: Lanes | None = None
         self._rest_until = 0.0
@@ -74,7 +74,7 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember the heads. Later messages belong to another run."""
         with clear():
-            self._target = self._look().look().lanes
+            self._target = self._opened().snapshot().lanes
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the next micro-batch; `start` if there is nothing new.
@@ -104,7 +104,7 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is not None:
             self._planner.close()
 
-    def _look(self) -> Planner:
+    def _opened(self) -> Planner:
         if self._planner is None:
             self._planner = Planner(self._options)
         return self._planner
@@ -112,8 +112,8 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, start: Positions, limit: int | None) -> Positions:
         threading.Event().wait(max(0.0, self._rest_until - time.monotonic()))
         began = time.monotonic()
-        planner = self._look()
-        seen = planner.look()
+        planner = self._opened()
+        seen = planner.snapshot()
         # A new topic is left out until the group is registered there. There are two refusals: a topic that was read
         # must not go missing, and a group that is registered nowhere at the start is a misspelt name.
         planner.refuse_unregistered(
@@ -153,7 +153,7 @@ class LanelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _check(start: Positions, seen: Lanes, followed: Mapping[str, TopicState], lost: Sequence[LaneRange]) -> None:
-    """Raise DataLost if messages behind a position or of a new lane are gone, or the log does not reach a position."""
+    """Raise DataLost if messages from a position on or of a new lane are gone, or the log does not reach a position."""
     for topic, lanes in start.lanes.items():
         for key, following in lanes.items():
             lane = seen.get(topic, {}).get(key)

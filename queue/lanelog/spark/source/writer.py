@@ -2,12 +2,12 @@
 
 Spark runs a task again when it fails, and a micro-batch again when its driver dies. A row whose id is in its lane
 already takes no offset again. So no row is lost, and none is there twice, for as long as the log keeps the messages.
-Never removes anything: messages that a failed job published stay, and the next run goes on.
+Never removes anything: messages that a failed job published stay, and the next run continues.
 
 A task that dies in the middle of a transaction has published none of it. A task that died right after the commit, or
-never got its answer, publishes the same ids again, and all of them are duplicates. Two attempts at once take turns at
-the heads of the lanes. A row that cannot be published (a missing value, an oversized payload) fails the task;
-transactions that were committed before stay.
+never got its answer, publishes the same ids again, and all of them are duplicates. The heads of the lanes serialize two
+attempts at once. A row that cannot be published (a missing value, an oversized payload) fails the task; transactions
+that were committed before stay.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from lanelog.message import Outgoing
 from lanelog.spark.errors import clear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from lanelog.message import Receipt
-    from lanelog.spark.source.options import DatabasePlace
+    from lanelog.spark.source.options import DatabaseAddress
 
 ROWS: Final = 1_000
 """The most messages of one transaction."""
@@ -55,15 +55,15 @@ class Written(WriterCommitMessage):
 class _Task:
     """The common part of batch and stream. It is sent to the executors."""
 
-    def __init__(self, place: DatabasePlace) -> None:
-        self._place = place
+    def __init__(self, address: DatabaseAddress) -> None:
+        self._address = address
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish every row, in an executor.
 
         Raises ConfigurationError for a row that cannot be published, DatabaseError.
         """
-        with clear(), Client(self._place.config()) as client:
+        with clear(), Client(self._address.config()) as client:
             publishing = Publishing(client.publish_many)
             for batch in iterator:
                 for topic, message, size in _messages(batch):
@@ -77,7 +77,7 @@ class LanelogWriter(_Task, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log how much was published."""
-        _tell(messages)
+        _log(messages)
 
 
 class LanelogStreamWriter(_Task, DataSourceStreamArrowWriter):
@@ -85,7 +85,7 @@ class LanelogStreamWriter(_Task, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log how much was published."""
-        _tell(messages, batch_id=batchId)
+        _log(messages, batch_id=batchId)
 
 
 def check_columns(schema: StructType) -> None:
@@ -169,14 +169,10 @@ def _messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Outgoing, int]]:
         # Text is published as bytes, because the content type of a row comes from its metadata alone.
         payload = value.encode() if isinstance(value, str) else value
         marks = sum(len(text.encode()) for pair in pairs or () for text in pair if text)
-        yield topic, Outgoing(key, payload, message_id, _mapping(pairs)), size + marks
+        yield topic, Outgoing(key, payload, message_id, dict(pairs) if pairs else None), size + marks
 
 
-def _mapping(pairs: Sequence[tuple[str, str]] | None) -> Mapping[str, str] | None:
-    return dict(pairs) if pairs else None
-
-
-def _tell(messages: Sequence[WriterCommitMessage | None], **more: int) -> None:
+def _log(messages: Sequence[WriterCommitMessage | None], **more: int) -> None:
     done = [message for message in messages if isinstance(message, Written)]
     facts.spark_written(
         published=sum(each.published for each in done), duplicates=sum(each.duplicates for each in done), **more
