@@ -204,7 +204,7 @@ def account(raw: "pymysql.Connection[Any]", lanelog_url: str) -> Iterator[str]:
 @pytest.fixture
 def made(raw: "pymysql.Connection[Any]", lanelog_client: Client) -> Situations:
     """Topic t with group g, and a message in no lane that a test looks at."""
-    made = Situations(raw)
+    made = Situations(raw, client=lanelog_client)
     lanelog_client.publish("t", "first", b"x")
     made.register()
     return made

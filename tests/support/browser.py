@@ -15,16 +15,8 @@ import pytest
 
 # No sandbox: it needs user namespaces, or not to be root. The rest keeps the browser from talking to anybody by itself.
 FLAGS = (
-    "--headless",
-    "--hide-scrollbars",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--remote-debugging-pipe",
+    *("--headless", "--hide-scrollbars", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
 )
 
 

@@ -10,22 +10,10 @@ from attrs import frozen
 from click.testing import CliRunner, Result
 
 from lanelog.cli._main import cli
+from lanelog.migrations.declared import declared_tables
 from support.sql import rows
 
-TABLES = (
-    "queue_partitions",
-    "queue_messages",
-    "queue_offsets",
-    "queue_delivery_state",
-    "queue_partition_leases",
-    "queue_subscriber_heartbeats",
-    "queue_groups",
-    "queue_scheduled",
-    "queue_history",
-    "queue_schedules",
-    "queue_audit",
-    "queue_schema",
-)
+TABLES = tuple(declared_tables())
 
 
 def all_verbs() -> dict[str, click.Command]:

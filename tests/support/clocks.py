@@ -19,9 +19,4 @@ def libfaketime() -> str:
 
 def clock(library: str, offset: str) -> dict[str, str]:
     """An environment in which the wall clock is wrong, and the monotonic clock is not."""
-    return {
-        "LD_PRELOAD": library,
-        "FAKETIME": offset,
-        "DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+    return {"LD_PRELOAD": library, "FAKETIME": offset, "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

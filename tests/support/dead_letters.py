@@ -15,11 +15,8 @@ def letters(raw: Any) -> int:
 
 def fates(raw: Any) -> list[tuple[Any, ...]]:
     """Dead letters of topic t as they were written: group, offset of the message, failures, last error, expiry."""
-    return rows(
-        raw,
-        "SELECT failed_group, original_offset, failure_count, last_error, expires_at FROM queue_messages"
-        " WHERE topic = 't_dlq' ORDER BY failed_group, `offset`",
-    )
+    columns = "failed_group, original_offset, failure_count, last_error, expires_at"
+    return rows(raw, f"SELECT {columns} FROM queue_messages WHERE topic = 't_dlq' ORDER BY failed_group, `offset`")
 
 
 def refuse(message: Message) -> None:

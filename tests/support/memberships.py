@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Clock:
     """A `time` whose hand is moved by the test."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
 
     def monotonic(self) -> float:
         return self.now

@@ -1,4 +1,7 @@
-"""What Prometheus does with lanelog: it scrapes `lanelog metrics`, and its own checker reads the shipped rules."""
+"""What Prometheus does with lanelog: it scrapes `lanelog metrics`, and its own checker reads the shipped rules.
+
+Besides, what OpenTelemetry's reader gets.
+"""
 
 import os
 import shutil
@@ -10,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from lanelog.metrics import alert_rules
@@ -24,6 +28,13 @@ def series_of(text: str) -> Series:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def metrics_of(reader: InMemoryMetricReader) -> list[Metric]:
+    """What a reader of OpenTelemetry has got by now."""
+    data = reader.get_metrics_data()
+    scopes = [scope for resource in data.resource_metrics for scope in resource.scope_metrics]
+    return [metric for scope in scopes for metric in scope.metrics]
 
 
 def check_rules(place: Path, verb: str, text: str) -> None:

@@ -85,21 +85,17 @@ def _settle_times(raw: Any) -> None:
     )
     rows(raw, f"UPDATE queue_messages SET last_error = '{BROKEN}', id = 'broken-1' WHERE failed_at > 0")
     rows(raw, f"UPDATE queue_delivery_state SET last_error = '{ERROR}' WHERE topic = 'notifications'")
-    rows(
-        raw,
-        "UPDATE queue_messages SET id = CONCAT('m-', `offset`) WHERE topic <> 'orders_dlq' AND id NOT LIKE 'order-%%'",
-    )
+    others = "topic <> 'orders_dlq' AND id NOT LIKE 'order-%%'"
+    rows(raw, f"UPDATE queue_messages SET id = CONCAT('m-', `offset`) WHERE {others}")
     rows(raw, "DELETE FROM queue_subscriber_heartbeats")
     for topic, group, owner, left in (
         ("orders", "billing", ALIVE, 3.5),
         ("orders", "billing", GONE, -1.5),
         ("notifications", "mailer", ALIVE, 3.5),
     ):
-        rows(
-            raw,
-            "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at)"
-            f" VALUES ('{group}', '{topic}', '{owner}', {ago(0 if left > 0 else 5)}, {NOW} + {int(left * HOUR)})",
-        )
+        into = "queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at)"
+        values = f"'{group}', '{topic}', '{owner}', {ago(0 if left > 0 else 5)}, {NOW} + {int(left * HOUR)}"
+        rows(raw, f"INSERT INTO {into} VALUES ({values})")
     set_all("queue_partition_leases", leased_at=ago(4), lease_epoch="7")
     set_all("queue_partition_leases", leased_by=f"IF(partition_key = 'zoe', '{GONE}', '{ALIVE}')")
     rows(raw, "DELETE FROM queue_partition_leases WHERE consumer_group LIKE 'warehouse%%'")

@@ -27,21 +27,14 @@ BEHIND_THE_FENCE = {
 
 def create_effects(raw: Any) -> None:
     """The table that transactions of handlers write to."""
-    rows(
-        raw,
-        "CREATE TABLE effects (n INT AUTO_INCREMENT PRIMARY KEY, k VARCHAR(9), o INT, who VARCHAR(9), attempt INT)",
-    )
+    columns = "n INT AUTO_INCREMENT PRIMARY KEY, k VARCHAR(9), o INT, who VARCHAR(9), attempt INT"
+    rows(raw, f"CREATE TABLE effects ({columns})")
 
 
 def have_effect(connection: Any, message: Message) -> None:
     """What a handler writes in the transaction of its message."""
-    rows(
-        connection,
-        "INSERT INTO effects (k, o, attempt) VALUES (%s, %s, %s)",
-        message.key,
-        message.offset,
-        message.attempt,
-    )
+    insert = "INSERT INTO effects (k, o, attempt) VALUES (%s, %s, %s)"
+    rows(connection, insert, message.key, message.offset, message.attempt)
 
 
 def settling(stage: Stage, how: str, point: str, *others: str, name: str = "owner", **options: Any) -> Actor:

@@ -20,6 +20,12 @@ LEASES, STATE, OFFSETS = "queue_partition_leases", "queue_delivery_state", "queu
 GROUPS, HEADS, MESSAGES = "queue_groups", "queue_partitions", "queue_messages"
 SCHEDULED, SCHEDULES = "queue_scheduled", "queue_schedules"
 HEARTBEATS, AUDIT = "queue_subscriber_heartbeats", "queue_audit"
+A_LANE = (LEASES, STATE, OFFSETS, AUDIT)
+"""What is written of a lane that is taken away from its owner."""
+A_GROUP = (HEADS, GROUPS, HEARTBEATS, *A_LANE)
+BUILDERS, GOOD, LATER = ("merge", "builders"), ("merge", "builders", "good"), ("merge", "good", "later")
+DONE: dict[str, Any] = {"dry_run": False}
+ALL = {"all": True, **DONE}
 
 
 @frozen
@@ -52,7 +58,7 @@ LOOKS = (
     Verb("key_names", ("merge",)),
     Verb("groups", line="groups"),
     Verb("groups", ("merge",), line="groups merge"),
-    Verb("members", ("merge", "builders"), line="members merge builders"),
+    Verb("members", BUILDERS, line="members merge builders"),
     Verb("members", line="members --stacks"),
     Verb("lanes", ("merge", "builders"), line="lanes merge builders"),
     Verb("lanes", ("merge", "builders"), {"order_by": "lag"}, line="lanes merge builders --by lag"),
@@ -90,86 +96,21 @@ CHANGES = (
     Verb("", line="publish merge good x", writes=(MESSAGES, HEADS)),
     Verb("", line="publish merge good", writes=(MESSAGES, HEADS)),  # lines of standard input
     Verb("", line="publish merge new x", writes=(HEADS,)),
-    Verb(
-        "redrive",
-        ("merge", "builders"),
-        {"all": True, "dry_run": False},
-        line="dlq redrive merge builders --all --execute",
-        writes=(STATE, MESSAGES, HEADS, AUDIT),
-    ),
-    Verb(
-        "delete_dead_letters",
-        ("merge", "builders"),
-        {"all": True, "dry_run": False},
-        line="dlq delete merge builders --all --execute",
-        writes=(STATE, AUDIT),
-    ),
-    Verb(
-        "retry",
-        ("merge", "builders", "fails"),
-        {"dry_run": False},
-        line="retry merge builders fails --execute",
-        writes=(LEASES, STATE, OFFSETS, AUDIT),
-    ),
-    Verb(
-        "seek",
-        ("merge", "builders"),
-        {"to": "earliest", "dry_run": False},
-        line="seek merge builders --to earliest --execute",
-        writes=(LEASES, STATE, OFFSETS, AUDIT),
-    ),
+    Verb("redrive", BUILDERS, ALL, "dlq redrive merge builders --all --execute", (STATE, MESSAGES, HEADS, AUDIT)),
+    Verb("delete_dead_letters", BUILDERS, ALL, "dlq delete merge builders --all --execute", (STATE, AUDIT)),
+    Verb("retry", (*BUILDERS, "fails"), DONE, "retry merge builders fails --execute", A_LANE),
+    Verb("seek", BUILDERS, {"to": "earliest", **DONE}, "seek merge builders --to earliest --execute", A_LANE),
     Verb("set_open_lanes", ("merge", 32), line="open-lanes merge 32", writes=(HEADS, AUDIT)),
-    Verb("pause", ("merge", "builders"), line="pause merge builders", writes=(GROUPS, AUDIT)),
-    Verb("pause", ("merge", "builders"), {"key": "good"}, "pause merge builders --key good", (GROUPS, OFFSETS, AUDIT)),
+    Verb("pause", BUILDERS, line="pause merge builders", writes=(GROUPS, AUDIT)),
+    Verb("pause", BUILDERS, {"key": "good"}, "pause merge builders --key good", (GROUPS, OFFSETS, AUDIT)),
     Verb("resume", ("halted", "builders"), line="resume halted builders", writes=(GROUPS, AUDIT)),
-    Verb(
-        "resume",
-        ("merge", "builders"),
-        {"key": "paused"},
-        "resume merge builders --key paused",
-        (GROUPS, OFFSETS, AUDIT),
-    ),
-    Verb(
-        "skip",
-        ("merge", "builders", "good", 2),
-        {"reason": "x", "dry_run": False},
-        line="skip merge builders good 2 --why x --execute",
-        writes=(LEASES, STATE, OFFSETS, AUDIT),
-    ),
-    Verb(
-        "release",
-        ("merge", "builders", "good"),
-        {"dry_run": False},
-        line="release merge builders good --execute",
-        writes=(LEASES, STATE, OFFSETS, AUDIT),
-    ),
-    Verb(
-        "delete_group",
-        ("merge", "builders"),
-        {"evict": True, "dry_run": False},
-        line="delete-group merge builders --evict --execute",
-        writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, HEARTBEATS, AUDIT),
-    ),
-    Verb(
-        "purge",
-        ("merge",),
-        {"before": 3, "dry_run": False},
-        line="purge merge --before-offset 3 --execute",
-        writes=(LEASES, STATE, OFFSETS, MESSAGES, AUDIT),
-    ),
-    Verb(
-        "delete_topic",
-        ("over",),
-        {"dry_run": False},
-        line="delete-topic over --execute",
-        writes=(HEADS, GROUPS, LEASES, STATE, OFFSETS, MESSAGES, HEARTBEATS, SCHEDULED, AUDIT),
-    ),
-    Verb(
-        "cancel_scheduled",
-        ("merge", "good", "later"),
-        line="scheduled cancel merge good later --execute",
-        writes=(SCHEDULED, AUDIT),
-    ),
+    Verb("resume", BUILDERS, {"key": "paused"}, "resume merge builders --key paused", (GROUPS, OFFSETS, AUDIT)),
+    Verb("skip", (*GOOD, 2), {"reason": "x", **DONE}, "skip merge builders good 2 --why x --execute", A_LANE),
+    Verb("release", GOOD, DONE, "release merge builders good --execute", A_LANE),
+    Verb("delete_group", BUILDERS, {"evict": True, **DONE}, "delete-group merge builders --evict --execute", A_GROUP),
+    Verb("purge", ("merge",), {"before": 3, **DONE}, "purge merge --before-offset 3 --execute", (MESSAGES, *A_LANE)),
+    Verb("delete_topic", ("over",), DONE, "delete-topic over --execute", (MESSAGES, SCHEDULED, *A_GROUP)),
+    Verb("cancel_scheduled", LATER, line="scheduled cancel merge good later --execute", writes=(SCHEDULED, AUDIT)),
     Verb("pause_schedule", ("nightly",), line="schedule pause nightly", writes=(SCHEDULES, AUDIT)),
     Verb("run_schedule", ("nightly",), line="schedule run nightly", writes=(MESSAGES, HEADS, SCHEDULES, AUDIT)),
     Verb("resume_schedule", ("weekly",), line="schedule resume weekly", writes=(SCHEDULES, AUDIT)),
@@ -239,7 +180,5 @@ def _put_back(connection: Any, copy: dict[str, list[tuple[Any, ...]]]) -> None:
             rows(connection, f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", *row)
     rows(connection, f"UPDATE {HEARTBEATS} SET liveness_lock = '', expires_at = expires_at + 86400000")
     # What a collection has released in topic over is still there to be deleted, and a drained floor to be raised.
-    rows(
-        connection,
-        f"UPDATE {OFFSETS} SET offset_acked = 0, marked_through = 0 WHERE consumer_group = '' AND topic = 'over'",
-    )
+    released = f"{OFFSETS} SET offset_acked = 0, marked_through = 0"
+    rows(connection, f"UPDATE {released} WHERE consumer_group = '' AND topic = 'over'")

@@ -11,23 +11,26 @@ from support.waiting import accept, eventually
 
 NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 HOUR = 3_600_000
+MESSAGE = "topic = %s AND partition_key = %s AND `offset` = %s"
 
 
 class Situations:
     """Writes rows of one topic past the library; times are seconds from now."""
 
-    def __init__(self, raw: Any, topic: str = "t", group: str = "g") -> None:
+    def __init__(self, raw: Any, topic: str = "t", group: str = "g", client: Any = None) -> None:
         self.raw = raw
+        self.client = client
         self.topic = topic
         self.group = group
 
+    def fill(self, key: str, count: int) -> None:
+        """Let the client publish so many messages."""
+        fill(self.client, key, count, self.topic)
+
     def register(self, group: str | None = None, **columns: object) -> None:
         """A group, as its first subscription makes it."""
-        self._insert(
-            "queue_groups",
-            {"delivery_order": "strict", "start_at": "earliest", "created_at": 1000, **columns},
-            group=group,
-        )
+        values = {"delivery_order": "strict", "start_at": "earliest", "created_at": 1000, **columns}
+        self._insert("queue_groups", values, group=group)
 
     def register_many(self, count: int) -> None:
         """So many groups more: `g000000` and so on, like the first one."""
@@ -36,23 +39,13 @@ class Situations:
         for start in range(0, count, 1000):
             names = [f"{self.group}{number:06}" for number in range(start, min(count, start + 1000))]
             union = " UNION ALL ".join(["SELECT %s AS name"] * len(names))
-            rows(
-                self.raw,
-                f"INSERT INTO queue_groups SELECT {copied} FROM queue_groups g JOIN ({union}) n"
-                " WHERE g.topic = %s AND g.consumer_group = %s",
-                *names,
-                self.topic,
-                self.group,
-            )
+            sql = f"INSERT INTO queue_groups SELECT {copied} FROM queue_groups g JOIN ({union}) n"
+            rows(self.raw, f"{sql} WHERE g.topic = %s AND g.consumer_group = %s", *names, self.topic, self.group)
 
     def place(self, key: str, watermark: int, *, group: str | None = None, **columns: object) -> None:
         """An offsets row; `group=""`: the floor."""
-        where = self._where(key, self.group if group is None else group)
-        rows(
-            self.raw,
-            "DELETE FROM queue_offsets WHERE consumer_group = %s AND topic = %s AND partition_key = %s",
-            *where.values(),
-        )
+        sql = "DELETE FROM queue_offsets WHERE consumer_group = %s AND topic = %s AND partition_key = %s"
+        rows(self.raw, sql, self.group if group is None else group, self.topic, key)
         values = {"offset_acked": watermark, "marked_through": watermark, "updated_at": 1000, **columns}
         self._insert("queue_offsets", values, group=group, key=key)
 
@@ -63,66 +56,35 @@ class Situations:
         values = {"message_offset": offset, "through_offset": through or offset, "last_attempt_at": 5000, **columns}
         self._insert("queue_delivery_state", values, key=key)
         if due is not None:
-            rows(
-                self.raw,
-                f"UPDATE queue_delivery_state SET invisible_until = {NOW} + %s WHERE consumer_group = %s AND topic = %s"
-                " AND partition_key = %s AND message_offset = %s",
-                int(due * 1000),
-                *self._where(key, self.group).values(),
-                offset,
-            )
+            where = "consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s"
+            sql = f"UPDATE queue_delivery_state SET invisible_until = {NOW} + %s WHERE {where}"
+            rows(self.raw, sql, int(due * 1000), self.group, self.topic, key, offset)
 
     def lease(self, key: str, owner: str, epoch: int, *, group: str | None = None) -> None:
         """A lease row."""
-        self._insert(
-            "queue_partition_leases",
-            {"leased_by": owner, "lease_epoch": epoch, "leased_at": 7000},
-            group=group,
-            key=key,
-        )
+        values = {"leased_by": owner, "lease_epoch": epoch, "leased_at": 7000}
+        self._insert("queue_partition_leases", values, group=group, key=key)
 
     def owner(self, name: str, *, expires: float = 3600.0, stopped: bool = False, **columns: object) -> None:
         """A heartbeat row."""
         values = {"subscriber_name": name, "deregistered_at": 9000 if stopped else 0, **columns}
         self._insert("queue_subscriber_heartbeats", values)
-        rows(
-            self.raw,
-            f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = {NOW} - 1000, expires_at = {NOW} + %s"
-            " WHERE subscriber_name = %s",
-            int(expires * 1000),
-            name,
-        )
+        sql = f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = {NOW} - 1000, expires_at = {NOW} + %s"
+        rows(self.raw, f"{sql} WHERE subscriber_name = %s", int(expires * 1000), name)
 
     def settle_letter(self, topic: str, key: str, offset: int) -> None:
         """A dead letter that was redriven or deleted."""
-        self._insert(
-            "queue_delivery_state",
-            {"message_offset": offset, "through_offset": offset, "acked": 1, "topic": topic},
-            group="",
-            key=key,
-        )
+        values = {"message_offset": offset, "through_offset": offset, "acked": 1, "topic": topic}
+        self._insert("queue_delivery_state", values, group="", key=key)
 
     def written(self, key: str, offset: int, ago: float) -> None:
         """Say when a message was written."""
-        rows(
-            self.raw,
-            f"UPDATE queue_messages SET created_at = {NOW} - %s"
-            " WHERE topic = %s AND partition_key = %s AND `offset` = %s",
-            int(ago * 1000),
-            self.topic,
-            key,
-            offset,
-        )
+        sql = f"UPDATE queue_messages SET created_at = {NOW} - %s WHERE {MESSAGE}"
+        rows(self.raw, sql, int(ago * 1000), self.topic, key, offset)
 
     def lose(self, key: str, offset: int) -> None:
         """Make a hole, as a crash of the server can."""
-        rows(
-            self.raw,
-            "DELETE FROM queue_messages WHERE topic = %s AND partition_key = %s AND `offset` = %s",
-            self.topic,
-            key,
-            offset,
-        )
+        rows(self.raw, f"DELETE FROM queue_messages WHERE {MESSAGE}", self.topic, key, offset)
 
     def server_started_at(self) -> int:
         """When the server started, in milliseconds."""
@@ -138,9 +100,6 @@ class Situations:
         yield
         other.rollback()
 
-    def _where(self, key: str, group: str) -> dict[str, object]:
-        return {"consumer_group": group, "topic": self.topic, "partition_key": key}
-
     def _insert(
         self, table: str, values: dict[str, object], *, group: str | None = None, key: str | None = None
     ) -> None:
@@ -148,11 +107,8 @@ class Situations:
         if key is not None:
             columns["partition_key"] = key
         columns |= values
-        rows(
-            self.raw,
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})",
-            *columns.values(),
-        )
+        marks = ", ".join(["%s"] * len(columns))
+        rows(self.raw, f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", *columns.values())
 
 
 def fill(client: Client, key: str, count: int, topic: str = "t") -> None:

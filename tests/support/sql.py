@@ -1,5 +1,7 @@
 """Looking into the tables past the library."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pymysql
@@ -72,6 +74,16 @@ def sessions(raw: Any) -> list[int]:
     return [each.number for each in running(raw) if each.database == database]
 
 
+@contextmanager
+def tables_locked(raw: Any, statement: str = "FLUSH TABLES WITH READ LOCK") -> Iterator[None]:
+    """This connection holds locks of tables, until the end of the block."""
+    rows(raw, statement)
+    try:
+        yield
+    finally:
+        rows(raw, "UNLOCK TABLES")
+
+
 def stored(raw: Any, topic: str = "t") -> int:
     """How many messages of a topic the log holds."""
     return int(one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = %s", topic))
@@ -79,51 +91,23 @@ def stored(raw: Any, topic: str = "t") -> int:
 
 def watermark(raw: Any, group: str, topic: str, key: str) -> int:
     """How far a group has acked a lane."""
-    return (
-        one(
-            raw,
-            "SELECT offset_acked FROM queue_offsets WHERE consumer_group = %s AND topic = %s AND partition_key = %s",
-            group,
-            topic,
-            key,
-        )
-        or 0
-    )
+    sql = "SELECT offset_acked FROM queue_offsets WHERE consumer_group = %s AND topic = %s AND partition_key = %s"
+    return one(raw, sql, group, topic, key) or 0
 
 
 def delivery_rows(raw: Any, group: str, topic: str) -> list[dict[str, Any]]:
     """The delivery rows of a group, in order."""
-    names = (
-        "partition_key",
-        "message_offset",
-        "through_offset",
-        "acked",
-        "retry_count",
-        "postponed",
-        "crashed",
-        "lease_epoch",
-        "last_error",
-    )
-    found = rows(
-        raw,
-        f"SELECT {', '.join(names)} FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s"
-        " ORDER BY partition_key, message_offset",
-        group,
-        topic,
-    )
-    return [dict(zip(names, row, strict=True)) for row in found]
+    names = "partition_key message_offset through_offset acked retry_count postponed crashed lease_epoch last_error"
+    columns = names.split()
+    sql = f"SELECT {', '.join(columns)} FROM queue_delivery_state WHERE consumer_group = %s AND topic = %s"
+    found = rows(raw, f"{sql} ORDER BY partition_key, message_offset", group, topic)
+    return [dict(zip(columns, row, strict=True)) for row in found]
 
 
 def owners(raw: Any, group: str, topic: str) -> dict[str, str]:
     """Who has which lane ('' is nobody)."""
-    return dict(
-        rows(
-            raw,
-            "SELECT partition_key, leased_by FROM queue_partition_leases WHERE consumer_group = %s AND topic = %s",
-            group,
-            topic,
-        )
-    )
+    sql = "SELECT partition_key, leased_by FROM queue_partition_leases WHERE consumer_group = %s AND topic = %s"
+    return dict(rows(raw, sql, group, topic))
 
 
 def take_lanes(raw: Any, owner: str) -> None:
@@ -133,16 +117,10 @@ def take_lanes(raw: Any, owner: str) -> None:
 
 def audit(raw: Any, name: str, event: str, table: str, columns: str, values: str, when: str = "1 = 1") -> None:
     """Let the server itself write down what happens to a table."""
-    rows(
-        raw,
-        f"CREATE TABLE {name} (n INT AUTO_INCREMENT PRIMARY KEY, who VARCHAR(255), lane VARCHAR(255),"
-        " a BIGINT, b BIGINT)",
-    )
-    rows(
-        raw,
-        f"CREATE TRIGGER {name}_trigger AFTER {event} ON {table} FOR EACH ROW BEGIN IF {when} THEN"
-        f" INSERT INTO {name} ({columns}) VALUES ({values}); END IF; END",
-    )
+    written = "n INT AUTO_INCREMENT PRIMARY KEY, who VARCHAR(255), lane VARCHAR(255), a BIGINT, b BIGINT"
+    rows(raw, f"CREATE TABLE {name} ({written})")
+    write = f"IF {when} THEN INSERT INTO {name} ({columns}) VALUES ({values}); END IF;"
+    rows(raw, f"CREATE TRIGGER {name}_trigger AFTER {event} ON {table} FOR EACH ROW BEGIN {write} END")
 
 
 def leases(raw: Any) -> list[tuple[Any, ...]]:

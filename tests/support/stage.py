@@ -237,23 +237,16 @@ class Stage:
 
     def until_acked(self, offset: int, *keys: str, group: str = "g") -> None:
         """Wait until a group has acked lane k, or these, so far."""
-        eventually(
-            lambda: {self.acked(key, group) for key in keys or ("k",)} == {offset},
-            within=30,
-            what=f"{group} having acked {offset}",
-        )
+        what = f"{group} having acked {offset}"
+        eventually(lambda: {self.acked(key, group) for key in keys or ("k",)} == {offset}, within=30, what=what)
 
     def drain(self, head: int, epoch: int) -> None:
         """Lane k: so many messages, all of them acked by group g and collected, its lease in nobody's name."""
         self.register("g")
         self.client.publish_many("t", [("k", b"{}")] * head)
         rows(self.raw, "DELETE FROM queue_messages WHERE topic = 't'")
-        rows(
-            self.raw,
-            "UPDATE queue_offsets SET offset_acked = %s, marked_through = %s WHERE consumer_group = ''",
-            head,
-            head,
-        )
+        sql = "UPDATE queue_offsets SET offset_acked = %s, marked_through = %s WHERE consumer_group = ''"
+        rows(self.raw, sql, head, head)
         Situations(self.raw).place("k", head)
         Situations(self.raw).lease("k", "", epoch)
 

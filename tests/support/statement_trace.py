@@ -63,10 +63,7 @@ RULES: dict[str, tuple[int, Callable[[random.Random], dict[str, Any]]]] = {
     "settle": (4, lambda r: {"name": r.choice(NAMES), "pick": r.randrange(4), "outcome": r.choice(ENDS)}),
     "turn": (4, lambda r: {"name": r.choice(NAMES), "loop": r.choice(LOOPS)}),
     "work_on": (3, lambda r: {"name": r.choice(NAMES)}),
-    "time_passes": (
-        3,
-        lambda r: {"seconds": r.choice([1.0, 4.0, LEASE - 1, LEASE + 1]), "stalled": r.random() < 0.5},
-    ),
+    "time_passes": (3, lambda r: {"seconds": r.choice([1.0, 4.0, LEASE - 1, LEASE + 1]), "stalled": r.random() < 0.5}),
     "trouble": (2, lambda r: {"name": r.choice(NAMES), "what": r.choice(TROUBLES)}),
     "lose": (3, lambda r: {"name": r.choice(NAMES), "loop": r.choice([*LOOPS, "keeper"])}),
     "lose_commit": (2, lambda r: {"name": r.choice(NAMES), "committed": r.random() < 0.5}),

@@ -55,10 +55,7 @@ class Authority:
         return paths
 
     def _sign(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePublicKey,
-        extensions: Sequence[x509.ExtensionType],
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, extensions: Sequence[x509.ExtensionType]
     ) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)
         builder = (

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 
@@ -86,6 +86,32 @@ class Record:
             seen = list(self._items)
         assert ok, f"{what or 'not enough'} within {within:g} s: {len(seen)} so far, the last are {seen[-10:]!r}"
         return seen
+
+
+class Gate:
+    """Where handlers wait until the test opens it, at the end of its block at the latest; itself such a handler."""
+
+    def __init__(self) -> None:
+        self.inside, self._open = Record(), threading.Event()
+
+    def __call__(self, who: object = None) -> None:
+        """Wait for the test."""
+        self.inside(who)
+        assert self._open.wait(60), "nobody has opened the gate"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
+
+    def reached(self, count: int = 1) -> list[Any]:
+        """Wait until so many have come here, and return them all."""
+        return self.inside.wait(count, within=30)
+
+    def open(self) -> None:
+        """Let everybody go on."""
+        self._open.set()
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str, level: int = logging.DEBUG) -> list[str]:

@@ -147,10 +147,8 @@ def test_from_a_terminal(client: Client, lanelog_url: str, raw: Any, monkeypatch
     client.publish("t", "k", b"x", id="later", delay=600)
     assert client.cancel_scheduled("t", "k", "later")
     found = lanelog_cli.json("audit", "t")
-    assert [(each["verb"], each["by"], each["reason"]) for each in found] == [
-        ("resume", "ann", ""),
-        ("pause", "ann", "deploy"),
-    ]
+    acts = [(each["verb"], each["by"], each["reason"]) for each in found]
+    assert acts == [("resume", "ann", ""), ("pause", "ann", "deploy")]
     heads, (resumed, _) = lanelog_cli.table("audit", "--wide")
     assert ("VERB" in heads, "resume" in resumed) == (True, True)
     assert one(raw, "SELECT COUNT(*) FROM queue_audit") == 2

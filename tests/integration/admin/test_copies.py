@@ -90,31 +90,23 @@ def test_a_copy_is_named_until_it_has_a_member_of_its_own(
 
 
 @pytest.mark.parametrize("aside", [False, True], ids=["stopped", "aside"])
-def test_doctor_and_status_agree_on_who_wrote_last(
-    lanelog_client: Client, made: Situations, raw: Any, aside: bool
-) -> None:
+def test_doctor_and_status_agree_on_who_wrote_last(made: Situations, raw: Any, aside: bool) -> None:
     """A member here that has stopped, or lives and stands aside, is newer than a dead one of the old primary."""
     made.owner("there", expires=-5, incarnation="0" * 64)
-    with lanelog_client.subscribe("t", "g", accept) as subscription:
-        eventually(lambda: lanelog_client.health().ready)
+    with made.client.subscribe("t", "g", accept) as subscription:
+        eventually(lambda: made.client.health().ready)
     if aside:
-        rows(
-            raw,
-            "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at WHERE subscriber_name = %s",
-            subscription.owner,
-        )
-    assert (origin(lanelog_client).status, replication(lanelog_client).status) == ("ok", "ok")
-    assert lanelog_client.admin.status().members_known
+        sql = "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at WHERE subscriber_name = %s"
+        rows(raw, sql, subscription.owner)
+    assert (origin(made.client).status, replication(made.client).status) == ("ok", "ok")
+    assert made.client.admin.status().members_known
 
 
 def test_a_trigger_that_an_online_rebuild_left_is_named(lanelog_client: Client, raw: Any) -> None:
     """Its error names it instead of `lanelog migrate`, which mends nothing here; the doctor lists triggers."""
     lanelog_client.publish("t", "k", b"x")
-    rows(
-        raw,
-        "CREATE TRIGGER pt_osc_ins AFTER INSERT ON queue_messages FOR EACH ROW"
-        " REPLACE INTO _queue_messages_new (topic) VALUES (NEW.topic)",
-    )
+    copy = "REPLACE INTO _queue_messages_new (topic) VALUES (NEW.topic)"
+    rows(raw, f"CREATE TRIGGER pt_osc_ins AFTER INSERT ON queue_messages FOR EACH ROW {copy}")
     with pytest.raises(SchemaError, match="_queue_messages_new") as failed:
         lanelog_client.publish("t", "k", b"x")
     assert "a trigger on lanelog's tables" in str(failed.value)

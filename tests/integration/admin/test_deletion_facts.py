@@ -108,9 +108,8 @@ def test_retention_logs_the_dead_letters_that_it_deletes(
     """Once for the topic, with their number; those that an operator has settled were told before."""
     caplog.set_level("INFO")
     give_up(lanelog_client, raw, [("a", "1"), ("a", "2"), ("b", "3"), ("c", "4")], group="g", dead_letter_retention=600)
-    rows(
-        raw, "UPDATE queue_messages SET created_at = created_at - 700000 WHERE topic = 't_dlq' AND partition_key <> 'c'"
-    )
+    others = "topic = 't_dlq' AND partition_key <> 'c'"
+    rows(raw, f"UPDATE queue_messages SET created_at = created_at - 700000 WHERE {others}")
     admin = lanelog_client.admin
     admin.delete_dead_letters("t", "g", ids=[admin.dead_letters("t", "g")[0].id], dry_run=False)
     assert admin.maintain(topics=["t_dlq"]).dead_letters == 3

@@ -15,7 +15,7 @@ from lanelog._log import living
 from lanelog._stores.members import leases
 from support.cli import Command
 from support.situations import NOW, Situations
-from support.sql import Running, one, rows, running
+from support.sql import Running, one, rows, running, tables_locked
 from support.waiting import Record, accept, events, eventually
 
 FAST: lanelog.SubscriptionOptions = {"lease_duration": 1.5, "lease_renewal": 0.4}
@@ -63,13 +63,10 @@ def test_a_deletion_that_waited_for_a_read_lock_finds_the_members_alive(
         lanelog_client.publish("t", "k", b"x")
         seen.wait(1)
         with lanelog.connect(lanelog_url) as other, ThreadPoolExecutor() as threads:
-            rows(raw, "FLUSH TABLES WITH READ LOCK")
-            try:
+            with tables_locked(raw):
                 eventually(lambda: one(raw, EXPIRED), what="the end of the heartbeat")
                 deleting = threads.submit(other.admin.delete_group, "t", "g", dry_run=False)
                 eventually(lambda: any(waits(each, "DELETE") for each in running(raw)), what="a deletion that waits")
-            finally:
-                rows(raw, "UNLOCK TABLES")
             with pytest.raises(ConfigurationError, match="stop the 1 member of group 'g'"):
                 deleting.result(30)
         lanelog_client.publish("t", "k", b"x")
@@ -103,15 +100,13 @@ def test_a_member_without_a_lock_that_speaks_meanwhile_keeps_its_group(
     assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 1
 
 
-def test_silence_counts_only_while_writes_go_through(
-    lanelog_client: Client, made: Situations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_counts_only_while_writes_go_through(made: Situations, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that takes longer begins the time anew: the members may have been held up with it."""
-    lanelog_client.publish("t", "k", b"x")
+    made.client.publish("t", "k", b"x")
     made.owner("dead", expires=-0.5)
     times = [0.0, 10.0, 10.5]
     monkeypatch.setattr(living, "_write", lambda _database: times.pop(0))
-    silence = living.listen(lanelog_client._database, [GroupTopic(topic="t", group="g")])
+    silence = living.listen(made.client._database, [GroupTopic(topic="t", group="g")])
     assert (silence._until, times) == (10.5, [])
 
 
@@ -170,15 +165,11 @@ def test_a_verb_does_not_wait_for_a_table_for_ever(
     lanelog_client.publish("t", "k", b"x")
     with lanelog.connect(lanelog_url, publish_timeout=1, pool_size=2) as client:
         client.admin.delete_group("t", "g", dry_run=True)
-        locker = open_raw(autocommit=True)
-        rows(locker, lock)
-        try:
+        with tables_locked(open_raw(autocommit=True), lock):
             with pytest.raises(DatabaseError, match="error 1205") as caught:
                 client.admin.delete_group("t", "g", dry_run=False)
             assert str(caught.value).count("FLUSH TABLES WITH READ LOCK") == 1
             assert "LOCK TABLES, ALTER TABLE" in str(caught.value)
-        finally:
-            rows(locker, "UNLOCK TABLES")
         assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 1
         with client._database.transaction() as cx:
             assert cx.one("SELECT @@lock_wait_timeout = @@GLOBAL.lock_wait_timeout") == (1,)

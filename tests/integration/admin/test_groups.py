@@ -22,10 +22,10 @@ from support.sql import one, rows
 # -- groups, members, leases -------------------------------------------------------------------------------------------
 
 
-def test_a_group_is_the_sum_of_its_lanes(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_a_group_is_the_sum_of_its_lanes(made: Situations, admin: Admin) -> None:
     """Lag, waiting and in flight of a group are exactly those of its lanes, whatever they are in the middle of."""
     for key in ("ahead", "running", "dead", "floor", "waiting", "drained"):
-        fill(lanelog_client, key, 9)
+        made.fill(key, 9)
     made.owner("alice")
     made.owner("bob", expires=-5)
     made.place("ahead", 3)
@@ -95,15 +95,13 @@ def test_many_groups_read_together_are_as_each_read_alone(
         assert around(group.oldest_age or 0.0, oldest)
 
 
-def test_a_column_that_does_not_fit_into_one_text_is_read_in_parts(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_a_column_that_does_not_fit_into_one_text_is_read_in_parts(made: Situations, admin: Admin) -> None:
     """A server that cuts texts off changes no figure."""
     keys = [f"{number:02}{'é' * 200}" for number in range(20)]
-    lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(3)])
+    made.client.publish_many("t", [(key, b"x") for key in keys for _ in range(3)])
     for number, key in enumerate(keys):
         made.place(key, number % 4)
-    with lanelog_client._database.snapshot() as cx:
+    with made.client._database.snapshot() as cx:
         whole = group_lanes.load(cx, "t", ["g"], 5)["g"]
         for most in (2000, 1024):
             cx.execute("SET SESSION group_concat_max_len = %s", (most,))
@@ -133,19 +131,19 @@ def test_groups_beyond_heads_are_found_among_the_first_lanes(
     assert beyond == {*first} & {"k1", "k3", "k4", "k5", "k7"}
 
 
-def test_a_key_with_a_tab_is_named(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_a_key_with_a_tab_is_named(made: Situations, admin: Admin) -> None:
     """Only another program can have written it; no figure is wrong without a word."""
-    fill(lanelog_client, "k", 1)
+    made.fill("k", 1)
     rows(made.raw, "INSERT INTO queue_partitions (topic, partition_key, created_at) VALUES ('t', %s, 1)", "a\tb")
     with pytest.raises(DatabaseError, match="a tab in it"):
         admin.groups("t")
 
 
 def test_what_is_collected_meanwhile_makes_no_group_young(
-    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
+    made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first messages are settled and collected between the sums and the ages: the next one is the oldest."""
-    fill(lanelog_client, "k", 5)
+    made.fill("k", 5)
     for offset in range(1, 6):
         made.written("k", offset, ago=3600)
     made.place("k", 0)
@@ -164,12 +162,10 @@ def test_what_is_collected_meanwhile_makes_no_group_young(
     assert around(group.oldest_age, 3600)
 
 
-def test_the_lag_of_one_group_is_found_among_any_number_of_groups(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_the_lag_of_one_group_is_found_among_any_number_of_groups(made: Situations, admin: Admin) -> None:
     """The groups that are asked for count for the limit, and no others."""
-    lag = partial(topics.lag, lanelog_client._database, limit=2)
-    fill(lanelog_client, "k", 3)
+    lag = partial(topics.lag, made.client._database, limit=2)
+    made.fill("k", 3)
     for name in ("a", "b", "z"):
         made.register(name)
     assert [each.group for each in lag("t", None)] == ["a", "b"]
@@ -180,9 +176,7 @@ def test_the_lag_of_one_group_is_found_among_any_number_of_groups(
     assert "no topic 'other'" in refused(admin.lag, "other", "z")
 
 
-def test_owners_are_alive_aside_dead_expired_stopped_or_missing(
-    lanelog_client: Client, made: Situations, admin: Admin, raw: Any
-) -> None:
+def test_owners_are_alive_aside_dead_expired_stopped_or_missing(made: Situations, admin: Admin, raw: Any) -> None:
     """By their heartbeat, and by the lock that a dead process does not hold; a restart of the server proves nothing."""
     started = made.server_started_at()
     rows(raw, "SELECT GET_LOCK('lanelog-test-held', 0)")
@@ -194,28 +188,19 @@ def test_owners_are_alive_aside_dead_expired_stopped_or_missing(
     made.owner("aside", liveness_lock="lanelog-test-held", server_started_at=started)
     rows(raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at WHERE subscriber_name = 'aside'")
     for number, name in enumerate(("alive", "aside", "dead", "restarted", "expired", "stopped", "missing", "")):
-        fill(lanelog_client, name or "nobody", 1)
+        made.fill(name or "nobody", 1)
         made.lease(name or "nobody", name, number + 1)
     states = {lease.key: lease.owner_state for lease in admin.leases("t", "g")}
-    assert states == {
-        "alive": OwnerState.ALIVE,
-        "aside": OwnerState.ASIDE,
-        "dead": OwnerState.DEAD,
-        "restarted": OwnerState.ALIVE,
-        "expired": OwnerState.EXPIRED,
-        "stopped": OwnerState.STOPPED,
-        "missing": OwnerState.MISSING,
-        "nobody": None,
-    }
+    as_named = {name: OwnerState(name) for name in ("alive", "aside", "dead", "expired", "stopped", "missing")}
+    assert states == {**as_named, "restarted": OwnerState.ALIVE, "nobody": None}
     stale = admin.leases(stale=True)
     assert [lease.key for lease in stale] == ["dead", "expired", "missing", "stopped"]
     assert all(lease.stale for lease in stale)
     assert {lease.key for lease in admin.leases() if not lease.stale} == {"alive", "aside", "restarted", "nobody"}
     assert [lease.lease_left for lease in stale[1:]] == [0.0, 0.0, 0.0]
     members = {member.name: member for member in admin.members("t", "g")}
-    assert {name: member.state for name, member in members.items()} == {
-        name: state for name, state in states.items() if name not in ("missing", "nobody")
-    }
+    seen = {name: member.state for name, member in members.items()}
+    assert seen == {name: state for name, state in states.items() if name not in ("missing", "nobody")}
     assert [members[name].lanes for name in ("alive", "dead")] == [1, 1]
     assert members["aside"].stopped_at is None
     assert members["aside"].lease_left > 0
@@ -225,9 +210,7 @@ def test_owners_are_alive_aside_dead_expired_stopped_or_missing(
     assert members["stopped"].stopped_at == datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)
 
 
-def test_a_dead_member_stays_dead_when_others_have_deregistered_it(
-    lanelog_client: Client, made: Situations, admin: Admin, raw: Any
-) -> None:
+def test_a_dead_member_stays_dead_when_others_have_deregistered_it(made: Situations, admin: Admin, raw: Any) -> None:
     """Its row says who found it, the first of two, until a heartbeat says that it lives, or it leaves by itself."""
     at, started = GroupTopic(topic="t", group="g"), made.server_started_at()
     made.owner("killed", liveness_lock="lanelog-test-free", server_started_at=started)
@@ -237,15 +220,15 @@ def test_a_dead_member_stays_dead_when_others_have_deregistered_it(
         (member,) = admin.members("t", "g")
         return member.state, member.found_dead_by, member.stopped_at is None
 
-    with lanelog_client._database.transaction() as cx:
+    with made.client._database.transaction() as cx:
         heartbeats.deregister_dead(cx, at, "killed", beat, by="ä" + "x" * 200)
         heartbeats.deregister_dead(cx, at, "killed", beat, by="late")
     assert seen() == (OwnerState.DEAD, "?" + "x" * 55, True)
     assert [(each.name, each.state) for each in admin.groups("t")[0].last_members] == [("killed", OwnerState.DEAD)]
-    with lanelog_client._database.transaction() as cx:
+    with made.client._database.transaction() as cx:
         heartbeats.deregister(cx, at, "killed")
     assert seen() == (OwnerState.STOPPED, None, False)
-    with lanelog_client._database.transaction() as cx:
+    with made.client._database.transaction() as cx:
         heartbeats.deregister_dead(cx, at, "killed", beat, by="𝄞" * 200)
         assert len(heartbeats.members(cx, at, tables=1)) == 1  # its name is short enough for the function on locks
         heartbeats.beat(cx, at, "killed", duration=60, lock="", incarnation=UNKNOWN, tables=1)
@@ -253,9 +236,9 @@ def test_a_dead_member_stays_dead_when_others_have_deregistered_it(
     assert admin.groups("t")[0].last_members == ()
 
 
-def test_nothing_is_in_flight_without_a_living_member(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_nothing_is_in_flight_without_a_living_member(made: Situations, admin: Admin) -> None:
     """What a dead owner had waits, in its lane as in the sums of the group."""
-    fill(lanelog_client, "k", 5)
+    made.fill("k", 5)
     made.owner("bob", expires=-60)
     made.lease("k", "bob", 7)
     made.place("k", 1, marked_through=3, marked_epoch=7)
@@ -289,11 +272,11 @@ def test_leases_of_several_topics_and_groups(lanelog_client: Client, raw: Any, a
     assert [f"{group.topic}/{group.group}" for group in admin.groups()] == ["a/x", "a/y", "b/x"]
 
 
-def test_offsets_of_every_group(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_offsets_of_every_group(made: Situations, admin: Admin) -> None:
     """By key and group; the limit counts places, not lanes."""
     made.register("h")
     for key in ("a", "b"):
-        fill(lanelog_client, key, 4)
+        made.fill(key, 4)
     made.place("a", 3)
     made.place("b", 2, group="h")
     places = [(place.key, place.group, place.watermark) for place in admin.offsets("t")]

@@ -9,17 +9,15 @@ from lanelog._base.places import GroupTopic
 from lanelog.admin import Admin
 from lanelog.admin.read.lag_statement import lag_statement
 from support.cli import Command
-from support.situations import Situations, fill
+from support.situations import Situations
 from support.sql import one, rows
 from support.waiting import accept
 
 
-def test_its_number_is_the_lag_of_the_group(
-    lanelog_client: Client, made: Situations, admin: Admin, command: Command, raw: Any
-) -> None:
+def test_its_number_is_the_lag_of_the_group(made: Situations, admin: Admin, command: Command, raw: Any) -> None:
     """Without what is settled ahead, and for a group that has no row for a lane yet."""
-    fill(lanelog_client, "k", 10)
-    fill(lanelog_client, "untouched", 4)
+    made.fill("k", 10)
+    made.fill("untouched", 4)
     made.place("k", 3)
     made.row("k", 5, through=7, acked=1)
     made.row("k", 9, acked=1)

@@ -1,6 +1,5 @@
 """A server that takes no writes, or is not the one that members write to: that is said, and nothing about members."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from lanelog.metrics import LogCollector
 from support.accounts import account
 from support.cli import Command
 from support.situations import NOW, Situations
-from support.sql import connect, one, rows
-from support.waiting import Record, eventually
+from support.sql import connect, one, rows, tables_locked
+from support.waiting import Gate, Record, eventually
 
 FAST: lanelog.SubscriptionOptions = {"lease_duration": 1.5, "lease_renewal": 0.4}
 EXPIRED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_at = 0 AND expires_at < {NOW}"
@@ -46,19 +45,13 @@ def test_under_a_read_lock_nobody_is_said_to_consume_nothing(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:
     """A backup stops all heartbeats, and the members live. Once the lock is gone, they are counted as before."""
-    seen, go = Record(), threading.Event()
-
-    def handle(message: lanelog.Message) -> None:
-        seen(message.offset)
-        go.wait(30)
-
-    with lanelog_client.subscribe("t", "g", handle, **FAST), lanelog.connect(lanelog_url) as other:
+    gate = Gate()
+    with lanelog_client.subscribe("t", "g", gate, **FAST), lanelog.connect(lanelog_url) as other, gate:
         lanelog_client.publish("t", "k", b"x")
-        seen.wait(1)
+        gate.reached()
         assert (other.admin.status().problems, other.admin.status().members_known) == ((), True)
         assert 'lanelog_group_members{group="g",topic="t"} 1.0' in scraped(other)
-        rows(raw, "FLUSH TABLES WITH READ LOCK")
-        try:
+        with tables_locked(raw):
             eventually(lambda: one(raw, EXPIRED), what="the end of the heartbeat")
             detail = only_server(other.admin.status(), "no writes")
             assert "FLUSH TABLES WITH READ LOCK" in detail
@@ -67,14 +60,8 @@ def test_under_a_read_lock_nobody_is_said_to_consume_nothing(
             assert "lanelog_members_known 0.0" in text
             assert "lanelog_group_members" not in text
             assert 'lanelog_group_lag_messages{group="g",topic="t"}' in text
-        except BaseException:
-            go.set()
-            raise
-        finally:
-            rows(raw, "UNLOCK TABLES")
         eventually(lambda: other.admin.status().members_known, what="the next heartbeat")
         assert other.admin.status().problems == ()
-        go.set()
 
 
 @pytest.mark.thorough

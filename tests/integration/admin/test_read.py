@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 import lanelog
-from lanelog import Client
 from lanelog._base.places import GroupTopic
 from lanelog.admin import Admin, GroupInfo, GroupState, LaneInfo, MessageState, OwnerState
 from lanelog.admin.totals import lane_totals, lanes, topics
 from lanelog.admin.totals.ages import Breadth
 from lanelog.devserver import DevServer
 from support.shop import LOOKS, open_shop
-from support.situations import HOUR, Situations, around, fill
+from support.situations import HOUR, Situations, around
 from support.sql import connect, rows
 
 
@@ -31,9 +30,9 @@ def state_of(admin: Admin, key: str, offset: int, group: str = "g", topic: str =
 # -- lanes -------------------------------------------------------------------------------------------------------------
 
 
-def test_lag_leaves_out_what_is_settled_ahead(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_lag_leaves_out_what_is_settled_ahead(made: Situations, admin: Admin) -> None:
     """Lag is head - watermark - what is acked above it; the lane waits for the message behind the watermark."""
-    fill(lanelog_client, "k", 10)
+    made.fill("k", 10)
     made.place("k", 3)
     made.row("k", 5, through=7, acked=1)
     made.row("k", 9, acked=1)
@@ -46,9 +45,9 @@ def test_lag_leaves_out_what_is_settled_ahead(lanelog_client: Client, made: Situ
     assert (place.lag, place.acked_ahead, place.watermark) == (3, 4, 3)
 
 
-def test_rows_behind_the_watermark_count_for_nothing(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_rows_behind_the_watermark_count_for_nothing(made: Situations, admin: Admin) -> None:
     """A flush that raised the watermark leaves rows behind it for the next one to delete."""
-    fill(lanelog_client, "k", 10)
+    made.fill("k", 10)
     made.place("k", 6, marked_through=6)
     made.row("k", 2, retry_count=2)
     made.row("k", 4, through=8, acked=1)
@@ -56,11 +55,9 @@ def test_rows_behind_the_watermark_count_for_nothing(lanelog_client: Client, mad
     assert (seen.lag, seen.acked_ahead, seen.waiting, seen.in_flight) == (2, 2, 0, 0)
 
 
-def test_a_run_settled_right_behind_the_watermark_is_stepped_over(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_a_run_settled_right_behind_the_watermark_is_stepped_over(made: Situations, admin: Admin) -> None:
     """`message.transaction()` settles by a row of its own until the next flush: the lane waits for what follows."""
-    fill(lanelog_client, "k", 8)
+    made.fill("k", 8)
     made.place("k", 3)
     made.row("k", 4, through=5, acked=1)
     made.row("k", 6, acked=1)
@@ -69,22 +66,18 @@ def test_a_run_settled_right_behind_the_watermark_is_stepped_over(
     assert (seen.lag, seen.state, seen.attempts, seen.last_error) == (2, MessageState.RETRYABLE, 2, "boom")
 
 
-def test_a_lane_settled_to_its_head_ahead_of_the_watermark_waits_for_nothing(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_a_lane_settled_to_its_head_ahead_of_the_watermark_waits_for_nothing(made: Situations, admin: Admin) -> None:
     """Everything is settled, though the watermark is still to be raised."""
-    fill(lanelog_client, "k", 4)
+    made.fill("k", 4)
     made.place("k", 1)
     made.row("k", 2, through=4, acked=1)
     seen = lane(admin, "k")
     assert (seen.lag, seen.oldest_age, seen.state, seen.attempts) == (0, None, None, 0)
 
 
-def test_a_lane_that_the_group_has_not_reached_starts_at_its_floor(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_a_lane_that_the_group_has_not_reached_starts_at_its_floor(made: Situations, admin: Admin) -> None:
     """Without a row of the group nothing above the floor is settled, and nothing below it will be delivered."""
-    fill(lanelog_client, "k", 6)
+    made.fill("k", 6)
     made.place("k", 4, group="", marked_through=3)
     seen = lane(admin, "k")
     assert (seen.watermark, seen.floor, seen.lag, seen.lease_epoch) == (4, 4, 2, 0)
@@ -93,11 +86,9 @@ def test_a_lane_that_the_group_has_not_reached_starts_at_its_floor(
     assert (place.deleted_through, place.updated_at, place.marked_at) == (3, None, None)
 
 
-def test_a_hole_behind_the_watermark_does_not_hide_the_age(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_a_hole_behind_the_watermark_does_not_hide_the_age(made: Situations, admin: Admin) -> None:
     """Where the log has no message, the age is that of the next."""
-    fill(lanelog_client, "k", 5)
+    made.fill("k", 5)
     made.place("k", 2)
     made.lose("k", 3)
     made.written("k", 4, ago=700)
@@ -109,11 +100,9 @@ def test_a_hole_behind_the_watermark_does_not_hide_the_age(
     assert lane(admin, "k").oldest_age is None
 
 
-def test_messages_under_the_run_mark_of_the_owner_are_in_flight(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_messages_under_the_run_mark_of_the_owner_are_in_flight(made: Situations, admin: Admin) -> None:
     """Under the mark and without a row, or with a row of the present epoch; what was settled meanwhile is not."""
-    fill(lanelog_client, "k", 9)
+    made.fill("k", 9)
     made.owner("alice")
     made.lease("k", "alice", 7)
     made.place("k", 2, marked_through=7, marked_epoch=7, marked_at=8000)
@@ -128,9 +117,9 @@ def test_messages_under_the_run_mark_of_the_owner_are_in_flight(
     assert around(seen.lease_left, 3600)
 
 
-def test_what_a_dead_epoch_had_in_flight_waits(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_what_a_dead_epoch_had_in_flight_waits(made: Situations, admin: Admin) -> None:
     """Its attempts count, and are due at once whatever their rows say."""
-    fill(lanelog_client, "k", 9)
+    made.fill("k", 9)
     made.lease("k", "", 8)
     made.place("k", 2, marked_through=5, marked_epoch=7, marked_at=8000)
     made.row("k", 4, retry_count=3, lease_epoch=7, due=900)
@@ -141,9 +130,9 @@ def test_what_a_dead_epoch_had_in_flight_waits(lanelog_client: Client, made: Sit
     assert (state.state, state.attempts, state.next_attempt_in) == (MessageState.RETRYABLE, 3, 0.0)
 
 
-def test_a_paused_lane_says_by_whom_and_why(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_a_paused_lane_says_by_whom_and_why(made: Situations, admin: Admin) -> None:
     """The lane's pause and the group's are told apart."""
-    fill(lanelog_client, "k", 1)
+    made.fill("k", 1)
     made.place("k", 0, paused_at=8000, paused_by="ada", pause_reason="disk")
     seen = lane(admin, "k")
     assert (seen.paused_by, seen.pause_reason, seen.group_paused) == ("ada", "disk", False)
@@ -156,10 +145,10 @@ def test_a_paused_lane_says_by_whom_and_why(lanelog_client: Client, made: Situat
     assert state_of(admin, "first", 1).paused
 
 
-def test_lanes_come_in_the_order_asked_for(lanelog_client: Client, made: Situations, admin: Admin) -> None:
+def test_lanes_come_in_the_order_asked_for(made: Situations, admin: Admin) -> None:
     """The oldest first, the most behind first, or by key; the limit cuts the rest off."""
     for key, count, ago in (("a", 3, 100), ("b", 9, 50), ("c", 5, 400), ("d", 2, 0)):
-        fill(lanelog_client, key, count)
+        made.fill(key, count)
         made.written(key, 1, ago=ago)
     made.place("d", 2)
     made.place("b", 0)
@@ -176,12 +165,10 @@ def test_lanes_come_in_the_order_asked_for(lanelog_client: Client, made: Situati
     assert keys(order_by="key", limit=3) == ["a", "b", "c"]
 
 
-def test_a_message_that_keeps_failing_is_among_the_oldest(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_a_message_that_keeps_failing_is_among_the_oldest(made: Situations, admin: Admin) -> None:
     """With more lanes behind than are looked into, it is chosen by its first attempt: its offsets row is always new."""
     for number in range(6):
-        fill(lanelog_client, f"k{number}", 2)
+        made.fill(f"k{number}", 2)
         made.place(f"k{number}", 0, updated_at=1_000_000 + number)
     made.place("first", 0, updated_at=8 * HOUR)
     made.row("first", 1, retry_count=3, first_attempt_at=1000)
@@ -191,9 +178,7 @@ def test_a_message_that_keeps_failing_is_among_the_oldest(
     assert [lane.key for lane in found] == ["first"]
 
 
-def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(made: Situations, admin: Admin) -> None:
     """It is exact while an answer needs no more look-ups than it may; each group has a share, and what others leave."""
 
     def groups(exact: int) -> list[GroupInfo]:
@@ -204,7 +189,7 @@ def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
     for group in ("a", "g", "h"):
         made.place("first", 99, group=group)
     for number in range(6):
-        fill(lanelog_client, f"k{number}", 2)
+        made.fill(f"k{number}", 2)
         made.place(f"k{number}", 0, updated_at=1_000_000 + number)
         made.place(f"k{number}", 1, group="h", updated_at=1_000_000 + number)
     made.written("k5", 1, ago=900)  # in the lane that has made progress last
@@ -227,15 +212,13 @@ def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(
     assert groups(15)[2].oldest_age is None
 
 
-def test_the_oldest_of_many_lanes_is_found_wherever_it_is(
-    lanelog_client: Client, made: Situations, admin: Admin
-) -> None:
+def test_the_oldest_of_many_lanes_is_found_wherever_it_is(made: Situations, admin: Admin) -> None:
     """Several connections look into a part of the lanes each; every lane belongs to one part."""
     many = Breadth(candidates=2)
     made.place("first", 99)
     keys = [f"k{number}" for number in range(11)]
     for key in keys:
-        fill(lanelog_client, key, 1)
+        made.fill(key, 1)
         made.place(key, 0)
     for number, key in enumerate(keys):
         made.written(key, 1, ago=1000 * (number + 1))
@@ -264,11 +247,9 @@ def test_reading_waits_for_no_lock(lanelog_server: DevServer) -> None:
                 getattr(client.admin, verb.method)(*verb.args, **verb.options)
 
 
-def test_lag_is_exact_while_it_changes(
-    lanelog_client: Client, made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lag_is_exact_while_it_changes(made: Situations, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Watermark and what is settled ahead of it are of one moment, also when a flush comes between."""
-    fill(lanelog_client, "k", 10)
+    made.fill("k", 10)
     made.place("k", 3)
     made.row("k", 5, through=9, acked=1)
     flushes = []

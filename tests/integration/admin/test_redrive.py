@@ -246,12 +246,9 @@ def test_a_page_of_dead_letters_does_not_read_the_pages_before_it(lanelog_client
     columns = "topic, partition_key, payload, payload_bytes, original_topic, failed_group, failed_at"
     same = f"SELECT {columns} FROM queue_messages WHERE topic = 't_dlq'"
     number = 1000
-    rows(
-        raw,
-        f"INSERT INTO queue_messages ({columns}, `offset`, id) WITH RECURSIVE n AS"
-        f" (SELECT 2 AS o UNION ALL SELECT o + 1 FROM n WHERE o < {number})"
-        f" SELECT one.*, n.o, n.o FROM ({same}) one, n",
-    )
+    numbers = f"WITH RECURSIVE n AS (SELECT 2 AS o UNION ALL SELECT o + 1 FROM n WHERE o < {number})"
+    copies = f"{numbers} SELECT one.*, n.o, n.o FROM ({same}) one, n"
+    rows(raw, f"INSERT INTO queue_messages ({columns}, `offset`, id) {copies}")
 
     def read() -> int:
         return sum(int(value) for _, value in rows(raw, "SHOW GLOBAL STATUS LIKE 'Handler_read_next'"))
@@ -285,11 +282,9 @@ def test_two_redrives_at_once_bring_each_back_once(lanelog_client: Client, lanel
     for lane, group in itertools.groupby(sorted(copies), key=lambda row: row[:2]):
         numbers = [int(row[4]) for row in group]
         assert numbers == sorted(numbers), lane
-    heads = rows(
-        raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 't' AND partition_key <> ''"
-    )
+    sql = "SELECT partition_key, head_offset FROM queue_partitions WHERE topic = 't' AND partition_key <> ''"
     counted = Counter(key for topic, key, *_ in copies if topic == "t")
-    assert dict(heads) == {f"k{n}": 40 + counted[f"k{n}"] for n in range(10)}
+    assert dict(rows(raw, sql)) == {f"k{n}": 40 + counted[f"k{n}"] for n in range(10)}
 
 
 @pytest.mark.thorough
@@ -306,9 +301,8 @@ def test_a_lane_that_somebody_holds_waits_and_keeps_its_order(lanelog_client: Cl
         holder.rollback()
         redriven = call.result(20)
     assert (redriven.messages, redriven.remaining) == (20, 0)
-    found = rows(
-        raw, "SELECT payload FROM queue_messages WHERE target_group = 'a' AND partition_key = 'held' ORDER BY `offset`"
-    )
+    mine = "target_group = 'a' AND partition_key = 'held'"
+    found = rows(raw, f"SELECT payload FROM queue_messages WHERE {mine} ORDER BY `offset`")
     assert [int(payload) for (payload,) in found] == list(range(10))
 
 

@@ -51,10 +51,8 @@ def test_dead_letters_are_found_by_their_own_ids(
     monkeypatch.setattr(selection, "_read", read)
     redriven = lanelog_client.admin.redrive("t", "a", ids=[looks_so, own["k", 1], chosen[0]], dry_run=False)
     assert (redriven.messages, redriven.missing) == (2, 1)
-    copies = rows(
-        raw, "SELECT partition_key, payload FROM queue_messages WHERE target_group = 'a' ORDER BY 1, `offset`"
-    )
-    assert copies == [("k", b"2"), ("k", b"0"), ("k", b"10"), ("l", b"6")]
+    sql = "SELECT partition_key, payload FROM queue_messages WHERE target_group = 'a' ORDER BY 1, `offset`"
+    assert rows(raw, sql) == [("k", b"2"), ("k", b"0"), ("k", b"10"), ("l", b"6")]
 
 
 @pytest.mark.parametrize("collected", [False, pytest.param(True, marks=pytest.mark.thorough)])
@@ -97,11 +95,8 @@ def test_a_message_is_failed_when_what_it_became_has_failed(
 
 def waiting(raw: Any) -> list[tuple[Any, ...]]:
     """What is in the schedule, in the order in which it goes into the log."""
-    return rows(
-        raw,
-        "SELECT topic, partition_key, payload, target_group FROM queue_scheduled"
-        " ORDER BY partition_key, deliver_at, created_at, seq",
-    )
+    columns, order = "topic, partition_key, payload, target_group", "partition_key, deliver_at, created_at, seq"
+    return rows(raw, f"SELECT {columns} FROM queue_scheduled ORDER BY {order}")
 
 
 def test_with_a_delay_they_wait_outside_the_log(lanelog_client: Client, raw: Any) -> None:

@@ -1,6 +1,5 @@
 """Groups, messages and topics, removed: what goes, what stays, and who is fenced."""
 
-import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +14,7 @@ from support.commits import every_commit_unanswered_once
 from support.dead_letters import give_up
 from support.situations import settle
 from support.sql import delivery_rows, one, owners, rows, stored, watermark
-from support.waiting import Record, accept, eventually
+from support.waiting import Gate, Record, accept, eventually
 
 TABLES = ("queue_groups", "queue_offsets", "queue_partition_leases", "queue_delivery_state", "queue_messages")
 
@@ -35,10 +34,9 @@ def leave_rows(raw: Any, group: str, key: str, first: int, count: int) -> None:
 
 
 def topic_row(raw: Any, topic: str = "t") -> tuple[int, int]:
-    found = rows(
-        raw, "SELECT head_offset, max_epoch FROM queue_partitions WHERE topic = %s AND partition_key = ''", topic
-    )
-    return found[0][0], found[0][1]
+    sql = "SELECT head_offset, max_epoch FROM queue_partitions WHERE topic = %s AND partition_key = ''"
+    ((head, epoch),) = rows(raw, sql, topic)
+    return head, epoch
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -82,11 +80,10 @@ def test_deleting_the_last_group_collects_nothing(lanelog_client: Client, raw: A
 
 def test_a_running_subscription_fails_and_settles_nothing(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """Its handler's ack is refused, the subscription fails, and a group of that name begins anew above its epochs."""
-    inside, go, lost = threading.Event(), threading.Event(), Record()
+    gate, lost = Gate(), Record()
 
     def handle(message: Message) -> None:
-        inside.set()
-        assert go.wait(30)
+        gate()
         try:
             message.ack()
         except LeaseLost as error:
@@ -94,12 +91,12 @@ def test_a_running_subscription_fails_and_settles_nothing(lanelog_client: Client
 
     lanelog_client.publish_many("t", [("k", b"x")] * 3)
     subscription = lanelog_client.subscribe("t", "g", handle)
-    assert inside.wait(10)
+    gate.reached()
     epoch = one(raw, "SELECT lease_epoch FROM queue_partition_leases")
     with lanelog.connect(lanelog_url) as other:
         deleted = other.admin.delete_group("t", "g", evict=True, dry_run=False)
         assert (deleted.members, deleted.lag) == (1, 3)
-        go.set()
+        gate.open()
         lost.wait(1)
         eventually(lambda: subscription.state == "failed")
         subscription.stop(10)
@@ -136,13 +133,12 @@ def test_leftovers_are_not_taken_from_a_group_registered_meanwhile(
 
 def test_purge_takes_messages_from_groups_that_have_not_settled_them(lanelog_client: Client, raw: Any) -> None:
     """Watermarks are raised and owners fenced at once; who is past it keeps its lease; what is left is delivered."""
-    inside, go, refused, seen = Record(), threading.Event(), Record(), Record()
+    gate, refused, seen = Gate(), Record(), Record()
 
     def handle(message: Message) -> None:
         seen((message.key, message.offset))
         if message.offset == 2 and message.key == "a":
-            inside(message)
-            assert go.wait(30)
+            gate()
             try:
                 message.ack()
             except LeaseLost:
@@ -155,7 +151,7 @@ def test_purge_takes_messages_from_groups_that_have_not_settled_them(lanelog_cli
     lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(3)])
     settle(lanelog_client, 17, "fast")
     slow = lanelog_client.subscribe("t", "slow", handle)
-    inside.wait(1)
+    gate.reached()
     eventually(lambda: watermark(raw, "slow", "t", "b") == 8)
     epochs = "SELECT consumer_group, partition_key, lease_epoch FROM queue_partition_leases"
     before = {row[:2]: row[2] for row in rows(raw, epochs)}
@@ -170,7 +166,7 @@ def test_purge_takes_messages_from_groups_that_have_not_settled_them(lanelog_cli
     assert 4 <= purged.unsettled["slow"] <= 5
     assert stored(raw) == 7
     seen.until(lambda items: ("a", 8) in items)
-    go.set()
+    gate.open()
     refused.wait(1)
     assert slow.stop(10)
     assert [item for item in seen.items if item[0] == "a"] == [("a", n) for n in (1, 2, 6, 7, 8)]
@@ -232,11 +228,8 @@ def test_a_floor_that_somebody_holds_is_reported(lanelog_client: Client, lanelog
     """Other lanes are purged; what is left is counted, and goes with the next call."""
     lanelog_client.publish_many("t", [(key, b"x") for key in ("free", "held") for _ in range(5)])
     holder = open_raw()
-    rows(
-        holder,
-        "SELECT 1 FROM queue_offsets WHERE consumer_group = '' AND topic = 't' AND partition_key = %s FOR UPDATE",
-        "held",
-    )
+    held = "consumer_group = '' AND topic = 't' AND partition_key = 'held'"
+    rows(holder, f"SELECT 1 FROM queue_offsets WHERE {held} FOR UPDATE")
     with lanelog.connect(lanelog_url, publish_timeout=0.3) as impatient:
         purged = impatient.admin.purge("t", before=4, dry_run=False)
     assert (purged.messages, purged.remaining) == (3, 3)

@@ -159,10 +159,8 @@ def test_a_shell_lists_and_cancels(command: Command, waiting: None, raw: Any) ->
     assert len(command.table("scheduled", "list", "t", "--key", "b")[1]) == 1
     before = everything(raw)
     dry = command("scheduled", "cancel", "t", "a", "x")
-    assert (dry.stdout, dry.stderr) == (
-        "would cancel x of t, lane a\n",
-        "nothing was changed: add --execute to do it\n",
-    )
+    said = (dry.stdout, dry.stderr)
+    assert said == ("would cancel x of t, lane a\n", "nothing was changed: add --execute to do it\n")
     assert everything(raw) == before
     assert command("scheduled", "cancel", "t", "a", "x", "--execute").stdout == "cancelled x of t, lane a\n"
     assert len(command.table("scheduled", "list", "t")[1]) == 2

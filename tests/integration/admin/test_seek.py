@@ -1,7 +1,6 @@
 """Seek: a group goes on elsewhere, whatever its workers are doing."""
 
 import json
-import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +15,7 @@ from support.processes import Fleet, Line
 from support.situations import settle
 from support.sql import delivery_rows, one, owners, rows, watermark
 from support.traffic import shares, steady_load
-from support.waiting import Record, accept, eventually
+from support.waiting import Gate, Record, accept, eventually
 
 NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
 
@@ -90,13 +89,12 @@ def test_seek_to_a_time_while_three_processes_run(lanelog_client: Client, fleet:
 def test_a_settlement_from_before_the_seek_does_not_undo_it(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """An explicit ack raises LeaseLost, a transaction is rolled back; what the seek brought back is handled again."""
     rows(raw, "CREATE TABLE effects (k VARCHAR(10))")
-    inside, go, results, seen = Record(), threading.Event(), Record(), Record()
+    gate, results, seen = Gate(), Record(), Record()
 
     def handle(message: Message) -> None:
         seen((message.key, message.offset, message.fencing_token))
-        if message.offset == 3 and message.key not in inside.items:
-            inside(message.key)
-            assert go.wait(30)
+        if message.offset == 3 and message.key not in gate.inside.items:
+            gate(message.key)
             try:
                 if message.key == "acks":
                     message.ack()
@@ -110,7 +108,7 @@ def test_a_settlement_from_before_the_seek_does_not_undo_it(lanelog_client: Clie
     keys = ("acks", "commits", "returns")
     lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(5)])
     subscription = lanelog_client.subscribe("t", "g", handle, workers=6)
-    inside.wait(3)
+    gate.reached(3)
     before = epochs(raw)
     with lanelog.connect(lanelog_url) as other:
         other.admin.seek("t", "g", to="earliest", dry_run=False)
@@ -120,7 +118,7 @@ def test_a_settlement_from_before_the_seek_does_not_undo_it(lanelog_client: Clie
             key: [(name, offset) for name, offset, token in seen.items if name == key and token > before[key]]
             for key in keys
         } == again
-        go.set()
+        gate.open()
         assert sorted(results.wait(2)) == ["acks", "commits"]
     assert subscription.stop(10)
     assert {key: watermark(raw, "g", "t", key) for key in keys} == dict.fromkeys(keys, 5)
@@ -145,9 +143,8 @@ def test_each_target_of_one_lane(lanelog_client: Client, raw: Any) -> None:
         sought = admin.seek("t", "g", key="a", to=to, dry_run=False)
         assert (sought.again, sought.passed) == (max(0, before - after), max(0, after - before))
         assert (dry.again, dry.passed, dry.moved, dry.dry_run) == (sought.again, sought.passed, sought.moved, True)
-        assert [(lane.key, lane.before, lane.after) for lane in sought.moved] == [("a", before, after)] * (
-            before != after
-        )
+        moved = [(lane.key, lane.before, lane.after) for lane in sought.moved]
+        assert moved == [("a", before, after)] * (before != after)
         assert watermark(raw, "g", "t", "a") == after
         before = after
     assert watermark(raw, "g", "t", "b") == watermark(raw, "other", "t", "a") == 10
@@ -159,24 +156,23 @@ def test_each_target_of_one_lane(lanelog_client: Client, raw: Any) -> None:
 @pytest.mark.thorough
 def test_what_was_settled_or_tried_ahead_is_forgotten(lanelog_client: Client, raw: Any) -> None:
     """Acked runs, waits and run marks behind the new place are gone: each message starts again as attempt 1."""
-    inside, go, seen = threading.Event(), threading.Event(), Record()
+    gate, seen = Gate(), Record()
 
     def handle(message: Message) -> None:
         if message.offset == 1:
             message.nack(delay=3600)
         if message.offset == 8:
-            inside.set()
-            assert go.wait(30)
+            gate()
 
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
     subscription = lanelog_client.subscribe("t", "g", handle, order="serial")
-    assert inside.wait(10)
+    gate.reached()
     eventually(lambda: any(row["acked"] for row in delivery_rows(raw, "g", "t")))
     sought = lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
     # Offsets 2 to 7 were settled ahead; how many of them a flush had written by then is not for the test to know.
     assert 1 <= sought.again <= 6
     assert sought.passed == 0
-    go.set()
+    gate.open()
     assert subscription.stop(10)
     lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
     assert delivery_rows(raw, "g", "t") == []

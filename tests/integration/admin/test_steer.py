@@ -16,7 +16,7 @@ from support.situations import Situations, fill, settle
 from support.sql import delivery_rows, one, owners, rows, take_lanes, watermark
 from support.traffic import steady_load
 from support.turns import Turns
-from support.waiting import Record, accept, eventually
+from support.waiting import Gate, Record, accept, eventually
 
 KEYS = [f"k{n}" for n in range(12)]
 
@@ -34,29 +34,27 @@ def test_pause_under_load(
     lanelog_client: Client, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     """No handler starts later than a keeper turn after it; nothing is lost or counted as an attempt; resume goes on."""
-    turns, started, other_group = Turns(monkeypatch), Record(), Record()
-    held, release = Record(), threading.Event()
+    turns, started, other_group, gate = Turns(monkeypatch), Record(), Record(), Gate()
     admin = lanelog_client.admin
 
     def handle(message: Message) -> None:
         started((message.key, message.offset, message.attempt))
         if message.key == "k3" and message.offset == 5:
-            held(message)
-            assert release.wait(30)
+            gate()
 
     def of_paused() -> list[Any]:
         return [item for item in started.items if key in (None, item[0])]
 
     with two_members(lanelog_url, handle) as members, steady_load(lanelog_client, "t", KEYS, pause=0.01) as traffic:
         lanelog_client.subscribe("t", "other", lambda m: other_group((m.key, m.offset)))
-        held.wait(1)
+        gate.reached()
         eventually(lambda: all(any(item[0] == each for item in started.items) for each in KEYS))
         eventually(lambda: set(owners(raw, "g", "t").values()) == {member.owner for member in members})
         paused = admin.pause("t", "g", key=key, by="me", reason="maintenance")
         assert (paused.changed, paused.by, paused.reason, paused.key) == (True, "me", "maintenance", key)
         turns.pass_by(members)
         # Handlers that had begun end in their own time; the one that is held settles while the pause lasts.
-        release.set()
+        gate.open()
         if key is None:
             eventually(lambda: sum(member.stats().running for member in members) == 0)
         else:
@@ -189,15 +187,14 @@ def test_retry_ends_the_wait_for_the_next_attempt(lanelog_client: Client, raw: A
 @pytest.mark.thorough
 def test_skip_of_what_is_failing_or_running(lanelog_client: Client, raw: Any) -> None:
     """A message that holds its lane back, or whose handler hangs, is passed; what it still settles is refused."""
-    seen, inside, go, lost = Record(), Record(), threading.Event(), Record()
+    seen, gate, lost = Record(), Gate(), Record()
 
     def handle(message: Message) -> None:
         seen((message.key, message.offset, message.attempt))
         if message.key == "fails" and message.offset == 1:
             message.nack(delay=3600, reason="never")
         if message.key == "hangs" and message.offset == 1:
-            inside(message)
-            assert go.wait(30)
+            gate()
             try:
                 message.ack()
             except LeaseLost:
@@ -206,14 +203,14 @@ def test_skip_of_what_is_failing_or_running(lanelog_client: Client, raw: Any) ->
 
     lanelog_client.publish_many("t", [(key, b"x") for key in ("fails", "hangs") for _ in range(3)])
     subscription = lanelog_client.subscribe("t", "g", handle)
-    inside.wait(1)
+    gate.reached()
     eventually(lambda: [row["retry_count"] for row in delivery_rows(raw, "g", "t")] == [1])
     failing = lanelog_client.admin.skip("t", "g", "fails", 1, reason="it will never work", dry_run=False)
     assert (failing.state, failing.attempts, failing.owner) == (MessageState.RETRYABLE, 1, subscription.owner)
     hanging = lanelog_client.admin.skip("t", "g", "hangs", 1, reason="it hangs", dry_run=False)
     assert (hanging.state, hanging.attempts, hanging.owner) == (MessageState.PROCESSING, 1, subscription.owner)
     seen.until(lambda items: {("fails", 3, 1), ("hangs", 3, 1)} <= set(items))
-    go.set()
+    gate.open()
     lost.wait(1)
     assert subscription.stop(10)
     assert sorted(item for item in seen.items if item[1] == 1) == [("fails", 1, 1), ("hangs", 1, 1)]
@@ -284,12 +281,9 @@ def test_release_of_an_owner_that_is_gone_takes_all_its_lanes(
     lanelog_client.publish_many("t", [(key, b"x") for key in "abc"])
     with lanelog_client.subscribe("t", "g", accept):
         eventually(lambda: len(owners(raw, "g", "t")) == 3)
-    rows(
-        raw,
-        "UPDATE queue_subscriber_heartbeats SET subscriber_name = 'gone:1', liveness_lock = 'lanelog:kept',"
-        " deregistered_at = 0, heartbeat_at = heartbeat_at - %s * 1000, expires_at = heartbeat_at + 1000",
-        silent,
-    )
+    dead = "subscriber_name = 'gone:1', liveness_lock = 'lanelog:kept', deregistered_at = 0"
+    times = f"heartbeat_at = heartbeat_at - {silent} * 1000, expires_at = heartbeat_at + 1000"
+    rows(raw, f"UPDATE queue_subscriber_heartbeats SET {dead}, {times}")
     take_lanes(raw, "gone:1")
     admin = lanelog_client.admin
     assert admin.release("t", "g", "a", dry_run=True).others == tuple(lost[1:])

@@ -80,9 +80,8 @@ def test_only_with_execute_anything_happens(
 
 def test_seek_lists_the_lanes_that_move(command: Command, shop: lanelog.Client, raw: Any) -> None:
     """From where to where; a running group gets the messages again."""
-    rows(
-        raw, "UPDATE queue_offsets SET offset_acked = 0, marked_through = 0 WHERE consumer_group = ''"
-    )  # not collected
+    # Nothing is collected.
+    rows(raw, "UPDATE queue_offsets SET offset_acked = 0, marked_through = 0 WHERE consumer_group = ''")
     text = command("seek", "merge", "builders", "--key", "good", "--to", "2", "--execute").stdout
     assert text.splitlines()[1:] == ["  good: 3 -> 1"]
     assert watermark(raw, "builders", "merge", "good") == 1
@@ -206,9 +205,8 @@ def test_retry_of_all_lanes_ends_what_waits_in_each(
 
 def test_release_takes_a_lane_from_its_owner(command: Command, shop: lanelog.Client, raw: Any) -> None:
     """It names him and what is known of him; a lane that nobody has stays as it is."""
-    assert command("release", "merge", "builders", "good", "--execute").stdout == (
-        "nobody has builders on merge, lane good\n"
-    )
+    said = command("release", "merge", "builders", "good", "--execute").stdout
+    assert said == "nobody has builders on merge, lane good\n"
     rows(raw, "UPDATE queue_partition_leases SET leased_by = 'gone:1' WHERE partition_key = 'good'")
     text = command("release", "merge", "builders", "good", "--execute").stdout
     assert text == "took builders on merge, lane good from gone:1 (missing)\n"

@@ -16,22 +16,8 @@ from support.old_tables import set_back
 from support.sql import rows
 
 CHECKS = [
-    "reachable",
-    "version",
-    "replication",
-    "schema",
-    "privileges",
-    "session settings",
-    "isolation",
-    "packet size",
-    "durability",
-    "clock",
-    "oldest transaction",
-    "session locks",
-    "row locks",
-    "hints",
-    "origin",
-    "triggers",
+    *("reachable", "version", "replication", "schema", "privileges", "session settings", "isolation", "packet size"),
+    *("durability", "clock", "oldest transaction", "session locks", "row locks", "hints", "origin", "triggers"),
     "contradictions",
 ]
 
@@ -59,10 +45,8 @@ def test_a_healthy_server(command: Command, lanelog_client: lanelog.Client, raw:
 
 def test_what_the_account_may_do(lanelog_client: lanelog.Client, raw: Any, lanelog_url: str) -> None:
     """The roles that its privileges are enough for, tried by the server itself, and what the next one lacks."""
-    assert (
-        finding(lanelog_client, "privileges").detail
-        == "enough for reader, publisher, consumer, janitor, dashboard, admin"
-    )
+    detail = finding(lanelog_client, "privileges").detail
+    assert detail == "enough for reader, publisher, consumer, janitor, dashboard, admin"
     with account(raw, lanelog_url, {"*": "INSERT"}) as url, lanelog.connect(url) as client:
         none = finding(client, "privileges")
     assert none.status == "error"
@@ -100,10 +84,7 @@ def test_newer_tables_are_fine_if_they_admit_this_lanelog(lanelog_client: lanelo
     newer = VERSION + 1
     rows(raw, "INSERT INTO queue_schema (version, checksum, oldest_code) VALUES (%s, 'x', %s)", newer, VERSION)
     found = finding(lanelog_client, "schema")
-    assert (found.status, found.detail) == (
-        "ok",
-        f"version {newer}, which admits this lanelog of version {VERSION}",
-    )
+    assert (found.status, found.detail) == ("ok", f"version {newer}, which admits this lanelog of version {VERSION}")
     rows(raw, "UPDATE queue_schema SET oldest_code = %s WHERE version = %s", newer, newer)
     found = finding(lanelog_client, "schema")
     assert (found.status, found.remedy) == ("error", "upgrade lanelog")
@@ -158,11 +139,8 @@ def test_an_old_transaction_is_named(lanelog_client: lanelog.Client, open_raw: A
 def test_a_clock_that_went_back_is_an_error(lanelog_client: lanelog.Client, raw: Any) -> None:
     """A heartbeat that the server's clock dated in what is now the future."""
     assert finding(lanelog_client, "clock").status == "ok"
-    rows(
-        raw,
-        "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at)"
-        " VALUES ('g', 't', 'o', (UNIX_TIMESTAMP() + 3600) * 1000)",
-    )
+    insert = "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at)"
+    rows(raw, f"{insert} VALUES ('g', 't', 'o', (UNIX_TIMESTAMP() + 3600) * 1000)")
     found = finding(lanelog_client, "clock")
     assert found.status == "error"
     assert "behind a heartbeat that it dated itself, of member o of group g of topic t" in found.detail

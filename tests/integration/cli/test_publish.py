@@ -16,10 +16,8 @@ from support.sql import one, rows
 
 def payloads(raw: Any, key: str) -> list[bytes]:
     """What a lane of `merge` holds."""
-    found = rows(
-        raw, "SELECT payload FROM queue_messages WHERE topic = 'merge' AND partition_key = %s ORDER BY `offset`", key
-    )
-    return [payload for (payload,) in found]
+    sql = "SELECT payload FROM queue_messages WHERE topic = 'merge' AND partition_key = %s ORDER BY `offset`"
+    return [payload for (payload,) in rows(raw, sql, key)]
 
 
 def test_one_message(command: Command, raw: Any) -> None:

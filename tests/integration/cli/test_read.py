@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,7 +23,7 @@ from support.cli import Command
 from support.refusing import refused
 from support.situations import Situations, fill
 from support.sql import rows
-from support.waiting import accept, eventually, raising
+from support.waiting import Gate, accept, eventually, raising
 
 PASSED = {
     "queue_messages": ["created_at", "published_at", "failed_at"],
@@ -50,27 +49,21 @@ def later(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 @pytest.fixture
 def working(lanelog_client: lanelog.Client) -> Iterator[lanelog.Client]:
     """Group `builders` at work on three lanes of `merge`: `held` runs, `fails` waits, `done` is done."""
-    hold, started = threading.Event(), threading.Event()
+    gate = Gate()
 
     def handle(message: lanelog.Message) -> None:
         if message.key == "held":
-            started.set()
-            hold.wait(60)
+            gate()
         if message.key == "fails":
             message.nack(delay=600, reason="no \x1b[31mbranch")
 
     lanelog_client.publish_many("merge", [("done", b"1"), ("held", b"1"), ("fails", b"1"), ("fails", b"2")])
-    with lanelog_client.subscribe("merge", "builders", handle, name="worker"):
-        assert started.wait(30)
-        admin = lanelog_client.admin
-        eventually(
-            lambda: (
-                {lane.key: (lane.lag, lane.waiting) for lane in admin.lanes("merge", "builders")}
-                == {"done": (0, 0), "held": (1, 0), "fails": (2, 1)}
-            )
-        )
+    with lanelog_client.subscribe("merge", "builders", handle, name="worker"), gate:
+        gate.reached()
+        lanes = partial(lanelog_client.admin.lanes, "merge", "builders")
+        left = {"done": (0, 0), "held": (1, 0), "fails": (2, 1)}
+        eventually(lambda: {lane.key: (lane.lag, lane.waiting) for lane in lanes()} == left)
         yield lanelog_client
-        hold.set()
 
 
 def test_lanes_have_their_columns(command: Command, working: lanelog.Client) -> None:
@@ -183,13 +176,11 @@ def test_a_bound_of_status_does_not_depend_on_topics_that_were_left_out(
     assert command("status", "--max-lag", "0", status=1).stderr == told + "lag 1 > 0 on s g and 1 more\n"
 
 
-def test_status_finds_a_paused_lane_in_which_nothing_lags(
-    lanelog_client: lanelog.Client, made: Situations, command: Command
-) -> None:
+def test_status_finds_a_paused_lane_in_which_nothing_lags(made: Situations, command: Command) -> None:
     """Beside lanes that lag, also where the group has no member and nothing else can be wrong with a lane."""
-    lanelog_client.publish_many("t", [(key, b"x") for key in "ab"])
+    made.client.publish_many("t", [(key, b"x") for key in "ab"])
     made.place("b", 1, paused_at=1000, paused_by="ops", pause_reason="a change")
-    problems = lanelog_client.admin.status().problems
+    problems = made.client.admin.status().problems
     assert [(each.what, each.key) for each in problems if each.what == "paused"] == [("paused", "b")]
     assert "PAUSED  t g b" in command("status").stdout
 
@@ -204,12 +195,8 @@ def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
     for topic, count in (("few", 1), ("many", 3), ("some", 2)):
         lanelog_client.subscribe(topic, "g", accept).stop()
         fill(lanelog_client, "k", count, f"{topic}_dlq")
-        rows(
-            raw,
-            "UPDATE queue_messages SET failed_group = 'g', last_error = 'boom', original_topic = %s WHERE topic = %s",
-            topic,
-            f"{topic}_dlq",
-        )
+        failed = f"failed_group = 'g', last_error = 'boom', original_topic = '{topic}'"
+        rows(raw, f"UPDATE queue_messages SET {failed} WHERE topic = '{topic}_dlq'")
     rows(raw, "UPDATE queue_partitions SET holds_dead_letters = 1 WHERE topic LIKE '%%dlq' AND partition_key = ''")
     monkeypatch.setattr(status, "LETTERS", 2)
     monkeypatch.setattr(status, "EXPLAINED", 1)
@@ -328,9 +315,8 @@ def test_status_names_what_is_stuck_and_what_repairs_it(
 def test_status_of_a_database_without_trouble(command: Command, lanelog_client: lanelog.Client) -> None:
     """No group, or a group that is through: nothing is stuck."""
     lanelog_client.publish("merge", "k", b"1")
-    assert command("status").stdout == (
-        "1 topic, 0 groups, 0 members: lag 0, oldest -, 0 dead letters\n\nnothing is stuck\n"
-    )
+    said = command("status").stdout
+    assert said == "1 topic, 0 groups, 0 members: lag 0, oldest -, 0 dead letters\n\nnothing is stuck\n"
 
 
 @pytest.mark.parametrize("line", ["{0} topics", "topics {0}", "--url mysql://nobody@127.0.0.1:1/none topics {0}"])
@@ -350,9 +336,8 @@ def test_show_lists_a_lane_and_describes_a_message(command: Command, working: la
     assert [line[0] for line in command.table("show", "merge", "fails", "--from", "2")[1]] == ["2"]
     text = command("show", "merge", "fails", "1").stdout
     assert "offset 1 of merge, lane fails" in text
-    assert [line.split()[:3] for line in text.splitlines() if line.startswith("builders")] == [
-        ["builders", "retryable", "1"]
-    ]
+    states = [line.split()[:3] for line in text.splitlines() if line.startswith("builders")]
+    assert states == [["builders", "retryable", "1"]]
     assert text.splitlines()[-2:] == ["last error of group builders", r"  no \x1b[31mbranch"]
     assert command("show", "merge", "done", "--id", "raw", "--raw").stdout_bytes == b"\xff\x00"
     described = command.json("show", "merge", "done", "2")
@@ -379,9 +364,8 @@ def test_show_finds_a_message_by_its_id_alone(
 def test_tail_prints_the_last_messages_of_a_lane(command: Command, lanelog_client: lanelog.Client) -> None:
     """Ten, or as many as asked for; as lines of text or of JSON."""
     lanelog_client.publish_many("merge", [("k", f"m{n}") for n in range(1, 13)])
-    assert [line.split()[-1] for line in command("tail", "merge", "k").stdout.splitlines()] == [
-        f"m{n}" for n in range(3, 13)
-    ]
+    payloads = [line.split()[-1] for line in command("tail", "merge", "k").stdout.splitlines()]
+    assert payloads == [f"m{n}" for n in range(3, 13)]
     assert command("tail", "merge", "k", "-n", "0").stdout == ""
     lines = command("tail", "merge", "k", "-n", "2", "--json").stdout.splitlines()
     assert [json.loads(line)["payload"] for line in lines] == ["m11", "m12"]

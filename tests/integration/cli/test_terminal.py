@@ -60,6 +60,12 @@ def ended(child: "pexpect.spawn[str]") -> int | None:
     return child.exitstatus
 
 
+def answer(child: "pexpect.spawn[str]") -> str:
+    """Wait for its end, with status 0; what it has shown since the last thing that was expected of it."""
+    assert ended(child) == 0
+    return str(child.before or "")
+
+
 def bare(text: str | None) -> str:
     """Without escape sequences."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text or "")
@@ -74,9 +80,9 @@ def test_watch_redraws_until_ctrl_c(terminal: Terminal, lanelog_client: lanelog.
     lanelog_client.publish("orders", "k", b"1")
     child.expect("2 topics, 0 groups")
     child.sendintr()
-    assert ended(child) == 0
-    assert "\x1b[?25h" in (child.before or "")
-    assert "Traceback" not in (child.before or "")
+    last = answer(child)
+    assert "\x1b[?25h" in last
+    assert "Traceback" not in last
 
 
 @pytest.mark.thorough
@@ -88,8 +94,7 @@ def test_q_ends_a_watch_and_the_terminal_is_as_before(terminal: Terminal, lanelo
     child.expect("1 topic")
     child.send("x")
     child.send("q")
-    assert ended(child) == 0
-    after = bare(child.before)
+    after = bare(answer(child))
     assert re.search(r"[^-]icanon\b", after)
     assert re.search(r"[^-]echo\b", after)
     assert "xq" not in after
@@ -119,8 +124,7 @@ def test_sigterm_gives_the_terminal_back(terminal: Terminal) -> None:
     child.expect("q ends it")
     (program,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
     os.kill(int(program), signal.SIGTERM)
-    assert ended(child) == 0
-    assert re.search(r"[^-]icanon\b", bare(child.before))
+    assert re.search(r"[^-]icanon\b", bare(answer(child)))
 
 
 @pytest.mark.thorough
@@ -142,8 +146,7 @@ def test_a_watch_outlives_the_database(terminal: Terminal, lanelog_client: lanel
         proxy.target = target
         child.expect("2 topics")
         child.send("q")
-        assert ended(child) == 0
-        assert "Traceback" not in (child.before or "")
+        assert "Traceback" not in answer(child)
 
 
 @pytest.mark.thorough
@@ -162,15 +165,11 @@ def test_a_narrow_terminal_crops_and_says_what_it_hides(terminal: Terminal, lane
     lanelog_client.publish_many("merge", [(key, b"x")] * 1234)
     with lanelog_client.subscribe("merge", "builders", lambda message: message.postpone(3600)):
         eventually(lambda: lanelog_client.admin.groups("merge") != [])
-    child = terminal("lanes", "merge", "builders", width=46)
-    assert ended(child) == 0
-    text = bare(child.before)
+    text = bare(answer(terminal("lanes", "merge", "builders", width=46)))
     assert all(len(line) <= 46 for line in text.splitlines())
     assert re.search(r"^k+…k+-end .*1,234\b", text, re.MULTILINE)
     assert "--wide shows all" in text
-    child = terminal("lanes", "merge", "builders", "--wide", width=46)
-    assert ended(child) == 0
-    assert key in bare(child.before)
+    assert key in bare(answer(terminal("lanes", "merge", "builders", "--wide", width=46)))
 
 
 @pytest.mark.thorough
@@ -181,9 +180,8 @@ def test_the_database_stands_above_each_answer(
     target = ConnectConfig.from_url(lanelog_url)
     lanelog_client.publish("merge", "k", b"1")
     for arguments in (["topics"], ["status"], ["purge", "merge", "--before-offset", "1"]):
-        child = terminal(*arguments)
-        assert ended(child) == 0
-        assert bare(child.before).splitlines()[0] == f"{target.database} at {target.host}:{target.port}"
+        shown = bare(answer(terminal(*arguments)))
+        assert shown.splitlines()[0] == f"{target.database} at {target.host}:{target.port}"
         assert target.database not in Command(lanelog_url)(*arguments).output
 
 
@@ -195,13 +193,9 @@ def test_colour_is_for_terminals_that_want_it(
     lanelog_client.publish("merge", "k", b"1")
     lanelog_client.subscribe("merge", "builders", lambda _message: None).stop()
     lanelog_client.publish("merge", "k", b"2")
-    child = terminal("lag")
-    assert ended(child) == 0
-    assert "\x1b[31m" in (child.before or "")
+    assert "\x1b[31m" in answer(terminal("lag"))
     monkeypatch.setenv("NO_COLOR", "1")
-    child = terminal("lag")
-    assert ended(child) == 0
-    assert not re.search(r"\x1b\[3\d", child.before or "")
+    assert not re.search(r"\x1b\[3\d", answer(terminal("lag")))
 
 
 @pytest.mark.thorough
@@ -274,24 +268,17 @@ def test_nothing_to_publish_does_not_wait_for_the_keyboard(terminal: Terminal) -
 def test_shells_can_complete(terminal: Terminal, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the help says prints the shell's own script."""
     monkeypatch.setenv("_LANELOG_COMPLETE", f"{shell}_source")
-    child = terminal()
-    assert ended(child) == 0
-    assert "lanelog" in (child.before or "")
-    assert "Error" not in (child.before or "")
+    script = answer(terminal())
+    assert "lanelog" in script
+    assert "Error" not in script
 
 
 @pytest.mark.thorough
 def test_completion_knows_the_verbs(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """As bash asks for them."""
-    for name, value in {
-        "_LANELOG_COMPLETE": "bash_complete",
-        "COMP_WORDS": "lanelog delete-",
-        "COMP_CWORD": "1",
-    }.items():
+    for name, value in (("_LANELOG_COMPLETE", "bash_complete"), ("COMP_WORDS", "lanelog delete-"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)
-    child = terminal()
-    assert ended(child) == 0
-    assert (child.before or "").split() == ["plain,delete-group", "plain,delete-topic"]
+    assert answer(terminal()).split() == ["plain,delete-group", "plain,delete-topic"]
 
 
 @pytest.mark.thorough

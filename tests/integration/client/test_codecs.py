@@ -40,12 +40,9 @@ def coded(lanelog_client: Client, lanelog_url: str) -> Iterator[Client]:
 
 def stored(raw: Any, topic: str = "t") -> list[tuple[bytes, str | None]]:
     """Payloads and content types of a topic."""
-    return rows(
-        raw,
-        """SELECT payload, JSON_UNQUOTE(JSON_EXTRACT(metadata, '$."content-type"')) FROM queue_messages
-        WHERE topic = %s ORDER BY partition_key, `offset`""",
-        topic,
-    )
+    columns = """payload, JSON_UNQUOTE(JSON_EXTRACT(metadata, '$."content-type"'))"""
+    where = "topic = %s ORDER BY partition_key, `offset`"
+    return rows(raw, f"SELECT {columns} FROM queue_messages WHERE {where}", topic)
 
 
 def test_the_nearest_codec_encodes(coded: Client, raw: Any) -> None:

@@ -4,7 +4,6 @@ import logging
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import closing
 
 import pytest
@@ -15,7 +14,7 @@ from lanelog.devserver import DevServer
 from support.cli import Command
 from support.pace import paced
 from support.processes import Program
-from support.waiting import Record, accept, events, eventually
+from support.waiting import Gate, Record, accept, events, eventually
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -41,13 +40,8 @@ def test_an_error_tracker_shows_a_dead_letter(lanelog_client: Client, lanelog_ur
     (exception,) = event["exception"]["values"]
     assert (exception["type"], exception["value"]) == ("KeyError", "'customer'")
     assert [frame["function"] for frame in exception["stacktrace"]["frames"]] == ["bill"]
-    assert {name: event["extra"][name] for name in ("topic", "key", "group", "offset", "attempt")} == {
-        "topic": "orders",
-        "key": "order-7",
-        "group": "billing",
-        "offset": 1,
-        "attempt": 1,
-    }
+    fields = {name: event["extra"][name] for name in ("topic", "key", "group", "offset", "attempt")}
+    assert fields == {"topic": "orders", "key": "order-7", "group": "billing", "offset": 1, "attempt": 1}
     assert len([each for each in journal.items if each.event == "tracked"]) == 1
 
 
@@ -119,10 +113,7 @@ def test_the_command_line_shows_the_traceback(lanelog_client: Client, lanelog_ur
     eventually(lambda: lanelog_client.admin.lanes("waits", "g")[0].last_error)
     (letter,) = lanelog_client.admin.dead_letters("given-up")
     assert letter.reason == "ValueError: no such branch"
-    for text in (
-        command("show", "waits", "k", "1").stdout,
-        command("dlq", "show", "given-up", "k", letter.id).stdout,
-    ):
+    for text in (command("show", "waits", "k", "1").stdout, command("dlq", "show", "given-up", "k", letter.id).stdout):
         assert "\n  ValueError: no such branch\n  Traceback (most recent call last):\n" in text
         assert text.endswith('in fails\n      raise ValueError("no such branch")\n')
     for verb in (("lanes", "waits", "g"), ("status",), ("history", "given-up", "g"), ("dlq", "list", "given-up")):
@@ -138,13 +129,8 @@ def test_a_life_of_a_subscription_is_logged(lanelog_client: Client, caplog: pyte
     eventually(lambda: subscription.stats().acked == 8)
     assert subscription.stop()
     started = record_of(caplog, "subscription.started").__dict__
-    assert {name: started[name] for name in ("topic", "group", "workers", "order", "members")} == {
-        "topic": "t",
-        "group": "g",
-        "workers": 3,
-        "order": "serial",
-        "members": 1,
-    }
+    fields = {name: started[name] for name in ("topic", "group", "workers", "order", "members")}
+    assert fields == {"topic": "t", "group": "g", "workers": 3, "order": "serial", "members": 1}
     for name, held in (("lanes.acquired", 8), ("lanes.released", 0)):
         turns = [each.__dict__ for each in caplog.records if each.__dict__.get("event") == name]
         assert sum(turn["lanes"] for turn in turns) == 8
@@ -162,17 +148,12 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
 ) -> None:
     """Every five seconds, here sooner: a handler."""
     paced(lanelog_client, waited_seconds=0.1)
-    held, go_on = threading.Event(), threading.Event()
-
-    def handle(_message: Message) -> None:
-        held.set()
-        go_on.wait(60)
-
+    gate = Gate()
     lanelog_client.publish("t", "k", b"1")
-    subscription = lanelog_client.subscribe("t", "g", handle)
-    assert held.wait(15)
+    subscription = lanelog_client.subscribe("t", "g", gate)
+    gate.reached()
     assert not subscription.stop(0.35)
-    go_on.set()
+    gate.open()
     assert subscription.stop()
     said = events(caplog, "subscription.waited", logging.WARNING)
     assert len(said) >= 2

@@ -251,9 +251,8 @@ def test_a_callers_connection_carries_a_text_or_refuses_it(
             else:
                 sent.append(item)
             connection.commit()
-    found = rows(
-        raw, "SELECT partition_key, id, payload, metadata FROM queue_messages ORDER BY partition_key, `offset`"
-    )
+    sql = "SELECT partition_key, id, payload, metadata FROM queue_messages ORDER BY partition_key, `offset`"
+    found = rows(raw, sql)
     assert sorted((row[:3] for row in found), key=repr) == sorted(
         ((item.key, item.id, stored_bytes(item.payload)) for item in sent), key=repr
     )

@@ -16,7 +16,7 @@ from support.proxy import DOOM, proxy_to
 from support.settling import create_effects, effects, have_effect
 from support.sql import delivery_rows, one, owners, rows, take_lanes, watermark
 from support.stage import thorough
-from support.waiting import Record, eventually, raising
+from support.waiting import Gate, Record, eventually, raising
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 
@@ -109,54 +109,48 @@ def test_held_open_for_longer_than_the_lease_it_costs_no_lane(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:
     """Heartbeats renew it, and a second member that waits for lanes steals nothing: the block commits."""
-    inside, release = threading.Event(), threading.Event()
-    attempts, others = Record(), Record()
+    gate, others = Gate(), Record()
 
     def handle(message: Message) -> None:
-        attempts(message.attempt)
         with message.transaction() as connection:
             have_effect(connection, message)
-            inside.set()
-            assert release.wait(30)
+            gate(message.attempt)
 
     options = {"lease_duration": 3.0, "lease_renewal": 0.3}
     lanelog_client.publish("t", "a", b"x")
     subscription = lanelog_client.subscribe("t", "g", handle, **options)
-    try:
-        assert inside.wait(10)
+    with gate:
+        gate.reached()
         beat = "SELECT {} FROM queue_subscriber_heartbeats WHERE subscriber_name = %s"
         with lanelog.connect(lanelog_url) as other:
             other.subscribe("t", "g", others, **options)
             ends = one(raw, beat.format("expires_at"), subscription.owner)
             eventually(lambda: one(raw, beat.format("heartbeat_at"), subscription.owner) > ends)
             assert owners(raw, "g", "t") == {"a": subscription.owner}
-            release.set()
+            gate.open()
             eventually(lambda: watermark(raw, "g", "t", "a") == 1)
-    finally:
-        release.set()
-    assert attempts.items == [1]
+    assert gate.inside.items == [1]
     assert others.items == []
     assert sorted(effects(raw, "o, attempt")) == [(1, 1)]
 
 
 def test_a_lost_lease_rolls_the_block_back(lanelog_client: Client, raw: Any) -> None:
     """Somebody took the lane meanwhile: LeaseLost at the end of the block, and no effect."""
-    inside, release, outcome = threading.Event(), threading.Event(), Record()
+    gate, outcome = Gate(), Record()
 
     def handle(message: Message) -> None:
         try:
             with message.transaction() as connection:
                 have_effect(connection, message)
-                inside.set()
-                assert release.wait(30)
+                gate()
         except LeaseLost as error:
             outcome(error)
 
     lanelog_client.publish("t", "a", b"x")
     lanelog_client.subscribe("t", "g", handle)
-    assert inside.wait(10)
+    gate.reached()
     take_lanes(raw, "thief:1")
-    release.set()
+    gate.open()
     outcome.wait(1)
     assert sorted(effects(raw, "o, attempt")) == []
     assert watermark(raw, "g", "t", "a") == 0
@@ -216,12 +210,10 @@ def test_a_commit_that_was_lost_is_not_mistaken_for_the_next_owners(
     lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It never reached the server, and before anybody could ask another owner has settled the message: LeaseLost."""
-    was_committed, asking, go = Delivery._was_committed, threading.Event(), threading.Event()
-    outcome = Record()
+    was_committed, gate, outcome = Delivery._was_committed, Gate(), Record()
 
     def ask_late(delivery: Delivery) -> bool:
-        asking.set()
-        assert go.wait(20)
+        gate()
         return was_committed(delivery)
 
     def handle(message: Message) -> None:
@@ -239,10 +231,10 @@ def test_a_commit_that_was_lost_is_not_mistaken_for_the_next_owners(
         proxy.deliver = False
         client.publish("t", "a", b"x")
         client.subscribe("t", "g", handle)
-        assert asking.wait(20)
+        gate.reached()
         take_lanes(raw, "heir:1")
         rows(raw, "UPDATE queue_offsets SET offset_acked = 1, marked_through = 1 WHERE consumer_group = 'g'")
-        go.set()
+        gate.open()
         (error,) = outcome.wait(1)
     assert isinstance(error, LeaseLost)
     assert sorted(effects(raw, "o, attempt")) == []

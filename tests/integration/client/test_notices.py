@@ -1,6 +1,5 @@
 """What a program is told by `client.on`, of a real engine."""
 
-import threading
 import time
 from typing import Any, get_args
 
@@ -8,7 +7,7 @@ import pytest
 
 import lanelog
 from lanelog.notices import NAMES, Notice, NoticeName
-from support.waiting import eventually, raising
+from support.waiting import Gate, eventually, raising
 
 TWICE = lanelog.RetryPolicy(max_attempts=2, wait=lambda _: 0.01)
 Told = list[Notice]
@@ -55,20 +54,15 @@ def test_a_message_that_expired_in_the_queue_of_a_worker_had_no_attempt(
     lanelog_client: lanelog.Client, told: Told
 ) -> None:
     """As its event and all other expired messages say, also where it is dropped."""
-    entered, go = threading.Event(), threading.Event()
-
-    def block(message: lanelog.Message) -> None:
-        entered.set()
-        go.wait(20)
-
+    gate = Gate()
     lanelog_client.publish("t", "first", b"x")
-    with lanelog_client.subscribe("t", "g", block, workers=1, dead_letter_suffix=None):
-        assert entered.wait(20)
+    with lanelog_client.subscribe("t", "g", gate, workers=1, dead_letter_suffix=None), gate:
+        gate.reached()
         lanelog_client.publish("t", "late", b"x", ttl=1.0)
         until = time.monotonic() + 1.1
         eventually(lambda: lanelog_client.measures().groups[0].running == 2)
         eventually(lambda: time.monotonic() > until)
-        go.set()
+        gate.open()
         eventually(lambda: told)
     assert names(told) == [("expired", "late", 1, 0)]
 
@@ -76,33 +70,26 @@ def test_a_message_that_expired_in_the_queue_of_a_worker_had_no_attempt(
 @pytest.mark.thorough
 def test_what_an_operator_does_to_a_group_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
     """A pause, its end, and a lane that was taken from a handler."""
-    entered, go = threading.Event(), threading.Event()
-
-    def wait(message: lanelog.Message) -> None:
-        entered.set()
-        go.wait(20)
-
+    gate = Gate()
     lanelog_client.publish("t", "k", b"x")
-    with lanelog_client.subscribe("t", "g", wait):
-        assert entered.wait(20)
+    with lanelog_client.subscribe("t", "g", gate), gate:
+        gate.reached()
         lanelog_client.admin.release("t", "g", "k", dry_run=False)
         eventually(lambda: [each.key for each in told if each.name == "lease_lost"] == ["k"])
         lanelog_client.admin.pause("t", "g")
         eventually(lambda: "group_paused" in {each.name for each in told})
         lanelog_client.admin.resume("t", "g")
         eventually(lambda: "group_resumed" in {each.name for each in told})
-        go.set()
 
 
 @pytest.mark.thorough
 def test_a_handler_that_takes_too_long_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
     """That it is slow, and that its time is over."""
-    go = threading.Event()
+    gate = Gate()
     lanelog_client.publish("t", "k", b"x")
     options: lanelog.SubscriptionOptions = {"visibility_timeout": 0.2, "max_handler_time": 0.6}
-    with lanelog_client.subscribe("t", "g", lambda _: go.wait(20), **options):
+    with lanelog_client.subscribe("t", "g", gate, **options), gate:
         eventually(lambda: {"handler_slow", "timed_out"} <= {each.name for each in told})
-        go.set()
     first = {each.name: each for each in reversed(told)}
     assert {(first[name].key, first[name].offset) for name in ("handler_slow", "timed_out")} == {("k", 1)}
 

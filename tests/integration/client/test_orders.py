@@ -11,7 +11,7 @@ from lanelog import Client, Message, RetryPolicy
 from support.situations import NOW
 from support.sql import delivery_rows, one, rows, watermark
 from support.turns import Turns
-from support.waiting import Record, eventually
+from support.waiting import Gate, Record, eventually
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 LONG = 3600.0
@@ -21,6 +21,12 @@ PATIENT = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(LONG))
 def end_the_waits(raw: Any) -> None:
     """What waits for its time is due, for whoever has the lane next."""
     rows(raw, "UPDATE queue_delivery_state SET invisible_until = 1 WHERE acked = 0")
+
+
+def runs(raw: Any, *, unacked: bool = True) -> list[tuple[int, int]]:
+    """From where to where each delivery row is: also of those that are not acked, or not."""
+    found = delivery_rows(raw, "g", "t")
+    return [(row["message_offset"], row["through_offset"]) for row in found if unacked or row["acked"]]
 
 
 def test_strict_holds_a_key_until_its_failing_message_is_through(lanelog_client: Client) -> None:
@@ -118,12 +124,7 @@ def test_concurrent_runs_up_to_its_bound_in_offset_order(
         gates[2].set()
         assert sorted(started.wait(7)[5:]) == [6, 7]
         # 2, 3 and 5 are acked ahead of 1: two runs, in two rows; the watermark does not move
-        eventually(
-            lambda: (
-                [(r["message_offset"], r["through_offset"]) for r in delivery_rows(raw, "g", "t") if r["acked"]]
-                == [(2, 3), (5, 5)]
-            )
-        )
+        eventually(lambda: runs(raw, unacked=False) == [(2, 3), (5, 5)])
         assert watermark(raw, "g", "t", "a") == 0
     finally:
         for gate in gates.values():
@@ -136,12 +137,11 @@ def test_concurrent_runs_up_to_its_bound_in_offset_order(
 @pytest.mark.thorough
 def test_ten_thousand_are_handled_behind_one_that_takes_long(lanelog_client: Client, raw: Any) -> None:
     """In concurrent order one long message stops nothing: the rest is handled, in bounded memory and few rows."""
-    release, began, bounds = threading.Event(), threading.Event(), Record()
+    gate, bounds = Gate(), Record()
 
     def handle(message: Message) -> None:
         if message.offset == 1:
-            began.set()
-            assert release.wait(60)
+            gate()
 
     def others_are_acked() -> bool:
         bounds((subscription.stats().prefetched, one(raw, "SELECT COUNT(*) FROM queue_delivery_state")))
@@ -151,18 +151,14 @@ def test_ten_thousand_are_handled_behind_one_that_takes_long(lanelog_client: Cli
         lanelog_client.publish_many("t", [("a", b"x" * 50)] * 1000)
     lanelog_client.publish("t", "a", b"last")
     subscription = lanelog_client.subscribe("t", "g", handle, order="concurrent", prefetch=500)
-    try:
-        assert began.wait(20)
+    with gate:
+        gate.reached()
         eventually(others_are_acked, within=40)
         eventually(lambda: subscription.stats().prefetched == 1)
         assert max(prefetched for prefetched, _ in bounds.items) <= 500
         assert max(found for _, found in bounds.items) <= 30
-        eventually(
-            lambda: [(r["message_offset"], r["through_offset"]) for r in delivery_rows(raw, "g", "t")] == [(2, 10_001)]
-        )
+        eventually(lambda: runs(raw) == [(2, 10_001)])
         assert watermark(raw, "g", "t", "a") == 0
-    finally:
-        release.set()
     eventually(lambda: watermark(raw, "g", "t", "a") == 10_001)
     eventually(lambda: not delivery_rows(raw, "g", "t"))
 

@@ -26,11 +26,8 @@ def test_a_caller_that_holds_messages_gets_others_before_a_suspect(lanelog_clien
         lanelog_client.publish_many("t", [("suspect", b"1"), ("a", b"1"), ("b", b"1")])
         seen.wait(3)
     lanelog_client.publish("t", "suspect", b"2")
-    rows(
-        raw,
-        "UPDATE queue_offsets SET marked_through = 2, marked_epoch = 77"
-        " WHERE consumer_group = 'g' AND partition_key = 'suspect'",
-    )
+    lane = "consumer_group = 'g' AND partition_key = 'suspect'"
+    rows(raw, f"UPDATE queue_offsets SET marked_through = 2, marked_epoch = 77 WHERE {lane}")
     lease = "UPDATE queue_partition_leases SET leased_by = %s, lease_epoch = lease_epoch + 1 WHERE partition_key = %s"
     rows(raw, lease, "gone:1", "suspect")  # nobody knows it: its lanes are left alone for a lease duration
     lanelog_client.publish("t", "a", b"2")

@@ -8,7 +8,6 @@ import gc
 import logging
 import socket
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from lanelog.config import ConnectConfig
 from support.proxy import listening, proxy_to
 from support.secrecy import CONTENTS, METADATA, PARTS, PASSWORD, PAYLOAD, error_of, found_in, rendered, url_of
 from support.sql import rows, running
-from support.waiting import Record, accept, eventually
+from support.waiting import Gate, Record, accept, eventually
 
 THOROUGH = pytest.mark.thorough
 
@@ -231,18 +230,13 @@ def undisturbed() -> Iterator[None]:
 
 def test_no_object_shows_what_it_keeps(account: str, log: Everything) -> None:
     """Every object of the library, in the middle of its work: repr, str, and rich, which looks at fields."""
-    running, go_on = Record(), threading.Event()
-
-    def handle(message: lanelog.Message) -> None:
-        running(message)
-        go_on.wait(30)
-
+    gate = Gate()
     with lanelog.connect(account) as client:
         outgoing = [Outgoing(f"k{n % 5}", PAYLOAD, metadata=METADATA) for n in range(50)]
         client.publish_many("t", outgoing)
-        try:
-            subscription = client.subscribe("t", "g", handle, workers=2)
-            messages = running.wait(2)
+        with gate:
+            subscription = client.subscribe("t", "g", gate, workers=2)
+            messages = gate.reached(2)
             assert messages[0].metadata == METADATA  # decoded, and kept
             eventually(lambda: subscription.stats().prefetched > 2)
             with client.transaction() as connection:
@@ -256,18 +250,10 @@ def test_no_object_shows_what_it_keeps(account: str, log: Everything) -> None:
                         assert found_in(text, *PARTS, *CONTENTS) == [], kind
                 assert seen > 50
             with undisturbed():
-                for thing in (
-                    client,
-                    subscription,
-                    messages[0],
-                    outgoing[0],
-                    client.config,
-                    *subscription._core.members,
-                ):
+                public = (client, subscription, messages[0], outgoing[0], client.config)
+                for thing in (*public, *subscription._core.members):
                     shown = pretty_repr(thing, max_depth=9, max_length=50)
                     assert found_in(shown, *PARTS, *CONTENTS) == [], type(thing)
-        finally:
-            go_on.set()
 
 
 def test_no_warning_shows_a_password(account: str) -> None:

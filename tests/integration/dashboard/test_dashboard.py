@@ -41,7 +41,7 @@ from support.commands import commands_sent
 from support.dashboards import Visitor
 from support.shop import open_shop
 from support.sql import connect, rows
-from support.waiting import accept, events, eventually, raising
+from support.waiting import Gate, accept, events, eventually, raising
 
 TOKEN = "a-token-of-26-characters-x"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -289,20 +289,13 @@ def test_the_first_page_does_not_wait_for_rates(
     """A page names the key of a backlog at once, and the next look has its rates."""
     monkeypatch.setattr("lanelog.admin.operate.backlog.APART", 30.0)
     lanelog_client.publish_many("t", [("big", b"x")] * 20)
-    on, handled = threading.Event(), threading.Event()
-
-    def handle(_: lanelog.Message) -> None:
-        handled.set()
-        on.wait(30)
-
-    visitor = Visitor(dashboard(lanelog_client))
-    with lanelog_client.subscribe("t", "g", handle, visibility_timeout=120):
-        assert handled.wait(10)
+    visitor, gate = Visitor(dashboard(lanelog_client)), Gate()
+    with lanelog_client.subscribe("t", "g", gate, visibility_timeout=120), gate:
+        gate.reached()
         rows(raw, "UPDATE queue_messages SET created_at = created_at - 90000")
         text = visitor.get("/").text
         assert "20 of 20 messages wait in this key; what can help" in text
         eventually(lambda: "0.0/s come in, 0.0/s go out" in visitor.get("/").text)
-        on.set()
 
 
 @pytest.mark.parametrize("root", ["", "/queue"])
@@ -821,10 +814,7 @@ def an_edge_ago(raw: Any, seconds: int) -> int:
 
 def test_the_times_of_handlers_survive_a_restart(lanelog_client: lanelog.Client, raw: Any) -> None:
     """They come from the history of a group that keeps one. The page of another group has none, nor that of all."""
-    with (
-        lanelog_client.subscribe("t", "kept", accept, history=True),
-        lanelog_client.subscribe("t", "none", accept),
-    ):
+    with lanelog_client.subscribe("t", "kept", accept, history=True), lanelog_client.subscribe("t", "none", accept):
         lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(100)])
         eventually(lambda: len(lanelog_client.admin.history("t", "kept")) == 100)
         eventually(lambda: lanelog_client.admin.groups("t", "none")[0].lag == 0)
@@ -900,11 +890,7 @@ def test_no_page_waits_for_times_of_handlers_while_the_database_is_away(caplog: 
 
 @pytest.mark.parametrize("rights", [{}, dict.fromkeys(("queue_groups", "queue_offsets"), "INSERT, UPDATE")])
 def test_an_action_without_the_privilege_is_refused_and_logged(
-    shop: lanelog.Client,
-    lanelog_server: DevServer,
-    raw: Any,
-    caplog: pytest.LogCaptureFixture,
-    rights: dict[str, str],
+    shop: lanelog.Client, lanelog_server: DevServer, raw: Any, caplog: pytest.LogCaptureFixture, rights: dict[str, str]
 ) -> None:
     """A reader's, whatever the dashboard allows, or one that may not write the audit; nothing was changed."""
     url = url_of(shop, lanelog_server)
@@ -1034,9 +1020,8 @@ def test_dead_letters_are_chosen_by_key_group_and_reason(lanelog_client: lanelog
     assert "<h2>6 dead letters</h2>" in visitor.get("/dead-letters", topic="t", group="g", reason=longer).text
     last = admin.dead_letters("t", "g", reason=reasons[0], limit=3)[-1]
     following = admin.dead_letters("t", "g", reason=reasons[0], after=(last.dead_letter_topic, last.key, last.offset))
-    assert [each.key for each in following] == [each.key for each in admin.dead_letters("t", "g", reason=reasons[0])][
-        3:
-    ]
+    behind = [each.key for each in following]
+    assert behind == [each.key for each in admin.dead_letters("t", "g", reason=reasons[0])][3:]
     for wrong in ({"key_prefix": 1}, {"after": ("t", "k", 0)}, {"reason": 7}):
         with pytest.raises(ConfigurationError):
             admin.dead_letters("t", **wrong)  # type: ignore[arg-type]

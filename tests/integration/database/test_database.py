@@ -16,6 +16,7 @@ from lanelog.errors import ClosedError, ConfigurationError, DatabaseError
 from support.forking import exit_status_of
 from support.sql import rows
 from support.unseen import DRIVERS
+from support.waiting import Gate
 
 
 def connection_id(cx: Any) -> int:
@@ -49,14 +50,9 @@ def test_any_exception_rolls_back_and_passes_through(
     database: Database, raw: Any, table: str, error: type[BaseException]
 ) -> None:
     """Even an interrupt leaves nothing behind, and the application sees its own exception."""
-
-    def write() -> None:
-        with database.transaction() as transaction:
-            transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
-            raise error("mine")
-
-    with pytest.raises(error, match="mine"):
-        write()
+    with pytest.raises(error, match="mine"), database.transaction() as transaction:
+        transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
+        raise error("mine")
     assert rows(raw, f"SELECT COUNT(*) FROM {table}") == [(0,)]
 
 
@@ -87,16 +83,12 @@ def test_a_lost_connection_is_not_used_again_in_its_transaction(
     """Nothing goes on half-way on another one or commits, whoever swallows the error; the next one just works."""
     begin = session.transaction if of_a_session else database.transaction
 
-    def write() -> None:
-        with begin() as transaction:
-            transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
-            rows(raw, f"KILL {connection_id(transaction)}")
-            for number in (2, 3):
-                with pytest.raises(DatabaseError):
-                    transaction.execute(f"INSERT INTO {table} (id) VALUES ({number})")
-
-    with pytest.raises(DatabaseError) as caught:
-        write()
+    with pytest.raises(DatabaseError) as caught, begin() as transaction:
+        transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
+        rows(raw, f"KILL {connection_id(transaction)}")
+        for number in (2, 3):
+            with pytest.raises(DatabaseError):
+                transaction.execute(f"INSERT INTO {table} (id) VALUES ({number})")
     assert caught.value.retriable
     assert rows(raw, f"SELECT COUNT(*) FROM {table}") == [(0,)]
     with begin() as transaction:
@@ -115,19 +107,15 @@ def test_a_deadlock_that_is_swallowed_does_not_commit(
     # More rows changed: the server rolls back the other side.
     rows(raw, f"UPDATE {table} SET n = n + 1 WHERE id IN (1, 3)")
 
-    def swallow() -> None:
-        with begin() as transaction:
-            transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 2")
-            helper = threading.Thread(target=rows, args=(raw, f"UPDATE {table} SET n = n + 1 WHERE id = 2"))
-            helper.start()
-            with pytest.raises(DatabaseError) as caught:
-                transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 1")
-            assert caught.value.code == 1213
-            transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 4 AND n = 77")
-            helper.join()
-
-    with pytest.raises(DatabaseError) as raised:
-        swallow()
+    with pytest.raises(DatabaseError) as raised, begin() as transaction:
+        transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 2")
+        helper = threading.Thread(target=rows, args=(raw, f"UPDATE {table} SET n = n + 1 WHERE id = 2"))
+        helper.start()
+        with pytest.raises(DatabaseError) as caught:
+            transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 1")
+        assert caught.value.code == 1213
+        transaction.execute(f"UPDATE {table} SET n = 100 WHERE id = 4 AND n = 77")
+        helper.join()
     assert (raised.value.code, raised.value.retriable) == (1213, True)
     rows(raw, "COMMIT")
     assert rows(raw, f"SELECT MAX(n) FROM {table}") == [(1,)]
@@ -159,13 +147,9 @@ def test_a_lock_timeout_is_retriable(database: Database, raw: Any, table: str) -
     rows(raw, "BEGIN")
     rows(raw, f"SELECT * FROM {table} FOR UPDATE")
 
-    def wait() -> None:
-        with database.transaction() as transaction:
-            transaction.execute("SET SESSION innodb_lock_wait_timeout = 1")
-            transaction.execute(f"UPDATE {table} SET n = 1 WHERE id = 1")
-
-    with pytest.raises(DatabaseError) as caught:
-        wait()
+    with pytest.raises(DatabaseError) as caught, database.transaction() as transaction:
+        transaction.execute("SET SESSION innodb_lock_wait_timeout = 1")
+        transaction.execute(f"UPDATE {table} SET n = 1 WHERE id = 1")
     assert (caught.value.code, caught.value.retriable) == (1205, True)
     rows(raw, "ROLLBACK")
 
@@ -212,15 +196,11 @@ def test_a_guarded_transaction_replaces_a_dead_connection(database: Database, ra
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK", "CREATE TABLE implicit (id INT)"])
 def test_a_guarded_transaction_notices_that_it_was_ended(database: Database, table: str, ending: str) -> None:
     """User code that ends the transaction inside the block gets an error instead of a silent half."""
-
-    def end() -> None:
-        with database.transaction(guarded=True) as transaction:
-            rows(transaction.raw, f"INSERT INTO {table} (id) VALUES (1)")
-            rows(transaction.raw, ending)
-            rows(transaction.raw, f"INSERT INTO {table} (id) VALUES (2)")
-
-    with pytest.raises(DatabaseError, match="ended inside the block"):
-        end()
+    ends = pytest.raises(DatabaseError, match="ended inside the block")
+    with ends, database.transaction(guarded=True) as transaction:
+        rows(transaction.raw, f"INSERT INTO {table} (id) VALUES (1)")
+        rows(transaction.raw, ending)
+        rows(transaction.raw, f"INSERT INTO {table} (id) VALUES (2)")
     with database.autocommit() as cx:
         assert cx.one(f"SELECT COUNT(*) FROM {table} WHERE id = 2") == (0,)
 
@@ -319,19 +299,17 @@ def test_ping_if_idle_finds_a_dead_session(session: Session, raw: Any) -> None:
 def test_a_forked_child_does_not_disturb_its_parent(database: Database, session: Session) -> None:
     """The child makes connections of its own, closes none of the parent's, and inherits no lock that nobody holds."""
     session.ensure()
-    held = threading.Event()
-    release = threading.Event()
+    gate = Gate()
 
     def hold() -> None:
         # A thread that is inside a transaction, with the pool's last place, when the process forks.
         with database.transaction():
-            held.set()
-            release.wait()
+            gate()
 
     threads = [threading.Thread(target=hold) for _ in range(database.config.pool_size - 1)]
     for thread in threads:
         thread.start()
-    held.wait()
+    gate.reached()
     with database.transaction() as transaction:
         mine = connection_id(transaction)
         before = session.connection_id
@@ -349,7 +327,7 @@ def test_a_forked_child_does_not_disturb_its_parent(database: Database, session:
         assert connection_id(transaction) == mine
     assert session.connection_id == before
     assert session.one("SELECT 1") == (1,)
-    release.set()
+    gate.open()
     for thread in threads:
         thread.join()
 

@@ -18,7 +18,7 @@ from lanelog.admin.totals.ages import Breadth
 from lanelog.devserver import DevServer
 from lanelog.errors import DatabaseError
 from support.accounts import account
-from support.sql import connect, one, rows, running
+from support.sql import connect, one, rows, running, watermark
 from support.traffic import shares
 from support.waiting import Record, events, eventually, never
 
@@ -41,9 +41,7 @@ def test_what_there_is_goes_to_the_loops_that_matter(
         rows(raw, f"ALTER USER '{user}'@'%' WITH MAX_USER_CONNECTIONS {most}")
         with lanelog.connect(url, pool_size=2) as client:
             client.subscribe("t", "g", lambda _message: None)
-            eventually(
-                lambda: one(raw, "SELECT offset_acked FROM queue_offsets WHERE consumer_group = 'g'") == 3, within=20
-            )
+            eventually(lambda: watermark(raw, "g", "t", "k") == 3, within=20)
             (said,) = eventually(lambda: events(caplog, "connections.missing", logging.ERROR), within=20)
             lacking = {3: "[janitor,scheduler]", 4: "[scheduler]"}[most]
             assert f"missing={lacking.count(',') + 1}" in said

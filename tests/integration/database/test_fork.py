@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from support.processes import PROGRAMS, Fleet
-from support.sql import rows, watermark
+from support.sql import one, rows, watermark
 from support.unseen import DRIVERS
 from support.waiting import eventually
 
@@ -121,10 +121,8 @@ def test_gunicorn_with_preload(gunicorn: tuple[subprocess.Popen[bytes], int], ra
     eventually(both_have_answered, within=40, what="both workers publishing")
     assert "fork" in ask(port, "/stop")["refused"]
     for pid, offset in published.items():
-        heads = rows(
-            raw, "SELECT head_offset FROM queue_partitions WHERE topic = 'web' AND partition_key = %s", f"worker-{pid}"
-        )
-        assert heads == [(offset,)]
+        sql = "SELECT head_offset FROM queue_partitions WHERE topic = 'web' AND partition_key = %s"
+        assert one(raw, sql, f"worker-{pid}") == offset
     keys = [f"worker-{pid}" for pid in published]
     eventually(lambda: all(watermark(raw, "masters", "web", key) == published[int(key[7:])] for key in keys))
     process.send_signal(signal.SIGTERM)

@@ -130,11 +130,8 @@ def test_a_statement_that_is_refused_ends_nothing(lanelog_client: Client, raw: A
     subscription = lanelog_client.subscribe("t", "g", lambda message: record(message.payload))
     lanelog_client.publish("t", "k", b"1")
     eventually(lambda: watermark(raw, "g", "t", "k") == 1)
-    rows(
-        raw,
-        "CREATE TRIGGER refuse BEFORE UPDATE ON queue_offsets FOR EACH ROW SIGNAL SQLSTATE '45000'"
-        " SET MESSAGE_TEXT = 'not now'",
-    )
+    refuse = "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not now'"
+    rows(raw, f"CREATE TRIGGER refuse BEFORE UPDATE ON queue_offsets FOR EACH ROW {refuse}")
     lanelog_client.publish("t", "k", b"2")
     fails_often(lanelog_client, "settler")
     assert any("loop settler" in why and "not now" in why for why in lanelog_client.health().lacking)

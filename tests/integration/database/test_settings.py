@@ -20,37 +20,24 @@ from support.proxy import Proxy, proxy_to
 from support.sql import connect, one, rows
 from support.waiting import accept, eventually
 
-HOSTILE = {
-    "completion_type": "'CHAIN'",
-    "foreign_key_checks": 0,
-    "group_concat_max_len": 4,
-    "innodb_lock_wait_timeout": 1,
-    "max_join_size": 1,
-    "max_sort_length": 64,
-    "sql_auto_is_null": 1,
-    "sql_big_selects": 0,
-    "sql_mode": "''",
-    "sql_safe_updates": 1,
-    "sql_select_limit": 2,
-    "unique_checks": 0,
-    "wait_timeout": 2,
-}
 UNLIMITED = 2**64 - 1
-MEANT = {
-    "completion_type": "NO_CHAIN",
-    "foreign_key_checks": 1,
-    "group_concat_max_len": 1 << 20,
-    "innodb_lock_wait_timeout": 5,
-    "max_join_size": UNLIMITED,
-    "max_sort_length": 4096,
-    "sql_auto_is_null": 0,
-    "sql_big_selects": 1,
-    "sql_mode": "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION",
-    "sql_safe_updates": 0,
-    "sql_select_limit": UNLIMITED,
-    "unique_checks": 1,
-    "wait_timeout": 15,
+SETTINGS: dict[str, tuple[object, object]] = {
+    "completion_type": ("'CHAIN'", "NO_CHAIN"),
+    "foreign_key_checks": (0, 1),
+    "group_concat_max_len": (4, 1 << 20),
+    "innodb_lock_wait_timeout": (1, 5),
+    "max_join_size": (1, UNLIMITED),
+    "max_sort_length": (64, 4096),
+    "sql_auto_is_null": (1, 0),
+    "sql_big_selects": (0, 1),
+    "sql_mode": ("''", "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"),
+    "sql_safe_updates": (1, 0),
+    "sql_select_limit": (2, UNLIMITED),
+    "unique_checks": (0, 1),
+    "wait_timeout": (2, 15),
 }
+"""What a hostile server has, and what a session of the library has all the same."""
+MEANT = {name: meant for name, (_, meant) in SETTINGS.items()}
 
 
 @pytest.fixture
@@ -59,7 +46,7 @@ def hostile_url(private_server: DevServer) -> str:
     with lanelog.connect(private_server.url) as client:
         client.migrate()
     with connect(private_server.url) as raw:
-        for name, value in HOSTILE.items():
+        for name, (value, _) in SETTINGS.items():
             try:
                 rows(raw, f"SET GLOBAL {name} = {value}")
             except pymysql.OperationalError:  # MariaDB has no global one of these: nobody can change it for a session

@@ -7,7 +7,7 @@ import pytest
 
 from lanelog import Client, Message
 from support.sql import watermark
-from support.waiting import Record, eventually
+from support.waiting import Gate, Record, eventually
 
 THOROUGH = pytest.mark.thorough
 
@@ -89,12 +89,11 @@ def test_prefetch_bounds_the_count(lanelog_client: Client) -> None:
 )
 def test_slow_keys_starve_nobody(lanelog_client: Client, raw: Any, order: str, slow: int) -> None:
     """Handlers hang on keys with a long backlog, with little room: other keys are handled meanwhile."""
-    release, inside, seen = threading.Event(), Record(), Record()
+    gate, seen = Gate(), Record()
 
     def handle(message: Message) -> None:
         if message.key.startswith("slow"):
-            inside(message.key)
-            assert release.wait(40)
+            gate()
         else:
             seen(message.key)
 
@@ -104,13 +103,11 @@ def test_slow_keys_starve_nobody(lanelog_client: Client, raw: Any, order: str, s
     subscription = lanelog_client.subscribe(
         "t", "g", handle, order=order, prefetch=10, workers=8 if slow > 1 else 4, **options
     )
-    try:
-        inside.wait(slow)
+    with gate:
+        gate.reached(slow)
         lanelog_client.publish_many("t", [(f"fast-{n % 5}", b"x") for n in range(500)])
         assert len(seen.wait(500, within=30)) == 500
-        assert len(inside) == (2 if order == "concurrent" else slow)
-    finally:
-        release.set()
+        assert len(gate.inside) == (2 if order == "concurrent" else slow)
     eventually(lambda: subscription.stats().acked == 600, within=20)
     eventually(lambda: watermark(raw, "g", "t", "slow-0") == 100 / slow)
 

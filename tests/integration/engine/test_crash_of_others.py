@@ -1,6 +1,5 @@
 """A process that is killed counts an attempt for what it ran, and for nothing that only waited in it."""
 
-import threading
 from collections import Counter
 from typing import Any
 
@@ -11,7 +10,7 @@ from lanelog._engine.member.attempts import Attempts
 from support.processes import Fleet
 from support.sql import one, rows, watermark
 from support.turns import Turns
-from support.waiting import Record, eventually, never
+from support.waiting import Gate, Record, eventually, never
 
 KEYS = [f"k{number}" for number in range(8)]
 GROUPS = ["g", "h"]
@@ -64,24 +63,23 @@ def test_what_waits_for_a_worker_when_an_operator_takes_its_lane_was_not_tried(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Released while it waits behind another key, a message comes back as attempt 1: no mark has to be judged."""
-    turns, seen, busy, go = Turns(monkeypatch), Record(), threading.Event(), threading.Event()
+    turns, seen, gate = Turns(monkeypatch), Record(), Gate()
 
     def handle(message: Message) -> None:
         seen((message.key, message.attempt))
         if message.key == "busy":
-            busy.set()
-            assert go.wait(WITHIN)
+            gate()
 
     with lanelog_client.subscribe("t", "g", handle, workers=1) as subscription:
         lanelog_client.publish("t", "busy", b"1")
-        assert busy.wait(WITHIN)
+        gate.reached()
         lanelog_client.publish("t", "waits", b"1")
         eventually(lambda: subscription.stats().running == 2, what="the message that waits for a worker")
         turns.pass_by([subscription])
         assert counted(raw, "g") == 1  # no mark of what only waits
         lanelog_client.admin.release("t", "g", "waits", dry_run=False)
         assert rows(raw, "SELECT * FROM queue_delivery_state") == []
-        go.set()
+        gate.open()
         assert sorted(seen.wait(2, within=WITHIN)) == [("busy", 1), ("waits", 1)]
         eventually(lambda: watermark(raw, "g", "t", "waits") == 1)
 

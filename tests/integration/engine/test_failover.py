@@ -11,6 +11,10 @@ from support.traffic import shares, steady_load, wait_until_all_handled
 from support.waiting import eventually
 
 KEYS = [f"repo-{n:02}" for n in range(12)]
+TAKEN_EARLY = (
+    "SELECT l.partition_key FROM queue_partition_leases AS l JOIN queue_subscriber_heartbeats AS h"
+    " USING (consumer_group, topic) WHERE l.leased_at < h.expires_at AND h.subscriber_name LIKE %s"
+)
 
 
 def moved(lines: list[Line], dead: str, killed: float) -> set[str]:
@@ -37,13 +41,6 @@ def test_the_lanes_of_a_killed_process_run_elsewhere_before_its_lease_has_ended(
                 what="the move of every lane",
             )
             # By the database's clock: each had its new owner when the dead one's heartbeat was still good.
-            early = rows(
-                raw,
-                "SELECT l.partition_key FROM queue_partition_leases AS l JOIN queue_subscriber_heartbeats AS h"
-                " ON h.consumer_group = l.consumer_group AND h.topic = l.topic AND l.leased_at < h.expires_at"
-                " WHERE h.subscriber_name LIKE %s",
-                f"{victim.name}:%",
-            )
-            assert orphans <= {key for (key,) in early}
+            assert orphans <= {key for (key,) in rows(raw, TAKEN_EARLY, f"{victim.name}:%")}
             workers.append(fleet.worker(f"w{number}", sleep=0.01))
     assert wait_until_all_handled(fleet, traffic) == traffic.offsets()

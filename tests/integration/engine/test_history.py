@@ -1,7 +1,6 @@
 """History: how each message left a group that keeps it, one row each, written by what settled the message."""
 
 import json
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,7 +22,7 @@ from support.processes import Fleet
 from support.situations import NOW, Situations
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import Stage
-from support.waiting import Record, accept, eventually, raising
+from support.waiting import Gate, Record, accept, eventually, raising
 
 ONCE = RetryPolicy(stop=stop_after_attempt(1), wait=wait_fixed(0.01))
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.01))
@@ -36,18 +35,12 @@ def kept(raw: Any, group: str) -> int:
 
 def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
     """(offset, outcome, attempts, error) of every row, in order."""
-    return rows(
-        raw,
-        "SELECT message_offset, outcome, attempts, SUBSTRING_INDEX(last_error, CHAR(10 USING utf8mb4), 1)"
-        " FROM queue_history WHERE consumer_group = %s"
-        " ORDER BY topic, partition_key, message_offset",
-        group,
-    )
+    columns = "message_offset, outcome, attempts, SUBSTRING_INDEX(last_error, CHAR(10 USING utf8mb4), 1)"
+    where = "consumer_group = %s ORDER BY topic, partition_key, message_offset"
+    return rows(raw, f"SELECT {columns} FROM queue_history WHERE {where}", group)
 
 
 fails = raising(ValueError, "no")
-
-
 rejects = raising(Reject, "bad")
 
 
@@ -59,13 +52,6 @@ def in_a_transaction(message: Message) -> None:
 def fails_at_first(message: Message) -> None:
     if message.attempt == 1:
         raise ValueError("not yet")
-
-
-def waits_long(release: threading.Event) -> Callable[[Message], None]:
-    def handle(_message: Message) -> None:
-        release.wait(20)
-
-    return handle
 
 
 @pytest.mark.parametrize(
@@ -108,12 +94,11 @@ def test_a_message_leaves_one_row_that_says_how(
 
 def test_a_time_out_is_a_lock_that_expired(lanelog_client: Client, raw: Any) -> None:
     """The last attempt timed out; one that raises TimeoutError itself has failed."""
-    release = threading.Event()
+    gate = Gate()
     lanelog_client.publish("t", "k", b"x")
     options = {"visibility_timeout": 0.2, "auto_extend": False, "retry": ONCE}
-    with lanelog_client.subscribe("t", "g", waits_long(release), history=True, **options):
+    with lanelog_client.subscribe("t", "g", gate, history=True, **options), gate:
         eventually(lambda: left(raw))
-        release.set()
     ((offset, outcome, attempts, error),) = left(raw)
     assert (offset, outcome, attempts) == (1, "lock_expired", 1)
     assert "timed out" in error
@@ -382,9 +367,8 @@ def test_maintenance_deletes_old_history_of_groups_that_are_gone(
     lanelog_client.subscribe("t", "off", accept).stop()
     lanelog_client.admin.delete_group("t", "gone", dry_run=False)
     for age, offset in ((2 * 3600, 4), (8 * 86400, 8)):
-        rows(
-            raw, "UPDATE queue_history SET finished_at = finished_at - %s WHERE message_offset > %s", age * 1000, offset
-        )
+        sql = "UPDATE queue_history SET finished_at = finished_at - %s WHERE message_offset > %s"
+        rows(raw, sql, age * 1000, offset)
     assert lanelog_client.admin.maintain(topics=["t"]).history == 3 * count - 4 - 8 - 8
     assert [kept(raw, group) for group in ("gone", "off", "on")] == [8, 8, 4]
     rows(raw, "UPDATE queue_history SET finished_at = 1000, topic = 'deleted' WHERE consumer_group = 'gone'")
@@ -411,9 +395,8 @@ def test_dead_letters_leave_after_their_own_groups_retention(
     with lanelog_client.subscribe("t", "brief", rejects, dead_letter_retention=600):
         lanelog_client.publish("t", "b", b"x")
         eventually(lambda: ("brief", "b", 2) in letters(raw))
-    rows(
-        raw, "UPDATE queue_messages SET created_at = created_at - 700000 WHERE topic = 't_dlq' AND partition_key <> 'c'"
-    )
+    others = "topic = 't_dlq' AND partition_key <> 'c'"
+    rows(raw, f"UPDATE queue_messages SET created_at = created_at - 700000 WHERE {others}")
     with lanelog_client.subscribe("t", "brief", rejects, dead_letter_retention=600):
         janitors.turn(lanelog_client)
     assert letters(raw) == [

@@ -93,9 +93,8 @@ def test_a_heartbeat_says_what_the_workers_do(lanelog_client: Client, stuck: Sub
     assert found.quiet < 10
     let_pass(stuck, 12)
     found = eventually(lambda: w if (w := workload(lanelog_client)) and w.handlers else None)
-    assert {(each.topic, each.key, each.offset) for each in found.handlers} == {
-        ("t", f"key-{number}", 1) for number in range(4)
-    }
+    running = {(each.topic, each.key, each.offset) for each in found.handlers}
+    assert running == {("t", f"key-{number}", 1) for number in range(4)}
     assert 12 <= found.quiet <= min(each.seconds for each in found.handlers)
     for each in found.handlers:
         outer, *_, middle, _waits, innermost = each.stack.splitlines()

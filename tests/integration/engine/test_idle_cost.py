@@ -28,9 +28,8 @@ def test_a_thousand_idle_lanes_cost_thirty_statements_a_second_at_most(lanelog_c
     lanelog_client.publish_many("t", [(f"k{n:04}", b"x") for n in range(LANES)])
     subscription = lanelog_client.subscribe("t", "g", accept)
     eventually(lambda: subscription.stats().acked == LANES, within=30)
-    eventually(
-        lambda: one(raw, "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 1") == LANES
-    )
+    through = "SELECT COUNT(*) FROM queue_offsets WHERE consumer_group = 'g' AND offset_acked = 1"
+    eventually(lambda: one(raw, through) == LANES)
     threading.Event().wait(1.0)  # the looks back off to poll_interval
     before, since = questions(raw), time.monotonic()
     threading.Event().wait(MEASURED)

@@ -49,10 +49,8 @@ def test_a_lock_on_one_lane_stalls_that_lane_alone(
     lanelog_client.publish_many("t", [(key, b"x") for key in KEYS])
     eventually(lambda: all(watermark(raw, "g", "t", key) == 1 for key in KEYS))
     holder = open_raw()
-    rows(
-        holder,
-        "SELECT * FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't' AND partition_key = 'k0' FOR UPDATE",
-    )
+    lane = "consumer_group = 'g' AND topic = 't' AND partition_key = 'k0'"
+    rows(holder, f"SELECT * FROM queue_offsets WHERE {lane} FOR UPDATE")
     lanelog_client.publish_many("t", [(key, b"x") for key in KEYS])
     timed_out.wait(1)
     for rounds in range(3, ROUNDS + 1):

@@ -20,7 +20,7 @@ from lanelog.devserver import DevServer, start
 from lanelog.publisher import Publisher
 from support.proxy import proxy_to
 from support.situations import Situations
-from support.sql import audit, one, rows, watermark
+from support.sql import audit, one, rows, tables_locked, watermark
 from support.sql import connect as past_the_library
 from support.waiting import accept, eventually
 
@@ -188,14 +188,11 @@ def test_eight_threads_at_once_share_a_transaction(client: Client, raw: Any, con
         return len(queue.ready) if queue is not None else -1
 
     with ThreadPoolExecutor(8) as pool, counting(raw) as sent:
-        rows(locker, "LOCK TABLES queue_messages WRITE")
-        try:
+        with tables_locked(locker, "LOCK TABLES queue_messages WRITE"):
             publishing = [pool.submit(client.publish, "t", "k0", b"x")]
             eventually(lambda: queued() == 0)  # it leads, and waits to insert
             publishing += [pool.submit(client.publish, "t", f"k{number}", b"x") for number in range(1, 8)]
             eventually(lambda: queued() == 7)
-        finally:
-            rows(locker, "UNLOCK TABLES")
         for future in publishing:
             future.result(20)
     both = Counter(PUBLISHED) + Counter(TOGETHER)

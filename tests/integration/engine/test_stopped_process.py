@@ -72,10 +72,8 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_flush_blocks_nobody_for_lo
     lanelog_client.publish_many("t", [(key, "{}") for key in keys])
     eventually(lambda: all(watermark(raw, "g", "t", key) == 1 for key in keys))
     holder = open_raw()
-    rows(
-        holder,
-        "SELECT * FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't' AND partition_key = 'k0' FOR UPDATE",
-    )
+    lane = "consumer_group = 'g' AND topic = 't' AND partition_key = 'k0'"
+    rows(holder, f"SELECT * FROM queue_offsets WHERE {lane} FOR UPDATE")
     lanelog_client.publish_many("t", [(key, "{}") for key in keys])
     eventually(lambda: waits_for_a_lock(raw), what="the sleeper's flush waiting for the lock")
     sleeper.freeze()

@@ -1,7 +1,6 @@
 """Deliveries that outlive their time: given up, fenced, extended, or reported as slow."""
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from support.elapsed import let_pass
 from support.settling import create_effects, effects, have_effect
 from support.sql import delivery_rows, one, watermark
 from support.turns import Turns
-from support.waiting import Record, events, eventually
+from support.waiting import Gate, Record, events, eventually
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -40,16 +39,13 @@ class Sleeper:
 
     def __init__(self, settle: Callable[[Message], object]) -> None:
         self.settle = settle
-        self.first, self.wake, self.second, self.finish = (threading.Event() for _ in range(4))
-        self.outcome = Record()
+        self.first, self.second, self.outcome = Gate(), Gate(), Record()
 
     def __call__(self, message: Message) -> None:
         if message.attempt > 1:
-            self.second.set()
-            assert self.finish.wait(30)
+            self.second()
             return
-        self.first.set()
-        assert self.wake.wait(30)
+        self.first()
         try:
             self.settle(message)
         except BaseException as error:
@@ -94,20 +90,17 @@ def test_a_superseded_attempt_can_settle_nothing(
     sleeper = Sleeper(WAYS[how])
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, order=order, **FIXED)
-    try:
-        assert sleeper.first.wait(20)
+    with sleeper.first, sleeper.second:
+        sleeper.first.reached()
         let_pass(subscription, TOO_LONG)
-        assert sleeper.second.wait(20), "attempt 2 did not run"
+        sleeper.second.reached()
         if finished:
-            sleeper.finish.set()
+            sleeper.second.open()
             eventually(lambda: watermark(raw, "g", "t", "k") == 1)
-        sleeper.wake.set()
+        sleeper.first.open()
         (outcome,) = sleeper.outcome.wait(1)
         assert isinstance(outcome, LeaseLost)
         assert watermark(raw, "g", "t", "k") == int(finished)
-    finally:
-        sleeper.wake.set()
-        sleeper.finish.set()
     stats = eventually(lambda: s if (s := subscription.stats()).refused and s.acked else None)
     assert (stats.acked, stats.timed_out, stats.dead_lettered) == (1, 1, 0)
     assert effects(raw) == []
@@ -117,27 +110,24 @@ def test_a_superseded_attempt_can_settle_nothing(
 def test_a_transaction_entered_in_time_is_refused_at_its_end(lanelog_client: Client, raw: Any) -> None:
     """The block is rolled back: its effects are attempt 2's, once."""
     create_effects(raw)
-    inside, wake, outcome = threading.Event(), threading.Event(), Record()
+    gate, outcome = Gate(), Record()
 
     def handle(message: Message) -> None:
         try:
             with message.transaction() as connection:
                 have_effect(connection, message)
                 if message.attempt == 1:
-                    inside.set()
-                    assert wake.wait(30)
+                    gate()
         except LeaseLost as error:
             outcome(error)
             raise
 
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
-    try:
-        assert inside.wait(20)
+    with gate:
+        gate.reached()
         let_pass(subscription, TOO_LONG)
         eventually(lambda: subscription.stats().acked == 1)
-    finally:
-        wake.set()
     outcome.wait(1)
     assert effects(raw, "attempt") == [(2,)]
 
@@ -147,15 +137,13 @@ def test_a_late_return_is_refused_and_logged(
 ) -> None:
     """A superseded handler that simply returns changes nothing: one WARNING settlement.refused."""
     sleeper = Sleeper(lambda _: None)
-    sleeper.finish.set()
+    sleeper.second.open()
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, **FIXED)
-    try:
-        assert sleeper.first.wait(20)
+    with sleeper.first:
+        sleeper.first.reached()
         let_pass(subscription, TOO_LONG)
         eventually(lambda: subscription.stats().acked == 1)
-    finally:
-        sleeper.wake.set()
     (line,) = eventually(lambda: events(caplog, "settlement.refused", logging.WARNING))
     for part in ("topic=t", "key=k", "group=g", "offset=1", "attempt=1"):
         assert part in line
@@ -166,16 +154,16 @@ def test_a_late_return_is_refused_and_logged(
 @pytest.mark.thorough
 def test_timeouts_count_as_failures(lanelog_client: Client, raw: Any) -> None:
     """A handler that always outsleeps its time-out is dead-lettered after the policy's attempts."""
-    release, attempts = threading.Event(), Record()
+    gate, attempts = Gate(), Record()
 
     def handle(message: Message) -> None:
         attempts(message.attempt)
-        release.wait(30)
+        gate()
 
     lanelog_client.publish("t", "k", b"1")
     options = {**FIXED, "retry": RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.05))}
     subscription = lanelog_client.subscribe("t", "g", handle, workers=1, **options)
-    try:
+    with gate:
         for number in (1, 2):
             attempts.wait(number)
             let_pass(subscription, TOO_LONG)
@@ -185,24 +173,23 @@ def test_timeouts_count_as_failures(lanelog_client: Client, raw: Any) -> None:
         # Both abandoned threads were replaced: the only worker still works.
         lanelog_client.publish("t", "other", b"1")
         assert attempts.wait(3) == [1, 2, 1]
-    finally:
-        release.set()
 
 
 def test_a_living_handler_is_extended_up_to_max_handler_time(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, turns: Turns
 ) -> None:
     """auto_extend: several time-outs long, with one WARNING handler.slow and its stack; then given up, and again."""
-    attempts, release = Record(), threading.Event()
+    attempts, gate = Record(), Gate()
 
     def handle(message: Message) -> None:
         attempts(message.attempt)
-        assert message.attempt > 1 or release.wait(30)
+        if message.attempt == 1:
+            gate()
 
     lanelog_client.publish("t", "k", b"1")
     options = {"visibility_timeout": 30.0, "max_handler_time": 200.0, "retry": QUICK, "workers": 1}
     subscription = lanelog_client.subscribe("t", "g", handle, **options)
-    try:
+    with gate:
         attempts.wait(1)
         for _ in range(3):
             pass_by(TOO_LONG, subscription, turns)
@@ -216,8 +203,6 @@ def test_a_living_handler_is_extended_up_to_max_handler_time(
         assert attempts.wait(2) == [1, 2]
         (line,) = events(caplog, "handler.abandoned", logging.WARNING)
         assert "attempt=1" in line
-    finally:
-        release.set()
     eventually(lambda: events(caplog, "settlement.refused", logging.WARNING))
     eventually(lambda: watermark(raw, "g", "t", "k") == 1)
 
@@ -228,11 +213,9 @@ def test_a_living_handler_that_ends_in_time_has_not_timed_out(lanelog_client: Cl
     sleeper = Sleeper(lambda _: None)
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, visibility_timeout=30.0, retry=QUICK)
-    try:
-        assert sleeper.first.wait(20)
+    with sleeper.first:
+        sleeper.first.reached()
         pass_by(TOO_LONG, subscription, turns)
-    finally:
-        sleeper.wake.set()
     stats = eventually(lambda: s if (s := subscription.stats()).acked else None)
     assert (stats.acked, stats.timed_out, stats.refused) == (1, 0, 0)
 
@@ -248,21 +231,18 @@ def test_a_living_handler_that_ends_in_time_has_not_timed_out(lanelog_client: Cl
 )
 def test_extend_keeps_a_delivery(lanelog_client: Client, turns: Turns, options: dict[str, Any]) -> None:
     """extend() moves the end of the delivery, and is the handler's own word against max_handler_time, too."""
-    attempts, release = Record(), threading.Event()
+    gate = Gate()
 
     def handle(message: Message) -> None:
         message.extend(TOO_LONG + 20.0)
-        attempts(message.attempt)
-        assert release.wait(30)
+        gate(message.attempt)
 
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", handle, **options)
-    try:
-        attempts.wait(1)
+    with gate:
+        gate.reached()
         pass_by(TOO_LONG, subscription, turns)
-        assert attempts.items == [1]
-    finally:
-        release.set()
+        assert gate.inside.items == [1]
     eventually(lambda: subscription.stats().acked == 1)
     assert subscription.stats().timed_out == 0
 
@@ -287,21 +267,19 @@ def test_a_manual_message_that_nobody_settles_comes_again(
 
 def test_a_slow_handler_does_not_repeat_its_neighbours(lanelog_client: Client) -> None:
     """A run of fast messages with one sleeper: only the sleeper is delivered again, the rest once, in order."""
-    seen, release = Record(), threading.Event()
+    seen, gate = Record(), Gate()
 
     def handle(message: Message) -> None:
         seen((message.offset, message.attempt))
         if message.offset == 150 and message.attempt == 1:
-            assert release.wait(30)
+            gate()
 
     lanelog_client.publish_many("t", [("k", b"x")] * 300)
     subscription = lanelog_client.subscribe("t", "g", handle, **FIXED)
-    try:
+    with gate:
         seen.wait(150)
         let_pass(subscription, TOO_LONG)
         eventually(lambda: subscription.stats().acked == 300)
-    finally:
-        release.set()
     wanted = [(offset, 1) for offset in range(1, 301)]
     wanted.insert(150, (150, 2))
     assert seen.items == wanted

@@ -201,19 +201,15 @@ def test_messages_are_handled_during_a_flood(lanelog_client: Client, lanelog_url
     handled = Record()
     subscription = lanelog_client.subscribe("t", "g", handled)
     heard = receiver(lanelog_client)
-    with (
-        lanelog.connect(lanelog_url, wake=False) as other,
-        flooded(heard, token=heard.endpoint.token + (not right)),
-    ):
+    with lanelog.connect(lanelog_url, wake=False) as other, flooded(heard, token=heard.endpoint.token + (not right)):
         eventually(lambda: heard.received if right else heard.ignored)
         for number in range(100):
             other.publish("t", f"k{number % 20}", number.to_bytes(1))
         handled.wait(100)
         eventually(lambda: heard.received + heard.ignored > 1000)
     lanes = itertools.groupby(sorted(handled.items, key=lambda each: each.key), key=lambda each: each.key)
-    assert {key: [each.payload[0] for each in lane] for key, lane in lanes} == {
-        f"k{key}": list(range(key, 100, 20)) for key in range(20)
-    }
+    payloads = {key: [each.payload[0] for each in lane] for key, lane in lanes}
+    assert payloads == {f"k{key}": list(range(key, 100, 20)) for key in range(20)}
     if not right:
         assert subscription.stats().hints == 0
 

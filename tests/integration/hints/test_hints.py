@@ -31,10 +31,12 @@ from lanelog._stores.log import fetches, partitions
 from lanelog._stores.members import leases
 from lanelog.admin import Finding
 from support.forking import exit_status_of
+from support.memberships import Clock
 from support.old_tables import set_back
 from support.pace import ALWAYS, paced
 from support.processes import Fleet
-from support.sql import one, rows
+from support.prometheus import metrics_of
+from support.sql import one, rows, tables_locked
 from support.waiting import Record, accept, events, eventually, raising
 
 pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")
@@ -47,6 +49,7 @@ MEMBER_HERE = (
     "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, expires_at, wake_host, "
     "wake_address, wake_token) VALUES ('g', %s, %s, 99999999999999, %s, %s, 1)"
 )
+LOCKED = "LOCK TABLES queue_subscriber_heartbeats WRITE"
 ADDRESSES = "SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE wake_address <> ''"
 
 
@@ -55,16 +58,6 @@ def other(lanelog_client: Client, lanelog_url: str) -> Iterator[Client]:
     """A client that publishes, and knows nothing of the first one."""
     with lanelog.connect(lanelog_url) as client:
         yield client
-
-
-class Clock:
-    """In the place of `time`; the test moves it."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 def sender(client: Client) -> Sender:
@@ -117,13 +110,7 @@ def counted(client: Client) -> dict[str, float]:
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     metrics.observe(client, registry)
     instruments.observe(client, MeterProvider([reader]))
-    data = reader.get_metrics_data()
-    exported = {
-        metric.name: [getattr(point, "value", None) for point in metric.data.data_points]
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
+    exported = {metric.name: [getattr(p, "value", None) for p in metric.data.data_points] for metric in metrics_of(reader)}
     found = {}
     for name in ("sent", "lost", "heard"):
         value = registry.get_sample_value(f"lanelog_client_hints_{name}_total")
@@ -518,11 +505,8 @@ def test_new_lanes_are_hinted_once_the_targets_can_be_read_again(
     _, handled, _ = acquainted(lanelog_client, other, raw)
     keep_no_more(lanelog_client)
     with lanelog.connect(lanelog_url) as late:
-        rows(raw, "LOCK TABLES queue_subscriber_heartbeats WRITE")
-        try:
+        with tables_locked(raw, LOCKED):
             late.publish("t", "new", b"x")
-        finally:
-            rows(raw, "UNLOCK TABLES")
         assert sender(late)._failing
 
         def hinted() -> bool:
@@ -603,15 +587,11 @@ def test_no_publisher_waits_for_hint_targets_where_the_scheduler_runs(
     other.subscribe("u", "g", accept)
     eventually(lambda: one(raw, ADDRESSES) == 2)
     publishing = threading.Thread(target=other.publish, args=("t", "k", b"x"))
-    rows(raw, "LOCK TABLES queue_subscriber_heartbeats WRITE")
-    try:
+    with tables_locked(raw, LOCKED):
         publishing.start()
         publishing.join(10)
         assert not publishing.is_alive()
         assert sender(other).sent == 0
-    finally:
-        rows(raw, "UNLOCK TABLES")
-        publishing.join()
     eventually(lambda: sender(other).sent == 1)
 
 
@@ -623,15 +603,12 @@ def test_a_process_that_only_publishes_waits_briefly_for_hint_targets(
     acquaint(other, raw)  # lane and connection are there
     caplog.clear()
     hints = sender(other)
-    rows(raw, "LOCK TABLES queue_subscriber_heartbeats WRITE")
-    try:
+    with tables_locked(raw, LOCKED):
         for _ in range(2):
             hints._refresh_at = 0.0
             began = time.monotonic()
             other.publish("t", "k", b"x")
             assert time.monotonic() - began < SERVERS_PATIENCE
-    finally:
-        rows(raw, "UNLOCK TABLES")
     assert len(events(caplog, "hints.places_unread")) == 1
     sent = hints.sent
 
@@ -680,7 +657,7 @@ def test_a_topic_that_always_follows_another_one_is_hinted(
     """Both are published to within a second, and not again for longer than a topic is read: each is hinted in time."""
     sent = Record()
     monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: sent(hint.topic) or len(targets))
-    monkeypatch.setattr(sender_module, "time", clock := Clock())
+    monkeypatch.setattr(sender_module, "time", clock := Clock(time.monotonic()))
     for topic in ("a", "b"):
         lanelog_client.subscribe(topic, "g", accept)
     eventually(lambda: one(raw, ADDRESSES) == 2)
@@ -698,7 +675,7 @@ def test_hints_of_new_lanes_are_limited_and_made_up_for(
     """A publisher with a key for each message sends no more than its share. The next hint says that lanes are new."""
     sent = Record()
     monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: sent(hint) or len(targets))
-    monkeypatch.setattr(sender_module, "time", clock := Clock())
+    monkeypatch.setattr(sender_module, "time", clock := Clock(time.monotonic()))
     lanelog_client.subscribe("t", "g", accept)
     eventually(lambda: one(raw, ADDRESSES))
     for number in range(200):

@@ -130,11 +130,8 @@ def test_one_who_read_before_the_other_committed_moves_nothing_twice(stage: Stag
     """What it found due is gone when it comes to lock it, also if the id was scheduled anew for later."""
     mover = moving(stage, "after scheduled.DUE")
     assert appending.append() == 1
-    rows(
-        stage.raw,
-        "INSERT INTO queue_scheduled (topic, partition_key, id, payload, payload_bytes, deliver_at)"
-        " VALUES ('t', 'k', 'a', 'later', 5, 1 << 42)",
-    )
+    columns = "topic, partition_key, id, payload, payload_bytes, deliver_at"
+    rows(stage.raw, f"INSERT INTO queue_scheduled ({columns}) VALUES ('t', 'k', 'a', 'later', 5, 1 << 42)")
     assert mover.end() == 0
     assert log(stage) == [(1, "a")]
     assert waiting(stage) == ["a"]

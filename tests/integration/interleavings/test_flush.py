@@ -123,8 +123,7 @@ def test_a_message_that_comes_while_its_lane_is_released_is_the_next_owners(stag
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("how", "point"),
-    [("transaction", "after deliveries.SETTLE_SAME"), ("reject", "after deliveries.SETTLE")],
+    ("how", "point"), [("transaction", "after deliveries.SETTLE_SAME"), ("reject", "after deliveries.SETTLE")]
 )
 def test_flushes_of_two_owners_do_not_meet_in_each_others_lanes(stage: Stage, how: str, point: str) -> None:
     """One owner's delivery row is not committed; the other writes and deletes his own, in the same group, at once."""

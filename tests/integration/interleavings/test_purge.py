@@ -33,9 +33,8 @@ def publishing(stage: Stage, step: str, key: str, point: str) -> Call:
 
 
 def head(stage: Stage, key: str = "k") -> int | None:
-    found: int | None = one(
-        stage.raw, "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = %s", key
-    )
+    sql = "SELECT head_offset FROM queue_partitions WHERE topic = 't' AND partition_key = %s"
+    found: int | None = one(stage.raw, sql, key)
     return found
 
 
@@ -203,12 +202,7 @@ def test_a_purge_gives_up_at_once_when_the_lease_is_being_taken(stage: Stage, po
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "point",
-    [
-        "before COMMIT following leases.CREATE",
-        "after partitions.SHARE_TOPIC",
-        "after groups.LOCK_SHARED",
-    ],
+    "point", ["before COMMIT following leases.CREATE", "after partitions.SHARE_TOPIC", "after groups.LOCK_SHARED"]
 )
 def test_a_purge_gives_up_at_once_when_a_lease_is_being_born(stage: Stage, point: str) -> None:
     """Above every token of the topic: what is purged meanwhile could not raise that any more."""

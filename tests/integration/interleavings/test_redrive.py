@@ -42,13 +42,9 @@ def redrive(stage: Stage) -> int:
 
 def assert_brought_back(stage: Stage, *places: tuple[int, int]) -> None:
     """These (offset of the redriven message, and of the dead letter that it was)."""
-    assert places == tuple(
-        rows(
-            stage.raw,
-            "SELECT m.`offset`, l.`offset` FROM queue_messages m JOIN queue_messages l ON l.topic = 't_dlq'"
-            " AND m.id = CONCAT('rd-', SHA2(CONCAT(l.id, CHAR(31), l.`offset`), 256)) WHERE m.topic = 't' ORDER BY 1",
-        )
-    )
+    pairs = "SELECT m.`offset`, l.`offset` FROM queue_messages m JOIN queue_messages l ON l.topic = 't_dlq'"
+    same = "m.id = CONCAT('rd-', SHA2(CONCAT(l.id, CHAR(31), l.`offset`), 256))"
+    assert places == tuple(rows(stage.raw, f"{pairs} AND {same} WHERE m.topic = 't' ORDER BY 1"))
 
 
 def assert_handled(stage: Stage, *offsets: int) -> None:
@@ -183,12 +179,7 @@ def test_a_collection_leaves_the_dead_letters_that_are_being_brought_back(stage:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "point",
-    [
-        "before COMMIT following offsets.RAISE_FLOORS",
-        "after offsets.TRY_LOCK_FLOORS",
-        "after leaving.DELETE",
-    ],
+    "point", ["before COMMIT following offsets.RAISE_FLOORS", "after offsets.TRY_LOCK_FLOORS", "after leaving.DELETE"]
 )
 def test_a_redrive_brings_nothing_back_a_second_time_from_under_a_collection(stage: Stage, point: str) -> None:
     """Dead letters that were brought back leave: with or without their rows, a redrive takes only what is new."""

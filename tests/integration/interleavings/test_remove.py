@@ -175,10 +175,7 @@ def test_a_topic_is_not_deleted_from_under_an_open_publish(stage: Stage, point: 
 @DIES
 @pytest.mark.parametrize(
     "point",
-    [
-        "before COMMIT following partitions.PURGE",
-        *thorough("after partitions.LOCK_HEADS", "after offsets.PURGE"),
-    ],
+    ["before COMMIT following partitions.PURGE", *thorough("after partitions.LOCK_HEADS", "after offsets.PURGE")],
 )
 def test_a_publisher_waits_for_the_deletion_of_its_lane_and_makes_it_anew(stage: Stage, point: str, dies: bool) -> None:
     """Its message is above all that ever was in the topic, and stays."""

@@ -66,11 +66,8 @@ def test_a_settlement_under_a_repair_waits_and_is_refused(stage: Stage, dies: bo
     """The lease is taken away in the same transaction; if that dies, the settlement is committed as if nothing was."""
     seldom = {"lease_duration": 600.0}  # between two full passes of the owner's own janitor, which would be first
     owner = settling(stage, "return", BEFORE_THE_FENCE["return"], **seldom)
-    rows(
-        stage.raw,
-        "INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked)"
-        " VALUES ('g', 't', 'k', 9, 9, 1)",
-    )
+    columns = "consumer_group, topic, partition_key, message_offset, through_offset, acked"
+    rows(stage.raw, f"INSERT INTO queue_delivery_state ({columns}) VALUES ('g', 't', 'k', 9, 9, 1)")
     mending = stage.stopped("before COMMIT following leases.TAKE_AWAY", "audit", "k", name="mending", topic="t")
     owner.go(BEFORE_THE_FENCE["return"])
     wait_until_blocked(stage.raw)

@@ -1,7 +1,6 @@
 """Collection and purge: what leaves the log, when, and that nobody misses it."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from lanelog._log.collect import STEP_OFFSETS
 from support.janitors import Janitors, passed
 from support.situations import Situations
 from support.sql import audit, one, owners, rows, stored, watermark
-from support.waiting import Record, accept, events, eventually, raising
+from support.waiting import Gate, Record, accept, events, eventually, raising
 
 JOBS = 30
 
@@ -51,21 +50,18 @@ def register(client: Client, topic: str, group: str, **options: Any) -> None:
 
 def test_what_everybody_has_acked_leaves_also_while_the_lane_is_busy(lanelog_client: Client, raw: Any) -> None:
     """retention=0: messages leave behind the watermark while a handler of the same key runs on; the rest stays."""
-    release, inside = threading.Event(), threading.Event()
+    gate = Gate()
 
     def handle(message: Message) -> None:
         if message.offset == 401:
-            inside.set()
-            assert release.wait(30)
+            gate()
 
     lanelog_client.publish_many("t", [("a", b"x")] * 500)
     subscription = lanelog_client.subscribe("t", "g", handle, retention=0)  # its own janitor collects
-    try:
-        assert inside.wait(20)
+    with gate:
+        gate.reached()
         eventually(lambda: one(raw, "SELECT MIN(`offset`) FROM queue_messages WHERE topic = 't'") == 401)
         assert stored(raw, "t") == 100
-    finally:
-        release.set()
     eventually(lambda: stored(raw, "t") == 0)
     assert subscription.stats().acked == 500
     assert lanes(raw, "t") == {"a": 500}
@@ -182,12 +178,8 @@ def test_purge_that_falls_behind_is_logged_once(
     def drain(keys: str, *, later: float = 0.0) -> None:
         client.publish_many("t", [(key, b"x") for key in keys])
         # The time goes on: a lane whose floor is locked, as by the registration of the group, is put off for a moment.
-        eventually(
-            lambda: (
-                janitors.take(janitor, time.monotonic() + later),
-                one(raw, "SELECT COUNT(*) FROM queue_messages") == 0,
-            )[1]
-        )
+        empty = "SELECT COUNT(*) = 0 FROM queue_messages"
+        eventually(lambda: (janitors.take(janitor, time.monotonic() + later), one(raw, empty))[1])
         rows(raw, "UPDATE queue_offsets SET updated_at = 0")  # all are idle for long
 
     try:
@@ -209,23 +201,20 @@ def test_purge_that_falls_behind_is_logged_once(
 def test_a_lane_with_anything_left_is_not_purged(janitors: Janitors, client: Client, raw: Any) -> None:
     """A waiting message, an unread one of another group, an operator's pause: each keeps its lane."""
     register(client, "u", "late")
-    inside, release = threading.Event(), threading.Event()
+    gate = Gate()
 
     def handle(message: Message) -> None:
         if message.key == "waiting":
             message.nack(delay=3600)
         if message.key == "paused":  # held, so that its lane is not drained before it is paused
-            inside.set()
-            assert release.wait(30)
+            gate()
 
     client.publish_many("t", [("waiting", b"x"), ("drained", b"x"), ("paused", b"x")])
     client.publish("u", "unread", b"x")
     subscription = client.subscribe(["t", "u"], "g", handle, retention=0)
-    try:
-        assert inside.wait(20)
+    with gate:
+        gate.reached()
         rows(raw, "UPDATE queue_offsets SET paused_at = 1 WHERE consumer_group = 'g' AND partition_key = 'paused'")
-    finally:
-        release.set()
     eventually(lambda: subscription.stats().acked == 3)
     eventually(lambda: (janitors.turn(client), "drained" not in lanes(raw, "t"))[1])
     rows(raw, "UPDATE queue_offsets SET updated_at = 0")  # all are idle for long
@@ -302,11 +291,8 @@ def test_the_watermark_survives_collection_and_restart(
 
 def test_a_deletion_that_failed_is_repeated(janitors: Janitors, lanelog_client: Client, raw: Any) -> None:
     """Messages behind a raised floor whose deletion was refused once go with a later pass, without new traffic."""
-    rows(
-        raw,
-        "CREATE TRIGGER refuse BEFORE DELETE ON queue_messages FOR EACH ROW SIGNAL SQLSTATE '45000'"
-        " SET MESSAGE_TEXT = 'not now'",
-    )
+    refuse = "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not now'"
+    rows(raw, f"CREATE TRIGGER refuse BEFORE DELETE ON queue_messages FOR EACH ROW {refuse}")
     subscription = lanelog_client.subscribe("t", "g", accept, retention=0)
     lanelog_client.publish_many("t", [("a", b"x")] * 5)
     eventually(lambda: passed(subscription) == 5)

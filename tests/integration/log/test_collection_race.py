@@ -27,17 +27,9 @@ ROUNDS = 40
 EACH = 6
 LONGEST = 0.02
 HELD_UP = {
-    "partitions.SHARE_TOPIC",
-    "partitions.LOCK_TOPIC",
-    "offsets.TRY_LOCK_FLOORS",
-    "offsets.WATERMARKS",
-    "offsets.RAISE_FLOORS",
-    "offsets.RAISE_DELETED",
-    "leaving.DELETE",
-    "groups.CREATE",
-    "offsets.SHARE_FLOORS",
-    "leases.TAKE_AWAY",
-    "offsets.MOVE",
+    *("partitions.SHARE_TOPIC", "partitions.LOCK_TOPIC", "offsets.TRY_LOCK_FLOORS", "offsets.SHARE_FLOORS"),
+    *("offsets.WATERMARKS", "offsets.RAISE_FLOORS", "offsets.RAISE_DELETED", "offsets.MOVE"),
+    *("leaving.DELETE", "groups.CREATE", "leases.TAKE_AWAY"),
 }
 
 
@@ -120,9 +112,8 @@ def everything_acked(raw: Any) -> dict[str, int]:
 def assert_everything_needed_is_there(raw: Any, heads: dict[str, int]) -> None:
     """Above the floor the log has no hole, and no group is below the floor."""
     floors = dict(rows(raw, "SELECT partition_key, offset_acked FROM queue_offsets WHERE consumer_group = ''"))
-    for group, key, acked in rows(
-        raw, "SELECT consumer_group, partition_key, offset_acked FROM queue_offsets WHERE topic = 't'"
-    ):
+    sql = "SELECT consumer_group, partition_key, offset_acked FROM queue_offsets WHERE topic = 't'"
+    for group, key, acked in rows(raw, sql):
         assert acked >= floors[key], f"{group} needs {acked + 1} of {key}, which is released up to {floors[key]}"
     for key, head in heads.items():
         sql = "SELECT `offset` FROM queue_messages WHERE topic = 't' AND partition_key = %s AND `offset` > %s"

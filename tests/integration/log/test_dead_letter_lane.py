@@ -13,7 +13,7 @@ from lanelog._engine.member.member import Member
 from lanelog._engine.settling import settler
 from support.dead_letters import give_up
 from support.sql import one, rows
-from support.waiting import Record, eventually, raising
+from support.waiting import Gate, Record, eventually, raising
 
 LETTERS = 100
 HEAD = "SELECT head_offset FROM queue_partitions WHERE topic = 't_dlq' AND partition_key = 'a' FOR UPDATE"
@@ -71,26 +71,23 @@ def test_deleted_dead_letters_are_passed_in_one_step(
         check(self, member, lane, offset)
 
     monkeypatch.setattr(Gaps, "check", counted)
-    seen, inside, go = Record(), threading.Event(), threading.Event()
+    seen, gate = Record(), Gate()
 
     def handle(message: Message) -> None:
         seen(message.offset)
         if message.offset == 1:
-            inside.set()
-            assert go.wait(20)
+            gate()
             raise Retry(delay=0.05)
 
     with lanelog.connect(lanelog_url) as client:
         give_up(client, raw, [("a", str(number)) for number in range(LETTERS)])
         with client.subscribe("t_dlq", "alerts", handle, prefetch=5):
-            try:
-                assert inside.wait(20)
+            with gate:
+                gate.reached()
                 client.admin.delete_dead_letters("t", "a", all=True, dry_run=False)
                 client.admin.maintain()
                 assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 't_dlq'") == 0
                 client.publish("t_dlq", "a", b"new")
-            finally:
-                go.set()
             eventually(lambda: LETTERS + 1 in seen.items, within=30)
     assert len(looks) <= 3, looks
     assert not [record for record in caplog.records if "message.vanished" in record.getMessage()]

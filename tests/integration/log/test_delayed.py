@@ -48,9 +48,8 @@ def waits_of_appending(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def log(raw: Any, key: str = "k", topic: str = "t") -> list[str]:
     """The ids of a lane in order of their offsets, which are dense."""
-    found = rows(
-        raw, "SELECT `offset`, id FROM queue_messages WHERE topic = %s AND partition_key = %s ORDER BY 1", topic, key
-    )
+    sql = "SELECT `offset`, id FROM queue_messages WHERE topic = %s AND partition_key = %s ORDER BY 1"
+    found = rows(raw, sql, topic, key)
     assert [offset for offset, _ in found] == list(range(1, len(found) + 1))
     return [message_id for _, message_id in found]
 
@@ -275,13 +274,8 @@ def test_an_id_is_there_once_in_the_schedule_and_the_log(
         Outgoing("k", b"9", "d", delay=3600),
         Outgoing("k", b"10", "a"),
     ]
-    assert [(r.offset, r.duplicate) for r in publisher.publish_many("t", items)] == [
-        (0, False),
-        (0, True),
-        (2, False),
-        (2, True),
-        (0, True),
-    ]
+    receipts = [(r.offset, r.duplicate) for r in publisher.publish_many("t", items)]
+    assert receipts == [(0, False), (0, True), (2, False), (2, True), (0, True)]
     make_due(raw)
     assert appending.append() == 2
     assert log(raw) == ["b", "d", "a", "c"]

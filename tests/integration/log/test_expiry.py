@@ -1,7 +1,6 @@
 """Expiry: a message whose handler has not started in time goes to the dead letters instead, for that group alone."""
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ from support.situations import NOW
 from support.sql import delivery_rows, one, rows, watermark
 from support.stage import thorough
 from support.turns import Turns
-from support.waiting import Record, accept, events, eventually
+from support.waiting import Gate, Record, accept, events, eventually
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -29,13 +28,8 @@ QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 def expire(raw: Any, seconds: float, *offsets: int, topic: str = "t") -> None:
     """Let messages expire so many seconds from now."""
     for offset in offsets:
-        rows(
-            raw,
-            f"UPDATE queue_messages SET expires_at = {NOW} + %s WHERE topic = %s AND `offset` = %s",
-            int(seconds * 1000),
-            topic,
-            offset,
-        )
+        sql = f"UPDATE queue_messages SET expires_at = {NOW} + %s WHERE topic = %s AND `offset` = %s"
+        rows(raw, sql, int(seconds * 1000), topic, offset)
 
 
 def expired(raw: Any, offset: int, topic: str = "t") -> bool:
@@ -53,12 +47,8 @@ def let_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
-    return rows(
-        raw,
-        "SELECT message_offset, outcome, attempts, first_delivered_at > 0, last_error FROM queue_history"
-        " WHERE consumer_group = %s ORDER BY message_offset",
-        group,
-    )
+    sql = "SELECT message_offset, outcome, attempts, first_delivered_at > 0, last_error FROM queue_history"
+    return rows(raw, f"{sql} WHERE consumer_group = %s ORDER BY message_offset", group)
 
 
 @pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.ACK_FIRST, AckPolicy.MANUAL])
@@ -142,13 +132,12 @@ def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
     lanelog_client: Client, raw: Any, let_pass: Callable[[float], None], order: str
 ) -> None:
     """It waits behind a handler: it does not start when that ends."""
-    begun, release, seen = threading.Event(), threading.Event(), Record()
+    seen, gate = Record(), Gate()
 
     def handle(message: Message) -> None:
         seen((message.offset, message.attempt))
         if message.offset == 21:
-            begun.set()
-            assert release.wait(20)
+            gate()
 
     options: dict[str, Any] = {"order": order, "workers": 1, "history": True}
     if order == "concurrent":
@@ -161,9 +150,9 @@ def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
                 lanelog_client.publish("t", "k", b"x", connection=connection)
             with connection.cursor() as cursor:
                 cursor.execute(f"UPDATE queue_messages SET expires_at = {NOW} + 3600000 WHERE `offset` IN (22, 23)")
-        assert begun.wait(20)
+        gate.reached()
         let_pass(7200)
-        release.set()
+        gate.open()
         eventually(lambda: watermark(raw, "g", "t", "k") == 24)
     assert seen.items[20:] == [(21, 1), (24, 1)]
     assert sorted(fates(raw)) == [("g", 22, 0, "expired", 0), ("g", 23, 0, "expired", 0)]

@@ -61,14 +61,8 @@ def cases(made: Situations, raw: Any) -> dict[str, Case]:
         made.register(dead_letter_topic="")
         granted = started - HOUR if case.restarted else started
         made.owner(name, stopped=case.stopped, liveness_lock=case.lock, server_started_at=granted)
-        rows(
-            raw,
-            f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = {NOW} - %s, expires_at = heartbeat_at + %s"
-            " WHERE consumer_group = %s",
-            int(case.age * 1000),
-            int(case.lease * 1000),
-            name,
-        )
+        sql = f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = {NOW} - %s, expires_at = heartbeat_at + %s"
+        rows(raw, f"{sql} WHERE consumer_group = %s", int(case.age * 1000), int(case.lease * 1000), name)
     aside = [name for name, case in CASES.items() if case.aside]
     rows(raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at WHERE consumer_group IN %s", aside)
     return CASES

@@ -63,9 +63,8 @@ def test_an_owner_that_nobody_knows_is_no_owner(lanelog_client: Client, seen: Re
         rows(raw, "DELETE FROM queue_subscriber_heartbeats")
     else:
         rows(raw, DIED, "left:1", LONG_AGO, LONG_AGO, "")
-        rows(
-            raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = expires_at WHERE subscriber_name = 'left:1'"
-        )
+        sql = "UPDATE queue_subscriber_heartbeats SET deregistered_at = expires_at WHERE subscriber_name = 'left:1'"
+        rows(raw, sql)
     take_lanes(raw, "left:1")
     lanelog_client.publish_many("t", [("a", b"2"), ("b", b"2")])
     subscription = lanelog_client.subscribe("t", "g", seen, lease_duration=1.0, lease_renewal=0.3)

@@ -23,12 +23,14 @@ from support.sql import delivery_rows, one, rows, watermark
 from support.stage import wait_until_blocked
 from support.waiting import Record, eventually
 
+Mended = Callable[[], list[str]]
+
 LANE = "topic = 't' AND partition_key = 'a'"
 QUICK = {"lease_duration": 2.0, "lease_renewal": 0.5, "retention": 3600.0}
 
 
 @pytest.fixture
-def mended(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def mended(caplog: pytest.LogCaptureFixture) -> Mended:
     """What was mended so far, each an ERROR, without the names of topic and lane that it must have."""
     caplog.set_level(logging.ERROR, "lanelog")
 
@@ -79,7 +81,7 @@ def settled(raw: Any, group: str = "g") -> bool:
 @pytest.mark.thorough
 @pytest.mark.parametrize("running", [False, True], ids=["loaded", "running"])
 def test_a_watermark_above_the_head_goes_back_to_the_floor(
-    lanelog_client: Client, raw: Any, mended: Callable[[], list[str]], running: bool
+    lanelog_client: Client, raw: Any, mended: Mended, running: bool
 ) -> None:
     """Log and heads were set back: what is published under offsets given out anew is delivered, some of it again."""
     first, second = Record(), Record()
@@ -103,9 +105,7 @@ def test_a_watermark_above_the_head_goes_back_to_the_floor(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("running", [False, True], ids=["loaded", "running"])
-def test_a_floor_above_the_head_raises_it(
-    lanelog_client: Client, raw: Any, mended: Callable[[], list[str]], running: bool
-) -> None:
+def test_a_floor_above_the_head_raises_it(lanelog_client: Client, raw: Any, mended: Mended, running: bool) -> None:
     """The heads were set back after a collection: what is published next gets offsets that nobody has released."""
     seen = Record()
     subscription = handle(lanelog_client, seen, retention=0.0)
@@ -113,9 +113,7 @@ def test_a_floor_above_the_head_raises_it(
     with set_back(raw, "partitions"):
         publish(lanelog_client, *names(6, 10))
         seen.wait(10)
-        eventually(
-            lambda: one(raw, f"SELECT offset_acked FROM queue_offsets WHERE consumer_group = '' AND {LANE}") == 10
-        )
+        eventually(lambda: watermark(raw, "", "t", "a") == 10)
         eventually(lambda: one(raw, "SELECT COUNT(*) FROM queue_messages") == 0)
         if not running:
             assert subscription.stop(10)
@@ -129,9 +127,7 @@ def test_a_floor_above_the_head_raises_it(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("running", [False, True], ids=["loaded", "running"])
-def test_acked_rows_above_the_head_go(
-    lanelog_client: Client, raw: Any, mended: Callable[[], list[str]], running: bool
-) -> None:
+def test_acked_rows_above_the_head_go(lanelog_client: Client, raw: Any, mended: Mended, running: bool) -> None:
     """A row of an offset that was never given out settles no later message; the other group keeps its place."""
     first, other = Record(), Record()
     subscription = handle(lanelog_client, first)
@@ -162,9 +158,7 @@ def epochs(raw: Any) -> dict[str, int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("running", [False, True], ids=["loaded", "running"])
-def test_a_head_below_the_log_is_raised(
-    lanelog_client: Client, raw: Any, mended: Callable[[], list[str]], running: bool
-) -> None:
+def test_a_head_below_the_log_is_raised(lanelog_client: Client, raw: Any, mended: Mended, running: bool) -> None:
     """The heads were set back: publishing says what happened and what to do, and works again after a full pass."""
     seen = Record()
     subscription = handle(lanelog_client, seen)
@@ -197,7 +191,7 @@ def acked(raw: Any, group: str, offset: int) -> None:
 
 
 def test_a_full_pass_repairs_groups_that_nobody_runs(
-    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
+    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended
 ) -> None:
     """Their watermark goes back before later messages reach it, after which nothing would tell that it was wrong."""
     awake, asleep = Record(), Record()
@@ -214,9 +208,7 @@ def test_a_full_pass_repairs_groups_that_nobody_runs(
     assert asleep.wait(8) == names(1, 8)
 
 
-def test_a_full_pass_makes_heads_anew(
-    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
-) -> None:
+def test_a_full_pass_makes_heads_anew(janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended) -> None:
     """The table of heads is older than the topic, whose own row went as well: lanes go on where they were."""
     seen = Record()
     handle(lanelog_client, seen)
@@ -231,7 +223,7 @@ def test_a_full_pass_makes_heads_anew(
 
 
 def test_an_owner_whose_memory_is_above_the_head_loses_the_lane(
-    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
+    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended
 ) -> None:
     """Its settlements are refused from the mend on, under the new token, and it loads what the tables say."""
     tokens = Record()
@@ -252,7 +244,7 @@ def test_an_owner_whose_memory_is_above_the_head_loses_the_lane(
 
 @pytest.mark.thorough
 def test_a_reload_repairs_contradictions_of_a_restarted_server(
-    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
+    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended
 ) -> None:
     """Memory is given up with the lane, also what it had settled: everything that is there is delivered again."""
     seen, release = Record(), threading.Event()
@@ -279,11 +271,7 @@ def test_a_reload_repairs_contradictions_of_a_restarted_server(
 
 
 def test_an_owner_that_meets_a_head_below_its_memory_loads_the_lane_again(
-    janitors: Janitors,
-    lanelog_client: Client,
-    raw: Any,
-    mended: Callable[[], list[str]],
-    caplog: pytest.LogCaptureFixture,
+    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All tables were set back together under it: no two rows contradict each other, but memory does."""
     seen = Record()
@@ -406,12 +394,7 @@ WRONG = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("problem", WRONG)
 def test_doctor_finds_and_repairs(
-    problem: str,
-    janitors: Janitors,
-    lanelog_client: Client,
-    raw: Any,
-    command: Command,
-    mended: Callable[[], list[str]],
+    problem: str, janitors: Janitors, lanelog_client: Client, raw: Any, command: Command, mended: Mended
 ) -> None:
     """Each contradiction is an error until `--repair`, and is gone then; every message is delivered, and later ones."""
     lane, seen = problem.split(",", maxsplit=1)[0], Record()
@@ -452,33 +435,26 @@ def finding(client: Client, *, repair: bool = False) -> Finding:
 
 
 def test_a_read_only_server_is_left_as_it_is(
-    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Callable[[], list[str]]
+    janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended, setting: Any
 ) -> None:
     """A replica is mended on its primary, also if the account could write: by no pass, and by no doctor."""
     assert handle(lanelog_client, Record()).stop(10)
     publish(lanelog_client, *names(1, 3))
     set_head_back(raw, "t", 1)
-    rows(raw, "SET GLOBAL read_only = 1")
-    try:
-        session = lanelog_client._database.session("janitor")
-        with pytest.raises(DatabaseError, match="the server is read-only"):
-            repair.audit(session, "t")
-        session.close()
-        found = finding(lanelog_client, repair=True)
-        assert (found.status, "on the primary" in found.remedy) == ("error", True)
-    finally:
-        rows(raw, "SET GLOBAL read_only = 0")
+    setting("read_only", 1)
+    session = lanelog_client._database.session("janitor")
+    with pytest.raises(DatabaseError, match="the server is read-only"):
+        repair.audit(session, "t")
+    session.close()
+    found = finding(lanelog_client, repair=True)
+    assert (found.status, "on the primary" in found.remedy) == ("error", True)
     assert one(raw, f"SELECT head_offset FROM queue_partitions WHERE {LANE}") == 1
     assert mended() == []
 
 
 @pytest.mark.thorough
 def test_a_lane_that_somebody_holds_is_repaired_when_it_is_free(
-    janitors: Janitors,
-    lanelog_client: Client,
-    raw: Any,
-    open_raw: Callable[..., Any],
-    mended: Callable[[], list[str]],
+    janitors: Janitors, lanelog_client: Client, raw: Any, open_raw: Callable[..., Any], mended: Mended
 ) -> None:
     """A caller's transaction has the head: what it publishes there is seen by the repair, which waits for it."""
     assert handle(lanelog_client, Record()).stop(10)

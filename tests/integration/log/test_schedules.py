@@ -32,6 +32,7 @@ NOW = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) DIV 1000"
 MINUTE = 60_000
 YEARLY = "0 0 1 1 *"
 BERLIN = ZoneInfo("Europe/Berlin")
+Fired = Callable[[], int]
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def session(database: Database) -> Iterator[Session]:
 
 
 @pytest.fixture
-def fired(database: Database, session: Session, publisher: Publisher, published: list[str]) -> Callable[[], int]:
+def fired(database: Database, session: Session, publisher: Publisher, published: list[str]) -> Fired:
     """Fires what is due, as a loop does, until there is no more; how many messages that were."""
     hand = RecurringSchedules(database, appender_of(publisher, published.append))
 
@@ -81,21 +82,14 @@ def late_by(raw: Any, milliseconds: int, name: str = "s") -> int:
     eventually(lambda: one(raw, f"SELECT ({NOW}) % {MINUTE} < {MINUTE} - 5000"))
     now = one(raw, f"SELECT {NOW}")
     first = int(now - milliseconds) // MINUTE * MINUTE
-    rows(
-        raw,
-        "UPDATE queue_schedules SET next_fire_at = %s, expression_at = %s, last_fire_at = 0 WHERE name = %s",
-        first,
-        first - MINUTE,
-        name,
-    )
+    sql = "UPDATE queue_schedules SET next_fire_at = %s, expression_at = %s, last_fire_at = 0 WHERE name = %s"
+    rows(raw, sql, first, first - MINUTE, name)
     return first
 
 
 def ids(raw: Any, topic: str = "t", key: str = "k") -> list[str]:
-    found = rows(
-        raw, "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = %s ORDER BY `offset`", topic, key
-    )
-    return [message_id for (message_id,) in found]
+    sql = "SELECT id FROM queue_messages WHERE topic = %s AND partition_key = %s ORDER BY `offset`"
+    return [message_id for (message_id,) in rows(raw, sql, topic, key)]
 
 
 def named(name: str, first: int, count: int) -> list[str]:
@@ -115,7 +109,7 @@ def berlin_row(milliseconds: int) -> str:
 
 
 def test_a_schedule_publishes_one_message_at_its_time(
-    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], published: list[str]
+    admin_only: Client, raw: Any, session: Session, fired: Fired, published: list[str]
 ) -> None:
     """Not before; with an id of name and wall-clock time, its metadata, its expiry, and the next time noted."""
     info = declared(admin_only, metadata={"by": "ann"}, payload={"n": 1}, ttl=90.0, timezone="Europe/Berlin")
@@ -146,7 +140,7 @@ def wall_clock(raw: Any) -> tuple[str, ...]:
     return tuple(row)
 
 
-def test_what_was_published_is_not_published_again(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
+def test_what_was_published_is_not_published_again(admin_only: Client, raw: Any, fired: Fired) -> None:
     """Whatever the row says is next, or if it lost its memory: the time in the row, then the message's id, tell."""
     declared(admin_only)
     first = late_by(raw, 0)
@@ -160,9 +154,7 @@ def test_what_was_published_is_not_published_again(admin_only: Client, raw: Any,
     assert one(raw, "SELECT head_offset FROM queue_partitions WHERE partition_key = 'k'") == 1
 
 
-def test_what_the_version_before_published_is_not_published_again(
-    admin_only: Client, raw: Any, fired: Callable[[], int]
-) -> None:
+def test_what_the_version_before_published_is_not_published_again(admin_only: Client, raw: Any, fired: Fired) -> None:
     """It noted moments alone, and made the id of the moment. The row tells; if it lost its memory, that id does."""
     declared(admin_only, timezone="Europe/Berlin")
     first = late_by(raw, 0)
@@ -177,7 +169,7 @@ def test_what_the_version_before_published_is_not_published_again(
 
 
 def test_the_version_before_may_fire_in_between(
-    admin_only: Client, raw: Any, database: Database, session: Session, fired: Callable[[], int]
+    admin_only: Client, raw: Any, database: Database, session: Session, fired: Fired
 ) -> None:
     """It moves the moments on, and leaves the wall-clock times behind: they count no more, and nothing is lost."""
     check(database)
@@ -197,11 +189,7 @@ def test_the_version_before_may_fire_in_between(
 @pytest.mark.thorough
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
 def test_after_an_hour_without_any_process(
-    admin_only: Client,
-    raw: Any,
-    fired: Callable[[], int],
-    caplog: pytest.LogCaptureFixture,
-    catch_up: str,
+    admin_only: Client, raw: Any, fired: Fired, caplog: pytest.LogCaptureFixture, catch_up: str
 ) -> None:
     """Once a minute: the most recent one, each of them in order, or none; an event says so; then the next minute."""
     declared(admin_only, catch_up=catch_up)
@@ -224,7 +212,7 @@ def test_after_an_hour_without_any_process(
 
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
 def test_being_late_by_a_moment_misses_nothing(
-    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], catch_up: str
+    admin_only: Client, raw: Any, session: Session, fired: Fired, catch_up: str
 ) -> None:
     """Once a second and three seconds late: each of them, in order."""
     declared(admin_only, expression="* * * * * *", catch_up=catch_up)
@@ -237,9 +225,7 @@ def test_being_late_by_a_moment_misses_nothing(
     assert found == [datetime.fromtimestamp(first / 1000 + n, UTC) for n in range(4)]
 
 
-def test_what_is_missed_is_published_in_bounded_transactions(
-    admin_only: Client, raw: Any, fired: Callable[[], int]
-) -> None:
+def test_what_is_missed_is_published_in_bounded_transactions(admin_only: Client, raw: Any, fired: Fired) -> None:
     """More at once than one may have: in order, each once."""
     declared(admin_only, catch_up="all")
     most = recurring.TRANSACTION_MESSAGES
@@ -249,7 +235,7 @@ def test_what_is_missed_is_published_in_bounded_transactions(
 
 
 @pytest.mark.thorough
-def test_many_schedules_share_transactions_and_lanes(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
+def test_many_schedules_share_transactions_and_lanes(admin_only: Client, raw: Any, fired: Fired) -> None:
     """A hundred and fifty of them over three topics and seven keys, all due: one message each, dense offsets."""
     for number in range(150):
         declared(admin_only, f"s{number:03}", YEARLY, topic=f"t{number % 3}", key=f"k{number % 7}")
@@ -262,7 +248,7 @@ def test_many_schedules_share_transactions_and_lanes(admin_only: Client, raw: An
 
 @pytest.mark.thorough
 def test_a_lane_that_somebody_holds_stops_no_other_schedule(
-    admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Callable[[], int]
+    admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Fired
 ) -> None:
     """It is left for a later turn, at once; the others fire, also behind a long list of missed ones."""
     admin_only.publish("t", "busy", b"x")
@@ -283,7 +269,7 @@ def test_a_lane_that_somebody_holds_stops_no_other_schedule(
 
 
 def test_a_row_that_somebody_holds_stops_no_other_schedule(
-    admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Callable[[], int]
+    admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Fired
 ) -> None:
     """Another process is firing it."""
     declared(admin_only, "a")
@@ -301,7 +287,7 @@ def test_a_row_that_somebody_holds_stops_no_other_schedule(
 @pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_commit_that_is_not_answered_is_repeated_without_a_second_message(
-    admin_only: Client, raw: Any, fired: Callable[[], int], monkeypatch: pytest.MonkeyPatch, committed: bool
+    admin_only: Client, raw: Any, fired: Fired, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     """Whether it was done or not."""
     declared(admin_only, catch_up="all")
@@ -318,7 +304,7 @@ def test_a_commit_that_is_not_answered_is_repeated_without_a_second_message(
 
 
 def test_a_faulty_schedule_stops_no_other_and_says_so_once(
-    admin_only: Client, raw: Any, fired: Callable[[], int], caplog: pytest.LogCaptureFixture
+    admin_only: Client, raw: Any, fired: Fired, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A zone that this process does not know: the others fire, and a minute passes before it is tried again."""
     declared(admin_only, "a")
@@ -365,7 +351,7 @@ def test_a_process_that_cannot_start_what_fires_has_declared_all_the_same(
     assert one(raw, "SELECT COUNT(*) FROM queue_schedules") == 1
 
 
-def test_declaring_again_keeps_the_place_in_time(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
+def test_declaring_again_keeps_the_place_in_time(admin_only: Client, raw: Any, fired: Fired) -> None:
     """The same expression and zone: next time, count and pause stay; payload and the rest are the new ones."""
     before = declared(admin_only, metadata={"v": "1"})
     admin_only.admin.pause_schedule("s", by="me", reason="why")
@@ -391,7 +377,7 @@ def test_a_changed_expression_or_zone_counts_from_now(admin_only: Client) -> Non
 
 @pytest.mark.parametrize("anew", [False, True], ids=["changed", "removed and declared anew"])
 def test_a_move_to_a_zone_in_the_west_loses_no_time(
-    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], anew: bool
+    admin_only: Client, raw: Any, session: Session, fired: Fired, anew: bool
 ) -> None:
     """The wall clock shows again what it has shown in the other zone: these are other occurrences, each with an id."""
     hour = 60 * MINUTE
@@ -414,7 +400,7 @@ def test_a_move_to_a_zone_in_the_west_loses_no_time(
     ]
 
 
-def test_a_change_loses_no_time_that_is_due(admin_only: Client, raw: Any, fired: Callable[[], int]) -> None:
+def test_a_change_loses_no_time_that_is_due(admin_only: Client, raw: Any, fired: Fired) -> None:
     """Old and new version declare in turn, right when it is due: it is published once, as of the last declaration."""
     declared(admin_only)
     first = late_by(raw, 0)
@@ -429,7 +415,7 @@ def test_a_change_loses_no_time_that_is_due(admin_only: Client, raw: Any, fired:
 
 @pytest.mark.thorough
 def test_two_versions_that_declare_at_once_lose_and_double_nothing(
-    admin_only: Client, lanelog_url: str, raw: Any, fired: Callable[[], int]
+    admin_only: Client, lanelog_url: str, raw: Any, fired: Fired
 ) -> None:
     """The same times in both, though written differently, from two clients over and over while it fires.
 
@@ -471,7 +457,7 @@ def test_what_is_too_large_is_refused_before_anything_is_written(admin_only: Cli
 
 
 def test_a_paused_schedule_fires_nothing_and_what_it_misses_is_skipped(
-    admin_only: Client, raw: Any, fired: Callable[[], int]
+    admin_only: Client, raw: Any, fired: Fired
 ) -> None:
     """Whatever `catch_up` says; who paused it, why and since when is shown; resumed, it goes on with the next time."""
     declared(admin_only, catch_up="all")
@@ -498,9 +484,7 @@ def test_a_paused_schedule_fires_nothing_and_what_it_misses_is_skipped(
     assert fired() == 1
 
 
-def test_a_removed_schedule_is_gone_and_its_messages_stay(
-    admin_only: Client, raw: Any, fired: Callable[[], int]
-) -> None:
+def test_a_removed_schedule_is_gone_and_its_messages_stay(admin_only: Client, raw: Any, fired: Fired) -> None:
     """Until it is declared again, as a new one."""
     declared(admin_only)
     late_by(raw, 0)
@@ -513,9 +497,7 @@ def test_a_removed_schedule_is_gone_and_its_messages_stay(
     assert declared(admin_only).fired == 0
 
 
-def test_a_run_publishes_one_message_besides_those_of_the_times(
-    admin_only: Client, raw: Any, fired: Callable[[], int]
-) -> None:
+def test_a_run_publishes_one_message_besides_those_of_the_times(admin_only: Client, raw: Any, fired: Fired) -> None:
     """No time moves, the audit has who and why, and the occurrence of the same moment is fired, too."""
     declared(admin_only, metadata={"by": "ann"}, ttl=90.0)
     late_by(raw, 0)
@@ -529,18 +511,14 @@ def test_a_run_publishes_one_message_besides_those_of_the_times(
     assert done.id.startswith("s@run-")
     (message,) = admin_only.admin.messages("t", "k")
     assert message.payload == b"x"
-    assert {**message.metadata, "lanelog.fire_time": ""} == {
-        "by": "ann",
-        "lanelog.schedule": "s",
-        "lanelog.fire_time": "",
-    }
-    fire_time = datetime.fromisoformat(message.metadata["lanelog.fire_time"])
+    metadata = dict(message.metadata)
+    fire_time = datetime.fromisoformat(metadata.pop("lanelog.fire_time"))
+    assert metadata == {"by": "ann", "lanelog.schedule": "s"}
     assert timedelta(0) <= message.published_at - fire_time < timedelta(seconds=5)
     assert one(raw, "SELECT expires_at - created_at FROM queue_messages") == 90_000
     (act,) = admin_only.admin.audit()
-    assert (act.verb, act.by, act.reason, act.choice, act.messages) == (
-        "run_schedule", "bob", "the report was wrong", "schedule s", 1,
-    )  # fmt: skip
+    entry = (act.verb, act.by, act.reason, act.choice, act.messages)
+    assert entry == ("run_schedule", "bob", "the report was wrong", "schedule s", 1)
     rows(raw, "UPDATE queue_schedules SET fired = fired - 1")
     assert rows(raw, "SELECT * FROM queue_schedules") == before
     assert fired() == 1
@@ -566,7 +544,7 @@ def test_a_token_runs_a_schedule_once(admin_only: Client, raw: Any) -> None:
 
 @pytest.mark.parametrize("table", ["queue_schedules", "queue_partitions"])
 def test_a_run_waits_for_locks_and_holds_up_no_firing(
-    admin_only: Client, raw: Any, lanelog_url: str, fired: Callable[[], int], table: str
+    admin_only: Client, raw: Any, lanelog_url: str, fired: Fired, table: str
 ) -> None:
     """It waits for the schedule's row and for the lane's head. What fires leaves both out, and has its turn later."""
     declared(admin_only)
@@ -636,7 +614,7 @@ def test_a_preview_begins_now_or_at_a_given_time(admin_only: Client) -> None:
 @pytest.mark.parametrize("expression", ["30 2 * * *", "*/30 1-3 * * *", "0 30 2 * * *"])
 @pytest.mark.parametrize("begin", [datetime(2027, 3, 26, tzinfo=UTC), datetime(2027, 10, 29, tzinfo=UTC)])
 def test_what_is_fired_across_a_change_of_the_clock_is_what_the_preview_shows(
-    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int], begin: datetime, expression: str
+    admin_only: Client, raw: Any, session: Session, fired: Fired, begin: datetime, expression: str
 ) -> None:
     """By a server whose clock passes through that night: each fire at its own time, one after the other."""
     shown = admin_only.admin.preview_schedule(expression, timezone="Europe/Berlin", count=12, after=begin)
@@ -712,13 +690,8 @@ def test_a_schedule_that_was_declared_by_a_clock_that_was_ahead_fires(
     """A process that starts after the clock was set back looks at once: since when the expression holds counts not."""
     declared(admin_only)
     first = one(raw, "SELECT next_fire_at FROM queue_schedules")
-    late = 60 * MINUTE
-    rows(
-        raw,
-        "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s, expression_at = expression_at + %s",
-        late,
-        late,
-    )
+    sql = "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s, expression_at = expression_at + %s"
+    rows(raw, sql, 60 * MINUTE, 60 * MINUTE)
     turns_at(scheduler, first - 1000)
     turns_at(scheduler, first)
     turns_at(scheduler, first + MINUTE)
@@ -726,7 +699,7 @@ def test_a_schedule_that_was_declared_by_a_clock_that_was_ahead_fires(
 
 
 def test_a_last_time_in_the_future_holds_up_nothing_that_is_due(
-    admin_only: Client, raw: Any, session: Session, fired: Callable[[], int]
+    admin_only: Client, raw: Any, session: Session, fired: Fired
 ) -> None:
     """As after a new expression, which goes on from the right clock; a server that is some seconds behind waits."""
     declared(admin_only)

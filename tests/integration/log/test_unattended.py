@@ -129,12 +129,8 @@ def test_what_a_handler_may_have_seen_is_left_to_the_consumer(lanelog_client: Cl
         rows(raw, f"{mark} ('g', 't', 'k', 2, 1)")
     else:
         retried = 1 if how == "retryable" else 0
-        rows(
-            raw,
-            "INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset,"
-            " retry_count) VALUES ('g', 't', 'k', 1, 1, %s)",
-            retried,
-        )
+        columns = "consumer_group, topic, partition_key, message_offset, through_offset, retry_count"
+        rows(raw, f"INSERT INTO queue_delivery_state ({columns}) VALUES ('g', 't', 'k', 1, 1, %s)", retried)
     assert lanelog_client.admin.maintain().expired == (3 if how == "taken back" else 0)
     assert len(delivery_rows(raw, "g", "t")) == (1 if how == "retryable" else 0)
 

@@ -1,7 +1,5 @@
 """The metrics of a client: what it publishes and handles, how long that takes, and what it holds."""
 
-import os
-import signal
 import threading
 from contextlib import ExitStack
 from typing import Any
@@ -16,8 +14,9 @@ from lanelog import Client, Message, Postpone, Reject, Retry, instruments, metri
 from lanelog._base.places import GroupTopic
 from lanelog._facts import measured
 from lanelog.measures import Counters, Handlings
-from support.prometheus import Series, series_of
-from support.waiting import Record, eventually
+from support.forking import exit_status_of
+from support.prometheus import Series, metrics_of, series_of
+from support.waiting import Gate, Record, eventually
 
 
 def scraped(registry: CollectorRegistry) -> Series:
@@ -87,13 +86,12 @@ def test_a_pulled_message_takes_until_it_is_settled(lanelog_client: Client, regi
 def test_measures_count_what_is_held(lanelog_client: Client, registry: CollectorRegistry) -> None:
     """Messages that run, those that are read ahead with their bytes, those that wait for another attempt."""
     metrics.observe(lanelog_client, registry)
-    entered, go_on = threading.Event(), threading.Event()
+    gate = Gate()
 
     def wait(message: Message) -> None:
         if message.key == "waits":
             raise Retry(delay=60)
-        entered.set()
-        go_on.wait()
+        gate()
 
     lanelog_client.publish("t", "waits", b"x")
     lanelog_client.publish_many("t", [("a", b"12345")] * 4)
@@ -103,10 +101,10 @@ def test_measures_count_what_is_held(lanelog_client: Client, registry: Collector
         of_group = [found.get((f"lanelog_client_{each}_messages", "t", "g"), 0) for each in ("in_flight", "waiting")]
         return of_group + [found[f"lanelog_client_prefetched_{each}",] for each in ("messages", "bytes")]
 
-    with lanelog_client.subscribe("t", "g", wait):
-        assert entered.wait(15)
+    with lanelog_client.subscribe("t", "g", wait), gate:
+        gate.reached()
         eventually(lambda: told() == [1, 1, 4, 20])
-        go_on.set()
+        gate.open()
         eventually(lambda: told() == [0, 1, 0, 0])
 
 
@@ -151,40 +149,29 @@ def test_a_crowded_pool_is_logged_once_with_the_number_to_set(
 
 def test_lanes_and_settlements_that_are_lost_are_counted(lanelog_client: Client) -> None:
     """An operator takes the lane away while its handler runs."""
-    entered, go_on = threading.Event(), threading.Event()
-
-    def block(_message: Message) -> None:
-        entered.set()
-        go_on.wait()
-
+    gate = Gate()
     lanelog_client.publish("t", "a", b"x")
-    with lanelog_client.subscribe("t", "g", block):
-        assert entered.wait(15)
+    with lanelog_client.subscribe("t", "g", gate), gate:
+        gate.reached()
         lanelog_client.admin.release("t", "g", "a", dry_run=False)
         eventually(lambda: lanelog_client.measures().groups[0].counters.lost)
-        go_on.set()
+        gate.open()
         eventually(lambda: lanelog_client.measures().groups[0].counters.refused)
 
 
 def test_many_topics_are_one_series(lanelog_client: Client, registry: CollectorRegistry) -> None:
     """No more than a thousand series, of counters and gauges too, and no number is lost."""
     collector = metrics.observe(lanelog_client, registry)
-    entered, go_on = threading.Event(), threading.Event()
-
-    def block(_message: Message) -> None:
-        entered.set()
-        go_on.wait()
-
+    gate = Gate()
     for number in range(40):
         lanelog_client._meter.count(GroupTopic(topic=f"t{number}", group="g"), Counters(handled=1, acked=1, lost=1))
         collector.published(f"t{number}", 1, 0.1, None)
         collector.handled(f"t{number}", "g", Handlings([0.1], [0.1], [0.2]))
         collector.flushed(f"t{number}", "g", 1)
     lanelog_client.publish("late", "a", b"x")
-    with lanelog_client.subscribe("late", "g", block):
-        assert entered.wait(15)
+    with lanelog_client.subscribe("late", "g", gate), gate:
+        gate.reached()
         found = scraped(registry)
-        go_on.set()
     assert len(found) <= 1000
 
     def total(wanted: str) -> float:
@@ -202,9 +189,8 @@ def test_many_topics_are_one_series(lanelog_client: Client, registry: CollectorR
 
 def exported(reader: InMemoryMetricReader) -> dict[tuple[str, ...], tuple[float, int]]:
     """By metric, topic, group, error and loop: the value, or how often it was recorded; and as how many series."""
-    data = reader.get_metrics_data()
     found = {}
-    for metric in (m for resource in data.resource_metrics for scope in resource.scope_metrics for m in scope.metrics):
+    for metric in metrics_of(reader):
         for point in metric.data.data_points:
             named = dict(point.attributes or {})
             names = ("messaging.destination.name", "messaging.consumer.group.name", "error.type", "loop")
@@ -268,13 +254,12 @@ def test_whoever_wants_more_series_of_opentelemetry_says_so(lanelog_client: Clie
 def test_an_attempt_that_times_out_has_another_outcome_too(lanelog_client: Client, registry: CollectorRegistry) -> None:
     """So the outcomes of `lanelog_client_messages_total` do not add up to the attempts."""
     metrics.observe(lanelog_client, registry)
-    go_on = threading.Event()
+    gate = Gate()
     lanelog_client.publish("t", "a", b"x")
     options: Any = {"visibility_timeout": 0.2, "auto_extend": False, "max_deliveries": 1}
-    with lanelog_client.subscribe("t", "g", lambda _: go_on.wait(), **options):
+    with lanelog_client.subscribe("t", "g", gate, **options), gate:
         eventually(lambda: lanelog_client.measures().groups[0].counters.dead_lettered)
         found = scraped(registry)
-        go_on.set()
     assert found["lanelog_client_attempts_total", "t", "g"] == 1
     for outcome in ("timed_out", "dead_lettered"):
         assert found["lanelog_client_messages_total", "t", outcome, "g"] == 1
@@ -308,23 +293,12 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
     lanelog_client.publish_many("t", [("a", b"x"), ("b", b"y"), ("c", b"bad"), ("d", b"again")])
     with lanelog_client.subscribe("t", "g", handle) as subscription:
         eventually(lambda: (s := subscription.stats()).acked == 3 and s.dead_lettered == s.retried == 1)
-    data = reader.get_metrics_data()
+    points = {metric.name: metric.data.data_points for metric in metrics_of(reader)}
     found = {
-        metric.name: [
-            (dict(point.attributes or {}), getattr(point, "value", getattr(point, "count", None)))
-            for point in metric.data.data_points
-        ]
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
+        name: [(dict(each.attributes or {}), getattr(each, "value", getattr(each, "count", None))) for each in its]
+        for name, its in points.items()
     }
-    bounds = {
-        metric.name: tuple(getattr(point, "explicit_bounds", ()))
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        for point in metric.data.data_points
-    }
+    bounds = {name: tuple(getattr(each, "explicit_bounds", ())) for name, its in points.items() for each in its}
     group = {"messaging.system": "lanelog", "messaging.destination.name": "t", "messaging.consumer.group.name": "g"}
     topic = {"messaging.system": "lanelog", "messaging.destination.name": "t", "messaging.operation.name": "publish"}
     assert found["messaging.client.sent.messages"] == [(topic, 4)]
@@ -332,9 +306,8 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
     processing = {**group, "messaging.operation.name": "process"}
     assert found["messaging.client.consumed.messages"] == [(processing, 5)]
     durations = found["messaging.process.duration"]
-    assert {attributes.pop("error.type", ""): number for attributes, number in durations} == {
-        "": 3, "Reject": 1, "Retry": 1,
-    }  # fmt: skip
+    outcomes = {attributes.pop("error.type", ""): number for attributes, number in durations}
+    assert outcomes == {"": 3, "Reject": 1, "Retry": 1}
     assert all(attributes == processing for attributes, _ in durations)
     assert found["lanelog.wait.duration"] == [(group, 4)]
     assert found["lanelog.end_to_end.duration"] == [(group, 3)]
@@ -361,27 +334,11 @@ def test_a_forked_child_measures_itself(lanelog_client: Client, registry: Collec
     instruments.observe(lanelog_client, MeterProvider())
     (times,) = (each for each in lanelog_client.observers if isinstance(each, instruments._Times))
     lanelog_client.publish("t", "a", b"x")
+
+    def child() -> int:
+        lanelog_client.publish("new", "a", b"x")
+        lanelog_client.publish("t", "a", b"x")
+        return int(scraped(registry)["lanelog_client_published_messages_total", "t"])
+
     with collector._lock, times._topics._lock:  # as a scrape, and the first publish to a topic, have them
-        child = os.fork()
-        if child == 0:
-            try:
-                lanelog_client.publish("new", "a", b"x")
-                lanelog_client.publish("t", "a", b"x")
-                found = scraped(registry)["lanelog_client_published_messages_total", "t"]
-                os._exit(0 if found == 1 else 3)
-            finally:
-                os._exit(4)
-    ended: list[int] = []
-
-    def waited() -> bool:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        ended.extend([os.waitstatus_to_exitcode(status)] if pid else [])
-        return bool(pid)
-
-    try:
-        eventually(waited)
-    finally:
-        if not ended:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-    assert ended == [0]
+        assert exit_status_of(child) == 1

@@ -14,7 +14,7 @@ from lanelog import Client, Message, RetryPolicy
 from lanelog.deliveries import Deliveries
 from support.elapsed import let_pass
 from support.sql import delivery_rows, one, watermark
-from support.waiting import Record, accept, eventually
+from support.waiting import Gate, Record, accept, eventually
 
 TWICE = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.02))
 SHORT = 0.2
@@ -204,12 +204,11 @@ def test_graceful_shutdown_during_processing(lanelog_client: Client, lanelog_url
 
     A pulled message that was not settled when its block was left is given back, too, as if never delivered.
     """
-    inside, release, seen = threading.Event(), threading.Event(), Record()
+    gate, seen = Gate(), Record()
 
     def handle(message: Message) -> None:
         seen(message.offset)
-        inside.set()
-        assert release.wait(30)
+        gate()
 
     for topic in ("handled", "pulled"):
         lanelog_client.publish_many(topic, [("k", b"x")] * 5)
@@ -217,10 +216,10 @@ def test_graceful_shutdown_during_processing(lanelog_client: Client, lanelog_url
         handled = leaving.subscribe("handled", "g", handle)
         with leaving.deliveries("pulled", "g", timeout=20.0) as deliveries:
             pulled = next(deliveries)
-        assert inside.wait(20)
+        gate.reached()
         closing = pool.submit(leaving.close)
         eventually(lambda: handled.state == "stopping")
-        release.set()
+        gate.open()
         assert closing.result(30) is True
     assert (seen.items, pulled.offset) == ([1], 1)
     for topic, rest in (("handled", range(2, 6)), ("pulled", range(1, 6))):

@@ -1,6 +1,5 @@
 """The original Go design's acceptance suite, re-told: groups, fair shares, collection. See tests/README.md."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -14,7 +13,7 @@ from support.situations import Situations
 from support.sql import audit, one, owners, rows
 from support.traffic import shares, steady_load
 from support.turns import Turns, collecting_turns
-from support.waiting import Record, accept, eventually
+from support.waiting import Gate, Record, accept, eventually
 
 Join = Callable[..., Client]
 
@@ -42,9 +41,8 @@ def split(raw: Any) -> list[int]:
 
 
 def acked(raw: Any) -> int:
-    return int(
-        one(raw, "SELECT COALESCE(SUM(offset_acked), 0) FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't'")
-    )
+    sql = "SELECT COALESCE(SUM(offset_acked), 0) FROM queue_offsets WHERE consumer_group = 'g' AND topic = 't'"
+    return int(one(raw, sql))
 
 
 # -- groups and members ------------------------------------------------------------------------------------------------
@@ -233,11 +231,11 @@ def test_collection_under_continuous_traffic(
 ) -> None:
     """While publishers never pause, what both groups have acked leaves, and nothing of what one is yet to read."""
     keys, turns = [f"k{n}" for n in range(4)], collecting_turns(monkeypatch)
-    seen, late = {group: Record() for group in ("early", "late")}, threading.Event()
+    seen, late = {group: Record() for group in ("early", "late")}, Gate()
 
     def handle(message: Message) -> None:
         if message.group == "late":
-            assert late.wait(60)
+            late()
         seen[message.group]((message.key, message.offset, message.attempt))
 
     def collected() -> dict[str, int]:
@@ -250,18 +248,15 @@ def test_collection_under_continuous_traffic(
     with lanelog.connect(lanelog_url) as other:
         for client, group in ((lanelog_client, "early"), (other, "late")):
             paced(client, janitor={"turn_seconds": 0.05}).subscribe("t", group, handle, retention=0)
-        try:
-            with steady_load(lanelog_client, "t", keys, pause=0.01, burst=5) as traffic:
-                seen["early"].wait(100 * len(keys), within=30)
-                turns.wait(len(turns) + 10)
-                assert stored() == 50 * len(keys)
-                late.set()
-                eventually(lambda: min(collected().values()) >= 50, within=30)
-                first = collected()
-                eventually(lambda: all(collected()[key] >= first[key] + 50 for key in keys), within=30)
-                assert stored() == 0
-        finally:
-            late.set()
+        with late, steady_load(lanelog_client, "t", keys, pause=0.01, burst=5) as traffic:
+            seen["early"].wait(100 * len(keys), within=30)
+            turns.wait(len(turns) + 10)
+            assert stored() == 50 * len(keys)
+            late.open()
+            eventually(lambda: min(collected().values()) >= 50, within=30)
+            first = collected()
+            eventually(lambda: all(collected()[key] >= first[key] + 50 for key in keys), within=30)
+            assert stored() == 0
         for record in seen.values():
             items = record.wait(traffic.each * len(keys), within=30)
             for key in keys:

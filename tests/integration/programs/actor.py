@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -193,26 +194,11 @@ def handle(message: lanelog.Message) -> None:
     say("handled", **fields)
 
 
-STEPS = {
-    "answer": answer,
-    "append": append,
-    "cancel": cancel,
-    "fire": fire,
-    "gathered": gathered,
-    "publish": publish,
-    "publish_many": publish_many,
-    "publish_in_block": publish_in_block,
-    "purge": purge,
-    "audit": audit,
-    "register": register_group,
-    "admin": admin,
-    "subscribe": subscribe,
-    "let_pass": let_pass,
-    "lose_authority": lose_authority,
-    "stand_aside": stand_aside,
-    "dying": dying,
-    "stop": stop,
-}
+BY_NAME: tuple[Callable[..., Any], ...] = (
+    *(answer, append, cancel, fire, gathered, publish, publish_many, publish_in_block, purge, audit, admin),
+    *(subscribe, let_pass, lose_authority, stand_aside, dying, stop),
+)
+STEPS = {"register": register_group, **{step.__name__: step for step in BY_NAME}}
 
 
 def do(step: str, call: int, arguments: dict[str, Any]) -> None:

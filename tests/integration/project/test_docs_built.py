@@ -30,9 +30,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("docs")
     build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "--builder", "html"]
     subprocess.run(
-        [*build, "--doctree-dir", str(place / "doctrees"), "docs", str(place / "html")],
-        cwd=ROOT,
-        check=True,
+        [*build, "--doctree-dir", str(place / "doctrees"), "docs", str(place / "html")], cwd=ROOT, check=True
     )
     return place / "html"
 

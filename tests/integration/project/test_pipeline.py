@@ -37,11 +37,8 @@ def test_three_stages_keep_the_order_and_each_effect_through_failures_a_crash_an
     with closing(Fleet(private_server.url)) as fleet, lanelog.connect(private_server.url) as client:
         client.migrate()
         with raw() as connection:
-            rows(
-                connection,
-                "CREATE TABLE effects"
-                " (id BIGINT AUTO_INCREMENT PRIMARY KEY, stage VARCHAR(10), repository VARCHAR(10), number INT)",
-            )
+            columns = "id BIGINT AUTO_INCREMENT PRIMARY KEY, stage VARCHAR(10), repository VARCHAR(10), number INT"
+            rows(connection, f"CREATE TABLE effects ({columns})")
         workers = [fleet.start(f"w{number}", "pipeline.py", seed=number) for number in range(3)]
         for worker in workers:
             worker.said("ready")

@@ -23,7 +23,7 @@ from lanelog.devserver import DevServer
 from support.readme import Example, example, sql, table
 from support.scripts import Script
 from support.sql import rows, sessions
-from support.waiting import eventually, raising
+from support.waiting import Gate, eventually, raising
 
 Raw = "pymysql.Connection[Any]"
 Run = Callable[..., dict[str, Any]]
@@ -68,10 +68,7 @@ def test_quick_start(lanelog_url: str, tmp_path: Path) -> None:
     shop = example(Example.QUICK_START).text
     path.write_text(shop.replace("time.sleep(1)", "time.sleep(0.1)"))  # the example publishes so often: no wait of ours
     command, environment = [sys.executable, path], {**os.environ, "LANELOG_URL": lanelog_url}
-    with (
-        Script.start(command, environment, tmp_path) as first,
-        Script.start(command, environment, tmp_path) as second,
-    ):
+    with Script.start(command, environment, tmp_path) as first, Script.start(command, environment, tmp_path) as second:
 
         def keys(script: Script, since: int = 0) -> set[str]:
             said = re.findall(
@@ -235,13 +232,12 @@ def test_the_statement_for_the_lag(lanelog_client: lanelog.Client, raw: Raw) -> 
 
 def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> None:
     """Each state shows in the database as the documentation says."""
-    hold, started = threading.Event(), threading.Event()
+    gate = Gate()
 
     def handle(message: lanelog.Message) -> None:
         match message.key:
             case "processing":
-                started.set()
-                hold.wait(30)
+                gate()
             case "retryable":
                 raise lanelog.Retry(delay=60)
             case "postponed":
@@ -250,18 +246,14 @@ def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> No
                 raise lanelog.Reject("no")
 
     def keys(where: str) -> set[str]:
-        found = rows(
-            raw,
-            "SELECT o.partition_key, o.offset_acked, d.acked FROM queue_offsets o LEFT JOIN queue_delivery_state d"
-            " ON (d.consumer_group, d.topic, d.partition_key) = (o.consumer_group, o.topic, o.partition_key)"
-            f" WHERE o.consumer_group = 'g' AND o.topic = 'jobs' AND {where}",
-        )
-        return {str(row[0]) for row in found}
+        tables = "queue_offsets o LEFT JOIN queue_delivery_state d USING (consumer_group, topic, partition_key)"
+        mine = f"consumer_group = 'g' AND topic = 'jobs' AND {where}"
+        return {str(key) for (key,) in rows(raw, f"SELECT partition_key FROM {tables} WHERE {mine}")}
 
     for key in ("processing", "retryable", "postponed", "failed", "completed"):
         lanelog_client.publish("jobs", key, b"1")
     with lanelog_client.subscribe("jobs", "g", handle) as subscription:
-        assert started.wait(15)
+        gate.reached()
         lanelog_client.publish("jobs", "processing", b"2")  # pending behind the first
         done = "(o.offset_acked >= 1 OR d.acked = 1)"
         eventually(lambda: keys(done) == {"failed", "completed"}, what="completed")
@@ -272,11 +264,9 @@ def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> No
         )
         in_flight = "(o.offset_acked < 1 AND o.marked_through = 1 AND d.acked IS NULL OR d.lease_epoch > 0)"
         assert keys(in_flight) == {"processing"}
-        failed = rows(
-            raw, "SELECT failed_group, failure_count, last_error FROM queue_messages WHERE topic = 'jobs_dlq'"
-        )
-        assert failed == [("g", 1, "no")]
-        hold.set()
+        failed = "SELECT failed_group, failure_count, last_error FROM queue_messages WHERE topic = 'jobs_dlq'"
+        assert rows(raw, failed) == [("g", 1, "no")]
+        gate.open()
         eventually(lambda: subscription.stats().acked == 3)
 
 

@@ -91,10 +91,7 @@ def test_who_published_first_commits_first_whoever_is_ready_first(
 
 @pytest.mark.parametrize(
     "touched",
-    [
-        [("k",), ("k",), ("k",)],
-        *thorough([("a", "b"), ("b", "c"), ("c", "a")], [("k1",), ("k2",), ("k3",)]),
-    ],
+    [[("k",), ("k",), ("k",)], *thorough([("a", "b"), ("b", "c"), ("c", "a")], [("k1",), ("k2",), ("k3",)])],
     ids=["same key", "overlapping keys", "different keys"],
 )
 def test_transactions_that_publish_last_are_ordered_by_their_commits(

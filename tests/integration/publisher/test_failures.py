@@ -239,14 +239,9 @@ def test_a_delayed_message_may_be_repeated_for_longer(
 
 def test_our_transaction_reports_an_unknown_commit(distant: Publisher, proxy: Proxy, raw: Any) -> None:
     """What the block did cannot be repeated by the library: it says that the outcome is unknown."""
-
-    def write() -> None:
-        with distant.transaction() as connection:
-            distant.publish("t", Outgoing("k", b"x"), connection=connection)
-            proxy.cut_at = b"COMMIT"
-
-    with pytest.raises(DatabaseError) as caught:
-        write()
+    with pytest.raises(DatabaseError) as caught, distant.transaction() as connection:
+        distant.publish("t", Outgoing("k", b"x"), connection=connection)
+        proxy.cut_at = b"COMMIT"
     assert caught.value.outcome_unknown
     assert caught.value.retriable
     eventually(lambda: rows(raw, "SELECT COUNT(*) FROM queue_messages") == [(2,)])
@@ -266,8 +261,7 @@ def test_a_server_restart_loses_and_doubles_nothing(private_server: DevServer) -
     """Publishers wait for the server to come back; what they were promised is there, once."""
     with publisher_at(private_server.create_database("restart"), publish_timeout=60.0) as publisher:
         migrate(publisher._database)
-        stop = threading.Event()
-        some = threading.Event()
+        stop, some = threading.Event(), threading.Event()
 
         def publish(number: int) -> list[str]:
             ids = []
@@ -288,10 +282,9 @@ def test_a_server_restart_loses_and_doubles_nothing(private_server: DevServer) -
             promised = [message_id for call in calls for message_id in call.result()]
         with publisher._database.autocommit() as cx:
             stored = [message_id for (message_id,) in cx.query("SELECT id FROM queue_messages")]
-            heads = cx.query(
-                "SELECT p.head_offset, COUNT(*), MAX(m.`offset`) FROM queue_partitions p JOIN queue_messages m "
-                "USING (topic, partition_key) GROUP BY partition_key, p.head_offset"
-            )
+            lanes = "queue_partitions p JOIN queue_messages m USING (topic, partition_key)"
+            each = "GROUP BY partition_key, p.head_offset"
+            heads = cx.query(f"SELECT p.head_offset, COUNT(*), MAX(m.`offset`) FROM {lanes} {each}")
     assert sorted(stored) == sorted(promised)
     assert all(head == count == last for head, count, last in heads)
 

@@ -21,7 +21,7 @@ from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher, batch
 from lanelog.publisher.topic_queue import Waiter
 from support.publishing import REFUSED, ensure_lanes, hold, publisher_at
-from support.sql import rows
+from support.sql import rows, tables_locked
 from support.waiting import eventually
 
 PATIENCE = 20.0
@@ -33,15 +33,9 @@ def commits(raw: Any) -> int:
 
 def waiting(raw: Any) -> int:
     """How many connections wait for a head at the server."""
-    return len(
-        rows(
-            raw,
-            "SELECT 1 FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE %s AND info NOT LIKE %s "
-            "AND id <> CONNECTION_ID()",
-            "SELECT partition_key, head_offset%FOR UPDATE",
-            "%SKIP LOCKED",
-        )
-    )
+    others = "SELECT 1 FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+    waits = "SELECT partition_key, head_offset%FOR UPDATE"
+    return len(rows(raw, f"{others} AND info LIKE %s AND info NOT LIKE %s", waits, "%SKIP LOCKED"))
 
 
 @contextmanager
@@ -76,14 +70,10 @@ def queueing(publisher: Publisher, key: str) -> int:
 @contextmanager
 def stopped_log(open_raw: Any, publisher: Publisher, threads: ThreadPoolExecutor) -> Iterator[Future[Receipt]]:
     """Stop all inserts, with one leader waiting in the middle of its transaction, until the end of the block."""
-    locker = open_raw(autocommit=True)
-    rows(locker, "LOCK TABLES queue_messages WRITE")
-    try:
+    with tables_locked(open_raw(autocommit=True), "LOCK TABLES queue_messages WRITE"):
         leader = threads.submit(publisher.publish, "t", Outgoing("leader", b"x"))
         eventually(lambda: publisher._group._queues and not ready(publisher), what="a leader's transaction")
         yield leader
-    finally:
-        rows(locker, "UNLOCK TABLES")
 
 
 def test_threads_share_transactions(publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor) -> None:

@@ -53,10 +53,7 @@ def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: 
 @pytest.mark.thorough
 def test_the_error_of_each_of_many_that_give_up_at_once_names_the_holder(lanelog_url: str, number: int) -> None:
     """They ask the server together."""
-    with (
-        publisher_at(lanelog_url, impatient=True, publish_timeout=0.5) as publisher,
-        ThreadPoolExecutor(12) as threads,
-    ):
+    with publisher_at(lanelog_url, impatient=True, publish_timeout=0.5) as publisher, ThreadPoolExecutor(12) as threads:
         publishing = [threads.submit(publisher.publish, "t", Outgoing("k", b"2")) for _ in range(12)]
         errors = [each.exception(30) for each in publishing]
     assert [str(error) for error in errors if f"by connection {number} (" not in str(error)] == []
@@ -69,14 +66,8 @@ def test_a_holder_is_distinguished_from_those_who_wait(lanelog_url: str, number:
     waiter = threading.Thread(target=hold, args=(waiting, "k"))
     waiter.start()
     mine = one(raw, "SELECT CONNECTION_ID()")
-    eventually(
-        lambda: one(
-            raw,
-            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID <> %s AND INFO LIKE %s",
-            mine,
-            "%FOR UPDATE%",
-        )
-    )
+    others = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID <> %s AND INFO LIKE %s"
+    eventually(lambda: one(raw, others, mine, "%FOR UPDATE%"))
     with (
         publisher_at(lanelog_url, impatient=True, publish_timeout=0.3) as publisher,
         pytest.raises(DatabaseError) as caught,

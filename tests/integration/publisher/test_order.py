@@ -30,11 +30,8 @@ class Reader:
 
 def test_plain_inserts_lose_messages(open_raw: Any, raw: Any) -> None:
     """The test below bites: where an insert gives out the offset, who commits late is skipped by the reader."""
-    rows(
-        raw,
-        "CREATE TABLE plain (`offset` BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, partition_key VARCHAR(255), "
-        "payload BLOB) ENGINE=InnoDB",
-    )
+    columns = "`offset` BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, partition_key VARCHAR(255), payload BLOB"
+    rows(raw, f"CREATE TABLE plain ({columns}) ENGINE=InnoDB")
     insert = "INSERT INTO plain (partition_key, payload) VALUES ('k', %s)"
     first, second = open_raw(), open_raw()
     reader = Reader(raw, "k", "plain")
@@ -93,9 +90,8 @@ def test_nothing_is_missed_under_eight_publishers(publisher: Publisher, open_raw
         readers = reading.result()
     for reader in readers:
         assert [offset for offset, _ in reader.seen] == list(range(1, len(reader.seen) + 1))
-        times = rows(
-            raw, "SELECT created_at FROM queue_messages WHERE partition_key = %s ORDER BY `offset`", reader.key
-        )
+        sql = "SELECT created_at FROM queue_messages WHERE partition_key = %s ORDER BY `offset`"
+        times = rows(raw, sql, reader.key)
         assert times == sorted(times)
     assert sum(len(reader.seen) for reader in readers) == sum(counts)
 
@@ -116,9 +112,8 @@ def test_unsorted_keys_never_deadlock(publisher: Publisher, raw: Any) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(publish, range(8)))
     assert deadlocks(raw) == before
-    assert rows(raw, "SELECT MIN(head_offset), MAX(head_offset) FROM queue_partitions WHERE partition_key <> ''") == [
-        (120, 120)
-    ]
+    heads = rows(raw, "SELECT MIN(head_offset), MAX(head_offset) FROM queue_partitions WHERE partition_key <> ''")
+    assert heads == [(120, 120)]
 
 
 def deadlocks(raw: Any) -> int:

@@ -20,7 +20,7 @@ from lanelog.message import Outgoing, Receipt, decode_metadata
 from lanelog.publisher import Publisher, batch
 from support.proxy import SET_OPTION, Proxy
 from support.publishing import ensure_lanes, hold, publisher_at
-from support.sql import one, rows, stored
+from support.sql import one, rows, running, stored, tables_locked
 from support.stage import wait_until_blocked
 from support.waiting import Record, eventually
 
@@ -59,9 +59,7 @@ def head_of(raw: Any) -> int:
 
 def waiting_for_a_table(raw: Any) -> set[int]:
     """The sessions that wait until another one unlocks a table."""
-    return {
-        number for number, _, _, _, _, _, state, *_ in rows(raw, "SHOW PROCESSLIST") if "metadata lock" in str(state)
-    }
+    return {each.number for each in running(raw) if "metadata lock" in each.state}
 
 
 def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
@@ -73,10 +71,9 @@ def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
     assert proxy.requests == before + 4
     assert publisher.publish("t", Outgoing("k", b"x" * 20_000)).offset == 5
     assert proxy.requests >= before + 6  # a long statement may come in pieces
-    sql = (
-        "SELECT created_at = published_at, IF(expires_at, expires_at - created_at, 0), target_group FROM queue_messages"
-    )
-    assert rows(raw, f"{sql} WHERE `offset` > 2 ORDER BY `offset`") == [(1, 60_000, ""), (1, 60_000, ""), (1, 0, "")]
+    columns = "created_at = published_at, IF(expires_at, expires_at - created_at, 0), target_group"
+    found = rows(raw, f"SELECT {columns} FROM queue_messages WHERE `offset` > 2 ORDER BY `offset`")
+    assert found == [(1, 60_000, ""), (1, 60_000, ""), (1, 0, "")]
     assert head_of(raw) == 5
 
 
@@ -188,12 +185,7 @@ def test_what_follows_a_packet_in_its_block_is_not_lost(publisher: Publisher, ra
 @pytest.mark.parametrize(
     ("statement", "refuse", "allow", "kind"),
     [
-        (
-            "lock",
-            "RENAME TABLE queue_partitions TO hidden",
-            "RENAME TABLE hidden TO queue_partitions",
-            SchemaError,
-        ),
+        ("lock", "RENAME TABLE queue_partitions TO hidden", "RENAME TABLE hidden TO queue_partitions", SchemaError),
         ("insert", "BEFORE INSERT ON queue_messages", "DROP TRIGGER refuse", DatabaseError),
         ("advance", "BEFORE UPDATE ON queue_partitions", "DROP TRIGGER refuse", DatabaseError),
     ],
@@ -305,17 +297,13 @@ def test_a_packet_that_ends_between_two_statements_frees_its_lane(
 @pytest.mark.thorough
 def test_a_server_that_stands_still_before_the_lock(publisher: Publisher, raw: Any, open_raw: Any) -> None:
     """Its client gives up and repeats; then the packet and its repetition go on at once, and it is there once."""
-    locker = open_raw()
     before = waiting_for_a_table(raw)
-    rows(locker, "LOCK TABLES queue_partitions WRITE")
     with ThreadPoolExecutor(1) as threads:
-        try:
+        with tables_locked(open_raw(), "LOCK TABLES queue_partitions WRITE"):
             publishing = threads.submit(publisher.publish, "t", Outgoing("k", b"x"))
             eventually(lambda: waiting_for_a_table(raw) - before, what="a packet that waits")
             first = waiting_for_a_table(raw)
             eventually(lambda: waiting_for_a_table(raw) - first, within=20, what="its repetition")
-        finally:
-            rows(locker, "UNLOCK TABLES")
         assert publishing.result(30).offset == 3
     eventually(lambda: not waiting_for_a_table(raw))
     assert publisher.publish("t", Outgoing("k", b"y")).offset == 4
@@ -334,11 +322,8 @@ def test_a_message_that_waited_for_its_lane_is_no_older_than_the_one_before_it(
         assert publisher.publish("t", Outgoing("k", b"before"), connection=holder).offset == 3
         holder.commit()
         assert waiting.result(20).offset == 4
-    [(before, after)] = rows(
-        raw,
-        "SELECT MAX(IF(`offset` = 3, created_at, 0)), MAX(IF(`offset` = 4, created_at, 0)) FROM queue_messages"
-        " WHERE partition_key = 'k'",
-    )
+    times = "MAX(IF(`offset` = 3, created_at, 0)), MAX(IF(`offset` = 4, created_at, 0))"
+    [(before, after)] = rows(raw, f"SELECT {times} FROM queue_messages WHERE partition_key = 'k'")
     assert 0 < before <= after
 
 

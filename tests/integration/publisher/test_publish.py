@@ -30,11 +30,8 @@ def test_offsets_of_a_lane_are_dense_and_begin_at_one(publisher: Publisher, raw:
     assert [publisher.publish("t", Outgoing("a", b"x")).offset for _ in range(3)] == [1, 2, 3]
     assert publisher.publish("t", Outgoing("b", b"x")).offset == 1
     assert publisher.publish("other", Outgoing("a", b"x")).offset == 1
-    assert rows(raw, "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
-        ("other", "a", 1),
-        ("t", "a", 3),
-        ("t", "b", 1),
-    ]
+    heads = rows(raw, "SELECT topic, partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''")
+    assert heads == [("other", "a", 1), ("t", "a", 3), ("t", "b", 1)]
     assert published == ["t"] * 4 + ["other"]
 
 
@@ -99,13 +96,10 @@ def test_the_same_id_from_many_clients_is_stored_once(lanelog_url: str, raw: Any
 def test_a_new_lane_gets_its_rows(publisher: Publisher, raw: Any) -> None:
     """The topic row, the lane's head, and its floor at the offset before the first."""
     publisher.publish("t", Outgoing("k", b"x"))
-    assert rows(raw, "SELECT partition_key, head_offset, max_epoch, created_at > 0 FROM queue_partitions") == [
-        ("", 0, 0, 1),
-        ("k", 1, 0, 1),
-    ]
-    assert rows(
-        raw, "SELECT consumer_group, partition_key, offset_acked, marked_through, updated_at > 0 FROM queue_offsets"
-    ) == [("", "k", 0, 0, 1)]
+    heads = rows(raw, "SELECT partition_key, head_offset, max_epoch, created_at > 0 FROM queue_partitions")
+    assert heads == [("", 0, 0, 1), ("k", 1, 0, 1)]
+    columns = "consumer_group, partition_key, offset_acked, marked_through, updated_at > 0"
+    assert rows(raw, f"SELECT {columns} FROM queue_offsets") == [("", "k", 0, 0, 1)]
 
 
 def test_publish_many_keeps_the_order(publisher: Publisher, raw: Any, published: list[str]) -> None:
@@ -134,12 +128,8 @@ def test_publish_many_finds_duplicates_inside_and_outside(publisher: Publisher, 
         ("k", b"4"),
     ]
     receipts = publisher.publish_many("t", items)
-    assert [(receipt.offset, receipt.duplicate) for receipt in receipts] == [
-        (2, False),
-        (1, True),
-        (2, True),
-        (3, False),
-    ]
+    found = [(receipt.offset, receipt.duplicate) for receipt in receipts]
+    assert found == [(2, False), (1, True), (2, True), (3, False)]
     assert lane(raw, "k", "`offset`, payload") == [(1, b"old"), (2, b"1"), (3, b"4")]
     assert [receipt.duplicate for receipt in publisher.publish_many("t", items[:3])] == [True] * 3
 
@@ -255,11 +245,8 @@ def test_ensure_lanes_creates_what_is_missing(publisher: Publisher, raw: Any) ->
     """The engine makes a dead letter lane before its first dead letter; what exists is left alone."""
     publisher.publish("t", Outgoing("a", b"x"))
     ensure_lanes(publisher, "t", ["b", "a", "c"])
-    assert rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''") == [
-        ("a", 1),
-        ("b", 0),
-        ("c", 0),
-    ]
+    heads = rows(raw, "SELECT partition_key, head_offset FROM queue_partitions WHERE partition_key <> ''")
+    assert heads == [("a", 1), ("b", 0), ("c", 0)]
 
 
 @pytest.mark.thorough

@@ -49,6 +49,11 @@ class Commanded:
     def signal(self, number: signal.Signals) -> None:
         self.program.popen.send_signal(number)
 
+    def stop(self, *, within: float = 30.0) -> None:
+        """SIGTERM, which ends it in order."""
+        self.signal(signal.SIGTERM)
+        assert self.program.ended(within=within) == 0
+
     def close(self) -> None:
         """End what is left of it."""
         self.program.popen.kill()
@@ -200,16 +205,14 @@ def test_a_handler_that_outlasts_the_drain_is_cut_off(
     lanelog_client.publish("t", "k", {"wait": str(tmp_path / "never")})
     worker.program.said("started")
     if supervised:
-        worker.signal(signal.SIGTERM)
-        assert worker.program.ended(within=20) == 0
+        worker.stop(within=20)
     else:
         worker.program.kill()
         eventually(lambda: not alive(pid), within=30)
     (tmp_path / "never").touch()
     again = start()
     assert [line["attempt"] for line in again.handled()] == [1]
-    again.signal(signal.SIGTERM)
-    assert again.program.ended() == 0
+    again.stop()
 
 
 @pytest.mark.thorough
@@ -228,8 +231,7 @@ def test_a_process_that_cannot_exit_is_ended(start: Start, lanelog_client: Clien
         lanelog_client.publish("t", "k", {})
         worker.started(2)
         assert not alive(first)
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended(within=20) == 0
+    worker.stop(within=20)
 
 
 @pytest.mark.thorough
@@ -271,8 +273,7 @@ def test_a_process_that_hangs_is_replaced(
     (handled,) = worker.handled()
     assert (handled["attempt"], handled["pid"] != hung) == (2, True)
     worker.started(3)
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
     told = capfd.readouterr().err
     assert re.findall(r"process\.killed number=\d killed=(\d+)", told) == [str(hung)]
     assert re.findall(r"process\.died number=\d died=(\d+) how='SIGKILL: it said nothing for", told) == [str(hung)]
@@ -307,12 +308,9 @@ def test_a_process_whose_handler_hangs_ends_itself_and_is_replaced(
     second = worker.started(2)[1]
     assert not alive(first)
     done.touch()
-    assert {(line["key"], line["attempt"], line["pid"]) for line in worker.handled(2)} == {
-        ("hangs", 2, second),
-        ("waits", 1, second),
-    }
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    handled = {(line["key"], line["attempt"], line["pid"]) for line in worker.handled(2)}
+    assert handled == {("hangs", 2, second), ("waits", 1, second)}
+    worker.stop()
     told = capfd.readouterr().err
     assert re.findall(r"process\.died number=1 died=(\d+) how='status 3: its handlers hung'", told) == [str(first)]
     assert re.findall(r"process\.hung number=1 hung=(\d+)", told) == [str(first)] * (limit == "unhealthy_after")
@@ -339,8 +337,7 @@ def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
     (tmp_path / "done").touch()
     assert [(line["attempt"], line["pid"]) for line in worker.handled(2)][1] == (2, second)
     worker.started(3)  # the next one is recycled, too
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
 
 
 @pytest.mark.thorough
@@ -357,8 +354,7 @@ def test_an_import_that_hangs_is_tried_again(start: Start, bounds: Callable[...,
     assert [line["pid"] for line in worker.program.said("hangs")] == [hung]
     assert alive(works)
     assert not alive(hung)
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
 
 
 @pytest.mark.thorough
@@ -393,8 +389,7 @@ def test_processes_that_were_stopped_with_their_supervisor_are_not_killed(
     lanelog_client.publish("t", "k", {})
     worker.handled(2)
     assert worker.started(2) == pids
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
 
 
 @pytest.mark.thorough
@@ -411,8 +406,7 @@ def test_processes_that_have_handled_enough_are_replaced_one_at_a_time(
     worker.started(4)
     eventually(lambda: not any(map(alive, first)), within=20)
     assert {line["attempt"] for line in worker.handled(20)} == {1}
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
     told = re.findall(r"process.recycled|(?<=subscription).started", capfd.readouterr().err)
     assert [*"".join(each[0] for each in told)][:5] == [".", ".", "p", ".", "p"]
 
@@ -448,8 +442,7 @@ def test_metrics_are_those_of_all_processes_also_of_ended_ones(
     eventually(lambda: counted()["jobs_handled_total"] == 20)
     eventually(lambda: counted()["lanelog_client_messages_totalacked"] == 20)
     assert counted()["jobs_at_work"] == 0
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
 
 
 @pytest.mark.thorough
@@ -457,8 +450,7 @@ def test_a_process_that_uses_too_much_memory_is_replaced(start: Start) -> None:
     """Any has more than a megabyte, so that this one never stays."""
     worker = start("--max-memory", "1M")
     worker.started(2)
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
 
 
 @pytest.mark.thorough
@@ -473,8 +465,7 @@ def test_a_change_of_the_source_replaces_the_processes(start: Start, tmp_path: P
     worker.started(1)
     source.write_text(good + "\nsay('changed')\n")
     worker.program.said("changed")
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
 
 
 @pytest.mark.thorough
@@ -565,8 +556,7 @@ def test_the_subscription_of_an_evicted_group_ends_and_the_others_go_on(
     lanelog_client.publish("t", "k", b"x")
     worker.program.said("second", count=3)
     assert len(worker.program.said("first")) == 2
-    worker.signal(signal.SIGTERM)
-    assert worker.program.ended() == 0
+    worker.stop()
 
     worker = start("--recreate", target="two:client", cwd=tmp_path)
     worker.program.said("first", count=3)

@@ -70,9 +70,15 @@ def groups(admin: Admin, *, topic: str | None, bounds: MonitorBounds) -> Answer:
     """List the consumer groups of TOPIC, or of all topics. TOPIC may be a pattern such as 'orders*'."""
     named = groups_of(admin, topic, bounded=bounds.given)
     found = named.found
-    alarms = bounds.alarms(measured(found), left_out=named.left_out)
-    table = Table(columns.GROUPS, found, admin.now())
-    return _of_groups(found, topic, table, alarms, "" if bounds.given else named.left_out)
+    return Answer(
+        data=found,
+        summary=totals.groups(found),
+        table=Table(columns.GROUPS, found, admin.now()),
+        total=totals.lag(found),
+        nothing=totals.no_groups(topic),
+        alarms=bounds.alarms(measured(found), left_out=named.left_out),
+        left_out="" if bounds.given else named.left_out,
+    )
 
 
 @options.command("members", "members orders billing --stacks")
@@ -182,22 +188,14 @@ def lag(admin: Admin, *, topic: str | None, group: str | None, sql: bool, bounds
     if bounds.max_dead_letters is not None:
         dying, unseen = _dying(admin, topic, group, found, bounds.max_dead_letters)
         left_out = left_out or unseen
-    alarms = bounds.alarms(measured(found), dying=dying, left_out=left_out)
-    table = Table(columns.LAG, found, admin.now())
-    return _of_groups(found, topic, table, alarms, "" if bounds.given else left_out)
-
-
-def _of_groups(
-    found: Sequence[GroupInfo], topic: str | None, table: Table, alarms: Sequence[str], left_out: str
-) -> Answer:
     return Answer(
         data=found,
         summary=totals.groups(found),
-        table=table,
+        table=Table(columns.LAG, found, admin.now()),
         total=totals.lag(found),
         nothing=totals.no_groups(topic),
-        alarms=alarms,
-        left_out=left_out,
+        alarms=bounds.alarms(measured(found), dying=dying, left_out=left_out),
+        left_out="" if bounds.given else left_out,
     )
 
 
