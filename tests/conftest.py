@@ -2,15 +2,19 @@
 
 import json
 import os
+import secrets
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from lanelog._database import Database
+from lanelog.config import ConnectConfig
 from lanelog.devserver import TEST_URL_VARIABLE, DevServer, ServerUnavailable, start
 from support.costs import Costs, Meter
 from support.databases import Databases
@@ -184,6 +188,21 @@ def lanelog_url(databases: Databases, lanelog_server: DevServer) -> Iterator[str
     name = databases.take()
     yield lanelog_server.root_url(name)
     databases.give_back(name)
+
+
+@pytest.fixture
+def empty_url(lanelog_server: DevServer) -> Iterator[str]:
+    """The URL of a database without tables."""
+    name = f"lanelog_test_{secrets.token_hex(6)}"
+    yield lanelog_server.create_database(name)
+    lanelog_server.drop_database(name)
+
+
+@pytest.fixture
+def database(lanelog_url: str) -> Iterator[Database]:
+    """The test's database, closed after the test."""
+    with closing(Database(ConnectConfig.from_url(lanelog_url, publish_timeout=20.0))) as database:
+        yield database
 
 
 @pytest.fixture

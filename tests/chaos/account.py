@@ -78,14 +78,10 @@ AT_ONCE: Final = 0.2
 LEASE: Final = 6.0
 """The workers' lease_duration, unless the run says otherwise."""
 
-OVERLAPPING: Final = frozenset({"stop", "connections", "server", "cut", "half-close", "stall", "disk", "expiry"}) | {
-    "promote",
-    "restore",
-    "restarts",
-    "astray",
-    "shortage",
-    "alternate",
-}
+OVERLAPPING: Final = frozenset({
+    "stop", "connections", "server", "cut", "half-close", "stall", "disk", "expiry", "promote", "restore", "restarts",
+    "astray", "shortage", "alternate",
+})  # fmt: skip
 """Faults after which an owner that lives may be taken for dead while its handler runs."""
 
 REDELIVERING: Final = OVERLAPPING | {"kill", "vanish"}

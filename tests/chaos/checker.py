@@ -22,24 +22,10 @@ from chaos.history import Event, Lane
 from chaos.lives import MARK, is_lost, real
 
 Kind = Literal[
-    "lost-write",
-    "unseen",
-    "duplicate",
-    "poll-skip",
-    "nonmonotonic-poll",
-    "inconsistent-offsets",
-    "dual-ownership",
-    "aborted-read",
-    "effect-twice",
-    "effect-lost",
-    "ghost-ack",
-    "misdirected",
-    "begun-while-paused",
-    "moved",
-    "late",
-    "refused",
-    "warning",
-]
+    "lost-write", "unseen", "duplicate", "poll-skip", "nonmonotonic-poll", "inconsistent-offsets", "dual-ownership",
+    "aborted-read", "effect-twice", "effect-lost", "ghost-ack", "misdirected", "begun-while-paused", "moved", "late",
+    "refused", "warning",
+]  # fmt: skip
 
 
 @frozen(kw_only=True)
@@ -382,17 +368,6 @@ def _of(kind: Kind, lane: Lane, detail: str, **known: Any) -> Anomaly:
 
 
 RULES: Final = (
-    missing,
-    unacknowledged,
-    twice,
-    skipped,
-    backwards,
-    offsets,
-    owners,
-    aborted,
-    effects,
-    ghosts,
-    sought,
-    operators,
+    missing, unacknowledged, twice, skipped, backwards, offsets, owners, aborted, effects, ghosts, sought, operators,
     bounded,
-)
+)  # fmt: skip

@@ -111,38 +111,10 @@ class Head(Place):
 
 
 FaultKind = Literal[
-    "kill",
-    "stop",
-    "term",
-    "connections",
-    "server",
-    "cut",
-    "stall",
-    "half-close",
-    "exhaustion",
-    "snapshot",
-    "disk",
-    "grow",
-    "shrink",
-    "promote",
-    "restore",
-    "restarts",
-    "freeze",
-    "step",
-    "revoke",
-    "vanish",
-    "shortage",
-    "queries",
-    "interrupt",
-    "fork",
-    "forgetful",
-    "alternate",
-    "copy",
-    "astray",
-    "clock",
-    "slow",
-    "expiry",
-]
+    "kill", "stop", "term", "connections", "server", "cut", "stall", "half-close", "exhaustion", "snapshot", "disk",
+    "grow", "shrink", "promote", "restore", "restarts", "freeze", "step", "revoke", "vanish", "shortage", "queries",
+    "interrupt", "fork", "forgetful", "alternate", "copy", "astray", "clock", "slow", "expiry",
+]  # fmt: skip
 
 
 @frozen(kw_only=True)

@@ -14,19 +14,9 @@ from chaos.history import read
 from chaos.run import judge
 
 OF_THE_RUN: Final = (
-    "measured_at",
-    "command",
-    "lanelog",
-    "server",
-    "python",
-    "cores",
-    "load_average",
-    "lease",
-    "seed",
-    "seconds",
-    "keys",
-    "hints",
-)
+    "measured_at", "command", "lanelog", "server", "python", "cores", "load_average", "lease", "seed", "seconds",
+    "keys", "hints",
+)  # fmt: skip
 
 
 def main() -> int:

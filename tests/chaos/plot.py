@@ -12,38 +12,14 @@ from chaos.account import History
 from chaos.history import Fault, FaultKind, Publish
 
 COLOURS: Final[dict[FaultKind, str]] = {
-    "kill": "#c0392b",
-    "stop": "#e67e22",
-    "term": "#7f8c8d",
-    "grow": "#95a5a6",
-    "shrink": "#95a5a6",
-    "clock": "#16a085",
-    "connections": "#8e44ad",
-    "exhaustion": "#9b59b6",
-    "cut": "#2980b9",
-    "half-close": "#3498db",
-    "stall": "#1f618d",
-    "snapshot": "#b7950b",
-    "disk": "#6e2c00",
-    "server": "#000000",
-    "restarts": "#424949",
-    "promote": "#ff0000",
-    "restore": "#ff7f0e",
-    "freeze": "#17202a",
-    "step": "#27ae60",
-    "revoke": "#d4ac0d",
-    "vanish": "#7b241c",
-    "shortage": "#4a235a",
-    "queries": "#bb8fce",
-    "interrupt": "#117864",
-    "fork": "#73c6b6",
-    "forgetful": "#a04000",
-    "alternate": "#0e6655",
-    "copy": "#e5e7e9",
-    "astray": "#5dade2",
-    "slow": "#d0d3d4",
+    "kill": "#c0392b", "stop": "#e67e22", "term": "#7f8c8d", "grow": "#95a5a6", "shrink": "#95a5a6",
+    "clock": "#16a085", "connections": "#8e44ad", "exhaustion": "#9b59b6", "cut": "#2980b9", "half-close": "#3498db",
+    "stall": "#1f618d", "snapshot": "#b7950b", "disk": "#6e2c00", "server": "#000000", "restarts": "#424949",
+    "promote": "#ff0000", "restore": "#ff7f0e", "freeze": "#17202a", "step": "#27ae60", "revoke": "#d4ac0d",
+    "vanish": "#7b241c", "shortage": "#4a235a", "queries": "#bb8fce", "interrupt": "#117864", "fork": "#73c6b6",
+    "forgetful": "#a04000", "alternate": "#0e6655", "copy": "#e5e7e9", "astray": "#5dade2", "slow": "#d0d3d4",
     "expiry": "#f1948a",
-}
+}  # fmt: skip
 LINES: Final = ("#1b7837", "#d95f02", "#7570b3")
 SHORTEST: Final = 0.004
 """Of the width of the picture: a fault without duration is drawn as wide as this."""

@@ -139,12 +139,8 @@ def recovered(faults: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 def run(module: str, directory: Path, *args: str) -> tuple[int, str, dict[str, Any] | None, Path | None]:
     """One run in a process of its own: status, the end of what it said, its result and its picture."""
     where = str(directory) if module == "judge" else f"--directory={directory}"
-    done = subprocess.run(
-        [sys.executable, "-m", f"chaos.{module}", *args, where],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", f"chaos.{module}", *args, where]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = "\n".join((done.stdout + done.stderr).splitlines()[-TAIL:])
     results, pictures = (next(iter(directory.glob(f"chaos-*.{kind}")), None) for kind in ("json", "png"))
     return done.returncode, said, json.loads(results.read_text()) if results else None, pictures

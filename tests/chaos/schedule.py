@@ -15,33 +15,11 @@ from attrs import evolve, frozen
 from chaos.history import FaultKind, Verb
 
 WEIGHTS: Final[dict[FaultKind, int]] = {
-    "kill": 4,
-    "stop": 2,
-    "term": 2,
-    "connections": 2,
-    "server": 3,
-    "cut": 2,
-    "stall": 2,
-    "half-close": 2,
-    "exhaustion": 1,
-    "snapshot": 1,
-    "disk": 1,
-    "grow": 1,
-    "shrink": 1,
-    "promote": 2,
-    "restore": 1,
-    "restarts": 1,
-    "freeze": 1,
-    "step": 1,
-    "revoke": 1,
-    "vanish": 1,
-    "shortage": 1,
-    "queries": 1,
-    "interrupt": 1,
-    "fork": 1,
-    "forgetful": 1,
-    "alternate": 1,
-}
+    "kill": 4, "stop": 2, "term": 2, "connections": 2, "server": 3, "cut": 2, "stall": 2, "half-close": 2,
+    "exhaustion": 1, "snapshot": 1, "disk": 1, "grow": 1, "shrink": 1, "promote": 2, "restore": 1, "restarts": 1,
+    "freeze": 1, "step": 1, "revoke": 1, "vanish": 1, "shortage": 1, "queries": 1, "interrupt": 1, "fork": 1,
+    "forgetful": 1, "alternate": 1,
+}  # fmt: skip
 SERVERS: Final = frozenset({"promote", "restore", "restarts", "freeze", "step", "revoke", "vanish", "shortage"}) | {
     "alternate"
 }
@@ -59,19 +37,10 @@ WRONG_CLOCK: Final = 3
 
 PAUSE: Final = (1.5, 3.5)
 HOLDS: Final[dict[FaultKind, tuple[float, float]]] = {
-    "server": (0.0, 1.0),
-    "exhaustion": (2.0, 5.0),
-    "snapshot": (10.0, 20.0),
-    "disk": (2.0, 6.0),
-    "promote": (0.5, 2.0),
-    "restore": (2.0, 5.0),
-    "restarts": (0.0, 0.3),
-    "step": (3.0, 6.0),
-    "shortage": (7.0, 9.0),
-    "queries": (1.0, 2.0),
-    "forgetful": (3.0, 4.0),
-    "alternate": (6.0, 8.0),
-}
+    "server": (0.0, 1.0), "exhaustion": (2.0, 5.0), "snapshot": (10.0, 20.0), "disk": (2.0, 6.0),
+    "promote": (0.5, 2.0), "restore": (2.0, 5.0), "restarts": (0.0, 0.3), "step": (3.0, 6.0), "shortage": (7.0, 9.0),
+    "queries": (1.0, 2.0), "forgetful": (3.0, 4.0), "alternate": (6.0, 8.0),
+}  # fmt: skip
 WATCHED: Final = 6.0
 """Seconds without another fault after one of which everything has to move again within five."""
 

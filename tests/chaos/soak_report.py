@@ -45,9 +45,7 @@ def write(
         name: {
             "title": FIGURES[name].title,
             "unit": FIGURES[name].unit,
-            "middle": round(judged.middle, 3),
-            "last": round(judged.last, 3),
-            "allowed": round(judged.allowed, 3),
+            **{number: round(getattr(judged, number), 3) for number in ("middle", "last", "allowed")},
             "flat": judged.flat,
         }
         for name, judged in judgements.items()
@@ -72,13 +70,9 @@ def table(known: Mapping[str, Any], judgements: Mapping[str, Judgement]) -> Tabl
     """For people."""
     server = known["server"]
     shown = Table(title=f"soak, {server['family']} {server['version']}", title_justify="left")
-    for title, justify in (
-        ("figure", "left"),
-        ("middle third", "right"),
-        ("last third", "right"),
-        ("may move", "right"),
-    ):
-        shown.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    shown.add_column("figure", justify="left", no_wrap=True)
+    for title in ("middle third", "last third", "may move"):
+        shown.add_column(title, justify="right", no_wrap=True)
     shown.add_column("unit")
     shown.add_column("flat")
     for name, judged in judgements.items():

@@ -1,7 +1,6 @@
 """What the tests of the integration tier share: connections past the library, to look, to lock and to disturb."""
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
@@ -13,7 +12,6 @@ from lanelog import Client, connect
 from lanelog._database import Database, Executor
 from lanelog._log.due import DelayedMessages
 from lanelog.admin import Admin
-from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.publisher import Publisher
 from support.cli import Command
@@ -49,14 +47,6 @@ def open_raw(lanelog_url: str) -> Iterator[OpenRaw]:
 def raw(open_raw: OpenRaw) -> "pymysql.Connection[Any]":
     """A connection of the application's own, with autocommit on."""
     return open_raw(autocommit=True)
-
-
-@pytest.fixture
-def empty_url(lanelog_server: DevServer) -> Iterator[str]:
-    """The URL of a database without tables."""
-    name = f"lanelog_test_{secrets.token_hex(6)}"
-    yield lanelog_server.create_database(name)
-    lanelog_server.drop_database(name)
 
 
 @pytest.fixture
@@ -111,13 +101,6 @@ def setting(raw: "pymysql.Connection[Any]") -> Iterator[Callable[[str, object], 
     yield change
     for name, value in before.items():
         rows(raw, f"SET GLOBAL {name} = %s", value)
-
-
-@pytest.fixture
-def database(lanelog_url: str) -> Iterator[Database]:
-    """The test's database, closed after the test."""
-    with closing(Database(ConnectConfig.from_url(lanelog_url, publish_timeout=20.0))) as database:
-        yield database
 
 
 @pytest.fixture

@@ -259,5 +259,4 @@ def test_tables_of_the_other_format_do_not_stay_beside_a_newer_report(analyze: A
 def test_plots_have_as_many_bars_as_can_be_distinguished(span: timedelta, step_ms: int) -> None:
     """From seconds to months; hours where there is nothing."""
     first = datetime(2026, 6, 1, tzinfo=UTC)
-    assert analysis.step_for(first, first + span) == step_ms
-    assert analysis.step_for(None, None) == 3_600_000
+    assert (analysis.step_for(first, first + span), analysis.step_for(None, None)) == (step_ms, 3_600_000)

@@ -208,10 +208,8 @@ def test_dead_letters_of_a_topic_are_found_wherever_they_lie(
             settled(client, topic)
     archive()
     topics = ["cust", "cust.failed", "cust_dlq"]
-    assert chosen("cust") == topics
-    assert chosen("cust", path=path, live=False) == topics
-    assert chosen("cust", path=path) == topics
-    assert chosen("cust.failed", path=path) == ["cust.failed"]
+    assert (chosen("cust"), chosen("cust", path=path, live=False)) == (topics, topics)
+    assert (chosen("cust", path=path), chosen("cust.failed", path=path)) == (topics, ["cust.failed"])
     found = analyze(topics=("cust",), path=path, live=False)
     assert (found.facts.topics, found.facts.dead_letters) == (topics, 4)
 
@@ -235,8 +233,7 @@ def test_dead_letters_that_somebody_dealt_with_are_not_outstanding(
     ids = {letter.key: letter.id for letter in client.admin.dead_letters("t")}
     client.admin.redrive("t", "g", ids=[ids[ODD]], dry_run=False)
     client.admin.delete_dead_letters("t", "g", ids=[ids["c"]], dry_run=False)
-    assert letters() == (3, 1, 1)
-    assert letters(path=path, live=False) == (3, None, None)
+    assert (letters(), letters(path=path, live=False)) == ((3, 1, 1), (3, None, None))
 
 
 # -- topics, and the cut-off -------------------------------------------------------------------------------------------
@@ -259,8 +256,7 @@ def test_a_deleted_topic_is_no_topic_unless_the_archive_has_it(
     with pytest.raises(ConfigurationError, match="'gone' is neither in the archive nor in the live log"):
         chosen("gone")
     found = analyze(path=path)
-    assert found.facts.topics == ["empty", "gone", "t"]
-    assert longest(found)["gone"][0] == 1
+    assert (found.facts.topics, longest(found)["gone"][0]) == (["empty", "gone", "t"], 1)
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -273,10 +269,8 @@ def test_a_cut_off_is_never_in_the_future_and_may_be_any_time_before(lanelog_url
 
     now = datetime.now(UTC)
     tomorrow_ms = (now + timedelta(hours=23)).timestamp() * 1000
-    assert cutoff_ms(datetime.fromtimestamp(0, UTC)) == 0
-    assert cutoff_ms(datetime.fromtimestamp(1.5, UTC)) == 1500
-    assert cutoff_ms(now + timedelta(days=1)) < tomorrow_ms
-    assert cutoff_ms(None) < tomorrow_ms
+    assert [cutoff_ms(datetime.fromtimestamp(seconds, UTC)) for seconds in (0, 1.5)] == [0, 1500]
+    assert all(cutoff_ms(until) < tomorrow_ms for until in (now + timedelta(days=1), None))
 
 
 # -- what is large, what changes meanwhile -----------------------------------------------------------------------------

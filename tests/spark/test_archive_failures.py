@@ -55,8 +55,7 @@ def test_a_disk_that_stays_full_ends_a_job_that_goes_on(
     with pytest.raises(LanelogError, match=r"the archive's query failed: .*No space left on device") as caught:
         run(ArchiveOptions(path=path, url=lanelog_url, once=False, interval=0.1), spark)
     assert "\n" not in str(caught.value)
-    assert counted(caplog) == [1, 2]
-    assert list(Path(path).glob("messages/*")) == []
+    assert (counted(caplog), list(Path(path).glob("messages/*"))) == ([1, 2], [])
 
 
 def test_what_could_pass_and_does_not_ends_a_run(
@@ -134,8 +133,7 @@ def test_a_version_that_appears_late(
             archive()
     ((content, name),) = late
     name.write_bytes(content)
-    assert archived() == wanted
-    assert archive().messages == 0
+    assert (archived(), archive().messages) == (wanted, 0)
 
 
 # -- two jobs, or two archives -----------------------------------------------------------------------------------------
@@ -161,9 +159,7 @@ def test_another_job_went_on_before_the_topics_were_held(
     assert done[0].version > 10
     assert archived() == wanted
     wanted += publish(client, "t", 5)
-    assert archive().messages == 5
-    assert archived() == wanted
-    assert watermark(raw, GROUP, "t", "k0") == 4
+    assert (archive().messages, archived(), watermark(raw, GROUP, "t", "k0")) == (5, wanted, 4)
 
 
 def test_a_job_that_wakes_when_others_have_gone_on(
@@ -190,9 +186,7 @@ def test_a_job_that_wakes_when_others_have_gone_on(
     with pytest.raises(LeaseLost, match="was made already, by another job"):
         archive()
     assert done[0].version > 10
-    assert ManifestStore(Path(path)).highest() == done[0].version
-    assert archived() == wanted
-    assert archive().messages == 0
+    assert (ManifestStore(Path(path)).highest(), archived(), archive().messages) == (done[0].version, wanted, 0)
     assert archived() == wanted
 
 
@@ -221,5 +215,4 @@ def test_an_archive_whose_group_went_to_another_location(
     publish(client, "t", 5)
     with pytest.raises(ConfigurationError, match="group '_archive' has archived topic 't' to another location"):
         archive()
-    assert archived() == wanted
-    assert archive(path=second).total == 10
+    assert (archived(), archive(path=second).total) == (wanted, 10)

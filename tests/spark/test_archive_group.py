@@ -27,13 +27,6 @@ Jobs = Callable[[str], Job]
 
 
 @pytest.fixture
-def database(lanelog_url: str) -> Iterator[Database]:
-    database = Database(ConnectConfig.from_url(lanelog_url))
-    yield database
-    database.close()
-
-
-@pytest.fixture
 def job(database: Database) -> Iterator[Jobs]:
     """Jobs of the archive, by name; they give their connections back after the test."""
     with ExitStack() as stack:

@@ -1,7 +1,6 @@
 """Bad input of archive and replay: one clear line, and nothing written."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +11,11 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog.client import Client
-from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
 from lanelog.spark import read_archive
 from support.archives import Archive
 from support.cli import Command, everything
+from support.scripts import ran
 
 Refused = Callable[..., str]
 
@@ -58,33 +57,25 @@ def test_options_that_cannot_be(refused: Refused, tmp_path: str, client: Client)
     assert below.endswith("file/archive' cannot hold an archive: Not a directory")
 
 
-def test_a_database_that_does_not_answer(refused: Refused, lanelog_server: DevServer) -> None:
+def test_a_database_that_does_not_answer(refused: Refused, empty_url: str) -> None:
     """Neither an unreachable one nor one without tables is waited for."""
     refused(url="mysql://root@127.0.0.1:1/jobs", error=DatabaseError)
-    url = lanelog_server.create_database("lanelog_empty")
-    try:
-        assert "migrate" in refused(url=url, error=SchemaError)
-    finally:
-        lanelog_server.drop_database("lanelog_empty")
+    assert "migrate" in refused(url=empty_url, error=SchemaError)
 
 
 def test_an_archive_of_something_else(
-    spark: SparkSession, client: Client, archive: Archive, lanelog_server: DevServer, path: str
+    spark: SparkSession, client: Client, archive: Archive, empty_url: str, path: str
 ) -> None:
     """Another database, another group: each would leave something out of it."""
     client.publish("merge", "k", b"x")
     archive()
     with pytest.raises(ConfigurationError, match="is of group '_archive': give that one, or another path"):
         archive(group="_other")
-    url = lanelog_server.create_database("lanelog_second")
-    try:
-        with lanelog.connect(url) as other:
-            other.migrate()
-            other.publish("merge", "k", b"x")
-        with pytest.raises(ConfigurationError, match="is of another database"):
-            archive(url=url)
-    finally:
-        lanelog_server.drop_database("lanelog_second")
+    with lanelog.connect(empty_url) as other:
+        other.migrate()
+        other.publish("merge", "k", b"x")
+    with pytest.raises(ConfigurationError, match="is of another database"):
+        archive(url=empty_url)
     with pytest.raises(ConfigurationError, match="an archive has the tables messages, outcomes, not 'leases'"):
         read_archive(spark, path, "leases")
 
@@ -131,7 +122,7 @@ def test_events_come_to_standard_error() -> None:
         facts.archive_hole(topic="t", key="k", group="g", offset=1, through=2)
         facts.archive_batch(version=1, messages=1, files=1)
     """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = ran(sys.executable, "-c", program)
     assert [line.split(" ", 2)[2] for line in done.stderr.splitlines()] == [
         "ERROR archive.hole topic=t key=k group=g offset=1 through=2"
     ]
@@ -139,13 +130,8 @@ def test_events_come_to_standard_error() -> None:
 
 def test_as_a_program(lanelog_url: str, path: str) -> None:
     """`python -m lanelog.spark.archive`, as spark-submit runs it: one line, status 2."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lanelog.spark.archive", "--path", path, "--topics", "none"],
-        env={**os.environ, "LANELOG_URL": lanelog_url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = (sys.executable, "-m", "lanelog.spark.archive", "--path", path, "--topics", "none")
+    done = ran(*command, env={**os.environ, "LANELOG_URL": lanelog_url})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("Error: no topic 'none': there is none")
     assert not Path(path).exists()

@@ -19,14 +19,11 @@ def test_filters_unions_and_counts_do_not_disturb_each_other(client: Client, rea
     client.publish_many("t", [(f"k{n % 5}", b"x") for n in range(100)])
     client.publish_many("u", [(f"k{n % 5}", b"x") for n in range(50)])
     t, u = read(subscribe="t"), read(subscribe="u")
-    assert t.where("key = 'k1'").count() == 20
-    assert t.count() == 100
+    assert (t.where("key = 'k1'").count(), t.count()) == (20, 100)
     assert t.where("key = 'k2' and offset > 10").count() == 10
-    assert t.where("key = 'k1'").union(t).count() == 120
-    assert t.union(u).where("key = 'k1'").count() == 30
+    assert (t.where("key = 'k1'").union(t).count(), t.union(u).where("key = 'k1'").count()) == (120, 30)
     assert t.where("offset = 1").union(u.where("offset = 2")).groupBy("topic").count().count() == 2
-    assert read(subscribe="t").where("key = 'k3'").count() == 20
-    assert read(subscribe="t").count() == 100
+    assert (read(subscribe="t").where("key = 'k3'").count(), read(subscribe="t").count()) == (20, 100)
     assert u.count() == 50
 
 
@@ -37,8 +34,7 @@ def test_a_read_sees_what_was_published_until_it_ran(client: Client, read: Read)
     client.publish("t", "k", b"x")
     assert frame.count() == 2
     client.publish("t", "k", b"x")
-    assert frame.count() == 2
-    assert read(subscribe="t").count() == 3
+    assert (frame.count(), read(subscribe="t").count()) == (2, 3)
 
 
 def test_many_lanes_and_a_long_one_are_read_in_order(client: Client, read: Read) -> None:
@@ -46,8 +42,7 @@ def test_many_lanes_and_a_long_one_are_read_in_order(client: Client, read: Read)
     client.publish_many("t", [("long", b"%d" % n) for n in range(11_000)])
     client.publish_many("t", [(f"k{n:03d}", b"x") for n in range(700)])
     frame = read(subscribe="t", minPartitions="3")
-    assert frame.rdd.getNumPartitions() == 3
-    assert frame.count() == 11_700
+    assert (frame.rdd.getNumPartitions(), frame.count()) == (3, 11_700)
     assert frame.select("topic", "key", "offset").distinct().count() == 11_700
     long = [(row.offset, int(row.value)) for row in frame.where("key = 'long'").select("offset", "value").collect()]
     assert long == [(n + 1, n) for n in range(11_000)]

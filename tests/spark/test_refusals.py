@@ -6,14 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lanelog.client import Client
-from lanelog.config import ConnectConfig
-from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError
 from lanelog.spark.errors import one_line
 from lanelog.spark.source.options import parse_read
 from lanelog.spark.source.stream import LanelogStreamReader
+from support.accounts import account
 from support.spark import PASSWORD, PASSWORD_VARIABLE, Read, last_line, reader_of, rows_of
-from support.sql import one, rows
+from support.sql import one
 from support.waiting import accept, eventually
 
 pytestmark = pytest.mark.thorough
@@ -135,21 +134,16 @@ def test_the_log_is_never_overwritten(spark: SparkSession, client: Client, lanel
 
 
 def test_the_password_may_stay_in_the_environment(
-    spark: SparkSession, client: Client, lanelog_server: DevServer, lanelog_url: str, raw: Any
+    spark: SparkSession, client: Client, lanelog_url: str, raw: Any
 ) -> None:
     """With passwordEnv, driver and tasks log in, and no plan shows the password; nor does one show that of a URL."""
-    config = ConnectConfig.from_url(lanelog_url)
-    user = config.database[-12:]
-    rows(raw, f"CREATE USER '{user}'@'%%' IDENTIFIED BY %s", PASSWORD)
-    try:
-        rows(raw, f"GRANT SELECT, INSERT, UPDATE ON `{config.database}`.* TO '{user}'@'%'")
-        url = f"mysql://{user}@{config.host}:{config.port}/{config.database}"
+    with account(raw, lanelog_url, {"*": "SELECT, INSERT, UPDATE"}, PASSWORD) as with_url:
+        url = with_url.replace(f":{PASSWORD}@", "@")
         frame = spark.createDataFrame([("t", "k", b"x", "1")], SCHEMA)
         options = {"url": url, "passwordEnv": PASSWORD_VARIABLE}
         frame.write.format("lanelog").options(**options).mode("append").save()
         found = spark.read.format("lanelog").options(**options).option("subscribe", "t").load()
         assert found.count() == 1
-        with_url = url.replace("@", f":{PASSWORD}@")
         shown = spark.read.format("lanelog").options(url=with_url, subscribe="t").load()
         assert shown.count() == 1
         for each in (found, shown):
@@ -157,5 +151,3 @@ def test_the_password_may_stay_in_the_environment(
             assert "lanelog" in plan
             assert PASSWORD not in plan
         assert one(raw, "SELECT COUNT(*) FROM queue_messages") == 1
-    finally:
-        rows(raw, f"DROP USER '{user}'@'%'")

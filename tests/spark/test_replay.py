@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 import lanelog
 from lanelog.client import Client
-from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.spark import Replayed, replay
 from lanelog.spark.replaying import rows as _replay_rows
 from lanelog.spark.source.writer import Publishing
+from support.accounts import account
 from support.archives import Archive, dying_after
 from support.spark import PASSWORD, Read
 from support.sql import one, rows
@@ -146,8 +146,7 @@ def test_not_faster_than_the_rate() -> None:
     for prefix in ("old", "old", "new", "new", "new"):
         for n in range(10):
             publishing.take("t", lanelog.Outgoing("k", b"x", f"{prefix}-{n}"), 1)
-    assert (publishing.published, publishing.duplicates) == (30, 20)
-    assert pauses[:3] == [0.0, 0.0, 0.0]
+    assert (publishing.published, publishing.duplicates, pauses[:3]) == (30, 20, [0.0, 0.0, 0.0])
     assert all(0.5 < pause <= 1.0 for pause in pauses[3:])
 
 
@@ -176,12 +175,7 @@ def test_bad_options(options: dict[str, Any], line: str) -> None:
 
 def test_a_task_that_may_not_write_is_one_line(client: Client, again: Replay, lanelog_url: str, raw: Any) -> None:
     """What the database said, without the pages that Spark adds; no password. The replay goes on when it may."""
-    config = ConnectConfig.from_url(lanelog_url)
-    user = config.database[-12:]
-    rows(raw, f"CREATE USER '{user}'@'%%' IDENTIFIED BY %s", PASSWORD)
-    try:
-        rows(raw, f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{config.database}`.* TO '{user}'@'%'")
-        url = f"mysql://{user}:{PASSWORD}@{config.host}:{config.port}/{config.database}"
+    with account(raw, lanelog_url, {"*": "SELECT, INSERT, UPDATE, DELETE"}, PASSWORD) as url:
         rows(
             raw,
             "CREATE TRIGGER refusing BEFORE INSERT ON queue_messages FOR EACH ROW "
@@ -195,8 +189,6 @@ def test_a_task_that_may_not_write_is_one_line(client: Client, again: Replay, la
         done = again(topics=["t"], to="copy", url=url)
         assert (done.published, done.duplicates) == (MESSAGES, 0)  # no task of the first run has lived on
         assert one(raw, "SELECT COUNT(*) FROM queue_messages WHERE topic = 'copy'") == MESSAGES
-    finally:
-        rows(raw, f"DROP USER '{user}'@'%'")
 
 
 def test_an_account_that_cannot_be_written_is_one_line(client: Client, again: Replay, path: str) -> None:

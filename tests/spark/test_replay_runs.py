@@ -1,7 +1,7 @@
 """Runs of a replay: one at a time, one that died or slept, one that found nothing; and which replays are the same."""
 
 import importlib
-import secrets
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,6 @@ import lanelog
 from lanelog._database import Database
 from lanelog.admin import OwnerState
 from lanelog.client import Client
-from lanelog.config import ConnectConfig
-from lanelog.devserver import DevServer
 from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.message import METADATA_MAX_BYTES, encode_metadata
 from lanelog.spark import Replayed, replay
@@ -25,6 +23,7 @@ from lanelog.spark.replaying import rows as _replay_rows
 from lanelog.spark.replaying.holder import Holder, let_go
 from lanelog.spark.replaying.options import ReplayOptions
 from support.archives import Archive
+from support.refusing import refused
 from support.spark import Read
 from support.sql import one, rows
 from support.waiting import accept, events, eventually
@@ -71,26 +70,18 @@ def before_publishing(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None])
     monkeypatch.setattr(_replay_rows, "publish", run_it)
 
 
-def test_one_run_at_a_time(client: Client, again: Replay, lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_run_at_a_time(client: Client, again: Replay, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one is alive, the same replay is refused, and nobody lets go what the first has. Another one may run."""
-    database = Database(ConnectConfig.from_url(lanelog_url))
 
     def others() -> None:
-        with pytest.raises(
-            ConfigurationError, match=r"being replayed to by replay@.*: one run of a replay at a time"
-        ) as e:
-            again()
-        assert "\n" not in str(e.value)
+        assert re.search(r"being replayed to by replay@.*: one run of a replay at a time", refused(again))
         let_go(database, held(client)[0])
-        assert len(held(client)) == 1
-        assert again(keys=["k1"], name="other").published == MESSAGES // LANES
+        assert (len(held(client)), again(keys=["k1"], name="other").published) == (1, MESSAGES // LANES)
         assert len(held(client)) == 1
 
     before_publishing(monkeypatch, others)
     done = again()
-    assert (done.published, done.duplicates) == (MESSAGES, 0)
-    assert held(client) == []
-    database.close()
+    assert (done.published, done.duplicates, held(client)) == (MESSAGES, 0, [])
 
 
 def test_a_run_that_slept_delivers_nothing_twice(
@@ -157,8 +148,7 @@ def test_a_run_that_died_is_taken_over_at_once(
 
     before_publishing(monkeypatch, late)
     done = again()
-    assert (done.published, done.duplicates) == (MESSAGES - LANES, LANES)
-    assert held(client) == []
+    assert (done.published, done.duplicates, held(client)) == (MESSAGES - LANES, LANES, [])
 
 
 def test_a_run_that_failed_gives_its_topics_back_and_says_why(
@@ -174,23 +164,19 @@ def test_a_run_that_failed_gives_its_topics_back_and_says_why(
         with pytest.raises(LanelogError, match="the context was shut down"):
             again()
     assert one(raw, "SELECT COUNT(*) FROM queue_partition_leases WHERE topic = 'copy' AND leased_by <> ''") == 0
-    assert again().published == MESSAGES
-    assert held(client) == []
+    assert (again().published, held(client)) == (MESSAGES, [])
 
 
-def test_what_seems_alive_is_its_own(client: Client, lanelog_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_seems_alive_is_its_own(client: Client, database: Database, caplog: pytest.LogCaptureFixture) -> None:
     """As when the server has restarted before it learned that the run stopped; another run's group stays, and why."""
     client.publish("copy", "k", b"x")
-    database = Database(ConnectConfig.from_url(lanelog_url))
     presence = Presence(database, "_replay-x", "it")
     Holder(database, "_replay-x", "it").take(["copy"], presence)
     let_go(database, "_replay-x", but="other")
-    assert held(client) == ["_replay-x"]
-    assert len(events(caplog, "replay.still_held")) == 1
+    assert (held(client), len(events(caplog, "replay.still_held"))) == (["_replay-x"], 1)
     let_go(database, "_replay-x", but="it")
     assert held(client) == []
     presence.stop([])
-    database.close()
 
 
 def test_a_run_that_begins_when_another_one_ends(
@@ -206,8 +192,7 @@ def test_a_run_that_begins_when_another_one_ends(
 
     monkeypatch.setattr(_replay_rows, "counted", counted)
     done = again()
-    assert (done.done_before, done.published, done.chosen) == (True, 0, MESSAGES)
-    assert held(client) == []
+    assert (done.done_before, done.published, done.chosen, held(client)) == (True, 0, MESSAGES, [])
 
 
 def some_options() -> ReplayOptions:
@@ -251,28 +236,23 @@ def test_what_found_nothing_is_not_done(client: Client, again: Replay, archive: 
 
 
 def test_replays_of_two_databases_are_two(
-    again: Replay, archive: Archive, lanelog_server: DevServer, path: str, read: Read
+    again: Replay, archive: Archive, empty_url: str, path: str, read: Read
 ) -> None:
     """The same topics, keys, offsets and ids into one topic, under one name; and one archive into both databases."""
-    name = f"lanelog_test_{secrets.token_hex(6)}"
-    url = lanelog_server.create_database(name)
-    try:
-        with lanelog.connect(url) as other:
-            other.migrate()
-            publish(other)
-        other_path = path + "-other"
-        archive(path=other_path, url=url)
-        assert len({ManifestStore(Path(each)).required().database for each in (path, other_path)}) == 2
-        assert again(name="both").published == MESSAGES
-        assert again(path=other_path, name="both").published == MESSAGES
-        assert read(subscribe="copy").count() == 2 * MESSAGES
+    with lanelog.connect(empty_url) as other:
+        other.migrate()
+        publish(other)
+    other_path = path + "-other"
+    archive(path=other_path, url=empty_url)
+    assert len({ManifestStore(Path(each)).required().database for each in (path, other_path)}) == 2
+    assert again(name="both").published == MESSAGES
+    assert again(path=other_path, name="both").published == MESSAGES
+    assert read(subscribe="copy").count() == 2 * MESSAGES
 
-        first = again(keys=["k0"], to="k0")
-        second = again(keys=["k0"], to="k0", url=url)
-        assert (first.published, second.published) == (MESSAGES // LANES, MESSAGES // LANES)
-        assert first.name != second.name
-    finally:
-        lanelog_server.drop_database(name)
+    first = again(keys=["k0"], to="k0")
+    second = again(keys=["k0"], to="k0", url=empty_url)
+    assert (first.published, second.published) == (MESSAGES // LANES, MESSAGES // LANES)
+    assert first.name != second.name
 
 
 def test_no_more_tasks_than_keys(again: Replay, monkeypatch: pytest.MonkeyPatch) -> None:

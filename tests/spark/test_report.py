@@ -125,13 +125,11 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
         for name, value in attrs.items():
             assert not name.startswith("on"), (name, value)
             if name in {"src", "href", "xlink:href", "data", "action", "poster", "srcset"}:
-                assert value is not None
-                assert value.startswith("#"), (name, value)
+                assert (value or "").startswith("#"), (name, value)
     styles = " ".join([*page.within("style"), *(attrs.get("style") or "" for _, attrs in page.elements)])
     assert re.findall(r"@import|url\((?!#)[^)]*\)", styles) == []
     (policy,) = [attrs["content"] for _, attrs in page.elements if attrs.get("http-equiv") == "Content-Security-Policy"]
-    assert policy
-    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
+    assert (policy or "").startswith("default-src 'none'; style-src 'unsafe-inline'")
 
 
 def test_a_report_of_nothing_says_so() -> None:
@@ -161,8 +159,7 @@ def test_long_tables_are_cut_and_say_so() -> None:
     page = Elements(render(known, tables))
     assert "The first 15 of 1,234; the file has all of them." in page.within("p")
     assert "The first 15 of 23,456; the file has the first 10,000." in page.within("p")
-    assert "k14" in page.within("span")
-    assert "k15" not in page.within("span")
+    assert {"k14", "k15"} & {*page.within("span")} == {"k14"}
 
 
 def test_the_largest_lag_is_a_consumers() -> None:
@@ -187,8 +184,7 @@ def test_dead_letters_alarm_while_they_are_outstanding() -> None:
         (None, "of 4 reasons", "warn"),
     ):
         page = Elements(render(evolve(known, outstanding=outstanding), tables))
-        assert tile(page, "Dead letters") == ["380", note]
-        assert tone_of(page, "Dead letters") == tone
+        assert (tile(page, "Dead letters"), tone_of(page, "Dead letters")) == (["380", note], tone)
         assert ("Outstanding" in page.within("th")) == (outstanding is not None)
     page = Elements(render(facts(), nothing()))
     assert tile(page, "Dead letters") == ["0", "none in what was read"]
@@ -200,8 +196,7 @@ def test_postponed_lanes_alarm_nobody() -> None:
     assert tile(Elements(page_of()), "Stalled lanes") == ["3", "still for 5 min or longer; 1 more postponed"]
     tables["stalled_lanes"] = [row for row in tables["stalled_lanes"] if row["state"] == "postponed"]
     page = Elements(render(evolve(known, stalled=0, counted={**known.counted, "stalled_lanes": 1}), tables))
-    assert tile(page, "Stalled lanes")[0] == "0"
-    assert tone_of(page, "Stalled lanes") == "good"
+    assert (tile(page, "Stalled lanes")[0], tone_of(page, "Stalled lanes")) == ("0", "good")
     assert "postponed" in page.within("span")
 
 
@@ -250,8 +245,7 @@ def test_plots_take_their_colours_from_the_page() -> None:
     html = page_of()
     body = html[html.index("<body>") :]
     assert re.findall(r"#[0-9a-f]{6}\b", body) == []
-    assert "var(--c1)" in body
-    assert "var(--ink)" in body
+    assert {"var(--c1)", "var(--ink)"} <= {*re.findall(r"var\(--\w+\)", body)}
 
 
 SECOND, DAY = 1000, 86_400_000
@@ -263,8 +257,7 @@ def test_any_time_has_round_ticks(begin: int, span: int) -> None:
     """From a second to decades: one to five, within the axis, in order, no two neighbours written alike."""
     ticks = ticks_within(begin, begin + span)
     moments, labels = [ms for ms, _ in ticks], [label for _, label in ticks]
-    assert len(moments) <= 5
-    assert moments
+    assert 1 <= len(moments) <= 5
     assert moments == sorted(set(moments))
     assert all(begin <= ms <= begin + span and ms % 100 == 0 for ms in moments)
     assert span < 2 * SECOND or all(ms % SECOND == 0 for ms in moments)
@@ -292,7 +285,6 @@ def test_the_axis_holds_every_bar(first: int, span: int) -> None:
     step = step_for(*(datetime.fromtimestamp(ms / 1000, UTC) for ms in (first, first + span)))
     begin, end = axis_of((first, first + span), step)
     assert begin <= first - first % step
-    assert end > first + span
     assert end >= first + span - (first + span) % step + step
 
 

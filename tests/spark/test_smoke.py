@@ -120,8 +120,7 @@ def test_the_pages_example(spark: SparkSession, client: Client, lanelog_url: str
     # The test's account has its password in the URL.
     text = block.text.replace(', "passwordEnv": "JOBS_PASSWORD"', "")
     exec(compile(text, block.place, "exec"), names)  # noqa: S102 - the pages are ours
-    assert read(subscribe="copies").count() == 30
-    assert spark.read.parquet(str(tmp_path / "data")).count() == 30
+    assert (read(subscribe="copies").count(), spark.read.parquet(str(tmp_path / "data")).count()) == (30, 30)
 
 
 def test_the_options_of_a_read_are_listed() -> None:
@@ -143,16 +142,13 @@ def test_everything_is_archived_once_and_as_it_was(
         eventually(lambda: subscription.stats().dead_lettered == 1, within=240)
     wanted["u_dlq", "schlüssel 🔑", 1] += 1
     done = archive()
-    assert (done.messages, done.total) == (52, 52)
-    assert archived() == wanted
+    assert (done.messages, done.total, archived()) == (52, 52, wanted)
     live = read(subscribePattern=".*").orderBy("topic", "key", "offset").collect()
     assert read_archive(spark, path).orderBy("topic", "key", "offset").collect() == live
     assert [row.last_error for row in live if row.topic == "u_dlq"] == ["no"]
 
     wanted += publish(client, "t", 7, lanes=9)
-    assert archive().messages == 7
-    assert archived() == wanted
-    assert client.admin.groups("t")[0].lag == 0
+    assert (archive().messages, archived(), client.admin.groups("t")[0].lag) == (7, wanted, 0)
 
 
 def refuse(_message: object) -> None:

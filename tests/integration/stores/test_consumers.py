@@ -6,9 +6,11 @@ import pytest
 
 from lanelog._base.places import GroupTopic, LaneId
 from lanelog._database import Executor
-from lanelog._stores.consumers import deliveries, history, offsets
+from lanelog._stores._pause import RUNS, Pause
+from lanelog._stores.consumers import deliveries, groups, history, offsets
 from lanelog._stores.consumers._offset_rows import FloorRow
 from lanelog._stores.consumers.deliveries import DeliveryWrite
+from lanelog._stores.consumers.groups import GroupRow, Kept, Unattended
 from lanelog._stores.consumers.history import Ended, HistoryWrite
 from support.situations import NOW, Situations
 from support.sql import rows
@@ -117,3 +119,39 @@ def test_a_drained_lane_is_idle_when_all_is_released_and_deleted(cx: Executor, m
         made.place(key, floor, group="", marked_through=deleted, updated_at=1 if moved else 2**60)
     assert offsets.idle_floors(cx, "t", "", 60.0, 10) == ["a"]
     assert offsets.idle_floors(cx, "t", "a", 60.0, 10) == []
+
+
+def test_a_group_is_registered_changed_and_deleted(cx: Executor, made: Situations) -> None:
+    """Of retentions that are not 0, a millisecond is kept at least: there, 0 is for none, or for ever."""
+    at = GroupTopic(topic="t", group="new")
+    groups.create(cx, at, order="serial", start="latest", kept=Kept(messages=2, history=None, dead_letters=1e-6))
+    assert (groups.lock(cx, at), groups.start(cx, at), groups.lock_pause(cx, at)) == ("serial", "latest", RUNS)
+    assert (groups.readers(cx, "t"), groups.letters_kept(cx, "t")) == ({"g": 0, "new": 2000}, {"new": 1})
+    groups.set_kept(cx, at, Kept(messages=0.5, history=0, dead_letters=None))
+    assert (groups.readers(cx, "t"), groups.letters_kept(cx, "t")) == ({"g": 0, "new": 500}, {})
+    groups.set_pause(cx, at, Pause(7, "me", "why"))
+    groups.set_start(cx, at, "another")
+    groups.count_lane_pause(cx, at)
+    assert (groups.start(cx, at), groups.lock_pause(cx, at)) == ("another", Pause(7, "me", "why"))
+    created = groups.lock_shared(cx, at) or 0
+    assert created > 1000
+    assert groups.get(cx, at) == GroupRow("serial", True, created, 1, 1, None)
+    groups.delete(cx, at)
+    looks = (groups.get, groups.lock, groups.lock_shared, groups.lock_pause, groups.start)
+    assert [look(cx, at) for look in looks] == [None] * 5
+    assert groups.readers(cx, "t") == {"g": 0}
+
+
+def test_a_group_that_runs_without_members_is_unattended(cx: Executor, made: Situations) -> None:
+    """If it has said where its dead letters go. Who is a member is in `integration/log/test_liveness`."""
+    at = GroupTopic(topic="t", group="h")
+    for group, paused in (("h", 0), ("paused", 1), ("silent", 0)):
+        made.register(group, paused_at=paused, history_ms=5)
+    for group, to in (("g", None), ("h", "d"), ("paused", "d")):
+        groups.set_dead_letter_topic(cx, GroupTopic(topic="t", group=group), to)
+    found = Unattended("h", "d", history=True)
+    assert set(groups.unattended(cx, "t")) == {Unattended("g", "", history=False), found}
+    assert groups.unattended_now(cx, at) == found
+    made.group = "h"
+    made.owner("lives")
+    assert groups.unattended_now(cx, at) is None

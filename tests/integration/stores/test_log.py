@@ -2,19 +2,25 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from lanelog._base.places import GroupTopic, LaneId
-from lanelog._database import Executor, Lock
-from lanelog._stores.consumers import offsets
-from lanelog._stores.log import dead_letters, expiry, fetches, leaving, messages, partitions
+from lanelog._database import Database, Executor, Lock
+from lanelog._stores.consumers import deliveries, offsets
+from lanelog._stores.consumers.deliveries import DeliveryWrite
+from lanelog._stores.log import dead_letters, expiry, fetches, lane_rows, leaving, messages, partitions
 from lanelog._stores.log.fetches import Behind
+from lanelog._stores.log.lane_rows import LaneRows
 from lanelog._stores.log.messages import NewMessage
+from lanelog._stores.members import leases
+from support.sql import rows
 
 AT = GroupTopic(topic="t", group="g")
 LANE = LaneId(topic="t", group="g", key="k")
 PACKET = 1_000_000
+OF_B = "consumer_group = 'g', topic = 't', partition_key = 'b'"
 RISE = "UPDATE queue_partitions SET head_offset = head_offset + %s WHERE partition_key IN (%s, %s)"
 
 
@@ -112,3 +118,44 @@ def test_a_dead_letter_is_a_copy_and_comes_back_as_one(cx: Executor) -> None:
     assert dead_letters.redrive(cx, "d", [("k", 7), ("k", 8)], {"k": 2}, **told) == 1
     row = fetches.exact(cx, AT, [("k", 3)], largest=9)["k", 3]
     assert (row.payload, row.target_group) == (b"xx", "g")
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "found_with_fewer_reads"),
+    [
+        ("UPDATE queue_offsets SET offset_acked = 3", False, False),
+        ("UPDATE queue_partitions SET head_offset = 2 WHERE partition_key = 'b'", True, True),
+        (f"UPDATE queue_partitions SET head_offset = {2**53} WHERE partition_key = 'b'", True, True),
+        ("DELETE FROM queue_offsets WHERE partition_key = 'b'", True, True),
+        ("DELETE FROM queue_partitions WHERE partition_key = 'b'", True, True),
+        ("UPDATE queue_offsets SET offset_acked = 4 WHERE partition_key = 'b'", True, True),
+        (f"INSERT INTO queue_offsets SET {OF_B}, offset_acked = 4", True, False),
+        (f"INSERT INTO queue_delivery_state SET {OF_B}, message_offset = 3, through_offset = 4", True, True),
+    ],
+    ids=["nothing", "head", "absurd head", "no floor", "no head", "floor", "watermark", "delivery row"],
+)
+def test_a_lane_whose_rows_contradict_each_other_is_found(
+    cx: Executor, change: str, *, found: bool, found_with_fewer_reads: bool
+) -> None:
+    """By what lies above its head, and by what is missing."""
+    fill(cx, ["a", "b"], 3)
+    cx.execute(change)
+    assert lane_rows.doubtful(cx, "t", ["g"], 9) == ["b"] * found
+    assert lane_rows.doubtful_among(cx, "t", ["g"], 9, heads=2, watermarks=2) == ["b"] * found_with_fewer_reads
+
+
+def test_the_rows_of_a_lane_are_locked_and_read_as_they_are(cx: Executor, database: Database, raw: Any) -> None:
+    """Also of a lane without any."""
+    fill(cx, ["k"], 3)
+    leaving.delete(cx, "t", [("k", 1)])
+    offsets.raise_watermarks(cx, AT, {"k": 2})
+    deliveries.upsert(cx, AT, [DeliveryWrite(key="k", offset=3, through=3)])
+    read = [lane_rows.read(cx, "t", key, ["g", "h"]) for key in ("k", "none")]
+    assert read == [
+        LaneRows(head=3, floor=0, first=2, last=3, watermarks={"g": 2}, rows={"g": [(3, 3)]}),
+        LaneRows(head=None, floor=None, first=None, last=None, watermarks={}, rows={}),
+    ]
+    leases.create(cx, AT, "me", ["k"], 1)
+    with database.transaction() as locked:
+        lane_rows.lock_leases(locked, "t", "k", ["h", "g"])
+        assert rows(raw, "SELECT 1 FROM queue_partition_leases FOR UPDATE SKIP LOCKED") == []

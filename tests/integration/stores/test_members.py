@@ -3,13 +3,15 @@
 from typing import Any
 
 from lanelog._base.places import GroupTopic, LaneId
-from lanelog._database import Executor
-from lanelog._stores.members import heartbeats, leases, member_rows
+from lanelog._database import Database, Executor, Incarnation
+from lanelog._stores import origins
+from lanelog._stores.members import heartbeats, lease_removal, leases, member_rows
 from lanelog._stores.members._heartbeat_rows import VERSION_WITH_WORKLOAD
 from lanelog._stores.members.leases import Held, LeasesDigest, OwnedLane, TakenLeases
+from lanelog._stores.origins import Origins
 from lanelog.migrations import VERSION
 from support.situations import Situations
-from support.sql import rows
+from support.sql import one, rows
 
 AT = GroupTopic(topic="t", group="g")
 KEYS = ["a", "A", "ä", "日本", "😀", "a'b\"c\\d", "%_", " ", "x" * 191, "0", "e\u0301", "\u200d"]
@@ -77,3 +79,36 @@ def test_members_that_have_left_take_no_room_of_those_that_work(cx: Executor, ma
     raw.commit()
     found = member_rows.at_work(cx, "t", ["g"], tables=VERSION_WITH_WORKLOAD, handlers=True)
     assert [row.owner for row in found["g"]] == ["works"]
+
+
+def test_leases_leave_with_their_lane_or_their_group(cx: Executor, database: Database, made: Situations) -> None:
+    """A lane with a row that another transaction has locked stays: the highest of its epochs is not known."""
+    for group, key, epoch in (("g", "a", 3), ("g", "b", 9), ("g", "c", 1), ("h", "a", 5), ("h", "b", 2)):
+        made.lease(key, "me", epoch, group=group)
+    with database.transaction() as other:
+        assert lease_removal.lock_lane(other, "t", "a", ["h"]) == 5
+        assert [lease_removal.lock_lane(cx, "t", "a", groups) for groups in (["g"], ["g", "h"])] == [3, None]
+    assert [lease_removal.lock_lane(cx, "t", key, ["g", "h"]) for key in ("a", "none")] == [5, 0]
+    lease_removal.purge(cx, "t", "a", ["h", "g", "none"])
+    assert [lease_removal.keys_of_group(cx, AT, after) for after in ("", "b", "c")] == [["b", "c"], ["c"], []]
+    assert lease_removal.max_epoch(cx, AT) == 9
+    lease_removal.delete(cx, AT, ["none", "b"])
+    assert lease_removal.max_epoch(cx, AT) == 1
+    lease_removal.delete_group(cx, AT)
+    assert lease_removal.max_epoch(cx, AT) == 0
+    assert lease_removal.keys_of_group(cx, GroupTopic(topic="t", group="h")) == ["b"]
+
+
+def test_heartbeats_say_which_server_wrote_them(cx: Executor, database: Database, made: Situations, raw: Any) -> None:
+    """The latest of all tells a copy. Who left has no end, and what a version before wrote is of no server."""
+    mariadb = database.facts().mariadb
+    assert origins.load(cx, mariadb=mariadb) == Origins()
+    here = one(raw, f"SELECT {Incarnation.identity_in_sql(mariadb=mariadb)}")
+    written = (("mine", here, 5, 0), ("aside", "x", 4, 4), ("left", "x", 7, 1), ("old", "", 9, 0))
+    for name, server, beat, left in written:
+        times = {"heartbeat_at": beat, "expires_at": 10 * beat, "deregistered_at": left}
+        made._insert("queue_subscriber_heartbeats", {"subscriber_name": name, "incarnation": server, **times})
+    found = origins.load(cx, mariadb=mariadb)
+    assert (found, found.copied) == (Origins(1, 2, 5, 7, 40, found.now), True)
+    rows(raw, "UPDATE queue_subscriber_heartbeats SET heartbeat_at = 8 WHERE subscriber_name = 'mine'")
+    assert not origins.load(cx, mariadb=mariadb).copied

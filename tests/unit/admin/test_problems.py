@@ -84,16 +84,9 @@ def lane(**changes: Any) -> LaneInfo:
 
 
 def reason(text: str, count: int) -> DeadLetterReason:
-    return DeadLetterReason(
-        dead_letter_topic="merge_dlq",
-        group="builders",
-        reason=text,
-        name=names_of([text])[text],
-        count=count,
-        keys=1,
-        oldest_failed_at=WHEN,
-        newest_failed_at=WHEN,
-    )
+    named = {"reason": text, "name": names_of([text])[text]}
+    found = {"count": count, "keys": 1, "oldest_failed_at": WHEN, "newest_failed_at": WHEN}
+    return DeadLetterReason(dead_letter_topic="merge_dlq", group="builders", **named, **found)
 
 
 MEMBERS = "lanelog members merge builders"
@@ -442,8 +435,7 @@ def test_an_attempt_that_an_operator_ended_is_no_failure() -> None:
     ended = lane(**{**FAILING, "last_error": INTERRUPTED})
     assert of_lane(ended, GROUP, None) is None
     free = of_lane(attrs.evolve(ended, **FREE), GROUP, None)
-    assert free.what == "no owner"
-    assert lanes([ended]) == "1 lane"
+    assert (free.what, lanes([ended])) == ("no owner", "1 lane")
     assert lanes([lane(**FAILING)]) == "1 lane, 1 failing"
     assert {column.tone(ended) for column in LANES if column.head in {"ATTEMPTS", "ERROR"}} == {None}
 

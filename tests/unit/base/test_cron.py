@@ -83,9 +83,7 @@ def test_fields_may_be_lists_ranges_steps_names_and_the_last() -> None:
 def test_times_are_later_than_asked_also_by_less_than_a_second() -> None:
     """The moment itself is not among them, the next whole second is."""
     cron = parse("* * * * * *", "UTC")
-    assert cron.after(1_000) == 2_000
-    assert cron.after(1_001) == 2_000
-    assert cron.after(1_999) == 2_000
+    assert {cron.after(after) for after in (1_000, 1_001, 1_999)} == {2_000}
     assert list(cron.between(1_000, 3_000)) == [2_000, 3_000]
 
 
@@ -116,10 +114,9 @@ def test_a_bad_expression_is_refused(expression: str, said: str) -> None:
 @pytest.mark.parametrize("wrong", [None, 5, b"* * * * *", ["*"]])
 def test_an_expression_or_zone_of_another_type_is_refused(wrong: object) -> None:
     """Before anything looks into it."""
-    with pytest.raises(ConfigurationError, match="must be a str"):
-        parse(wrong, "UTC")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="must be a str"):
-        parse("* * * * *", wrong)  # type: ignore[arg-type]
+    for arguments in ((wrong, "UTC"), ("* * * * *", wrong)):
+        with pytest.raises(ConfigurationError, match="must be a str"):
+            parse(*arguments)  # type: ignore[arg-type]
 
 
 def test_an_expression_that_never_fires_is_refused_in_time() -> None:
@@ -168,11 +165,8 @@ def test_a_job_with_a_star_fires_at_every_minute_of_real_time_whose_clock_matche
     """Compared with a look at every minute of the days around each change of a year."""
     known = ZoneInfo(zone)
     minute = timedelta(minutes=1)
-    for begin in (
-        datetime(2027, 3, 13, tzinfo=UTC),
-        datetime(2027, 3, 27, tzinfo=UTC),
-        datetime(2027, 10, 30, tzinfo=UTC),
-    ):
+    for month, day in ((3, 13), (3, 27), (10, 30)):
+        begin = datetime(2027, month, day, tzinfo=UTC)
         cron = parse(expression, zone)
         days = parse(expression, "UTC").times(begin - timedelta(days=1))
         matching = set(takewhile(lambda at, until=begin + timedelta(days=4): at <= until, days))
@@ -216,10 +210,6 @@ def test_the_last_one_of_an_interval_is_the_last_of_all_in_it(
 
 def test_the_last_one_of_years_of_seconds_is_found_at_once() -> None:
     """Not by going through a hundred million of them."""
-    assert parse("* * * * * *", BERLIN).last(ms("2023-01-01T00:00:00+00:00"), ms("2027-01-01T00:00:00+00:00")) == ms(
-        "2027-01-01T00:00:00+00:00"
-    )
-    yearly = parse("30 30 2 28 3 *", BERLIN)
-    assert yearly.last(ms("2023-01-01T00:00:00+00:00"), ms("2028-01-01T00:00:00+00:00")) == ms(
-        "2027-03-28T03:00:30+02:00"
-    )
+    since, until = ms("2023-01-01T00:00:00+00:00"), ms("2028-01-01T00:00:00+00:00")
+    assert parse("* * * * * *", BERLIN).last(since, until) == until
+    assert parse("30 30 2 28 3 *", BERLIN).last(since, until) == ms("2027-03-28T03:00:30+02:00")

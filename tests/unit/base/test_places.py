@@ -17,7 +17,5 @@ def test_names_are_given_by_name_only(kind: Any) -> None:
 def test_a_lane_is_of_its_group_and_topic() -> None:
     """A lane of a group keeps both names, and columns come in the order of the primary keys."""
     at = GroupTopic(topic="t", group="g")
-    assert at.columns == ("g", "t")
-    assert at.lane("k") == LaneId(topic="t", group="g", key="k")
-    assert at.lane("k").of == at
-    assert at.lane("k").columns == ("g", "t", "k")
+    assert (at.columns, at.lane("k")) == (("g", "t"), LaneId(topic="t", group="g", key="k"))
+    assert (at.lane("k").of, at.lane("k").columns) == (at, ("g", "t", "k"))

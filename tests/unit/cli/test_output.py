@@ -61,8 +61,7 @@ def test_text_of_others_steers_no_terminal(value: str | None, text: str) -> None
 
 def test_a_payload_is_text_if_it_can_be() -> None:
     """UTF-8 as it is, other bytes escaped."""
-    assert payload('{"a": "ä"}'.encode()) == '{"a": "ä"}'
-    assert payload(b"\xff\x00'") == r"\xff\x00" + "'"
+    assert (payload('{"a": "ä"}'.encode()), payload(b"\xff\x00'")) == ('{"a": "ä"}', r"\xff\x00" + "'")
 
 
 def test_a_table_for_a_pipe_has_aligned_columns_and_cuts_nothing() -> None:
@@ -74,8 +73,7 @@ def test_a_table_for_a_pipe_has_aligned_columns_and_cuts_nothing() -> None:
         text("ERROR", itemgetter("error")),
     )
     lines = Table(columns, rows).plain().splitlines()
-    assert lines[0] == "KEY" + " " * 27 + "    LAG  ERROR"
-    assert lines[1] == "a" * 30 + "      7  " + "x" * 200
+    assert (lines[0], lines[1]) == ("KEY" + " " * 27 + "    LAG  ERROR", "a" * 30 + "      7  " + "x" * 200)
     assert lines[2] == "\u4e2d" + " " * 28 + "  1,234  -"
 
 
@@ -108,18 +106,8 @@ def test_a_time_needs_its_offset_from_utc() -> None:
     assert instant("2026-01-31 12:00:00-00:30").utcoffset() == -timedelta(minutes=30)  # type: ignore[union-attr]
     with pytest.raises(ConfigurationError, match="no time zone"):
         instant("2026-01-31T12:00:00")
-    for wrong in (
-        "lately",
-        "2026-01-31T12:00+99:00",
-        "2026-02-30T12:00Z",
-        "2026-02-30",
-        "-",
-        "-5",
-        "-1h1d",
-        "-9999999w",
-        "",
-    ):
-        assert instant(wrong) is None
+    no_times = ["lately", "2026-01-31T12:00+99:00", "2026-02-30T12:00Z", "2026-02-30"]
+    assert {instant(wrong) for wrong in ("", *no_times, "-", "-5", "-1h1d", "-9999999w")} == {None}
 
 
 @pytest.fixture
@@ -135,9 +123,8 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("berlin")
 def test_days_are_those_of_the_terminal_and_distances_are_from_now() -> None:
     """A day is the midnight that begins it, also on the day on which the clocks change; a preview tells both zones."""
-    assert instant("2026-01-31") == datetime(2026, 1, 30, 23, tzinfo=UTC)
-    assert instant("2026-03-29") == datetime(2026, 3, 28, 23, tzinfo=UTC)
-    assert instant("2026-03-30") == datetime(2026, 3, 29, 22, tzinfo=UTC)
+    for day, begins in (("2026-01-31", (1, 30, 23)), ("2026-03-29", (3, 28, 23)), ("2026-03-30", (3, 29, 22))):
+        assert instant(day) == datetime(2026, *begins, tzinfo=UTC)
     before = datetime.now(UTC).replace(microsecond=0)
     distances = {"-1h": -3600, "-1h30m": -5400, "+2d": 172_800, "-1w": -604_800, "-90s": -90, "-90m": -5400}
     found = {word: instant(word) for word in distances}
@@ -156,11 +143,9 @@ def test_alarms_are_one_line() -> None:
     measured = [Measured("merge a", 5, 1.0), Measured("merge b", 9, None), Measured("merge c", 7, 70.0)]
     assert MonitorBounds(4, None).alarms(measured) == ("lag 9 > 4 on merge b and 2 more",)
     assert MonitorBounds(9, 60.0).alarms(measured) == ("oldest 1m10s > 60s on merge c",)
-    assert MonitorBounds(8, 0.5).alarms(measured) == (
-        "lag 9 > 8 on merge b; oldest 1m10s > 0.5s on merge c and 1 more",
-    )
-    assert MonitorBounds(9, 70.0).alarms(measured) == ()
-    assert MonitorBounds(None, None).alarms(measured) == ()
+    both = "lag 9 > 8 on merge b; oldest 1m10s > 0.5s on merge c and 1 more"
+    assert MonitorBounds(8, 0.5).alarms(measured) == (both,)
+    assert (MonitorBounds(9, 70.0).alarms(measured), MonitorBounds(None, None).alarms(measured)) == ((), ())
     older = "the oldest age of merge b is a lower bound: too many lanes lag to know it exactly"
     unsure = [each._replace(exact=each.name == "merge a") for each in measured]
     assert MonitorBounds(None, 60.0).alarms(unsure) == (f"oldest 1m10s > 60s on merge c; {older}",)

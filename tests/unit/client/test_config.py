@@ -16,16 +16,9 @@ from lanelog.errors import ConfigurationError
 from support.refusing import refused
 
 DURATIONS = [
-    "poll_interval",
-    "visibility_timeout",
-    "max_handler_time",
-    "unhealthy_after",
-    "lease_duration",
-    "lease_renewal",
-    "retention",
-    "history_retention",
-    "dead_letter_retention",
-]
+    "poll_interval", "visibility_timeout", "max_handler_time", "unhealthy_after", "lease_duration", "lease_renewal",
+    "retention", "history_retention", "dead_letter_retention",
+]  # fmt: skip
 
 
 class TestSubscriptionOptions:

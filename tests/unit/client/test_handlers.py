@@ -79,21 +79,11 @@ def decorated(function: Callable[..., object]) -> Callable[..., object]:
 @pytest.mark.parametrize(
     "handler",
     [
-        plain,
-        lambda _: None,
-        print,
-        functools.partial(plain),
-        Plain(),
-        Plain().method,
-        Plain.of_class,
-        Plain.static,
-        functools.partial(Plain().method),
-        functools.partial(functools.partial(Plain())),
-        decorated(plain),
-        functools.lru_cache(plain),
-        Anything(),
+        plain, lambda _: None, print, Plain(), Plain().method, Plain.of_class, Plain.static, Anything(),
+        functools.partial(plain), functools.partial(Plain().method), functools.partial(functools.partial(Plain())),
+        decorated(plain), functools.lru_cache(plain),
     ],
-)
+)  # fmt: skip
 def test_what_a_thread_can_call_is_a_handler(handler: object) -> None:
     """Functions, methods, partials, callable objects and decorated ones."""
     assert check_handler(handler) is handler
@@ -102,25 +92,13 @@ def test_what_a_thread_can_call_is_a_handler(handler: object) -> None:
 @pytest.mark.parametrize(
     "handler",
     [
-        coroutine,
-        generator,
-        async_generator,
-        functools.partial(coroutine),
-        functools.partial(functools.partial(generator)),
-        functools.partial(Deferred()),
-        functools.partial(Deferred().method),
-        Deferred(),
-        Deferred().method,
-        Deferred().generating,
-        Deferred.of_class,
-        Deferred.static,
-        GeneratingCall(),
-        decorated(coroutine),
-        decorated(decorated(generator)),
-        decorated(functools.partial(async_generator)),
-        functools.lru_cache(coroutine),
+        coroutine, generator, async_generator, GeneratingCall(),
+        Deferred(), Deferred().method, Deferred().generating, Deferred.of_class, Deferred.static,
+        functools.partial(coroutine), functools.partial(functools.partial(generator)), functools.partial(Deferred()),
+        functools.partial(Deferred().method), functools.lru_cache(coroutine),
+        decorated(coroutine), decorated(decorated(generator)), decorated(functools.partial(async_generator)),
     ],
-)
+)  # fmt: skip
 def test_what_would_run_nothing_is_refused(handler: object) -> None:
     """An async def or a generator, however wrapped, would be acked without having run."""
     assert refused(check_handler, handler).startswith("the handler must be a plain function")
@@ -157,15 +135,10 @@ def injecting(function: Callable[..., object]) -> Callable[..., object]:
 @pytest.mark.parametrize(
     "handler",
     [
-        injecting(needs_two),
-        functools.partial(needs_two, session="s"),
-        functools.partial(needs_two, "s"),
-        lambda message, _session=None: message,
-        list[object]().append,
-        Mock(),
-        str,
+        injecting(needs_two), functools.partial(needs_two, session="s"), functools.partial(needs_two, "s"),
+        lambda message, _session=None: message, list[object]().append, Mock(), str,
     ],
-)
+)  # fmt: skip
 def test_what_takes_one_argument_is_a_handler(handler: object) -> None:
     """What a decorator wraps may need more than the decorator takes; what does not tell is believed."""
     assert check_handler(handler) is handler

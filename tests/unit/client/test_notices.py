@@ -34,8 +34,7 @@ def test_functions_are_called_in_order_and_the_end_waits_for_what_is_left() -> N
     for offset in range(100):
         notices.put(notice(offset))
     notices.close()
-    assert told == list(range(100))
-    assert threads == {"lanelog-notices"}
+    assert (told, threads) == (list(range(100)), {"lanelog-notices"})
     with pytest.raises(lanelog.ClosedError):
         notices.on("retried", fails)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -50,8 +51,7 @@ def test_what_happened_between_two_samples() -> None:
     """100 published and 50 settled in ten seconds, while 100 waited on average: each waited for 20 s (Little)."""
     rates, lag, _, latency = draw(sampled((0, 1000, 75), (10, 1100, 125)), lambda _: True)
     assert [(line.name, line.now) for line in rates.lines] == [("published", "10"), ("settled", "5.0")]
-    assert lag.lines[0].now == "125"
-    assert latency.lines[0].now == "20s"
+    assert (lag.lines[0].now, latency.lines[0].now) == ("125", "20s")
 
 
 def test_without_two_samples_there_is_no_chart() -> None:
@@ -147,20 +147,10 @@ def test_of_many_groups_those_that_lag_most_are_kept() -> None:
 
 def ended(seconds: float | None, *, attempts: int = 1, outcome: str = "success") -> HistoryInfo:
     """A message that left a group so many seconds after its first attempt began. None: there was no attempt."""
-    return HistoryInfo(
-        topic="t",
-        group="g",
-        key="k",
-        offset=1,
-        id="x",
-        outcome=outcome,
-        attempts=attempts,
-        published_at=THEN,
-        first_delivered_at=None if seconds is None else THEN,
-        finished_at=THEN + timedelta(seconds=seconds or 0),
-        owner="",
-        error=None,
-    )
+    where: dict[str, Any] = {"topic": "t", "group": "g", "key": "k", "offset": 1, "id": "x", "owner": "", "error": None}
+    began, finished = None if seconds is None else THEN, THEN + timedelta(seconds=seconds or 0)
+    times: dict[str, Any] = {"published_at": THEN, "first_delivered_at": began, "finished_at": finished}
+    return HistoryInfo(outcome=outcome, attempts=attempts, **where, **times)
 
 
 def test_percentiles_are_of_messages_that_left_at_their_first_attempt() -> None:
@@ -169,8 +159,7 @@ def test_percentiles_are_of_messages_that_left_at_their_first_attempt() -> None:
     others = [ended(50, attempts=2), ended(None, attempts=0, outcome="expired"), ended(50, outcome="skipped")]
     assert percentiles(found + others) == Percentiles(p50=0.5, p99=0.99)
     assert percentiles([ended(3)]) == Percentiles(p50=3, p99=3)
-    assert percentiles(others) is None
-    assert percentiles([]) is None
+    assert [percentiles(none) for none in (others, [])] == [None, None]
 
 
 def test_a_single_bucket_is_a_step_that_can_be_seen() -> None:
@@ -194,9 +183,8 @@ def test_a_single_bucket_is_a_step_that_can_be_seen() -> None:
 def test_times_that_are_over_are_not_shown_as_of_now() -> None:
     """Nothing ended in the last two buckets."""
     seen = Percentiles(p50=70, p99=70)
-    chart = draw_times(
-        HandlerTimes(begin=THEN, end=THEN + timedelta(seconds=3590), width=60.0, buckets=[*[seen] * 58, None, None])
-    )
+    end, buckets = THEN + timedelta(seconds=3590), [*[seen] * 58, None, None]
+    chart = draw_times(HandlerTimes(begin=THEN, end=end, width=60.0, buckets=buckets))
     assert (chart.top, {line.now for line in chart.lines}) == ("2m00s", {"-"})
 
 
@@ -215,8 +203,7 @@ def test_samples_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -
     clock.now += 9.9
     assert look() == 1
     clock.now += 0.2
-    assert look() == 2
-    assert asked == [None, 1]
+    assert (look(), asked) == (2, [None, 1])
 
 
 def test_a_sample_that_fails_fails_for_all_who_wait_for_it() -> None:
@@ -240,18 +227,7 @@ def test_a_sample_that_fails_fails_for_all_who_wait_for_it() -> None:
 
 def test_no_two_cards_have_one_id() -> None:
     """Two connections that hold the row of one topic are two cards, which differ in nothing but their command."""
-    held = [
-        Problem(
-            rank=Rank.STUCK,
-            what="locked",
-            topic="t",
-            group="",
-            detail="held",
-            remedy="to end it",
-            command=f"kill {number}",
-        )
-        for number in (7, 8)
-    ]
+    same = {"what": "locked", "topic": "t", "group": "", "detail": "held", "remedy": "to end it"}
+    held = [Problem(rank=Rank.STUCK, command=f"kill {number}", **same) for number in (7, 8)]
     ids = [card.id for card in stuck.cards(evolve(STATUS, problems=tuple(held)))]
-    assert len(set(ids)) == 2
-    assert ids[0] == stuck.cards(evolve(STATUS, problems=(held[0],)))[0].id
+    assert (len(set(ids)), ids[0]) == (2, stuck.cards(evolve(STATUS, problems=(held[0],)))[0].id)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.memberships import Clock
 from support.moves import Moves
 
 
@@ -11,3 +12,9 @@ from support.moves import Moves
 def moves() -> Iterator[Moves]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         yield Moves.checked(monkeypatch)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The hand of the clock that members read."""
+    return Clock().drive(monkeypatch)

@@ -154,8 +154,7 @@ def test_what_a_handler_raises_to_say_what_it_wants_has_no_traceback(error: Base
 
 def test_the_summary_is_the_message_alone() -> None:
     """For a table, or a line of the log."""
-    assert summary(render(caught(order))) == "ValueError: no money"
-    assert summary("two\nlines") == "two\nlines"
+    assert (summary(render(caught(order))), summary("two\nlines")) == ("ValueError: no money", "two\nlines")
     assert summary(None) is None
 
 

@@ -50,8 +50,7 @@ def test_being_late_by_no_more_than_the_grace_misses_nothing(
     """The schedule's period, at least 5 s and at most 60: all that is due is published, in order."""
     found = planned(expression, catch_up, late)
     assert not found.missed
-    assert moments(found) == times
-    assert found.next.at == parse(expression, "UTC").after(START + late)
+    assert (moments(found), found.next.at) == (times, parse(expression, "UTC").after(START + late))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,27 +19,21 @@ from prometheus_client.metrics_core import Metric
 
 from lanelog._facts import measured
 from lanelog._process.probes import AT_ONCE, BoundedThreads, serving
-from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
+from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize
 from lanelog.cli.run.metrics import serving_metrics
 from lanelog.metrics import alert_rules, board
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
 from lanelog.migrations.declared import declared_tables
 from support.prometheus import check_rules
 from support.readme import ROOT
+from unit.admin.test_problems import GROUP as A_GROUP
+from unit.admin.test_problems import TOPIC as A_TOPIC
 
-THEN = datetime(2026, 1, 31, tzinfo=UTC)
 SERIES_MAX = 1000
 IN_TIME = 15.0
 
-GROUP = GroupInfo(
-    topic="t", group="g", order="strict", start="earliest", retention=0.0, created_at=THEN, paused_at=None,
-    paused_by="", pause_reason="", members=1, members_unchanged=100.0, lanes=2, owned_lanes=2, stale_lanes=0,
-    paused_lanes=0, lagging_lanes=1, head=10, lag=10, oldest_age=1.0, oldest_age_exact=True, waiting=0, in_flight=0,
-)  # fmt: skip
-TOPIC = TopicInfo(
-    topic="t", lanes=2, messages=10, head=10, floor=0, dead_letters=1, groups=(), dead_letter_topics=(),
-    holds_dead_letters=False, newest_lane_at=THEN,
-)  # fmt: skip
+GROUP = evolve(A_GROUP, topic="t", group="g", lanes=2, owned_lanes=2, lag=10, oldest_age=1.0)
+TOPIC = evolve(A_TOPIC, topic="t", dead_letters=1, groups=(), dead_letter_topics=())
 SERVER = ServerFigures(
     oldest_transaction=0.0,
     history_list_length=1,
@@ -49,14 +42,9 @@ SERVER = ServerFigures(
 
 
 def figures(topics: list[str], *groups: GroupInfo, server: ServerFigures = SERVER) -> Figures:
-    return Figures(
-        topics=tuple(evolve(TOPIC, topic=name) for name in topics),
-        groups=tuple(GroupFigures(info=info, stuck_lanes=0, failing_lanes=0) for info in groups),
-        delayed={},
-        contradictions=0,
-        held_head=0.0,
-        server=server,
-    )
+    found = tuple(GroupFigures(info=info, stuck_lanes=0, failing_lanes=0) for info in groups)
+    there = tuple(evolve(TOPIC, topic=name) for name in topics)
+    return Figures(topics=there, groups=found, delayed={}, contradictions=0, held_head=0.0, server=server)
 
 
 def values(found: list[Metric], name: str) -> dict[tuple[str, ...], float]:
@@ -76,8 +64,7 @@ def test_a_scrape_has_at_most_1000_series_and_adds_up_the_rest() -> None:
     found = list(metrics_of(figures(names, *groups)))
     assert sum(len(metric.samples) for metric in found) <= SERIES_MAX - 2  # two are of the look itself
     lags = values(found, "lanelog_group_lag_messages")
-    assert len(lags) == GROUPS_MAX
-    assert sum(lags.values()) == 9000
+    assert (len(lags), sum(lags.values())) == (GROUPS_MAX, 9000)
     assert lags["other", "other"] == 10 * (901 - GROUPS_MAX)
     assert values(found, "lanelog_group_oldest_seconds")["other", "other"] == 7.0
     assert sum(values(found, "lanelog_topic_dead_letters").values()) == 300

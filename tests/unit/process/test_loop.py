@@ -121,8 +121,7 @@ def test_stop_lets_the_turn_finish(make: Make) -> None:
     """
     turns = Turns(gated=True)
     loop = started(make, turns)
-    assert loop.stop(0.0) is False
-    assert loop.stop(-1.0) is False
+    assert [loop.stop(0.0), loop.stop(-1.0)] == [False, False]
     assert (loop.running, loop.stopping) == (True, True)
     with pytest.raises(ClosedError, match="keeper is still stopping"):
         loop.start()

@@ -3,6 +3,7 @@
 import re
 import sys
 from types import FrameType
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -11,18 +12,9 @@ from lanelog._engine.working.stacks import STACK_CHARACTERS, text_of
 from lanelog._process.workload import COLUMN_BYTES, RunningHandler, Workload, parsed, patience
 
 
-def of(
-    *, workers: int = 4, busy: int = 4, quiet: float = 30.0, longest: float = 0.0, timeout: float = 60.0
-) -> Workload:
-    return Workload(
-        host="vm",
-        pid=23734,
-        workers=workers,
-        busy=busy,
-        quiet=quiet,
-        longest=longest,
-        patience=patience(timeout, longest),
-    )
+def of(*, busy: int = 4, quiet: float = 30.0, longest: float = 0.0, timeout: float = 60.0, **other: Any) -> Workload:
+    known = {"host": "vm", "pid": 23734, "workers": 4, **other}
+    return Workload(busy=busy, quiet=quiet, longest=longest, patience=patience(timeout, longest), **known)
 
 
 @pytest.mark.parametrize(
@@ -50,16 +42,8 @@ def handler(key: str, stack: str) -> RunningHandler:
 @pytest.mark.parametrize("filling", ["x", "é", "株", "🙂", "\0", "\udc80"])
 def test_what_is_written_fits_and_is_read_again(filling: str) -> None:
     """Whatever the characters of paths and keys: the handlers that began last are left out, if need be."""
-    whole = Workload(
-        host="vm",
-        pid=1,
-        workers=8,
-        busy=8,
-        quiet=12.0,
-        longest=0.0,
-        patience=30.0,
-        handlers=tuple(handler(f"{number}{filling * 254}", filling * STACK_CHARACTERS) for number in range(8)),
-    )
+    handlers = tuple(handler(f"{number}{filling * 254}", filling * STACK_CHARACTERS) for number in range(8))
+    whole = of(workers=8, busy=8, handlers=handlers)
     text = whole.dumped()
     assert len(text.encode()) <= COLUMN_BYTES
     again = parsed(text)

@@ -23,11 +23,16 @@ def answer(code: str) -> object:
     return json.loads(subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout)
 
 
+def modules(code: str) -> list[str]:
+    """What a new interpreter has imported when it has done that."""
+    found = answer(f"{code}; print(json.dumps(sorted(sys.modules)))")
+    assert isinstance(found, list)
+    return found
+
+
 def test_only_what_a_publisher_needs_is_imported() -> None:
     """Neither administration nor the engine, the command line or rich."""
-    code = "import lanelog; lanelog.connect('mysql://a@b/c'); print(json.dumps(sorted(sys.modules)))"
-    rooms = answer(f"{NO_RICH}; {code}")
-    assert isinstance(rooms, list)
+    rooms = modules(f"{NO_RICH}; import lanelog; lanelog.connect('mysql://a@b/c')")
     unwanted = ("rich.", "click", "lanelog.admin", "lanelog.cli.", "lanelog._engine", "lanelog.migrations")
     assert [name for name in rooms if name.startswith(unwanted)] == []
 
@@ -41,9 +46,7 @@ def test_an_import_sets_no_signal_handler() -> None:
 @pytest.mark.thorough
 def test_a_command_imports_no_other() -> None:
     """Nor what only `--watch` and the progress of a long one need."""
-    code = "from lanelog.cli._main import cli; cli.get_command(None, 'status'); print(json.dumps(sorted(sys.modules)))"
-    rooms = answer(code)
-    assert isinstance(rooms, list)
+    rooms = modules("from lanelog.cli._main import cli; cli.get_command(None, 'status')")
     others = ("lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.cli.output.watch")
     unwanted = (*others, "rich.live", "rich.progress")
     assert "lanelog.cli.read.status" in rooms
@@ -54,8 +57,7 @@ def test_a_command_imports_no_other() -> None:
 def test_help_imports_no_verb() -> None:
     """The list of verbs has a line for each of them, so their modules stay away."""
     code = "from click.testing import CliRunner; from lanelog.cli._main import cli; CliRunner().invoke(cli, ['--help'])"
-    rooms = answer(f"{code}; print(json.dumps(sorted(sys.modules)))")
-    assert isinstance(rooms, list)
+    rooms = modules(code)
     assert "lanelog.cli._main" in rooms
     verbs = ("lanelog.cli.read.", "lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.admin.")
     assert [name for name in rooms if name.startswith(verbs)] == []

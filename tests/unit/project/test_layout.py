@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 import lanelog
+from support.scripts import ran
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = Path(lanelog.__file__).parent
@@ -65,29 +66,22 @@ def test_the_tables_are_reachable_from_the_package() -> None:
 
 def test_the_wheel_contains_the_tables_and_the_types(tmp_path: Path) -> None:
     """What is installed from a wheel has `schema/` as files of the package, and says that it is typed."""
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    built = ran(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=ROOT)
+    assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("lanelog-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {f"lanelog/_schema/{name}" for name in TABLES} <= names
     assert "lanelog/py.typed" in names
-    assert not [
-        name for name in names if not name.startswith(("lanelog/", "lanelog-", "lanelog_command/", "pyspark_lanelog/"))
-    ]
+    ours = ("lanelog/", "lanelog-", "lanelog_command/", "pyspark_lanelog/")
+    assert [name for name in names if not name.startswith(ours)] == []
 
 
 def test_the_plugin_is_light() -> None:
     """Every pytest run of an environment loads the plugin: beyond the library itself it brings nothing."""
-    code = (
-        "import lanelog, pytest, sys; old = {*sys.modules}; import lanelog.testing.plugin; print({*sys.modules} - old)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    brought = ast.literal_eval(done.stdout) - sys.stdlib_module_names
+    code = "import lanelog, pytest, sys; old = {*sys.modules}; import lanelog.testing.plugin"
+    code += "; print({*sys.modules} - old)"
+    brought = ast.literal_eval(ran(sys.executable, "-c", code).stdout) - sys.stdlib_module_names
     assert brought == {"lanelog.testing", "lanelog.testing.plugin"}
 
 
@@ -166,14 +160,6 @@ def test_code_lines_are_counted_without_what_only_people_read() -> None:
     size = runpy.run_path(str(ROOT / ".ci/size"))
     source = '"""Two\nlines."""\n\n# why\nA = """of\ntwo"""  # why\n"""What."""\n\n\ndef f() -> None:\n    """Do."""\n'
     assert size["code_lines"](source) == 3
-
-
-def test_a_lanes_state_is_written_in_its_own_wing_alone() -> None:
-    """Others read its fields, and change them by its methods."""
-    written = re.compile(r"\blane\.(state|progress|dispatch)\.\w+(\[[^]]*\])? *[-+*|&]?= ")
-    assert any(written.search(path.read_text()) for path in (PACKAGE / "_engine/lane").glob("*.py"))
-    outside = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "_engine/lane"]
-    assert [path for path in outside if written.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize("wing", ["lookup", "read", "totals"])

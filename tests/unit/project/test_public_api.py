@@ -135,7 +135,7 @@ def test_what_destroys_or_delivers_again_is_decided_by_the_caller(verb: str) -> 
 
 
 def test_every_error_is_in_one_tree() -> None:
-    """One `except LanelogError` catches whatever the library raises, and control flow is not among it."""
+    """One `except LanelogError` catches whatever the library raises, and swallows no decision of a handler."""
     errors = [getattr(lanelog, name) for name in NAMES if inspect.isclass(getattr(lanelog, name))]
     for error in errors:
         if issubclass(error, Exception):

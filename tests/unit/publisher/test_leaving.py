@@ -126,8 +126,7 @@ def test_an_interrupt_while_a_batch_goes_on_one_by_one_costs_nobody_his_publish(
     group._queues["t"] = queue
     with pytest.raises(KeyboardInterrupt):
         group._lead(queue, first)
-    assert queue.withdraw(first) == [second]
-    assert list(queue.ready) == [second, third]
+    assert (queue.withdraw(first), list(queue.ready)) == ([second], [second, third])
 
 
 def test_an_exception_that_is_not_of_the_database_is_raised_where_it_struck_and_nowhere_else() -> None:
@@ -140,10 +139,8 @@ def test_an_exception_that_is_not_of_the_database_is_raised_where_it_struck_and_
     group._queues["t"] = queue
     with pytest.raises(TimeoutError):
         group._lead(queue, first)
-    assert queue.withdraw(first) == [second]
-    assert (second.error, third.error) == (None, None)
-    assert queue.take() == [second]
-    assert queue.take() == [third]
+    assert (queue.withdraw(first), second.error, third.error) == ([second], None, None)
+    assert (queue.take(), queue.take()) == ([second], [third])
 
 
 def test_who_has_left_may_have_been_the_one_at_fault() -> None:

@@ -15,16 +15,8 @@ Row = tuple[Any, ...]
 NUMBER = st.integers(0, 2**53)
 TEXT = st.text(min_size=1, max_size=20)
 LARGEST = 20
-ROW = st.tuples(
-    st.integers(0, 3),
-    NUMBER,
-    TEXT,
-    st.binary(max_size=30),
-    st.none() | TEXT,
-    NUMBER,
-    st.none() | NUMBER,
-    st.none() | TEXT,
-)
+MAYBE = st.none() | TEXT
+ROW = st.tuples(st.integers(0, 3), NUMBER, TEXT, st.binary(max_size=30), MAYBE, NUMBER, st.none() | NUMBER, MAYBE)
 
 
 def value_of(row: Row) -> bytes:
@@ -50,8 +42,7 @@ def test_columns_are_what_the_values_hold(rows: list[Row]) -> None:
     """Any bytes and texts, nothing where there is nothing, no payload that was left out; the same by way of rows."""
     columns = Columns.of_values([value_of(row) for row in rows], LARGEST)
     wanted = [row_of(row) for row in rows]
-    assert columns.rows() == wanted
-    assert Columns.of_rows(wanted) == columns
+    assert (columns.rows(), Columns.of_rows(wanted)) == (wanted, columns)
     for array in (columns.id, columns.payload, columns.metadata, columns.dead):
         array.validate(full=True)
 

@@ -79,8 +79,7 @@ def test_what_is_committed_is_read(store: ManifestStore, first: Manifest) -> Non
     second = committed(store, first.extended([written(store, first)], {"t": {"schlüssel 🔑": 3, "k": 1}}))
     third = committed(store, second.with_outcomes([data_file("outcomes/x/y", table=OUTCOMES)], {"t": 99}))
     fourth = committed(store, third.merged([second.files[0]], [data_file("messages/z")], at_ms=5))
-    assert store.latest() == fourth
-    assert fourth.archived("t", "schlüssel 🔑") == 3
+    assert (store.latest(), fourth.archived("t", "schlüssel 🔑")) == (fourth, 3)
     assert fourth.archived("t", "unknown") == fourth.archived("unknown", "k") == 0
     assert fourth.rows == 1
     assert [file.path for file in fourth.retired] == [second.files[0].path]
@@ -89,11 +88,9 @@ def test_what_is_committed_is_read(store: ManifestStore, first: Manifest) -> Non
 def test_a_lane_never_goes_back(first: Manifest) -> None:
     """A later version holds at least what an earlier one did, key by key; purged lanes are forgotten, topics stay."""
     manifest = first.extended([], {"t": {"a": 5, "b": 2}}).extended([], {"t": {"a": 3, "b": 4}, "u": {"a": 1}})
-    assert manifest.lanes == {"t": {"a": 5, "b": 4}, "u": {"a": 1}}
-    assert manifest.version == 3
+    assert (manifest.lanes, manifest.version) == ({"t": {"a": 5, "b": 4}, "u": {"a": 1}}, 3)
     pruned = manifest.naming(["t", "v"]).without_purged({"t": {"b", "new"}, "v": set()})  # u was not given
-    assert pruned.lanes == {"t": {"b": 4}, "u": {"a": 1}, "v": {}}
-    assert pruned.version == 4
+    assert (pruned.lanes, pruned.version) == ({"t": {"b": 4}, "u": {"a": 1}, "v": {}}, 4)
 
 
 def test_a_version_is_made_once(store: ManifestStore, first: Manifest) -> None:
@@ -196,8 +193,7 @@ def test_replaced_files_stay_for_the_grace(store: ManifestStore, first: Manifest
     assert store.sweep(third, 1_999, 1_000) == third
     assert (store.root / old.path).exists()
     swept = store.sweep(third, 2_000, 1_000)
-    assert swept.retired == ()
-    assert swept.files == (new,)
+    assert (swept.retired, swept.files) == ((), (new,))
     assert not (store.root / old.path).parents[2].exists()
     assert (store.root / new.path).exists()
     store.sweep(third, 2_000, 1_000)  # who died before the next commit does it again
@@ -259,12 +255,9 @@ def test_files_are_chosen_by_what_they_hold(first: Manifest) -> None:
     def chosen(**filters: object) -> list[str]:
         return [file.path for file in manifest.chosen(MESSAGES, **filters)]  # type: ignore[arg-type]
 
-    assert chosen() == ["a", "b", "c"]
-    assert chosen(topics=["t"]) == ["a", "b"]
-    assert chosen(since_ms=21) == ["b", "c"]
-    assert chosen(until_ms=20) == ["a", "c"]
-    assert chosen(topics=["t"], since_ms=20, until_ms=21) == ["a", "b"]
-    assert chosen(topics=[]) == []
+    assert (chosen(), chosen(topics=["t"])) == (["a", "b", "c"], ["a", "b"])
+    assert (chosen(since_ms=21), chosen(until_ms=20)) == (["b", "c"], ["a", "c"])
+    assert (chosen(topics=["t"], since_ms=20, until_ms=21), chosen(topics=[])) == (["a", "b"], [])
 
 
 def test_another_schema_version_is_refused(store: ManifestStore, first: Manifest) -> None:

@@ -148,8 +148,7 @@ def test_a_silent_process_makes_the_probe_fail(
     slot = supervisor._slots[0]
     assert supervisor.lacking() == ["process 1: it was not started yet", "process 2: it was not started yet"]
     slot.process = process
-    assert list(slot.dying()) == []
-    assert list(slot.lacking()) == ["process 1, pid 4711: it is starting"]
+    assert (list(slot.dying()), list(slot.lacking())) == ([], ["process 1, pid 4711: it is starting"])
     theirs.sendall(Report(dying=("loop settler: stuck",), lacking=("database: away",)).to_line())
     process.receive()
     assert supervisor.dying() == ["process 1, pid 4711: loop settler: stuck"]
@@ -224,8 +223,7 @@ def test_a_process_with_a_loop_that_stands_still_is_killed(turning: Callable[...
 def test_a_process_whose_workers_hang_is_asked_to_end(turning: Callable[..., Turning]) -> None:
     """One at a time, and at once, because `unhealthy_after` was its time. It is killed if it stays."""
     it = turning(HUNG, WELL, HUNG)
-    assert it.asked() == [END, b"", b""]
-    assert len(it.supervisor.dying()) == 2
+    assert (it.asked(), len(it.supervisor.dying())) == ([END, b"", b""], 2)
     it.go_on(APART - 1)
     assert it.asked() == [b"", b"", b""]
     it.go_on(1)
@@ -253,8 +251,7 @@ def test_an_import_that_does_not_end_is_killed(turning: Callable[..., Turning]) 
     """It may take much longer than a silence, and the probe does not fail meanwhile."""
     it = turning(None)
     it.go_on(STARTS)
-    assert it.killed() == [""]
-    assert it.supervisor.dying() == []
+    assert (it.killed(), it.supervisor.dying()) == ([""], [])
     it.go_on(1)
     assert it.killed() == ["its import did not end for 601 s"]
 

@@ -35,11 +35,8 @@ def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
     world = world_of(6)
     world.go()
     lane = world.take_over()
-    assert lane.state.adopting
-    assert not lane.needs_fetch
-    assert lane.due(world.now, 10) == []
-    assert world.plan() == []
-    assert lane.progress.needs_write
+    assert (lane.state.adopting, lane.needs_fetch, lane.progress.needs_write) == (True, False, True)
+    assert (lane.due(world.now, 10), world.plan()) == ([], [])
     write = world.writing()
     assert [(r.offset, r.retry_count, r.lease_epoch, r.crashed) for r in write.upserts] == [
         (offset, 1, 0, True) for offset in (1, 2, 3)
@@ -48,8 +45,7 @@ def test_nothing_is_handed_out_before_the_crash_is_written_down() -> None:
     lane.progress.unwritten(write)
     assert lane.state.adopting
     world.flush()
-    assert not lane.state.adopting
-    assert lane.needs_fetch
+    assert (lane.state.adopting, lane.needs_fetch) == (False, True)
 
 
 def test_a_crash_while_adopting_counts_nothing_twice() -> None:
@@ -86,11 +82,9 @@ def test_nacked_rows_keep_their_wait() -> None:
     world.work("nack")
     world.now += 4
     world.take_over()
-    assert waiting(world) == {1: (1, False)}
-    assert world.lane.state.waiting[1].due == world.now + 6
-    assert world.lane.state.waiting[1].last_error == "ValueError: no"
-    assert not world.lane.state.waiting[1].crashed
-    assert world.work() == []
+    wait = world.lane.state.waiting[1]
+    assert (waiting(world), wait.due) == ({1: (1, False)}, world.now + 6)
+    assert (wait.last_error, wait.crashed, world.work()) == ("ValueError: no", False, [])
     world.now += 6
     assert world.work() == [(1, 2)]
 
@@ -102,8 +96,7 @@ def test_a_postponed_message_starts_again_as_attempt_one() -> None:
         assert world.work("postpone") == [(1, 1)]
         world.take_over()
         world.now += 10
-    assert world.rows.rows[1].postponed == 5
-    assert world.work() == [(1, 1)]
+    assert (world.rows.rows[1].postponed, world.work()) == (5, [(1, 1)])
 
 
 def test_acked_runs_are_loaded_as_settled() -> None:
@@ -115,8 +108,7 @@ def test_acked_runs_are_loaded_as_settled() -> None:
     world.flush()
     assert set(world.rows.rows) == {2, 5}
     world.take_over()
-    assert waiting(world) == {1: (1, True), 4: (1, True)}
-    assert world.work() == [(1, 2), (4, 2)]
+    assert (waiting(world), world.work()) == ({1: (1, True), 4: (1, True)}, [(1, 2), (4, 2)])
     assert (world.rows.acked, world.rows.rows) == (5, {})
 
 
@@ -130,8 +122,7 @@ def test_rows_of_their_own_are_merged_at_the_load() -> None:
     world.take_over()
     world.flush()
     assert [(offset, r.through) for offset, r in world.rows.rows.items() if r.acked] == [(2, 4)]
-    assert set(world.rows.rows) == {1, 2}
-    assert world.work() == [(1, 2)]
+    assert (set(world.rows.rows), world.work()) == ({1, 2}, [(1, 2)])
     assert (world.rows.acked, world.rows.rows) == (4, {})
 
 
@@ -150,8 +141,7 @@ def test_rows_behind_the_floor_are_deleted() -> None:
     assert lane.state.watermark == 4
     write = lane.progress.write(world.now)
     assert write is not None
-    assert (write.watermark, write.deletes) == (4, (1, 2, 3, 4))
-    assert set(lane.state.waiting) == {5}
+    assert (write.watermark, write.deletes, set(lane.state.waiting)) == (4, (1, 2, 3, 4), {5})
 
 
 def test_nothing_beyond_the_head_is_a_suspect() -> None:
@@ -273,8 +263,7 @@ def test_max_deliveries_is_checked_before_the_handler(limit: int) -> None:
     assert [(dead_letter.failures, dead_letter.error) for dead_letter in world.dead_letters] == [
         (limit, "ValueError: no")
     ]
-    assert world.work() == []
-    assert world.rows.acked == 1
+    assert (world.work(), world.rows.acked) == ([], 1)
 
 
 def test_dead_letters_are_retried_without_limit() -> None:

@@ -12,8 +12,7 @@ def test_messages_of_another_group_are_passed() -> None:
     world = World()
     for target in ("other", "", "other", "other", "builders", "other"):
         world.publish(target=target)
-    assert world.work() == [(2, 1), (5, 1)]
-    assert (world.rows.acked, world.rows.rows) == (6, {})
+    assert (world.work(), world.rows.acked, world.rows.rows) == ([(2, 1), (5, 1)], 6, {})
 
 
 def test_a_suspect_of_another_group_is_passed_and_never_counted() -> None:
@@ -23,8 +22,7 @@ def test_a_suspect_of_another_group_is_passed_and_never_counted() -> None:
         world.publish(target=target)
     world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 3, world.epoch
     world.take_over()
-    assert world.work() == [(1, 2), (3, 2)]
-    assert (world.rows.acked, world.rows.rows) == (3, {})
+    assert (world.work(), world.rows.acked, world.rows.rows) == ([(1, 2), (3, 2)], 3, {})
 
 
 def test_a_hole_counts_as_settled() -> None:
@@ -34,18 +32,15 @@ def test_a_hole_counts_as_settled() -> None:
     world.publish(1)
     world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 2, world.epoch
     world.take_over()
-    assert world.work() == [(1, 2), (4, 1)]
-    assert (world.rows.acked, world.rows.rows) == (4, {})
+    assert (world.work(), world.rows.acked, world.rows.rows) == ([(1, 2), (4, 1)], 4, {})
 
 
 def test_fetching_again_skips_what_is_known() -> None:
     """After its prefetch was dropped, a lane reads over what is settled, waiting or running."""
     world = World(5, strict=False, concurrency=2, run=1)
     one, two = world.go()
-    world.nack(world.start(one), 100.0)
-    world.finish(one)
-    world.ack(world.start(two))
-    world.finish(two)
+    world.handle(one, "nack")
+    world.handle(two, "ack")
     world.go()
     assert [run.attempts[0].offset for run in world.at_workers] == [3, 4]
     world.lane.state.drop_ready()
@@ -59,8 +54,7 @@ def test_what_is_due_and_was_dropped_is_read_again() -> None:
     """A waiting message gives its payload up and asks for it when it is due."""
     world = serial(1)
     world.work("nack")
-    assert world.budget.messages == 0
-    assert world.lane.due(world.now, 10) == []
+    assert (world.budget.messages, world.lane.due(world.now, 10)) == (0, [])
     world.now += 10
     assert world.plan() == []
     assert world.lane.state.needs_payload
@@ -68,9 +62,7 @@ def test_what_is_due_and_was_dropped_is_read_again() -> None:
     assert not world.lane.state.needs_payload
     world.lane.revived(row(1))
     world.lane.revived(row(1))
-    assert world.budget.messages == 1
-    assert world.work() == [(1, 2)]
-    assert world.budget.messages == 0
+    assert (world.budget.messages, world.work(), world.budget.messages) == (1, [(1, 2)], 0)
 
 
 def test_a_message_that_vanished_while_it_waited_is_settled() -> None:
@@ -79,16 +71,13 @@ def test_a_message_that_vanished_while_it_waited_is_settled() -> None:
     world.work("nack")
     del world.log[1]
     world.now += 10
-    assert world.work() == [(2, 1)]
-    assert (world.rows.acked, world.rows.rows) == (2, {})
+    assert (world.work(), world.rows.acked, world.rows.rows) == ([(2, 1)], 2, {})
 
 
 def test_a_message_that_vanished_while_its_row_was_written_leaves_no_row() -> None:
     """A row that was on its way when its message turned out to be gone is deleted with the next flush."""
     world = serial(1)
-    (run,) = world.go()
-    world.nack(world.start(run), 0.0)
-    world.finish(run)
+    world.handle(*world.go(), "nack")
     write = world.writing()
     world.lane.skip(1)
     world.commit(write)
@@ -110,5 +99,4 @@ def test_a_lane_with_too_many_waiting_fetches_no_new_ones(new_owner: bool) -> No
         world.take_over()
     assert world.work() == []
     world.now += 60
-    assert len(world.work()) == 25
-    assert world.rows.acked == 25
+    assert (len(world.work()), world.rows.acked) == (25, 25)

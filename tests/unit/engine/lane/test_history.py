@@ -50,8 +50,7 @@ def test_after_a_server_restart_rows_are_kept_for_messages_that_are_the_same() -
     """An offset that another message has by now says nothing of the one that was there."""
     world = World(3, history=True)
     (run,) = world.go()
-    for _ in range(3):
-        world.ack(world.start(run))
+    world.ack(*(world.start(run) for _ in range(3)))
     world.write()  # nobody will know whether it was committed
     world.restart(changed=[2])
     assert [row.offset for row in world.lane.progress.left] == [1, 3]
@@ -60,8 +59,7 @@ def test_after_a_server_restart_rows_are_kept_for_messages_that_are_the_same() -
 def test_what_another_transaction_has_settled_is_not_written_again() -> None:
     """The dead letters and `message.transaction()` write their own; a group that keeps none writes none of any."""
     world = World(2, history=True)
-    assert world.work("reject", "commit_with_handler") == [(1, 1), (2, 1)]
-    assert world.lane.progress.left == ()
+    assert (world.work("reject", "commit_with_handler"), world.lane.progress.left) == ([(1, 1), (2, 1)], ())
     world = World(3)
     assert world.work("nack", "ack", "reject")
     assert world.lane.progress.left == ()
@@ -70,8 +68,7 @@ def test_what_another_transaction_has_settled_is_not_written_again() -> None:
 def test_a_failure_before_is_told_with_the_success() -> None:
     """As long as the process that met it goes on."""
     world = World(1, history=True)
-    (run,) = world.go()
-    world.handle(run, "nack")
+    world.handle(*world.go(), "nack")
     world.now += 20.0
     (again,) = world.go()
     world.ack(world.start(again))
@@ -92,13 +89,8 @@ def test_what_is_late_when_it_would_go_out_is_buried_without_a_mark() -> None:
     world.flush()
     world.handle(run, "ack")
     assert world.plan() == []
-    (dead_letter,) = world.dead_letters
-    assert (dead_letter.offset, dead_letter.failures, dead_letter.error, dead_letter.ended) == (
-        2,
-        0,
-        "expired",
-        Ended.EXPIRED,
-    )
+    (buried,) = world.dead_letters
+    assert (buried.offset, buried.failures, buried.error, buried.ended) == (2, 0, "expired", Ended.EXPIRED)
     world.flush()
     assert world.rows.counted(2) == 0
     world.bury()

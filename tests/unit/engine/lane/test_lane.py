@@ -45,8 +45,7 @@ def test_strict_hands_out_one_run_at_a_time() -> None:
     world = World(5, run=2)
     (run,) = world.go()
     assert offsets(world) == [[1, 2]]
-    world.ack(world.start(run))
-    world.ack(world.start(run))
+    world.ack(world.start(run), world.start(run))
     assert world.go() == [run]
     world.finish(run)
     world.go()
@@ -57,10 +56,7 @@ def test_strict_hands_out_one_run_at_a_time() -> None:
 def test_strict_holds_its_key_back_while_a_message_waits(how: str) -> None:
     """Nothing behind a failed or postponed message starts before it is through."""
     world = World(4)
-    (run,) = world.go()
-    world.ack(world.start(run))
-    world.nack(world.start(run), 10.0, postponed=how == "postpone")
-    world.finish(run)
+    world.handle(*world.go(), "ack", how)
     assert world.go() == []
     world.publish(3)
     world.now += 9.9
@@ -76,10 +72,8 @@ def test_strict_holds_its_key_back_while_a_message_is_buried() -> None:
     What is to be buried is the row, with the number of attempts and the error.
     """
     world = World(3)
-    (run,) = world.go()
-    world.handle(run, "reject")
-    assert world.go() == []
-    assert (world.lane.state.watermark, world.lane.idle) == (0, False)
+    world.handle(*world.go(), "reject")
+    assert (world.go(), world.lane.state.watermark, world.lane.idle) == ([], 0, False)
     (dead_letter,) = world.dead_letters
     assert (dead_letter.offset, dead_letter.failures, dead_letter.error, dead_letter.row) == (1, 1, "bad", world.log[1])
     world.bury()
@@ -90,8 +84,7 @@ def test_strict_holds_its_key_back_while_a_message_is_buried() -> None:
 def test_strict_does_not_fetch_what_it_cannot_hand_out() -> None:
     """A strict lane that waits drops what it has fetched and asks for nothing: others need the room."""
     world = World(5)
-    (run,) = world.go()
-    world.handle(run, "nack")
+    world.handle(*world.go(), "nack")
     world.go()
     assert not world.lane.needs_fetch
     assert (world.budget.messages, len(world.lane.state.ready)) == (0, 0)
@@ -117,12 +110,10 @@ def test_strict_does_not_pass_a_message_that_waits_further_ahead() -> None:
 def test_serial_steps_aside() -> None:
     """In serial order what is behind a failing message goes on, one at a time, and it comes again when it is due."""
     world = serial(4)
-    assert world.work("ack", "nack") == [(1, 1), (2, 1), (3, 1), (4, 1)]
-    assert world.lane.state.watermark == 1
+    assert (world.work("ack", "nack"), world.lane.state.watermark) == ([(1, 1), (2, 1), (3, 1), (4, 1)], 1)
     assert len(world.rows.rows) == 2  # 2 waits, 3..4 are acked ahead
     world.now += 10
-    assert world.work() == [(2, 2)]
-    assert world.lane.state.watermark == 4
+    assert (world.work(), world.lane.state.watermark) == ([(2, 2)], 4)
     assert not world.rows.rows
 
 
@@ -156,11 +147,9 @@ def test_concurrent_starts_up_to_its_concurrency_in_offset_order() -> None:
     world = concurrent(5)
     first, second, third = world.go()
     assert offsets(world) == [[1], [2], [3]]
-    world.ack(world.start(second))
-    world.finish(second)
+    world.handle(second, "ack")
     world.go()
-    assert offsets(world) == [[1], [3], [4]]
-    assert world.lane.state.watermark == 0
+    assert (offsets(world), world.lane.state.watermark) == ([[1], [3], [4]], 0)
     assert {first, third} < set(world.at_workers)
 
 
@@ -172,8 +161,7 @@ def test_the_concurrency_counts_what_is_being_marked() -> None:
     write = world.writing()
     assert world.plan() == []
     world.commit(write)
-    assert world.plan() == []
-    assert len(world.at_workers) == 3
+    assert (world.plan(), len(world.at_workers)) == ([], 3)
 
 
 @pytest.mark.parametrize("order", [[2, 3, 4, 5], [5, 4, 3, 2], [2, 4, 3, 5], [5, 2, 4, 3]])
@@ -241,8 +229,7 @@ def test_the_budget_comes_back_exactly(how: str) -> None:
         world.now += 60
         world.work()
     elif how == "stop":
-        world.nack(world.start(world.at_workers[0]))
-        world.finish(world.at_workers[0])
+        world.handle(world.at_workers[0], "nack")
         world.stop()
     else:
         world.recall()

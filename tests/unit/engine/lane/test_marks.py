@@ -28,17 +28,13 @@ def test_a_run_goes_to_the_workers_after_its_mark_is_committed() -> None:
     write = world.writing()
     assert not world.at_workers
     world.commit(write)
-    assert list(world.at_workers) == [run]
-    assert (world.rows.mark, world.rows.mark_epoch) == (5, world.epoch)
+    assert (list(world.at_workers), world.rows.mark, world.rows.mark_epoch) == ([run], 5, world.epoch)
 
 
 def test_the_next_mark_rides_on_the_flush_of_the_last_outcomes() -> None:
     """One flush writes the watermark of one run and the mark of the next: a message costs a share of one statement."""
     world = lane()
-    (run,) = world.go()
-    for _ in range(5):
-        world.ack(world.start(run))
-    world.finish(run)
+    world.handle(*world.go(), *["ack"] * 5)
     world.plan()
     write = world.writing()
     assert (write.watermark, write.mark, write.upserts, write.deletes) == (5, 10, (), ())
@@ -96,8 +92,7 @@ def test_a_stop_while_the_mark_is_being_written_undoes_it(answered: bool) -> Non
     assert not world.at_workers
     assert (world.rows.mark, world.lane.idle) == (5, False)
     world.flush()
-    assert (world.rows.mark, world.lane.idle) == (0, True)
-    assert attempts_of_a_new_owner(world) == {}
+    assert (world.rows.mark, world.lane.idle, attempts_of_a_new_owner(world)) == (0, True, {})
 
 
 def test_rolling_restarts_leave_every_attempt_at_one() -> None:
@@ -123,8 +118,7 @@ def test_a_pause_takes_back_what_has_not_started_and_goes_on_later() -> None:
     world.ack(attempt)
     world.finish(run)
     world.flush()
-    assert world.go() == []
-    assert world.rows.acked == 1
+    assert (world.go(), world.rows.acked) == ([], 1)
     world.lane.state.paused = False
     assert world.work() == [(offset, 1) for offset in range(2, 11)]
 
@@ -132,14 +126,10 @@ def test_a_pause_takes_back_what_has_not_started_and_goes_on_later() -> None:
 def test_a_nack_in_strict_order_lowers_the_mark() -> None:
     """What is held back by a failed message is not marked any more: a crash meanwhile does not count against it."""
     world = lane()
-    (run,) = world.go()
-    world.ack(world.start(run))
-    world.nack(world.start(run), 100.0)
-    world.finish(run)
+    world.handle(*world.go(), "ack", "nack")
     world.go()
-    assert (world.rows.acked, world.rows.mark) == (1, 2)
-    assert attempts_of_a_new_owner(world) == {2: 1}
-    world.now += 100
+    assert (world.rows.acked, world.rows.mark, attempts_of_a_new_owner(world)) == (1, 2, {2: 1})
+    world.now += 10
     assert world.work() == [(2, 2), *((offset, 1) for offset in range(3, 11))]
 
 
@@ -159,12 +149,10 @@ def test_what_is_recalled_below_a_mark_that_must_stay_gets_a_row(crash: bool) ->
     if crash:
         assert attempts_of_a_new_owner(world) == {1: 1, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1}
         return
-    world.ack(one)
+    world.ack(one, four)
     world.finish(first)
-    world.ack(four)
     world.handle(second, "ack", "ack")
-    assert world.work() == [(2, 1), (3, 1)]
-    assert (world.rows.acked, world.rows.rows) == (6, {})
+    assert (world.work(), world.rows.acked, world.rows.rows) == ([(2, 1), (3, 1)], 6, {})
 
 
 def test_a_started_message_is_never_taken_back() -> None:
@@ -175,8 +163,7 @@ def test_a_started_message_is_never_taken_back() -> None:
     assert [rest.offset for rest in run.recall()] == [2, 3, 4, 5]
     assert run.recall() == []
     assert run.start_next(world.now, 60.0) is None
-    assert run.attempts == [attempt]
-    assert run.last_offset == 1
+    assert (run.attempts, run.last_offset) == ([attempt], 1)
 
 
 @pytest.mark.parametrize("failure", ["rolled back", "unknown"])
@@ -184,17 +171,14 @@ def test_a_flush_that_is_repeated_changes_nothing(failure: str) -> None:
     """Every value of a flush is absolute: written twice, or once more after an unknown outcome, it is the same."""
     world = concurrent(6)
     one, two, three = world.go()
-    world.ack(world.start(three))
-    world.finish(three)
-    world.nack(world.start(two), 5.0)
-    world.finish(two)
+    world.handle(three, "ack")
+    world.handle(two, "nack")
     write = world.planned()
     if failure == "unknown":
         world.rows.commit(write, world.now)
     world.lane.progress.unwritten(write)
-    world.ack(world.start(one))
-    world.finish(one)
-    world.now += 5
+    world.handle(one, "ack")
+    world.now += 10
     world.work()
     assert (world.rows.acked, world.rows.rows) == (6, {})
     assert world.lane.idle
@@ -219,8 +203,7 @@ def test_waiters_ride_on_the_flush_that_carries_their_outcome() -> None:
     waiter = object()
     world.lane.progress.waiters += (waiter,)  # type: ignore[arg-type]
     write = world.writing()
-    assert write.waiters == (waiter,)
-    assert world.lane.progress.waiters == ()
+    assert (write.waiters, world.lane.progress.waiters) == ((waiter,), ())
     assert world.write() is None  # one at a time
     world.lane.progress.unwritten(write)
     assert world.lane.progress.waiters == (waiter,)

@@ -20,16 +20,18 @@ FIELDS = {
 
 
 def test_nothing_outside_touches_a_field_of_a_lane_or_of_its_parts() -> None:
-    """Nobody writes an attribute of a lane, and nobody reads a field behind `lane.dispatch` or `lane.progress`."""
+    """Nobody writes an attribute of a lane or an item of it, and nobody reads a field of its dispatch or progress."""
     names = {field.name for field in fields(LaneState)} | {*Lane.__slots__, *LaneView.__slots__}
     found = []
     for path in OUTSIDE:
-        for node in ast.walk(ast.parse(path.read_text())):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        items = [node.value for node in nodes if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)]
+        for node in nodes:
             if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute | ast.Name)):
                 continue
             owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id
             of_lane = ast.unparse(node.value).removesuffix(".state") in ("lane", "old", "fresh")
-            written = not isinstance(node.ctx, ast.Load) and of_lane and node.attr in names
+            written = (node in items or not isinstance(node.ctx, ast.Load)) and of_lane and node.attr in names
             private = node.attr.startswith("_") and (of_lane or owner in FIELDS)
             if written or private or node.attr in FIELDS.get(owner, ()):
                 found.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")

@@ -70,9 +70,8 @@ def test_the_last_attempt_after_a_crash_runs_alone(
 ) -> None:
     """A dead letter has no last attempt, and what is acked before its handler has no other one."""
     wait = Waiting(3, 0.0, None, crashed=crashed, next_is_last=next_is_last)
-    assert judge_again(wait, own_cap, endless=False, ack_first=False).alone == alone
-    assert not judge_again(wait, own_cap, endless=True, ack_first=False).alone
-    assert not judge_again(wait, own_cap, endless=False, ack_first=True).alone
+    for endless, first, expected in ((False, False, alone), (True, False, False), (False, True, False)):
+        assert judge_again(wait, own_cap, endless=endless, ack_first=first).alone == expected
 
 
 class Handler:

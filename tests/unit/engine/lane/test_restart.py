@@ -23,8 +23,7 @@ def all_is_settled(world: World, runs: list[Run], count: int) -> None:
     """The workers let go of their runs: nothing comes again, so many are acked, and nothing is left over."""
     for run in runs:
         world.finish(run)
-    assert world.work() == []
-    assert (world.rows.acked, world.rows.rows) == (count, {})
+    assert (world.work(), world.rows.acked, world.rows.rows) == ([], count, {})
     assert (world.budget.messages, world.lane.idle) == (0, True)
 
 
@@ -56,14 +55,11 @@ def test_what_the_restart_took_from_a_suspect_is_not_taken_for_its_death_later()
 def test_a_failure_is_counted_whose_flush_was_on_its_way() -> None:
     """The lane is loaded again before the server has heard of a failure: the next attempt is the second one."""
     world = lanes.serial(1)
-    (run,) = world.go()
-    world.nack(world.start(run), wait=5.0)
-    world.finish(run)
+    world.handle(*world.go(), "nack")
     world.writing()
     lane = world.restart()
-    assert lane.state.waiting[1].attempts == 1
-    assert world.go() == []
-    world.now += 5.0
+    assert (lane.state.waiting[1].attempts, world.go()) == (1, [])
+    world.now += 10.0
     assert world.work() == [(1, 2)]
 
 
@@ -138,8 +134,7 @@ def test_acks_that_the_rows_know_already_are_not_settled_twice(last_first: bool)
     assert list(world.lane.state.settled) == [(2, 4)]
     world.ack(attempts[0], attempts[4])
     all_is_settled(world, runs, 5)
-    assert world.lane.state.watermark == 5
-    assert list(world.lane.state.settled) == []
+    assert (world.lane.state.watermark, list(world.lane.state.settled)) == (5, [])
 
 
 def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() -> None:
@@ -180,8 +175,7 @@ def test_a_server_that_forgot_commits_is_told_again() -> None:
     """A watermark that was lost is behind memory: what is not vouched for is delivered again, what runs goes on."""
     world = World(6, run=3)
     forgotten = world.rows.copy()
-    (run,) = world.go()
-    world.handle(run, "ack", "ack", "ack")
+    world.handle(*world.go(), "ack", "ack", "ack")
     (run,) = world.go()
     four = world.start(run)
     world.rows = forgotten
@@ -201,12 +195,10 @@ def test_a_burial_goes_on() -> None:
     world = World(1, run=1, attempts=2)
     world.work("nack")
     world.now += 10
-    (run,) = world.go()
-    world.handle(run, "reject")
+    world.handle(*world.go(), "reject")
     lane = world.restart()
     (dead_letter,) = world.dead_letters
-    assert dead_letter.term == lane.term
-    assert lane.state.dead_letters == {1: dead_letter}
+    assert (dead_letter.term, lane.state.dead_letters) == (lane.term, {1: dead_letter})
     world.flush()
     assert (lane.progress.needs_write, lane.idle) == (False, False)
     world.bury()
@@ -301,5 +293,4 @@ def test_what_was_acked_first_runs_after_a_restart(flush: str) -> None:
         run = world.at_workers[0]
         seen.append(world.start(run).offset)
         world.finish(run)
-    assert seen == [1, 2]
-    assert world.rows.acked == 2
+    assert (seen, world.rows.acked) == ([1, 2], 2)

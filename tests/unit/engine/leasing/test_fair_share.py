@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, cast
+from typing import Any
 
-from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.leasing.fair_share import fair_share, to_shed
 from support.lanes import World
+from unit.engine.leasing.test_sharing import lanes as held
 
 OWNERS = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=12)
 
@@ -44,7 +44,7 @@ def test_whoever_comes_and_goes_the_lanes_come_to_rest(lanes: int, history: list
             for owner in random.sample(sorted(owners), len(owners)):
                 mine = [number for number, held_by in holder.items() if held_by == owner]
                 missing = fair_share(lanes, sorted(owners), owner) - len(mine)
-                surplus = to_shed([cast("Lane", Held(f"{number:02}")) for number in mine], -missing)
+                surplus = to_shed(held([f"{number:02}" for number in mine]), -missing)
                 holder |= dict.fromkeys((int(lane.key) for lane in surplus), "")
                 free = [number for number, held_by in holder.items() if held_by not in owners]
                 holder |= dict.fromkeys(free[: max(0, missing)], owner)
@@ -58,20 +58,6 @@ def test_a_new_owner_takes_from_all_and_gives_to_none(lanes: int, owners: set[st
     before, after = shares(lanes, owners), shares(lanes, owners | {late})
     assert all(after[owner] <= before[owner] for owner in owners)
     assert fair_share(lanes, sorted(owners), late) == after[late]
-
-
-@frozen
-class Held:
-    """As much of a lane as shedding looks at."""
-
-    key: str
-    running: tuple[()] = ()
-    closing: bool = False
-
-    @property
-    def state(self) -> Held:
-        """A lane's flags stand in its state."""
-        return self
 
 
 def lane(key: str, *, running: bool = False, closing: bool = False) -> Lane:

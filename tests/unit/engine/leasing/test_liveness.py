@@ -19,15 +19,7 @@ DB = 5_000_000  # now, by the database
 
 def heartbeat(**changes: Any) -> HeartbeatRow:
     """A healthy owner's row: it just wrote its heartbeat, and its lock is taken."""
-    healthy = HeartbeatRow(
-        owner="other",
-        heartbeat_at=DB - 1000,
-        expires_at=DB - 1000 + int(LEASE * 1000),
-        deregistered_at=0,
-        lock_free=False,
-        incarnation=SERVER,
-        now=DB,
-    )
+    healthy = HeartbeatRow("other", DB - 1000, DB - 1000 + int(LEASE * 1000), 0, False, SERVER, DB)
     return attrs.evolve(healthy, **changes)
 
 
@@ -97,9 +89,7 @@ def test_a_lock_that_was_taken_in_between_starts_anew() -> None:
     check = fresh()
     check(100.0, FREE)
     check(100.5, heartbeat())
-    assert not dead(check(101.2, FREE))
-    assert not dead(check(102.1, FREE))
-    assert dead(check(102.2, FREE)) == ["other"]
+    assert [dead(check(now, FREE)) for now in (101.2, 102.1, 102.2)] == [[], [], ["other"]]
 
 
 @pytest.mark.parametrize("change", [{"heartbeat_at": DB - 500}, {"expires_at": DB + 60_000}])
@@ -150,8 +140,7 @@ def test_the_owner_that_has_seen_the_restarted_server_is_judged_from_then_on() -
     check(100.0, FREE, server=RESTARTED)
     check(101.5, FREE, server=RESTARTED)
     again = attrs.evolve(FREE, heartbeat_at=DB, incarnation=RESTARTED)
-    assert not dead(check(102.0, again, server=RESTARTED))
-    assert dead(check(103.0, again, server=RESTARTED)) == ["other"]
+    assert [dead(check(now, again, server=RESTARTED)) for now in (102.0, 103.0)] == [[], ["other"]]
 
 
 def test_a_free_lock_needs_a_session_older_than_anybodys_way_back() -> None:
@@ -198,11 +187,9 @@ def test_expiry_needs_a_session_as_old_as_a_lease() -> None:
     """After an outage that hit everybody, owners have a whole lease duration to come back before they are robbed."""
     check = Checks(steady_since=1000.0)
     row = heartbeat(expires_at=DB - 60_000, lock_free=None)
-    assert not dead(check(1000.0, row))
-    assert not dead(check(1000.0 + LEASE - 0.1, row))
+    assert [dead(check(1000.0 + later, row)) for later in (0.0, LEASE - 0.1)] == [[], []]
     check.steady_since = 1029.0  # the connection broke in between
-    assert not dead(check(1000.0 + LEASE, row))
-    assert dead(check(1029.0 + LEASE, row)) == ["other"]
+    assert [dead(check(now + LEASE, row)) for now in (1000.0, 1029.0)] == [[], ["other"]]
 
 
 def test_an_expiry_from_the_future_is_death_when_it_stands_still() -> None:
@@ -212,9 +199,7 @@ def test_an_expiry_from_the_future_is_death_when_it_stands_still() -> None:
     """
     check = Checks()
     row = heartbeat(heartbeat_at=DB + 3_600_000, expires_at=DB + 3_600_000 + 30_000, lock_free=None)
-    assert not dead(check(100.0, row))
-    assert not dead(check(129.9, row))
-    assert dead(check(130.0, row)) == ["other"]
+    assert [dead(check(now, row)) for now in (100.0, 129.9, 130.0)] == [[], [], ["other"]]
     for step in range(1, 11):
         beat = DB + 3_600_000 + step * 10_000
         assert not dead(check(200.0 + 20 * step, heartbeat(heartbeat_at=beat, expires_at=beat + 30_000)))
@@ -269,8 +254,7 @@ def test_a_dead_owners_lanes_are_not_kept_for_who_has_just_come() -> None:
     check(100.0, FREE)
     assert check(100.6, FREE, new).sharers == ("me", "new", "other")
     view = check(101.0, FREE, new)
-    assert view.live == ("me", "new")
-    assert view.sharers == ("me",)
+    assert (view.live, view.sharers) == (("me", "new"), ("me",))
     beaten = attrs.evolve(new, heartbeat_at=new.heartbeat_at + 500)  # it lives on: that makes it no newcomer again
     assert check(100.6 + SECOND_CHECK_SECONDS, FREE, beaten).sharers == ("me", "new")
     assert check(102.0, new, heartbeat(owner="newest")).sharers == ("me", "new", "newest")

@@ -31,11 +31,6 @@ BURY = Outcome(Verb.BURY, 0.0, "bad")
 POSTPONE = Outcome(Verb.POSTPONE, 60.0)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock().drive(monkeypatch)
-
-
 # -- explicit settlements ----------------------------------------------------------------------------------------------
 
 
@@ -63,8 +58,7 @@ def test_a_rejection_is_answered_when_it_is_buried(clock: Clock) -> None:
     (dead_letter,) = engine.member.dead_letters
     assert engine.member.writing.buried(dead_letter, dead_letter.term)
     assert waiter.wait(0)
-    assert lane.state.watermark == 1
-    assert engine.member.counters.dead_lettered == 1
+    assert (lane.state.watermark, engine.member.counters.dead_lettered) == (1, 1)
 
 
 def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -73,8 +67,7 @@ def test_without_dead_letters_a_rejection_is_an_error_event(clock: Clock, caplog
     waiter = engine.member.attempts.settle(engine.start(run), BURY)
     engine.flush()
     assert waiter.wait(0)
-    assert lane.state.watermark == 1
-    assert not engine.member.dead_letters
+    assert (lane.state.watermark, list(engine.member.dead_letters)) == (1, [])
     engine.member.writing.announce_dropped()
     assert [(r.levelname, r.message.split()[0]) for r in caplog.records] == [("ERROR", "message.dropped")]
 
@@ -103,8 +96,7 @@ def test_settling_and_then_returning_changes_nothing(clock: Clock) -> None:
     engine.member.attempts.settle(attempt, RETRY)
     run.record(attempt, ACKED)
     engine.member.attempts.finish(run)
-    assert lane.state.waiting[1].attempts == 1
-    assert lane.state.watermark == 0
+    assert (lane.state.waiting[1].attempts, lane.state.watermark) == (1, 0)
 
 
 def test_a_nack_in_the_middle_of_a_strict_run_takes_the_rest_back(clock: Clock) -> None:
@@ -166,8 +158,7 @@ def test_what_was_given_up_is_fenced(clock: Clock, outcome: Outcome) -> None:
         engine.member.attempts.settle(zombie, ACKED)
     run.record(zombie, ACKED)
     engine.member.attempts.finish(run)
-    assert lane.state.watermark == 1
-    assert engine.member.counters.refused == 2
+    assert (lane.state.watermark, engine.member.counters.refused) == (1, 2)
     assert engine.member.counters.timed_out == 1
 
 
@@ -212,8 +203,7 @@ def test_a_lost_lane_refuses_everything(clock: Clock) -> None:
             waiter.wait(0)
     engine.member.writing.uncommitted(on_its_way)
     engine.member.attempts.finish(run)
-    assert engine.collect() == []
-    assert engine.member.lanes == {}
+    assert (engine.collect(), engine.member.lanes) == ([], {})
     budget = engine.member.budget
     assert (budget.messages, budget.payload_bytes) == (0, 0)
 
@@ -233,8 +223,7 @@ def test_a_running_handler_of_a_lost_lane_hears_of_it(clock: Clock) -> None:
     assert run.start_next(clock.now, 60.0) is None
     run.record(attempt, ACKED)
     engine.member.attempts.finish(run)
-    assert engine.member.counters.acked == 0
-    assert engine.member.budget.messages == 0
+    assert (engine.member.counters.acked, engine.member.budget.messages) == (0, 0)
 
 
 def test_a_claim_that_commits_after_the_loss_keeps_the_budget(clock: Clock) -> None:
@@ -259,8 +248,7 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
     engine.member.attempts.unclaim(attempt)
     engine.member.attempts.claim(attempt)
     engine.member.attempts.claimed(attempt, attempt.term)
-    assert lane.state.watermark == 1
-    assert engine.member.counters.acked == 1
+    assert (lane.state.watermark, engine.member.counters.acked) == (1, 1)
     with pytest.raises(AlreadySettled):
         engine.member.attempts.check(attempt)
 
@@ -288,8 +276,7 @@ def test_the_first_answer_to_a_waiter_stands() -> None:
     waiter = FlushWaiter(lambda: released.append(1))
     waiter.resolve(LeaseLost("lost"))
     waiter.resolve()
-    assert released == [1]
-    assert repr(waiter) == "FlushWaiter(LeaseLost)"
+    assert (released, repr(waiter)) == ([1], "FlushWaiter(LeaseLost)")
     with pytest.raises(LeaseLost):
         waiter.wait(0)
 

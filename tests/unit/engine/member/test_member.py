@@ -16,12 +16,6 @@ from lanelog.errors import LeaseLost
 from support.lanes import row
 from support.memberships import Clock, Engine, fast, running
 
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock().drive(monkeypatch)
-
-
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
@@ -97,8 +91,7 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
     engine.member.authority_until = clock.now + 30
     engine.member.leasing.pump()
     assert engine.offsets() == [1, 2, 3]
-    assert engine.member.attempts.may_start(lane.term, clock.now + 29.9)
-    assert not engine.member.attempts.may_start(lane.term, clock.now + 30.1)
+    assert [engine.member.attempts.may_start(lane.term, clock.now + later) for later in (29.9, 30.1)] == [True, False]
 
 
 def test_authority_ages_while_the_machine_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +120,7 @@ def test_relieve_settles_what_a_slow_run_has_done_and_returns_its_rest(clock: Cl
         assert engine.runs.empty()
         run.record(slow, ACKED)
         engine.member.attempts.finish(run)
-        assert lane.state.watermark == 2
-        assert engine.offsets() == [3, 4, 5]
+        assert (lane.state.watermark, engine.offsets()) == (2, [3, 4, 5])
 
 
 def test_relieve_lets_others_have_the_rest_in_concurrent_order(clock: Clock) -> None:
@@ -164,8 +156,7 @@ def test_a_lane_that_could_not_be_served_stays_hungry(clock: Clock) -> None:
     lane = engine.open()
     assert engine.member.fetching.heads([("key", 5), ("unknown", 9)])
     assert not engine.member.fetching.heads([("key", 5)])
-    assert engine.member.fetching.take_needing_fetch(10, 1000) == [lane]
-    assert engine.member.fetching.take_needing_fetch(10, 1000) == []
+    assert [engine.member.fetching.take_needing_fetch(10, 1000) for _ in range(2)] == [[lane], []]
     engine.member.fetching.still_needs_fetch(lane)
     assert engine.member.needs_fetch
     engine.fetch(lane)
@@ -194,8 +185,7 @@ def test_eviction_makes_room_for_others(clock: Clock) -> None:
     engine.member.authority_until = 0.0
     engine.fetch(other)
     engine.member.fetching.evict()
-    assert (len(busy.state.ready), len(other.state.ready)) == (0, 2)
-    assert engine.member.budget.messages == 3
+    assert (len(busy.state.ready), len(other.state.ready), engine.member.budget.messages) == (0, 2, 3)
     assert busy in engine.member.fetching.take_needing_fetch(10, 1000)
 
 
@@ -215,8 +205,7 @@ def test_a_publish_asks_for_one_poll(clock: Clock) -> None:
     engine.member.fetching.take_poll_request()
     engine.member.fetching.poll_soon()
     assert engine.woken["fetcher"] > 0
-    assert engine.member.fetching.take_poll_request()
-    assert not engine.member.fetching.take_poll_request()
+    assert [engine.member.fetching.take_poll_request() for _ in range(2)] == [True, False]
 
 
 # -- lanes come and go -------------------------------------------------------------------------------------------------
@@ -228,8 +217,7 @@ def test_a_lane_is_released_after_its_last_flush(clock: Clock) -> None:
     attempt = engine.start(run)
     engine.member.leasing.close_lane(lane)
     engine.flush()
-    assert engine.rows["key"].mark == 1
-    assert not lane.idle
+    assert (engine.rows["key"].mark, lane.idle) == (1, False)
     run.record(attempt, ACKED)
     engine.member.attempts.finish(run)
     assert not lane.idle
@@ -237,8 +225,7 @@ def test_a_lane_is_released_after_its_last_flush(clock: Clock) -> None:
     assert lane.idle
     assert engine.woken["keeper"] > 0
     engine.member.leasing.forget_lane(lane)
-    assert engine.member.lanes == {}
-    assert engine.member.budget.messages == 0
+    assert (engine.member.lanes, engine.member.budget.messages) == ({}, 0)
 
 
 def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
@@ -268,8 +255,7 @@ def test_a_process_that_ends_keeps_the_mark_of_what_hangs_alone(clock: Clock) ->
     assert [attempt.offset for attempt in cut] == [1, 3]
     assert not engine.member.handing_back.holds_only([hung])  # that is not written yet
     engine.flush()
-    assert engine.member.handing_back.holds_only([hung])
-    assert not lane.idle
+    assert (engine.member.handing_back.holds_only([hung]), lane.idle) == (True, False)
     left = engine.rows["key"].rows
     assert {offset: (each.retry_count, each.lease_epoch, each.last_error) for offset, each in left.items()} == {
         1: (0, 0, None),
@@ -292,9 +278,7 @@ def test_acked_first_its_lane_stays_until_the_end(clock: Clock) -> None:
     engine.member.leasing.stop()
     assert engine.member.handing_back.cut_off({hung: "it hung"}) == []
     engine.flush()
-    assert lane.state.watermark == 1
-    assert not lane.idle
-    assert engine.member.handing_back.holds_only([hung])
+    assert (lane.state.watermark, lane.idle, engine.member.handing_back.holds_only([hung])) == (1, False, True)
 
 
 def test_what_ends_at_the_last_moment_is_settled(clock: Clock) -> None:
@@ -341,8 +325,7 @@ def test_a_settled_message_ends_its_run_and_gives_its_place_back(clock: Clock) -
     engine.flush()
     assert engine.runs.empty()
     engine.member.attempts.settle(attempt, ACKED)
-    assert released == ["place"]
-    assert engine.offsets() == [2]
+    assert (released, engine.offsets()) == (["place"], [2])
     assert not engine.member.attempts.detach(attempt, lambda: released.append("never"))
 
 
@@ -356,8 +339,7 @@ def test_a_flush_of_a_lane_that_was_replaced_is_ignored(clock: Clock) -> None:
     assert engine.runs.empty()
     assert engine.member.lanes == {"key": fresh}
     engine.fetch(fresh)
-    assert engine.offsets() == [1, 2, 3]
-    assert engine.member.budget.messages == 3
+    assert (engine.offsets(), engine.member.budget.messages) == ([1, 2, 3], 3)
 
 
 def test_what_was_acked_first_is_handed_out_once_after_a_reload(clock: Clock) -> None:
@@ -378,8 +360,7 @@ def test_a_failure_is_told_once(clock: Clock) -> None:
     first, second = ValueError("first"), ValueError("second")
     engine.member.fail(first)
     engine.member.fail(second)
-    assert engine.failures == [first]
-    assert engine.member.failure is first
+    assert [*engine.failures, engine.member.failure] == [first, first]
 
 
 def test_an_interrupt_loses_no_run_and_no_waiter(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
