@@ -67,7 +67,9 @@ def _attempts(policy: RetryPolicy) -> int | None:
 
 @frozen(kw_only=True)
 class RetryPolicy:
-    """When a failed message is tried again, and when it is given up. Takes tenacity's objects, or callables like them.
+    """When a failed message is tried again, and when it is dead-lettered.
+
+    Takes tenacity's objects, or callables like them.
 
     All threads share the objects. `retry=5` at `subscribe` is short for `RetryPolicy(max_attempts=5)`.
 
