@@ -128,7 +128,8 @@ class SubscriptionOptions(TypedDict, total=False):
     """The time between two heartbeats, less than `lease_duration`. Default: 5 s."""
     retry: RetryPolicy | int
     """When a failed message is tried again, and when it is dead-lettered. A number is the most attempts, the first
-    one included. Not with ACK_FIRST. Default: 5 attempts, with waits of 1, 2, 4 and 8 s plus up to a second of jitter."""
+    one included. Not with ACK_FIRST. Default: 5 attempts, with waits of 1, 2, 4 and 8 s plus up to a second of
+    jitter."""
     max_deliveries: int | None
     """The most attempts under any retry policy, not with ACK_FIRST. None: no limit. Default: 20."""
     ack_policy: (

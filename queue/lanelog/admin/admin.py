@@ -922,8 +922,8 @@ class Admin:
     def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
         """Delete a topic: its groups, lanes, messages and scheduled messages.
 
-        Its dead letter topics and schedules stay. If the topic is used again, its offsets and fencing tokens go on
-        above the old ones. A message that is published during or after the deletion creates a lane again; so does a
+        Its dead letter topics and schedules stay. If the topic is used again, its offsets and epochs go on above
+        the old ones. A message that is published during or after the deletion creates a lane again; so does a
         schedule that publishes to the topic (`TopicDeleted.schedules`). Works in batches of lanes, one transaction
         each.
 

@@ -175,7 +175,7 @@ def _skip(act: Act, lane: LaneId, offset: int, unanswered: Unanswered, reason: s
 
 
 def _settle(cx: Executor, lane: LaneId, offset: int, watermark: int, rows: list[DeliveryRow]) -> None:
-    """Settle one message: right after the watermark, by raising that over all settled ones; elsewhere, by an acked row."""
+    """Settle one message: right after the watermark, by raising it over all settled ones; elsewhere, by a row."""
     reached = deliveries.advanced(rows, watermark)
     if offset != reached + 1:
         deliveries.settle(cx, lane, offset)

@@ -212,7 +212,7 @@ class Released:
     """The owner that lost the lane."""
     owner_state: OwnerState | None
     epoch: int
-    """The new fencing token. Writes under a smaller one are refused."""
+    """The new epoch of the lease. Writes under a smaller one are refused."""
     others: tuple[str, ...]
     """Keys of the other lanes that the owner lost, too: all that it had, if it has long given no sign of life."""
     dry_run: bool

@@ -207,7 +207,7 @@ class LaneInfo:
     lease_left: float | None
     """Seconds until the owner's leases may be taken by expiry, 0 when they may; None without an owner."""
     lease_epoch: int
-    """Fencing token of the last owner; 0: it never had one."""
+    """Epoch of the last owner's lease; 0: it never had one."""
     in_flight: int
     """Messages handed out and not settled, under the present epoch; 0 if the group has no living member."""
     waiting: int
@@ -269,7 +269,7 @@ class LeaseInfo:
     """The owner; None: it was released."""
     owner_state: OwnerState | None
     epoch: int
-    """Fencing token."""
+    """The lease's epoch."""
     leased_at: datetime | None
     """When the owner got it; None without an owner."""
     heartbeat_at: datetime | None
