@@ -79,8 +79,7 @@ def archive_topic(*, topic: str, group: str) -> None:
 
 @room.error("archive.watermark_ahead")
 def archive_watermark_ahead(*, topic: str, group: str, lanes: int, key: str) -> None:
-    """Some messages that the group has acked are not in the archive. Those that are still in the log are archived now.
-    """
+    """Some messages that the group has acked are not in the archive. Those still in the log are archived now."""
 
 
 @room.info("replay.done")

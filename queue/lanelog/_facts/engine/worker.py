@@ -67,8 +67,7 @@ def hook_failed(*, exc_info: Raised) -> None:
 
 @room.error("process.end_failed")
 def process_end_failed(*, exc_info: Raised) -> None:
-    """A subscription raised while its process ends, because handlers hang: its running messages may count as crashed.
-    """
+    """A subscription raised while its process ends, because handlers hang: its messages may count as crashed."""
 
 
 @room.error("process.ends")
