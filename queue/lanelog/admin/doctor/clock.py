@@ -50,8 +50,7 @@ def clock(patient: Patient) -> Finding:
             f"the server's clock is {_long(ahead)} behind {what}, of {whose}: it went back, or another program "
             "wrote that row",
             "let NTP slew the clock instead of stepping it, on every server that may become the primary; if no "
-            "clock was set, find out which program wrote the row: others take that member's lanes after "
-            "`lease_duration`",
+            "clock was set, find out what wrote the row: others take that member's lanes after `lease_duration`",
         )
     off = there - (before + time.time()) / 2
     if abs(off) > _OFF:
