@@ -51,7 +51,7 @@ class DeadLetters:
         if letter is None:
             return  # an ordinary message, published to this topic
         place = f"lane {message.key}, offset {letter.original_offset}, {len(message.payload)} bytes"
-        self.shown.append(f"{place}, given up by group {letter.group}: {letter.last_error}")
+        self.shown.append(f"{place}, dead-lettered by group {letter.group}: {letter.last_error}")
 
 
 @define(eq=False, kw_only=True)

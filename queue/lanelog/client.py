@@ -348,17 +348,18 @@ class Client:
 
         Args:
             name: The schedule's name, 1 to 200 characters.
-            expression: Five fields, minute hour day-of-month month day-of-week, or six with the second first. Where
-                clocks change, a fixed time of day fires once on each day: at the end of the gap, or at the first of the
-                two times. An expression whose minute or hour begins with `*` follows the clock on the wall.
+            expression: Five fields, minute hour day-of-month month day-of-week, or six with the second first. When
+                clocks change, a fixed time of day fires once that day: a skipped time at the end of the gap, a repeated
+                time at its first occurrence. An expression whose minute or hour begins with `*` follows the clock on
+                the wall.
             topic: The topic.
             key: The key. None: all messages of the schedule go to the same open lane, so that one run does not overtake
                 the run before.
             payload: As for `publish`.
             timezone: The IANA name of the expression's time zone.
             catch_up: What is published of times that were missed: the most recent one (`"latest"`), each of them
-                (`"all"`), or nothing (`"none"`). A time is missed if the oldest due time is late by more than the
-                schedule's period, at least 5 and at most 60 seconds. Otherwise all due times are published.
+                (`"all"`), or nothing (`"none"`). A run that is at most one period late (at least 5 and at most 60
+                s) is published normally. If the oldest due time is later than that, `catch_up` decides.
             metadata: As for `publish`.
             ttl: The time after publication in which a handler may start on the message. Seconds or a timedelta. None:
                 without end.
@@ -561,10 +562,10 @@ class Client:
     def on(self, name: NoticeName, call: Callable[[Notice], object]) -> Listener:
         """Call a function whenever the engine of this process sees or does something: a notice of this name.
 
-        The functions run one after the other in a thread of their own, which starts with the first of them. They hold
-        nothing up: of more than 1,000 notices that wait, the next is dropped and counted. Notices of one lane come in
-        order, each at most once, and only while this process lives. What must not be missed is in the database:
-        `admin.dead_letters`, `admin.history`, `admin.status`. `close()` waits 5 s for those that are left.
+        The functions run one after the other in a thread of their own, which starts with the first of them. They do not
+        delay handlers. When 1,000 notices wait, new ones are dropped and counted. Notices of one lane come in order,
+        each at most once, and only while this process lives. Do not rely on notices: `admin.dead_letters`,
+        `admin.history` and `admin.status` have the facts. `close()` waits 5 s for those that are left.
 
         Args:
             name: `"retried"`, `"dead_lettered"`, `"dropped"`, `"expired"`, `"timed_out"`, `"handler_slow"`,
@@ -647,14 +648,14 @@ class Client:
     ) -> None:
         """Start every decorated handler. Block until SIGTERM, SIGINT, `close()` or a failure. Then drain and return.
 
-        The drain waits for running handlers, and for a database that is away. Every 5 s an event `subscription.waited`
-        says what it waits for.
+        The drain waits for running handlers, and for a database that is unavailable. Every 5 s an event
+        `subscription.waited` says what it waits for.
 
         A handler that still runs after `drain_timeout` is cut off, with a WARNING `handler.cut_off`. Its message goes
         back with an attempt that does not count, and the next owner of the lane has it at once. Under
         `AckPolicy.ACK_FIRST` the message is lost. The handler's thread can settle nothing more. It goes on until the
-        process ends, which should follow at once. The last writes take 5 more seconds at most. If the database is away
-        for longer, the leases expire, and the attempts that ran count as crashed.
+        process ends, which should follow at once. The last writes take 5 more seconds at most. If the database is
+        unavailable for longer, the leases expire, and the attempts that ran count as crashed.
 
         A second SIGINT (Ctrl-C), a second or more after the first signal, does not wait. It raises SystemExit(130), so
         that the program ends without a traceback, and `close()` does not wait either. If the application had set its

@@ -117,7 +117,7 @@ class Health:
     def live(self) -> bool:
         """Whether every loop runs, and no subscription hangs for `unhealthy_after`.
 
-        A database that is away does not change that.
+        A database that is unavailable does not change that.
         """
         return not self.dying
 

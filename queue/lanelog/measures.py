@@ -109,7 +109,7 @@ class Counters:
     taken_over: int = 0
     """Lanes of members that were gone."""
     lost: int = 0
-    """Lanes that others had taken, or that were given up after an error."""
+    """Lanes that others had taken, or that were given back after an error."""
 
     def add(self, other: Counters) -> None:
         """Add another one's counts."""

@@ -106,7 +106,8 @@ class SubscriptionOptions(TypedDict, total=False):
     """The time between two polls when idle. A message that this process publishes is noticed at once, and with `wake`
     one of another process on this host. Default: 0.1 s."""
     visibility_timeout: Duration
-    """A delivery that is neither settled nor extended for this time is given up, and delivered again. Default: 60 s."""
+    """A delivery that is neither settled nor extended for this time times out, and the message is delivered again.
+    Default: 60 s."""
     auto_extend: bool
     """Extend a delivery while its handler's thread lives. Default: True."""
     max_handler_time: Duration
@@ -126,9 +127,9 @@ class SubscriptionOptions(TypedDict, total=False):
     lease_renewal: Duration
     """The time between two heartbeats, less than `lease_duration`. Default: 5 s."""
     retry: RetryPolicy | int
-    """When a failed message is tried again, and when it is given up. A number is the most attempts, the first one
-    included. Not with ACK_FIRST. Default: 5 attempts, with waits of 1, 2, 4 and 8 s
-    plus up to a second of jitter."""
+    """When a failed message is tried again, and when it is dead-lettered. A number is the most attempts, the first
+    one included. Not with ACK_FIRST. Default: 5 attempts, with waits of 1, 2, 4 and 8 s plus up to a second of
+    jitter."""
     max_deliveries: int | None
     """The most attempts under any retry policy, not with ACK_FIRST. None: no limit. Default: 20."""
     ack_policy: (
@@ -148,8 +149,8 @@ class SubscriptionOptions(TypedDict, total=False):
     )
     """What a return and an exception of the handler mean. See `AckPolicy`. Default: NACK_ON_ERROR."""
     dead_letter_suffix: str | None
-    """The name of the dead letter topic is the topic's name and this. None: a message that is given up is acked, with
-    an ERROR. Default: `_dlq`."""
+    """The name of the dead letter topic is the topic's name and this. None: a message without an attempt left is
+    dropped, with an ERROR. Default: `_dlq`."""
     on_dead_letter: DeadLetterHook | None
     """Called with each message that is dead-lettered, and the text of the error. The message's `attempt` is the number
     of attempts made. Not with `dead_letter_suffix=None`. Default: None."""

@@ -106,7 +106,7 @@ def test_without_java_or_spark(
     with monkeypatch.context() as patch:
         patch.setattr("lanelog.cli.command.verbs.find_spec", lambda _: None)
         line = Command(lanelog_url).refused("replay", "--path", path, "--topic", "merge")
-    assert line.startswith("this verb needs pyspark and pyarrow: pip install 'jinja2>=3.1' 'matplotlib")
+    assert line.startswith("this command needs pyspark and pyarrow: pip install 'jinja2>=3.1' 'matplotlib")
     assert "'pyspark<5,>=4.2', and Java 17" in line
     assert not Path(path).exists()
 

@@ -67,12 +67,14 @@ def _attempts(policy: RetryPolicy) -> int | None:
 
 @frozen(kw_only=True)
 class RetryPolicy:
-    """When a failed message is tried again, and when it is given up. Takes tenacity's objects, or callables like them.
+    """When a failed message is tried again, and when it is dead-lettered.
+
+    Takes tenacity's objects, or callables like them.
 
     All threads share the objects. `retry=5` at `subscribe` is short for `RetryPolicy(max_attempts=5)`.
 
     Args:
-        stop: Whether to give the message up. Default: never; `max_attempts` decides.
+        stop: Whether no further attempt follows. Default: never; `max_attempts` decides.
         wait: The wait before the next attempt, in seconds or as a timedelta. Default: 1, 2, 4, 8 s and so on, plus up
             to a second of jitter, 60 s at most.
         retry: Whether to try again after this exception. Default: after any.
@@ -102,7 +104,7 @@ class RetryPolicy:
     """The most attempts, the first one included. None: `stop` alone decides."""
 
     def decide(self, *, attempt: int, since_first: float, error: BaseException | None) -> float | None:
-        """Return the seconds to wait before the next attempt. None: give the message up.
+        """Return the seconds to wait before the next attempt. None: no attempt follows.
 
         Args:
             attempt: The number of the attempt that failed, from 1.

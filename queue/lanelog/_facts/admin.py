@@ -10,7 +10,10 @@ room = Room("admin")
 
 
 class MessagesLost(TypedDict):
-    """The fields of an event of messages that nobody will handle. A verb gives the names that it was given."""
+    """The fields of an event of messages that nobody will handle.
+
+    `verb` is the method of `Admin`. The other names are those that it was given.
+    """
 
     verb: str
     topic: NotRequired[str]
@@ -33,4 +36,4 @@ def messages_deleted(**fields: Unpack[MessagesLost]) -> None:
 
 @room.warning("messages.passed")
 def messages_passed(**fields: Unpack[MessagesLost]) -> None:
-    """An operator, or a program, made a group skip messages, which it will not handle any more."""
+    """An operator, or a program, made a group skip messages: the group will not handle them."""

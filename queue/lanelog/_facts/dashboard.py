@@ -36,7 +36,9 @@ class FailedFields(ActionFields, total=False):
 
 @room.info("action.asked")
 def action_asked(**fields: Unpack[ActionFields]) -> None:
-    """A user of the dashboard asked for an action. If neither `action.done` nor `action.failed` follows, it died."""
+    """A user of the dashboard asked for an action; `verb` is its name. If neither `action.done` nor `action.failed`
+    follows, the dashboard's process died.
+    """
 
 
 @room.warning("action.done")
@@ -51,7 +53,7 @@ def action_failed(**fields: Unpack[FailedFields]) -> None:
 
 @room.error("job.failed")
 def job_failed(*, job: str, exc_info: Raised) -> None:
-    """An action of the dashboard that takes long met an error that is none of this library."""
+    """An action of the dashboard that takes long failed with an exception that is not a `LanelogError`."""
 
 
 @room.warning("job.stopped")
@@ -61,4 +63,4 @@ def job_stopped(*, job: str, by: str) -> None:
 
 @room.debug("sample.failed")
 def sample_failed(*, error: BaseException | str) -> None:
-    """The charts lack a sample: the log could not be asked."""
+    """The charts lack a sample: the database did not answer."""

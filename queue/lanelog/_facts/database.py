@@ -24,8 +24,8 @@ def instrumentation_failed(*, exc_info: Raised) -> None:
 
 @room.error("lane.mended")
 def lane_mended(*, topic: str, key: str, group: str, problem: str, offset: int, head: int) -> None:
-    """The tables contradicted each other about a lane, as after a partial restore, and were put right; what was in
-    doubt is delivered again.
+    """The tables of a lane contradicted each other, as after a partial restore, and lanelog repaired them. Messages
+    that may be unsettled are delivered again.
     """
 
 

@@ -60,7 +60,7 @@ COUNTS_OF_GROUPS: Final = (
     ATTEMPTS,
     _number("refused", "settlements_refused", "settlements.refused", "Settlements that came too late."),
     _number("taken_over", "lanes_taken_over", "lanes.taken_over", "Lanes taken from members that were gone.", "{lane}"),
-    _number("lost", "lanes_lost", "lanes.lost", "Lanes that others took, or given up after an error.", "{lane}"),
+    _number("lost", "lanes_lost", "lanes.lost", "Lanes that others took, or given back after an error.", "{lane}"),
 )
 """Other counters in `Counters`."""
 GAUGES_OF_GROUPS: Final = (

@@ -69,7 +69,7 @@ def archive_resumed(*, group: str) -> None:
 
 @room.warning("archive.taken_over")
 def archive_taken_over(*, topic: str, group: str, owner: str, state: str) -> None:
-    """A dead job's topic is this one's now."""
+    """This job took over the topic of a dead job."""
 
 
 @room.info("archive.topic")
@@ -79,7 +79,7 @@ def archive_topic(*, topic: str, group: str) -> None:
 
 @room.error("archive.watermark_ahead")
 def archive_watermark_ahead(*, topic: str, group: str, lanes: int, key: str) -> None:
-    """The group has acked what the archive lacks; that is archived as far as it is still in the log."""
+    """Some messages that the group has acked are not in the archive. Those still in the log are archived now."""
 
 
 @room.info("replay.done")
@@ -104,7 +104,7 @@ def replay_still_held(*, topic: str, group: str, owner: str) -> None:
 
 @room.warning("replay.taken_over")
 def replay_taken_over(*, topic: str, group: str, owner: str, state: str) -> None:
-    """A dead replay's topic is this one's now."""
+    """This replay took over the topic of a dead replay."""
 
 
 @room.warning("spark.still_running")

@@ -22,8 +22,8 @@ def process_died(*, number: int, died: int, how: str, seconds: float) -> None:
 
 @room.error("process.hung")
 def process_hung(*, number: int, hung: int, why: str) -> None:
-    """All workers of a group hang in a process, for longer than its `unhealthy_after`: the process is asked to end.
-    What hangs counts an attempt, and all else goes back uncounted.
+    """All workers of a group hang in a process, for longer than its `unhealthy_after`: the process is asked to end. An
+    attempt is counted only for messages whose handlers hang.
     """
 
 

@@ -53,7 +53,7 @@ class _Row:
     logged: set[tuple[object, ...]] = field(factory=set)
     """The kinds of those that were logged."""
     away_since: float = math.inf
-    """When the first turn failed because the database was away."""
+    """When the first turn failed because the database was unavailable."""
     log_at: float = -math.inf
     """When an outage is logged again."""
     lasts_since: float = math.inf

@@ -1,4 +1,4 @@
-"""Numbers that are counted: fencing tokens and offsets. What replaces one to which nothing can be added.
+"""Numbers that are counted: epochs and offsets. What replaces one to which nothing can be added.
 
 The columns hold more than counting will ever reach. A greater number was written by another program, or is what a
 damaged disk or a restore has left. `+ 1` to the greatest of all is an error of the statement. A statement is about many
@@ -41,4 +41,4 @@ def signed(time: str) -> str:
 
 
 NEXT_EPOCH: Final = f"{counted('lease_epoch')} + 1"
-"""The next token of a lease row."""
+"""The next epoch of a lease row."""

@@ -1,8 +1,8 @@
-"""`queue_audit`: what operators did, one row per transaction of a verb of administration.
+"""`queue_audit`: what operators did, one row per transaction of a method of `Admin`.
 
-Owns the SQL of its table. Never decides what a verb is, nor who acts. No row is ever updated.
+Owns the SQL of its table. Never decides what a method is, nor who acts. No row is ever updated.
 
-It is the last table of a verb's lock order. A row is new under a random id, so two verbs never wait for each other
+It is the last table of a method's lock order. A row is new under a random id, so two methods never wait for each other
 here, except where both delete the same old rows: these are locked in primary-key order.
 """
 
@@ -22,10 +22,10 @@ SINCE: Final = 5
 """The first version of the tables that has this one."""
 
 RETENTION_MS: Final = 365 * 24 * 3_600_000
-"""Rows that are older are deleted by later verbs of accounts that may delete here: of the roles, those of `admin`."""
+"""Rows that are older are deleted by later methods of accounts that may delete here: of the roles, those of `admin`."""
 
 BATCH: Final = 100
-"""Most rows that one transaction of a verb deletes."""
+"""Most rows that one transaction of a method deletes."""
 
 # Insert one row (PRIMARY).
 RECORD = f"""
@@ -46,7 +46,7 @@ FORGET = "DELETE FROM queue_audit WHERE acted_at = %s AND id = %s AND part = %s"
 
 @frozen(kw_only=True)
 class AuditRow:
-    """What a transaction of a verb does, and who asked for it, as RECORD has it. Names that do not apply are empty."""
+    """What a transaction of a method does, and who asked for it, as RECORD has it. Names that do not apply: empty."""
 
     id: str
     part: int
@@ -64,7 +64,7 @@ class AuditRow:
 
 
 def record(cx: Executor, row: AuditRow) -> None:
-    """Insert the row. Raises DatabaseError, also without the privilege: then nothing of the verb is done."""
+    """Insert the row. Raises DatabaseError, also without the privilege: then nothing of the method is done."""
     cx.execute(RECORD, astuple(row))
 
 

@@ -4,8 +4,8 @@
 comes from one statement or one snapshot. In a list of many lanes each lane is consistent, and may have changed since.
 
 **Changing** uses one transaction for each step that must hold together. The lane's epoch fences it. It is repeated
-after errors that may pass, and a repetition does no harm. Every verb returns what it changed. With `dry_run=True` it
-returns what it would change, and changes nothing. A verb that destroys something or delivers it again has no default
+after errors that may pass, and a repetition does no harm. Every method returns what it changed. With `dry_run=True` it
+returns what it would change, and changes nothing. A method that destroys something or delivers it again has no default
 for `dry_run`: the caller decides.
 """
 

@@ -1,4 +1,4 @@
-"""The facade of administration: the names of its verbs, and their documentation.
+"""The facade of administration: the names of its methods, and their documentation.
 
 `Admin` holds no state of its own; each method calls the module that does the work. Modules that few methods need are
 imported inside these methods: completion in a shell reads names alone, and must start fast.
@@ -191,8 +191,8 @@ class Admin:
 
         Args:
             topic: The topic.
-            key: The key of one lane. None: the first 10,000 lanes of the topic. The newest messages of these come by
-                the time at which they were inserted; those that follow, each lane in its own order.
+            key: The key of one lane. None: the first 10,000 lanes of the topic. Existing messages come in the
+                order of insertion, new ones in the order of their lane.
             lines: How many messages from the end to begin with, 0 to 10,000. None: 10; but 0 without a key and with
                 `follow`.
             follow: Wait for new messages, without end. Leave the loop to stop.
@@ -250,13 +250,13 @@ class Admin:
         limit: int = 1000,
         after: tuple[str, str, str] | None = None,
     ) -> list[MemberInfo]:
-        """Return the subscribers that have a heartbeat row, by group, topic and name. Stopped ones are among them.
+        """Return the members that have a heartbeat row, by group, topic and name. Stopped ones are among them.
 
         Args:
             topic: Only of this topic and `group`. None: of all groups of all topics; then `group` must be None, too.
             group: See `topic`.
             limit: The most members to return.
-            after: Only members behind this one: its topic, group and name. To read on, pass those of the last member of
+            after: Only members after this one: its topic, group and name. To read on, pass those of the last member of
                 an answer.
         """
         return members.members(self._database, topic, group, limit=limit, after=after)
@@ -348,7 +348,7 @@ class Admin:
         Args:
             topic: The topic.
             id: The id under which it was published.
-            limit: So many lanes are searched, the first by key, 1 to 10,000.
+            limit: The most lanes to search, in key order, 1 to 10,000.
         """
         return messages.keys_of(self._database, topic, id, limit)
 
@@ -390,7 +390,8 @@ class Admin:
             key: Only this lane. None: all lanes.
             offset: Only the message with this offset in the lane `key`. None: all.
             id: Only messages with this id.
-            outcome: Only this outcome: `success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`.
+            outcome: Only this outcome: `success`, `rejected`, `failed`, `lock_expired` (the last attempt timed out or
+                crashed), `expired` or `skipped`.
             since: Only messages that finished then or later (aware datetime).
             until: Only messages that finished before then (aware datetime).
             limit: The most messages to return.
@@ -517,9 +518,9 @@ class Admin:
     def skip(self, topic: str, group: str, key: str, offset: int, *, reason: str, dry_run: bool) -> Skipped:
         """Settle one message for one group without handling it. The other groups still get it.
 
-        The lane's owner is fenced, and may take the lane again. Its deliveries in flight there count as an attempt, are
-        refused when they settle, and are delivered again, even after a last attempt. They count as a crash only if the
-        owner is dead. The skipped message is not delivered again. The history records it.
+        The lane's owner is fenced, and may take the lane again. Each message of the lane that the owner is handling
+        counts one attempt. Its ack is refused, and the message is delivered again, even after its last attempt. It
+        counts as a crash only if the owner is dead. The skipped message is not delivered again. The history records it.
 
         Locks topic row, group, floor, lease, delivery rows and offsets row.
 
@@ -542,12 +543,12 @@ class Admin:
     def retry(self, topic: str, group: str, key: str, offset: int | None = None, *, dry_run: bool) -> Retried:
         """Let messages that failed or were postponed wait no longer: they are handed out again at once.
 
-        For the time behind a fix. Attempts, errors and limits stay as they are; a message of which no attempt is left
+        Use it after a fix. Attempts, errors and limits stay as they are; a message of which no attempt is left
         is a dead letter, and `redrive` brings it back. In strict and serial order the key goes on in its order.
 
-        The lane's owner is fenced, and may take the lane again. Its deliveries in flight there count as an attempt, are
-        refused when they settle, and are delivered again, even after a last attempt. They count as a crash only if the
-        owner is dead.
+        The lane's owner is fenced, and may take the lane again. Each message of the lane that the owner is handling
+        counts one attempt. Its ack is refused, and the message is delivered again, even after its last attempt. It
+        counts as a crash only if the owner is dead.
 
         Locks topic row, group, floor, lease, delivery rows and offsets row.
 
@@ -572,8 +573,8 @@ class Admin:
         the others would keep the lane for it, as long as a proxy holds its session. If it lives, its next heartbeat
         makes it a member again.
 
-        Deliveries in flight there count as an attempt, are refused when they settle, and are delivered again, even
-        after a last attempt. They count as a crash only if the owner is dead.
+        Each message that the owner is handling counts one attempt. Its ack is refused, and the message is delivered
+        again, even after its last attempt. It counts as a crash only if the owner is dead.
 
         Locks floors, leases, delivery rows, offsets row and heartbeat.
 
@@ -591,7 +592,7 @@ class Admin:
         """Set the number of open lanes over which a topic spreads its messages without a key.
 
         Publishers follow within ten seconds; meanwhile no message is lost or out of order. If the number becomes
-        smaller, the lanes above it are consumed until they are empty, and then purged like other idle lanes. Locks the
+        smaller, the lanes above it are consumed until they are empty, and then removed like other idle lanes. Locks the
         topic row.
 
         An id may belong to another lane after the change. A message that is published before and again after it, with
@@ -658,7 +659,7 @@ class Admin:
                 (`DeadLetterReason.name`). None: with any. Dead letters are read until there are enough with the
                 reason; `dead_letter_page` reads a bounded number.
             key_prefix: Only dead letters whose keys begin so. Empty: of all keys.
-            after: Only dead letters behind this dead letter topic, key and offset. To read on, pass those of the last
+            after: Only dead letters after this dead letter topic, key and offset. To read on, pass those of the last
                 one of an answer. None: from the first one on.
             limit: The most dead letters to return.
         """
@@ -742,14 +743,14 @@ class Admin:
 
         Args:
             topic: The original topic, or a dead letter topic.
-            group: The group that gave the messages up.
+            group: The group that dead-lettered the messages.
             ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
             reason: All dead letters with this reason (`DeadLetterInfo.reason`), or with the reason of this short name
                 (`DeadLetterReason.name`). A name of several reasons is refused with longer ones.
             all: True: all dead letters of the group.
             key: Of those only the dead letters of this key.
-            since: Of those only what was given up then or later; an aware datetime.
-            limit: Of those at most so many, key by key and the oldest of each key first. A repetition takes the next.
+            since: Of those only what was dead-lettered then or later; an aware datetime.
+            limit: The most dead letters to take, key by key, the oldest of each key first. A repetition takes the next.
             rate: The most messages a second. None: as fast as possible.
             delay: Seconds that the copies wait outside of the log first, as delayed messages do.
             ttl: Seconds in which a copy may be delivered, from now or from when it is due. None: no limit, whatever the
@@ -791,13 +792,13 @@ class Admin:
 
         Args:
             topic: The original topic, or a dead letter topic.
-            group: The group that gave the messages up.
+            group: The group that dead-lettered the messages.
             ids: Ids of the dead letters (`DeadLetterInfo.id`), or of their original messages.
             reason: As for `redrive`.
             all: True: all dead letters of the group.
             key: Of those only the dead letters of this key.
-            since: Of those only what was given up then or later; an aware datetime.
-            limit: Of those at most so many, key by key and the oldest of each key first. A repetition takes the next.
+            since: Of those only what was dead-lettered then or later; an aware datetime.
+            limit: The most dead letters to take, key by key, the oldest of each key first. A repetition takes the next.
             progress: As for `redrive`, with the dead letters that were settled.
             dry_run: True: only show.
         """
@@ -883,9 +884,9 @@ class Admin:
     def delete_group(self, topic: str, group: str, *, evict: bool = False, dry_run: bool) -> GroupDeleted:
         """Delete a group and its offset in every lane. Collection does not wait for it any more.
 
-        It refuses while a member lives: one that has not stopped, and whose lock the server holds or whose heartbeat
-        has not ended. Members that died without a lock are known by their silence alone: then it waits for a time of
-        their lease, at most a minute. Locks the topic row, the group and its rows.
+        Refuses while a member is alive: one that has not stopped, and whose lock the server holds or whose heartbeat
+        has not expired. If a member has no liveness lock, the call waits for a heartbeat, for the member's
+        `lease_duration`. It refuses if that is more than a minute. Locks the topic row, the group and its rows.
 
         Args:
             topic: The topic.
@@ -921,8 +922,8 @@ class Admin:
     def delete_topic(self, topic: str, *, dry_run: bool) -> TopicDeleted:
         """Delete a topic: its groups, lanes, messages and scheduled messages.
 
-        Its dead letter topics and schedules stay. If the topic is used again, its offsets and fencing tokens go on
-        above the old ones. A message that is published during or after the deletion creates a lane again; so does a
+        Its dead letter topics and schedules stay. If the topic is used again, its offsets and epochs go on above
+        the old ones. A message that is published during or after the deletion creates a lane again; so does a
         schedule that publishes to the topic (`TopicDeleted.schedules`). Works in batches of lanes, one transaction
         each.
 
@@ -931,9 +932,9 @@ class Admin:
             dry_run: True: only show.
 
         Raises:
-            ConfigurationError: A member of one of its groups is alive, or a group was registered before the first
-                change; nothing was changed. Or a group was registered after it; its groups are deleted then, and what
-                else was not deleted by then stays. Or as the class says.
+            ConfigurationError: A member of one of its groups is alive, or a group was registered before the deletion
+                began: nothing was changed. Or a group was registered later: the groups are deleted, and the rows that
+                were not deleted by then stay. Or as the class says.
         """
         from lanelog.admin.change import delete
 
@@ -942,7 +943,9 @@ class Admin:
     # -- maintenance ---------------------------------------------------------------------------------------------------
 
     def maintain(self, *, topics: Collection[str] | None = None) -> Maintained:
-        """Do one round of what subscribers do all the time: collection, retention, purges, and all that is due.
+        """Do one round of what subscribers do all the time.
+
+        That is collection, retention, the removal of idle lanes, and all that is due.
 
         It is for topics that no process consumes. Messages that expired there become dead letters of each group that is
         not paused and has no living member. It is safe beside running subscribers, and may be called as often as

@@ -1,6 +1,6 @@
-"""What a verb does, to what, for whom and why: the value that its event and its row in `queue_audit` are made of.
+"""What a method does, to what, for whom and why: the value that its event and its row in `queue_audit` are made of.
 
-Never opens a transaction. A verb records its act in each of its transactions that changes something, as its last
+Never opens a transaction. A method records its act in each of its transactions that changes something, as its last
 statement. So the row is there exactly if the change is, whatever happens to the process or to the answer of COMMIT. A
 repetition after an unanswered COMMIT records what it finds left to do, and nothing if nothing is left.
 """
@@ -40,7 +40,7 @@ class Actor:
         return cls(by=check_text("by", by, BY_MAX), reason=check_text("reason", reason, REASON_MAX))
 
     def but(self, *, by: object = "", reason: object = "") -> Actor:
-        """Return the actor as a verb names it that has arguments of its own for this. Empty ones change nothing."""
+        """Return the actor as a method names it that has arguments of its own for this. Empty ones change nothing."""
         given = Actor.checked(by, reason)
         return Actor(by=given.by or self.by, reason=given.reason or self.reason)
 
@@ -57,13 +57,13 @@ class Call:
     dry_run: bool
 
     def but(self, *, by: object = "", reason: object = "") -> Call:
-        """Return the call of a verb that has arguments of its own for who acts and why."""
+        """Return the call of a method that has arguments of its own for who acts and why."""
         return evolve(self, actor=self.actor.but(by=by, reason=reason))
 
 
 @define(eq=False)
 class Act:
-    """One call of a verb. It holds names and choices, never payloads."""
+    """One call of a method. It holds names and choices, never payloads."""
 
     call: Call
     verb: str

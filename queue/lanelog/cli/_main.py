@@ -1,7 +1,7 @@
-"""The command `lanelog` with all its verbs, and its help.
+"""The command `lanelog` with all its commands, and its help.
 
-Owns the list of the verbs, and holds none. A verb's module is imported when the verb is asked for: `lanelog status` and
-`lanelog --help` import no other.
+Owns the list of the commands, and holds none. A command's module is imported when the command is asked for:
+`lanelog status` and `lanelog --help` import no other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EPILOG = """
 Exit status: 0 done; 1 a bound (--max-lag, --max-age, --max-dead-letters) is exceeded, doctor found an error, or a part
 is left to do; 2 refused (bad input, missing privilege, unreachable database), nothing was changed; 130 ended by Ctrl-C.
 
-Completion of verbs, options, topics, groups and keys:
+Completion of commands, options, topics, groups and keys:
 
 \b
   bash, in ~/.bashrc:  eval "$(_LANELOG_COMPLETE=bash_source lanelog)"
@@ -32,7 +32,7 @@ SECTIONS: Final = {
         "lag": ("read.lists", "How far behind the groups are."),
         "lanes": ("read.lists", "The lanes of a topic: offsets, lag, owner, error."),
         "offsets": ("read.lists", "Where the groups are in the lanes."),
-        "members": ("read.lists", "The subscribers of groups, alive or not."),
+        "members": ("read.lists", "The members of groups, alive or not."),
         "leases": ("read.lists", "Who may work which lane."),
         "show": ("read.messages", "The messages of a lane, or all about one of them."),
         "tail": ("read.messages", "The newest messages, and with --follow new ones."),
@@ -42,7 +42,7 @@ SECTIONS: Final = {
         "metrics": ("run.metrics", "Serve the figures of the log to Prometheus."),
         "web": ("run.web", "Serve the dashboard to browsers."),
     },
-    "Steer": {
+    "Change": {
         "pause": ("steer.change", "Hand out nothing more, until resume."),
         "resume": ("steer.change", "Take a pause back."),
         "seek": ("steer.change", "Set where a group goes on."),
@@ -71,15 +71,15 @@ SECTIONS: Final = {
     "Data": {
         "publish": ("data.publish", "Publish a message, or every line of a file."),
         "scheduled": ("steer.scheduled", "Messages that are not due yet: list, cancel."),
-        "schedule": ("steer.schedule", "Recurring messages: declare, steer, preview."),
+        "schedule": ("steer.schedule", "Recurring messages: add, pause, run, remove, preview."),
         "archive": ("data.archive", "Keep the log as Parquet, with Spark."),
         "replay": ("data.archive", "Publish messages of an archive again."),
         "analyze": ("data.analyze", "Tables and a report over archive and live log."),
     },
 }
-"""The verbs by purpose: where the function of each stands, and one line that fits a terminal of 80 columns.
+"""The commands by purpose: where the function of each stands, and one line that fits a terminal of 80 columns.
 
-A new verb is its function and its line here. The function has the name of the verb, with `_` for `-`.
+A new command is its function and its line here. The function has the name of the command, with `_` for `-`.
 """
 
 
@@ -88,8 +88,8 @@ A new verb is its function and its line here. The function has the name of the v
 def cli() -> None:
     """A partitioned message log inside MySQL or MariaDB.
 
-    The database is that of --url, before or behind the verb, or that of LANELOG_URL. Every verb that reads takes --json
-    and --watch. Every verb that destroys something only shows what it would do, unless --execute is given.
+    The database is that of --url, before or after the command, or that of LANELOG_URL. Every command that reads takes
+    --json and --watch. Every command that destroys something only shows what it would do, unless --execute is given.
     """
 
 

@@ -1,7 +1,7 @@
 """The dashboard: what is stuck, why, and the button that repairs it, in a browser. Needs `lanelog[web]`.
 
 Owns the pages, the actions and who may use them. Never has SQL of its own: everything it shows and does comes from
-`client.admin`. The verb `lanelog web` serves it; `dashboard` returns it as an ASGI application, `wsgi` as a WSGI
+`client.admin`. The command `lanelog web` serves it; `dashboard` returns it as an ASGI application, `wsgi` as a WSGI
 application.
 """
 

@@ -110,7 +110,7 @@ class HandlerHistory:
     _spans: OrderedDict[tuple[GroupTopic, float], _Span] = field(init=False, factory=OrderedDict)
     _lock: threading.Lock = field(init=False, factory=threading.Lock)
     _away_until: float = field(init=False, default=0.0)
-    """When it is asked again after the database was away."""
+    """When it is asked again after the database was unavailable."""
 
     def __attrs_post_init__(self) -> None:
         register_shared(self)

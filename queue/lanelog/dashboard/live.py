@@ -22,8 +22,8 @@ RETRY: Final = 1.0
 SAMPLE_MAX: Final = 60.0
 """Seconds between samples at the most: charts take three minutes without one for a gap."""
 AT_ONCE: Final = 4
-"""Streams that poll at the same time. While the database is away, each keeps a thread for as long as its time-out; the
-threads of the application that mounts the dashboard are not theirs to take."""
+"""Streams that poll at the same time. While the database is unavailable, each keeps a thread for as long as its
+time-out; the threads of the application that mounts the dashboard are not theirs to take."""
 
 
 @frozen(kw_only=True)

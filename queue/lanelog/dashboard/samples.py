@@ -40,7 +40,7 @@ class GroupSample:
 
     @property
     def settled(self) -> int:
-        """Messages settled so far. It falls when the group goes back, and when lanes are purged."""
+        """Messages settled so far. It falls when the group goes back, and when lanes are removed."""
         return self.head - self.lag
 
 
@@ -100,7 +100,7 @@ class Samples:
     def rates(self) -> dict[GroupTopic, tuple[float, float]]:
         """Return what was published and what was settled in a second, by group, between the last two samples.
 
-        A group that went back, or whose lanes were purged, settles nothing in that time.
+        A group that went back, or whose lanes were removed, settles nothing in that time.
         """
         with self._lock:
             if len(self._ring) < 2:  # noqa: PLR2004 - a rate needs two samples

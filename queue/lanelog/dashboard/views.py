@@ -105,7 +105,7 @@ class WebSheet:
     """What stands below some rows, by their indexes in `rows`."""
     note: str = ""
     links: tuple[WebCell, ...] = ()
-    """To the pages before and behind."""
+    """To the pages before and after."""
 
 
 @frozen(kw_only=True)

@@ -49,10 +49,10 @@ _GROUPS: Final[tuple[Gauge[GroupFigures], ...]] = (
         lambda each: each.info.oldest_age or 0.0,
         _highest,
     ),
-    Gauge("lanelog_group_members", "Subscribers that are alive.", lambda each: each.info.members),
+    Gauge("lanelog_group_members", "Members that are alive.", lambda each: each.info.members),
     Gauge(
         "lanelog_group_hung_members",
-        "Subscribers whose workers are all busy, while none has ended for longer than is normal there.",
+        "Members whose workers are all busy, while none has ended for longer than is normal there.",
         lambda each: each.hung_members,
     ),
     Gauge("lanelog_group_paused", "1: an operator has paused the group.", lambda each: each.info.paused_at is not None),

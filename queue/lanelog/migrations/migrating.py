@@ -31,8 +31,8 @@ _LOCK = "SELECT GET_LOCK(%s, 5)"
 _UNLOCK = "SELECT RELEASE_LOCK(%s)"
 _PAGE_SIZE = "SELECT @@innodb_page_size"
 # Without it, a statement that alters a table would wait for open transactions for a day (MariaDB) or a year (MySQL).
-# While it waits, all other statements on the table wait behind it, also heartbeats. So it gives up long before a lease
-# ends, and is tried again.
+# While it waits, all other statements on the table wait behind it, also heartbeats. So it ends long before
+# `lease_duration` is over, and is tried again.
 _LOCK_WAIT = "SET SESSION lock_wait_timeout = 3"
 
 

@@ -1,8 +1,8 @@
 """Statements on a connection that belongs to the caller: any DB-API connection with `%s` parameters.
 
-Never commits. Rolls back to its own savepoint only, or what is left where that is gone with the caller's transaction.
-Closes its own cursors only. It closes the connection itself in
-one case: an interrupt came between a statement and its answer, and half of a publish could be committed there.
+Never commits. Rolls back to its own savepoint. If the savepoint is gone with the caller's transaction, it rolls back
+what is left. Closes its own cursors only. It closes the connection itself in one case: an interrupt came between a
+statement and its answer, and half of a publish could be committed there.
 """
 
 from __future__ import annotations

@@ -83,12 +83,12 @@ class GroupCommit:
                     break
         finally:
             # Every thread leaves here: with an outcome, out of time or interrupted. Its roles pass on to others. An
-            # interrupt may strike in this block, too. `heal` passes on what one that is gone has left.
+            # interrupt may strike in this block, too. `heal` reassigns the roles of threads that have left.
             waiter.gone = True
             if queue is not None:
                 self._change(queue, draft.topic, lambda: queue.withdraw(waiter))
         expired = None if waiter.done else self._expired(waiter)  # now no transaction can take the message any more
-        waiter.claimer = None  # one that leads itself would keep its payload by a reference cycle
+        waiter.claimer = None  # break a reference cycle: a leader claims itself, and would keep its payload
         if expired is not None:
             raise expired
         if waiter.error is not None:

@@ -73,7 +73,7 @@ class Publisher:
         codec: Codec | None = None,
         target_group: str = "",
     ) -> list[Receipt]:
-        """See `Client.publish_many`. `target_group`: only this group gets the messages; the other groups pass them."""
+        """See `Client.publish_many`. `target_group`: only this group gets the messages."""
         return self._publish(topic, _checked(items), connection, self._bulk.publish, codec, target_group)
 
     def _publish(

@@ -41,7 +41,7 @@ class Wakeup:
         self._unset.acquire()
 
     def set(self) -> None:
-        """Wake the thread that waits, or lets it not wait the next time."""
+        """Wake the waiting thread, or let its next wait return at once."""
         with suppress(RuntimeError):  # it is set already
             self._unset.release()
 
@@ -199,7 +199,8 @@ class TopicQueue:
     def heal(self, waiter: Waiter) -> list[Waiter]:
         """Repair what an interrupted thread left half done, for a waiter that waits. Wake the result.
 
-        A thread that has left runs no transaction any more, so whom it claimed, led or held the lane for goes on.
+        A thread that has left runs no transaction any more, so the waiters that it
+        claimed, led or held a lane for continue.
         """
         self.ready = deque(other for other in self.ready if not other.gone)
         for key, queue in list(self.busy.items()):

@@ -1,7 +1,7 @@
 """Whether a process is hung: it says nothing, one of its loops stands still, or its import does not end.
 
-Owns this judgement, and the clock by which it is made. Kills nothing. A process whose database is away is not hung: it
-says so, and its loops run. One whose workers hang judges that itself, by the options of its subscriptions.
+Owns this judgement, and the clock by which it is made. Kills nothing. A process whose database is unavailable is not
+hung: it says so, and its loops run. One whose workers hang judges that itself, by the options of its subscriptions.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ SETTLED: Final = 10.0
 """Seconds for which a process must have been ready, so that its death is not one of a row of deaths."""
 
 IN_VAIN: Final = 5
-"""Attempts of each slot that may fail before any is ready. Then the supervisor gives up, and its own end reports it."""
+"""Attempts of each slot that may fail before any is ready. Then the supervisor ends, and its own end reports it."""
 
 OVERDUE: Final = 20.0
 """Seconds after `--drain-timeout` in which a process has its last writes and ends by itself. Then it is killed."""
@@ -119,7 +119,7 @@ class Supervisor:
         self._slots = [Slot(number) for number in range(1, self._processes + 1)]
 
     def run(self) -> int:
-        """Run until a signal, or until it gives up. Return the exit status. In the main thread alone."""
+        """Run until a signal, or until no process can start. Return the exit status. In the main thread alone."""
         with EndingSignals() as signals, self._selector:
             self._selector.register(signals.wakes, selectors.EVENT_READ)
             while True:
@@ -298,7 +298,7 @@ class Supervisor:
         if process.ready_at:
             return
         self._in_vain += 1
-        # A process that has worked is kept before one that cannot start, as while the database is away.
+        # A process that has worked is kept before one that cannot start, as while the database is unavailable.
         works = any(each.process is not None and each.process.ready_at for each in self._slots)
         if not works and self._changes is None and (status == REFUSED or self._in_vain >= IN_VAIN * self._processes):
             facts.supervisor_gave_up(processes=self._in_vain, how=how)

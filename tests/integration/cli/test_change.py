@@ -39,11 +39,11 @@ def shop(lanelog_client: lanelog.Client) -> lanelog.Client:
 TOLD = [
     (
         "seek merge builders --to latest",
-        "set 2 lanes of builders on merge to latest: 0 settled messages again, 1 unsettled one passed over",
+        "set 2 lanes of builders on merge to latest: 0 settled messages again, 1 unsettled one skipped",
     ),
     (
         "seek merge builders --key good --to 4",
-        "set 1 lane of builders on merge to 4: 0 settled messages again, 0 unsettled ones passed over",
+        "set 1 lane of builders on merge to 4: 0 settled messages again, 0 unsettled ones skipped",
     ),
     ("skip merge builders good 4 --why x", "offset 4 of builders on merge, lane good, which was pending after 0"),
     ("delete-group merge builders", "builders on merge: 2 lanes, 1 unsettled message, 0 running members"),
@@ -119,7 +119,7 @@ def test_a_redrive_is_narrowed_by_key_time_and_number(command: Command, shop: la
     put = "put {} of builders in {} back into merge"
     assert put.format("2 dead letters", "1 lane") in command(*line, "--key", "bad").stdout
     assert put.format("0 dead letters", "0 lanes") in command(*line, "--key", "good").stdout
-    assert put.format("2 dead letters", "1 lane") + ", given up since 2" in command(*line, "--since", "-1h").stdout
+    assert put.format("2 dead letters", "1 lane") + ", dead-lettered since 2" in command(*line, "--since", "-1h").stdout
     assert put.format("0 dead letters", "0 lanes") in command(*line, "--since", "+1h").stdout
     assert put.format("0 dead letters", "0 lanes") in command(*line, "--all", "--key", "good").stdout
     first, second = (each.id for each in shop.admin.dead_letters("merge"))
@@ -140,7 +140,8 @@ def test_a_deletion_is_narrowed_as_a_redrive_is(command: Command, shop: lanelog.
     took = "{} of builders in {}"
     assert took.format("would delete 2 dead letters", "1 lane") in command(*line, "--key", "bad").stdout
     assert took.format("0 dead letters", "0 lanes") in command(*line, "--all", "--key", "good").stdout
-    assert took.format("2 dead letters", "1 lane") + ", given up since 2" in command(*line, "--since", "-1h").stdout
+    expected = took.format("2 dead letters", "1 lane") + ", dead-lettered since 2"
+    assert expected in command(*line, "--since", "-1h").stdout
     assert took.format("0 dead letters", "0 lanes") in command(*line, "--since", "+1h").stdout
     assert "exactly one of --id, --reason and --all" in command(*line, "--limit", "1", status=2).stderr
     _, second = (each.id for each in shop.admin.dead_letters("merge"))

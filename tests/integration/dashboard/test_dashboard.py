@@ -50,7 +50,7 @@ GOOD = {"topic": "merge", "group": "builders", "key": "good"}
 SAID = {
     "skip": "Message 2 of lane good would be settled for group builders without being handled.",
     "retry": "1 message of lane fails would be due at once: offset 1.",
-    "release": "would lose lane good. Another worker takes it.",
+    "release": "would lose lane good. Another member takes it.",
     "pause": "Group builders would be paused.",
     "resume": "Lane paused of group builders would hand out messages again.",
     "seek": "of group builders would be set to earliest.",

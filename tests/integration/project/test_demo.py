@@ -59,7 +59,7 @@ def test_the_demo_rebuilds_a_repository(place: Path, lanelog_url: str, raw: Any)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("identical to HEAD: yes\n")
     assert "was killed with SIGKILL at work" in done.stdout
-    assert "given up by group rebuild: malformed job: the header is not JSON" in done.stdout
+    assert "dead-lettered by group rebuild: malformed job: the header is not JSON" in done.stdout
     assert "by Ann <ann@example.org>: 20 jobs, 16 files written, 2 deleted" in done.stdout
     assert "\x1b" not in done.stdout
     assert lanelog_url not in done.stdout + done.stderr

@@ -9,12 +9,14 @@ room = Room("fetcher")
 
 @room.error("lane.ahead_of_head")
 def lane_ahead_of_head(*, topic: str, key: str, group: str, offset: int, head: int) -> None:
-    """A lane has less than this process has seen of it: the database was set back. Memory follows it."""
+    """The lane's head is below an offset that this process has read: the database was restored, or has lost commits.
+    The process reloads the lane.
+    """
 
 
 @room.error("log.hole_found")
 def log_hole_found(*, topic: str, key: str, group: str, offset: int, head: int) -> None:
-    """The log has no message at an offset between others; the group passes it."""
+    """The log has no message at an offset between others; the group skips it."""
 
 
 @room.error("message.vanished")

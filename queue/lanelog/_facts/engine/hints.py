@@ -16,4 +16,6 @@ def hints_no_socket(*, error: BaseException | str) -> None:
 
 @room.warning("hints.places_unread")
 def hints_places_unread(*, error: BaseException | str) -> None:
-    """A publisher could not read which members want hints, and tries again once a second: polls find its messages."""
+    """A publisher could not read the members' addresses for hints. It tries again each second. Until then, members find
+    its messages by polling.
+    """

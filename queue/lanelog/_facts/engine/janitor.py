@@ -14,7 +14,7 @@ def dead_letters_deleted(*, topic: str, messages: int, why: str, account: str, h
 
 @room.warning("deletion.denied")
 def deletion_denied(*, topic: str, group: str, duty: str, error: BaseException | str) -> None:
-    """The account may not delete what retention is over for: the tables grow. Grant it, or run `lanelog maintain`
+    """The account lacks the privilege to delete expired rows, so the tables grow. Grant it, or run `lanelog maintain`
     with another account.
     """
 
@@ -35,7 +35,7 @@ def message_expired(*, topic: str, key: str, group: str, offset: int, attempt: i
 
 @room.warning("purge.behind")
 def purge_behind(*, topic: str, seconds: float, purged: int) -> None:
-    """Drained lanes are not purged as fast as they come: a pass over them takes longer than a minute and than
-    `lane_idle_purge`, and the tables grow. Run `lanelog maintain` beside it, or publish under fewer keys.
-    Logged once until a pass is in time again.
+    """Drained lanes are not removed as fast as they come: a pass over them takes longer than a minute and than
+    `lane_idle_purge`, and the tables grow. No message is lost. Run `lanelog maintain` beside it, or publish under fewer
+    keys. Logged once until a pass is in time again.
     """

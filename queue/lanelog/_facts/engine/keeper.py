@@ -28,7 +28,7 @@ def heartbeat_read_failed(*, topic: str, group: str, error: BaseException | str)
 
 @room.error("heartbeat.write_failed")
 def heartbeat_write_failed(*, topic: str, group: str, error: BaseException | str) -> None:
-    """The server refuses this process's sign of life; after a lease the subscription fails."""
+    """The server refuses this process's sign of life; after `lease_duration` the subscription fails."""
 
 
 @room.info("keeper.came_back")
@@ -38,14 +38,14 @@ def keeper_came_back() -> None:
 
 @room.warning("keeper.stood_aside")
 def keeper_stood_aside(*, without: Sequence[str], seconds: float, error: BaseException | str) -> None:
-    """The server refuses connections without which this process handles nothing: until it has them, it is not ready,
-    takes no lanes, and gives idle ones to others.
+    """The server refuses connections that handlers need. Until it accepts them, this process is not ready, takes no
+    lanes, and gives its idle lanes back.
     """
 
 
 @room.info("lanes.acquired")
 def lanes_acquired(**fields: Unpack[LanesFields]) -> None:
-    """Lanes are this process's: `keys` names the first of them, and `held` counts all that it has now."""
+    """This process took lanes: `keys` names the first of them, and `held` counts all that it has now."""
 
 
 @room.warning("lanes.epochs_replaced")
@@ -67,12 +67,12 @@ def _whose(fields: Fields) -> str:
 @noticed("lanes_taken_over", error=_whose)
 @room.warning("lanes.taken_over")
 def lanes_taken_over(*, topic: str, group: str, lanes: int, owners: Sequence[str]) -> None:
-    """A dead process's lanes are this one's now."""
+    """This process took over the lanes of a dead process."""
 
 
 @room.error("liveness_lock.refused")
 def liveness_lock_refused(*, answer: object) -> None:
-    """The server gave no liveness lock: others notice the death of this process only when its lease runs out."""
+    """The server gave no liveness lock: others notice the death of this process only when its heartbeat expires."""
 
 
 @room.warning("server.changed")

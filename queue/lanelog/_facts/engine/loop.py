@@ -16,13 +16,13 @@ def loop_callback_failed(*, loop: str, callback: str, error: BaseException | str
 @room.error("loop.failed")
 def loop_failed(*, loop: str, error: BaseException | str, retriable: bool, exc_info: Raised) -> None:
     """A background loop failed. Five times in a row end the subscription, and so does a database, a table or a grant
-    that is missing for as long as a lease.
+    that is missing for `lease_duration`.
     """
 
 
 @room.warning("loop.failed")
 def loop_failed_in_outage(*, loop: str, error: BaseException | str, retriable: bool, seconds: float) -> None:
-    """The database is away for a background loop, which tries again without end; logged at once, and each minute
+    """The database is unavailable for a background loop, which tries again without end; logged at once, and each minute
     until it has recovered.
     """
 

@@ -21,8 +21,8 @@ def message_dead_lettered(
     error: str | None,
     exc_info: Raised,
 ) -> None:
-    """A message was given up and is in the dead letter topic now, from where `lanelog dlq redrive` delivers it
-    again. Its traceback is there when this process has seen an exception.
+    """A message was dead-lettered: it is in the dead letter topic now, from where `lanelog dlq redrive` delivers it
+    again. The event has the traceback if a handler of this process raised.
     """
 
 
@@ -31,7 +31,7 @@ def message_dead_lettered(
 def message_dropped(
     *, topic: str, key: str, group: str, offset: int, attempt: int, error: str | None, exc_info: Raised
 ) -> None:
-    """A message was given up, and the subscription keeps no dead letters: it is lost to this group."""
+    """A message was dropped, because the subscription keeps no dead letters: it is lost to this group."""
 
 
 @noticed("expired", error=lambda _: "expired")

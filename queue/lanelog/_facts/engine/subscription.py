@@ -28,20 +28,22 @@ def lease_lost(*, topic: str, group: str, key: str, error: str) -> None:
 
 @room.warning("delivery.given_up")
 def delivery_given_up(*, topic: str, key: str, group: str, offset: int, attempt: int, seconds: float) -> None:
-    """A pulled message was neither settled nor extended in time: it counts as a failed attempt."""
+    """A pulled message was neither settled nor extended in time: its delivery timed out, and counts as a failed
+    attempt.
+    """
 
 
 @room.warning("group.registered")
 def group_registered(*, topic: str, group: str, start: str, again: int, passed: int) -> None:
-    """A group begins on a topic that has had messages for a minute: `again` of them it gets, whether or not a group
-    of that name had them before, and `passed` it leaves out, as `start` says.
+    """A new group was registered on a topic that has had messages for a minute. `start` decides where it begins: it
+    gets `again` of the stored messages, also those that an earlier group of that name has handled, and skips `passed`.
     """
 
 
 @room.warning("handler.cut_off")
 def handler_cut_off(*, topic: str, key: str, group: str, offset: int, attempt: int, seconds: float) -> None:
     """A handler still ran when `drain_timeout` was over, or when its process ended because another one hung: its
-    message goes back, and the attempt does not count.
+    message is delivered again, and the attempt does not count.
     """
 
 
@@ -73,7 +75,7 @@ def scheduler_failed(*, error: BaseException | str) -> None:
 
 @room.warning("settlement.refused")
 def settlement_refused(*, topic: str, key: str, group: str, offset: int, messages: int, why: str) -> None:
-    """Messages were handled, and their lane was lost before that was written: they are delivered again."""
+    """The lane was lost before the outcomes of these messages were written: they are delivered again."""
 
 
 @room.info("subscription.drained")

@@ -67,13 +67,13 @@ def hook_failed(*, exc_info: Raised) -> None:
 
 @room.error("process.end_failed")
 def process_end_failed(*, exc_info: Raised) -> None:
-    """A subscription raised while its process ends, because handlers hang: what it has may count as crashed."""
+    """A subscription raised while its process ends, because handlers hang: its messages may count as crashed."""
 
 
 @room.error("process.ends")
 def process_ends(*, status: int, written: bool, seconds: float) -> None:
-    """The process ends with this exit status, because handlers hang. `written`: what all others had is given back,
-    uncounted; if not, it counts as crashed.
+    """The process ends with this exit status, because handlers hang. `written`: true if the other messages were
+    returned without counting an attempt; false: they count as crashed.
     """
 
 
@@ -84,4 +84,4 @@ def retry_policy_failed(*, error: BaseException | str, attempt: int) -> None:
 
 @room.warning("settlement.refused")
 def settlement_refused(*, topic: str, key: str, group: str, offset: int, attempt: int, why: str) -> None:
-    """A handler ended when its delivery was given up or its lane lost: the message is delivered again."""
+    """A handler ended when its delivery had timed out, or its lane was lost: the message is delivered again."""

@@ -49,7 +49,7 @@ def deleting(act: Act) -> AbstractContextManager[Tally]:
 
 
 def passing(act: Act) -> AbstractContextManager[Tally]:
-    """At the end of the block, write the event of messages that stay, but that a group passed without handling them."""
+    """At the end of the block, write the event of messages that stay, but that a group skips."""
     return _counted(act, facts.messages_passed)
 
 

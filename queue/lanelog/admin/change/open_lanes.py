@@ -1,6 +1,6 @@
 """Change the number of a topic's open lanes.
 
-Owns this transaction. Makes and removes no lane: publishers create missing ones, and the janitor purges surplus ones
+Owns this transaction. Makes and removes no lane: publishers create missing ones, and the janitor removes surplus ones
 when they are drained.
 
 Lock order: the topic row, then a new row of `queue_audit`. Dies before the COMMIT: nothing has happened. After it, or

@@ -88,8 +88,8 @@ def _set(act: Act, at: GroupTopic, key: str | None, wanted: Pause) -> tuple[Paus
     Return the earlier pause, and the database's clock, at which a pause begins.
     """
     with act.database.transaction(hasty=True) as cx:
-        # groups X → floor S → offsets; a group's pause locks the group's row alone. The locked floor keeps the purge of
-        # the lane away, which would delete the flag.
+        # groups X → floor S → offsets; a group's pause locks the group's row alone. The locked floor keeps
+        # the removal of the lane away, which would delete the flag.
         before = groups.lock_pause(cx, at)
         if before is None:
             raise no_group(at)
@@ -175,7 +175,7 @@ def _skip(act: Act, lane: LaneId, offset: int, unanswered: Unanswered, reason: s
 
 
 def _settle(cx: Executor, lane: LaneId, offset: int, watermark: int, rows: list[DeliveryRow]) -> None:
-    """Settle one message: behind the watermark, by raising it over all settled messages; elsewhere, by an acked row."""
+    """Settle one message: right after the watermark, by raising it over all settled ones; elsewhere, by a row."""
     reached = deliveries.advanced(rows, watermark)
     if offset != reached + 1:
         deliveries.settle(cx, lane, offset)

@@ -149,7 +149,7 @@ def _transaction(act: Act, topic: str, wanted: Mapping[str, int], unanswered: Un
         readers = sorted(groups.readers(cx, topic), key=str.encode)
         at = {group: GroupTopic(topic=topic, group=group) for group in readers}
         floors = offsets.floors(cx, topic, wanted, Lock.NONE if dry_run else Lock.FREE)
-        # A lane without a floor has been purged.
+        # A lane without a floor has been removed.
         missing = offsets.floors(cx, topic, [key for key in wanted if key not in floors])
         held = {key: max(0, wanted[key] - row.deleted_through) for key, row in missing.items()}
         targets = {key: wanted[key] for key, row in floors.items() if wanted[key] > row.floor}
@@ -204,7 +204,7 @@ def _pass(
     *,
     dry_run: bool,
 ) -> tuple[int, dict[str, int]]:
-    """Set a group's watermark behind the purged messages.
+    """Set a group's watermark to the end of the purged messages.
 
     Return how many of them it had not settled, and its new watermarks by key.
     """

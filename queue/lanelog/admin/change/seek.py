@@ -4,7 +4,7 @@ Owns the choice of the new watermarks, and the transactions that set them. Never
 
 One transaction for each page of lanes: topic row S → groups S → floors S → leases X → delivery → offsets, see
 `_log/take_away`. It takes the lanes away from their owners, deletes the delivery rows, and sets watermark and run mark.
-So the next owner finds a lane in which nothing is in flight, and nothing is settled behind the new offset. A settlement
+So the next owner finds a lane in which nothing is in flight, and nothing is settled after the new offset. A settlement
 of the former owner either commits first, and is undone, or finds another epoch, and is refused.
 
 Dies right before a COMMIT: nothing of that page has happened. Right after, between two pages, or with an unanswered
@@ -77,7 +77,7 @@ def seek(call: Call, at: GroupTopic, *, key: str | None, to: str | datetime | in
             moves = repeated(database, _page, "seeking", act, at, targets, unanswered)
             if key is not None and not moves:
                 raise ConfigurationError(
-                    f"lane {key!r} of topic {at.topic!r} was purged meanwhile: nothing is left in it"
+                    f"lane {key!r} of topic {at.topic!r} was removed meanwhile: nothing is left in it"
                 )
             again, passed = sum(move.again for move in moves), sum(move.passed for move in moves)
             counted.update(lanes=len(moves), again=again, passed=passed, clamped=sum(move.clamped for move in moves))
@@ -154,7 +154,7 @@ def instants(cx: Executor, topic: str, keys: Sequence[str], start_ms: int) -> di
 
 
 def _page(act: Act, at: GroupTopic, targets: Mapping[str, int | None], unanswered: Unanswered) -> list[_Move]:
-    """Seek in one page of lanes, in one transaction. A lane without a floor has been purged and is left out."""
+    """Seek in one page of lanes, in one transaction. A lane without a floor has been removed and is left out."""
     with unanswered.attempt(), act.database.transaction(hasty=True) as cx:
         epoch = 0 if act.dry_run else take_away.begin(cx, at)
         rows = offsets.floors(cx, at.topic, targets, Lock.NONE if act.dry_run else Lock.SHARE)

@@ -42,7 +42,7 @@ WHERE m.topic = %s AND m.failed_group <> '' AND d.message_offset IS NULL
       AND (%s = '' OR m.original_topic = %s) AND (%s = '' OR m.failed_group = %s)
 """
 
-# The rest of a lane, and the lanes behind it. With `key >= k AND (key > k OR offset > o)`, which says the same, the
+# The rest of a lane, and the lanes after it. With `key >= k AND (key > k OR offset > o)`, which says the same, the
 # servers read the lane from its start for each page.
 _BEHIND = """
       AND (m.partition_key = %s AND m.`offset` > %s OR m.partition_key > %s)
@@ -50,7 +50,7 @@ _BEHIND = """
 ORDER BY m.partition_key, m.`offset` LIMIT %s
 """
 
-# Dead letters of a topic that are not settled, in key order, behind a key and an offset; of one original topic and one
+# Dead letters of a topic that are not settled, in key order, after a key and an offset; of one original topic and one
 # group, and of keys that begin so, if these are not empty (both PRIMARY).
 LETTERS = f"""
 SELECT m.topic, m.partition_key, m.`offset`, m.id, m.original_topic, m.original_offset, m.metadata, m.failed_group,

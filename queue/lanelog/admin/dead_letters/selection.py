@@ -91,7 +91,7 @@ class Choice:
     key: str | None = None
     """Of those only the dead letters of this key."""
     since: int = 0
-    """Of those only the dead letters that were given up at this time or later, in epoch milliseconds."""
+    """Of those only the dead letters of this time or later, in epoch milliseconds."""
     limit: int | None = None
     """Of those at most so many. None: all."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lanelog.admin.doctor.finding import Patient
     from lanelog.admin.types.results import Finding
 
-# Of a thousand subscribers, the one whose heartbeat lies farthest ahead: the time at which it was written, and its end
+# Of a thousand members, the one whose heartbeat lies farthest ahead: the time at which it was written, and its end
 # if that is later than any lease ends; the server's clock (PRIMARY).
 FARTHEST: Final = f"""SELECT s.consumer_group, s.topic, s.subscriber_name, s.heartbeat_at, s.ends, {NOW_MS} FROM (
   SELECT consumer_group, topic, subscriber_name, heartbeat_at,
@@ -50,7 +50,7 @@ def clock(patient: Patient) -> Finding:
             f"the server's clock is {_long(ahead)} behind {what}, of {whose}: it went back, or another program "
             "wrote that row",
             "let NTP slew the clock instead of stepping it, on every server that may become the primary; if no "
-            "clock was set, find out which program wrote the row: others take that member's lanes after a lease",
+            "clock was set, find out what wrote the row: others take that member's lanes after `lease_duration`",
         )
     off = there - (before + time.time()) / 2
     if abs(off) > _OFF:

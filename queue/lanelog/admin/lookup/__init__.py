@@ -1,4 +1,4 @@
-"""What a verb needs before it starts: checked arguments, and whether the names exist.
+"""What a method needs before it starts: checked arguments, and whether the names exist.
 
 Owns refusals and their hints. Never changes or locks a row.
 """

@@ -1,4 +1,4 @@
-"""Checks of the verbs' arguments, before any SQL.
+"""Checks of the methods' arguments, before any SQL.
 
 Owns the bounds of `limit` and of offsets. Never asks the database anything (`given` does).
 """
@@ -41,7 +41,7 @@ def offset_of(value: object, what: str = "offset") -> int:
 
 
 def decided(dry_run: object) -> bool:
-    """Return `dry_run`, if it is a bool: a value that merely counts as false must not let a verb destroy."""
+    """Return `dry_run`, if it is a bool: a value that merely counts as false must not let a method destroy."""
     if not isinstance(dry_run, bool):
         raise ConfigurationError(f"dry_run must be True or False, not {dry_run!r}")
     return dry_run

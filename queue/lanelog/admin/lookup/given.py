@@ -1,6 +1,6 @@
-"""The names and the offset that a verb was given: well formed, and of what exists.
+"""The names and the offset that a method was given: well formed, and of what exists.
 
-Owns these checks before a verb's transaction. Never changes or locks anything.
+Owns these checks before a method's transaction. Never changes or locks anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def given_topic(database: Database, topic: str) -> None:
-    """Check the name of a topic that a verb was given, and refuse one that does not exist."""
+    """Check the name of a topic that a method was given, and refuse one that does not exist."""
     check_name("topic", topic)
     read(database, known_topic, "finding the topic", topic)
 
@@ -32,7 +32,7 @@ def given_group(database: Database, at: GroupTopic, key: str | None = None) -> i
 
 
 def given_lane(database: Database, lane: LaneId) -> int:
-    """Check the names of a lane that a verb was given, and refuse one that does not exist. Return its head."""
+    """Check the names of a lane that a method was given, and refuse one that does not exist. Return its head."""
     check_name("key", lane.key)
     return given_group(database, lane.of, lane.key)
 

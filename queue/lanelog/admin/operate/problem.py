@@ -100,7 +100,7 @@ class Problem:
 
 
 def command(verb: str, *arguments: str, options: Iterable[str] = ()) -> str:
-    """Return the command line, quoted for a shell. A name that begins like an option comes behind `--`."""
+    """Return the command line, quoted for a shell. A name that begins like an option comes after `--`."""
     dashes = ["--"] if any(argument.startswith("-") for argument in arguments) else []
     parts = [*options, *dashes, *arguments] if dashes else [*arguments, *options]
     return f"lanelog {verb} {' '.join(map(shlex.quote, parts)).replace(shlex.quote('--'), '--')}"

@@ -1,7 +1,7 @@
 """Lanes whose tables contradict each other, in all topics: found, and repaired on request.
 
 Owns the way through topics and keys. `_log/repair` judges, repairs and takes the locks. A suspect lane
-is judged by reads of one snapshot, so that a lane that is purged and born again meanwhile is not taken for a
+is judged by reads of one snapshot, so that a lane that is removed and created again meanwhile is not taken for a
 contradiction.
 
 Dies anywhere, or two at once: each lane is a transaction of its own, and the next call finds the rest.
@@ -116,7 +116,7 @@ def repaired(database: Database) -> list[Contradiction]:
                 done = [each for key in suspects for each in _repair_lane(database, session, topic, key)]
                 found += done
                 if not done:
-                    break  # a purge and rebirth made them seem wrong
+                    break  # the lane was removed and created again
     return found
 
 
@@ -181,7 +181,7 @@ def _between(database: Database, sql: str, where: tuple[str, ...], known: Sequen
         args = [value for at, gap in enumerate(chunk) for value in (at, *where, *gap)]
         met = read(database, _query, "searching the log", " UNION ALL ".join([sql] * len(chunk)), args)
         found += [name for _, name in met]
-        gaps += [(name, chunk[int(at)][1]) for at, name in met]  # there may be more behind it
+        gaps += [(name, chunk[int(at)][1]) for at, name in met]  # there may be more after it
     return found
 
 

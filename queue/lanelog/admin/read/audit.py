@@ -1,6 +1,6 @@
 """What operators did: the list of `queue_audit`.
 
-Owns these queries. Never writes a row of it: the transactions of the verbs do.
+Owns these queries. Never writes a row of it: the transactions of the methods do.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def rest(seconds: float) -> None:
 
 
 def _new(database: Database, topic: str, key: str | None, seen: dict[str, int], lanes: int) -> Iterator[MessageInfo]:
-    """Yield the messages behind `seen`, and advance it. A lane that was purged meanwhile has none."""
+    """Yield the messages after `seen`, and advance it. A lane that was removed meanwhile has none."""
     if key is None:
         keys = [name for name, head in heads.heads(database, topic, lanes).items() if head > seen.get(name, 0)]
     else:

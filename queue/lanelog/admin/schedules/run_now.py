@@ -98,7 +98,7 @@ class _Run:
         row = locked(cx, self.act.database, self.name)
         heads = partitions.heads(cx, row.topic, [row.key], Lock.UPDATE)
         if row.key not in heads:
-            raise DatabaseError("the schedule moved to another lane, or its lane was purged", retriable=True)
+            raise DatabaseError("the schedule moved to another lane, or its lane was removed", retriable=True)
         found = messages.find_ids(cx, row.topic, [(row.key, self.id)]).get((row.key, self.id))
         if found is not None:
             return self._result(row, found, changed=self._unanswered.happened)

@@ -2,7 +2,7 @@
 
 Owns the choice of the lanes to read. Never lists messages.
 
-The age of a lane is the age of the message right behind its watermark: one look-up by primary key. 10,000 of them take
+The age of a lane is the age of the message right after its watermark: one look-up by primary key. 10,000 of them take
 0.6 s, with a backlog of three times the server's memory: the server waits for its disk once for each. Four connections
 that read a quarter of the lanes each take 0.3 s. So the oldest age of a group is exact as long as one answer needs
 no more look-ups than that. Otherwise, and for lists, few lanes are read (`Breadth`): those in
@@ -66,7 +66,7 @@ WHERE d.consumer_group = %s AND d.topic = %s AND d.acked = 0 AND d.first_attempt
 GROUP BY d.partition_key ORDER BY MIN(d.first_attempt_at), d.partition_key LIMIT %s
 """
 
-# How old the oldest message right behind a watermark is, in a range of keys; a hole counts as new (all PRIMARY).
+# How old the oldest message right after a watermark is, in a range of keys; a hole counts as new (all PRIMARY).
 OLDEST = f"""
 SELECT MAX({NOW_MS} - LEAST(COALESCE(m.created_at, {NOW_MS}), {NOW_MS}))
 FROM {LANES}
@@ -75,7 +75,7 @@ LEFT JOIN queue_messages m FORCE INDEX (PRIMARY)
 WHERE p.topic = %s AND p.partition_key > '' AND p.partition_key {{within}} AND p.head_offset > {WATERMARK}
 """
 
-# The key of the lane that is so many lanes behind another (PRIMARY).
+# The key of the lane that is so many lanes after another (PRIMARY).
 BORDER = """
 SELECT partition_key FROM queue_partitions FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key > %s ORDER BY partition_key LIMIT %s, 1
@@ -108,7 +108,7 @@ def borders(cx: Executor, topic: str, lanes: int) -> list[str]:
 
 
 def oldest_of_many(database: Database, at: GroupTopic, borders: Sequence[str]) -> float | None:
-    """Return the age in seconds of the oldest message right behind a watermark. None: there is no message.
+    """Return the age in seconds of the oldest message right after a watermark. None: there is no message.
 
     Each part, from one border to the next, has a snapshot of its own: none may be held while thousands of messages are
     read. A lane on a border is in two parts, which changes nothing.
@@ -120,13 +120,13 @@ def oldest_of_many(database: Database, at: GroupTopic, borders: Sequence[str]) -
 
 
 def _oldest_within(cx: Executor, at: GroupTopic, first: str, last: str) -> int | None:
-    """Return the age in milliseconds of the oldest message right behind a watermark, in a range of keys."""
+    """Return the age in milliseconds of the oldest message right after a watermark, in a range of keys."""
     row = cx.one(OLDEST.format(within="BETWEEN %s AND %s"), (*at.columns, first, last))
     return None if row is None or row[0] is None else int(row[0])
 
 
 def candidates(cx: Executor, topic: str, lanes: Mapping[str, GroupLanes], limit: int) -> dict[str, dict[str, float]]:
-    """Return, for each of a few groups, the ages in seconds of the messages behind the watermarks of some lanes.
+    """Return, for each of a few groups, the ages in seconds of the messages after the watermarks of some lanes.
 
     They are at most `limit` lanes with something unsettled, in which nothing was settled for longest. Those with the
     oldest message come first. `lanes` names that many lanes of each group whose offsets rows are unchanged for longest.

@@ -39,7 +39,7 @@ SELECT partition_key, `offset`, created_at, expires_at, target_group FROM queue_
 WHERE topic = %s AND (partition_key, `offset`) IN ({points})
 """
 
-# The first message behind an offset, where the one at the next offset is missing; several lanes joined by UNION ALL,
+# The first message after an offset, where the one at the next offset is missing; several lanes joined by UNION ALL,
 # each part begins with the offset that was asked for (PRIMARY).
 NEXT_MESSAGES = """
 SELECT %s, partition_key, `offset`, created_at, expires_at, target_group FROM queue_messages FORCE INDEX (PRIMARY)
@@ -164,7 +164,7 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
     rows: dict[GroupLane, Row] = {}
     unread = set(at)
     for _ in range(STEPS):
-        # A run right behind the watermark can be settled for a moment, until the next flush raises the watermark.
+        # A run right after the watermark can be settled for a moment, until the next flush raises the watermark.
         rows_at = for_groups(cx, ROWS_AT, topic, sorted((*lane, at[lane]) for lane in unread))
         found = {(row.group, row.key): row for row in (Row(*each) for each in rows_at)}
         rows.update(found)
@@ -187,10 +187,10 @@ def firsts(cx: Executor, topic: str, lanes: Mapping[GroupLane, LaneFacts]) -> di
 
 
 def first_bodies(cx: Executor, topic: str, offsets: set[tuple[str, int]]) -> dict[tuple[str, int], Body]:
-    """Return the messages at these keys and offsets, or the next ones behind them.
+    """Return the messages at these keys and offsets, or the next ones after them.
 
     A message may be missing because it was collected, or because a crash of the server left a hole: the lane waits for
-    the message behind it.
+    the message after it.
     """
     found = [Body(*row) for row in points(cx, MESSAGES_AT, sorted(offsets), before=[topic])]
     bodies = {(body.key, body.offset): body for body in found}

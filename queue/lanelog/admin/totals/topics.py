@@ -1,7 +1,7 @@
 """Topics and groups, with sums over their lanes.
 
 Owns these queries. Lists no lanes and no messages. The sums of a group come from one snapshot, so they fit: it is held
-for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is read behind it.
+for milliseconds, or for tenths of a second with 10,000 lanes. The age of the oldest message is read after it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ LEFT JOIN queue_offsets f FORCE INDEX (PRIMARY)
        ON f.consumer_group = '' AND f.topic = p.topic AND f.partition_key = p.partition_key
 """
 
-# Lanes of the next topics behind a name added up, with their floors (both PRIMARY).
+# Lanes of the next topics after a name added up, with their floors (both PRIMARY).
 TOPICS = f"SELECT {_SUMMED} WHERE p.topic > %s GROUP BY p.topic ORDER BY p.topic LIMIT %s"
 
-# Topics behind a name that have a lane (PRIMARY).
+# Topics after a name that have a lane (PRIMARY).
 WITH_LANES = """
 SELECT DISTINCT topic FROM queue_partitions FORCE INDEX (PRIMARY) WHERE topic > %s AND partition_key > ''
 """
@@ -128,7 +128,7 @@ def _first(cx: Executor, limit: int, reading: Collection[str]) -> dict[str, _Sum
 
 
 def _behind(cx: Executor, last: str, reading: Collection[str], flags: Sequence[tuple[str, bool]]) -> int:
-    """Return how many topics behind a name would be shown."""
+    """Return how many topics after a name would be shown."""
     there = {name for (name,) in cx.query(WITH_LANES, (last,))}
     return len(there.union(name for name, holds in flags if name > last and (holds or name in reading)))
 

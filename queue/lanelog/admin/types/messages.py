@@ -97,7 +97,8 @@ class HistoryInfo:
     offset: int
     id: str
     outcome: str
-    """`success`, `rejected`, `failed`, `lock_expired`, `expired` or `skipped`."""
+    """`success`, `rejected`, `failed`, `lock_expired` (the last attempt timed out or crashed), `expired` or
+    `skipped`."""
     attempts: int
     published_at: datetime
     first_delivered_at: datetime | None
@@ -125,7 +126,7 @@ class DeadLetterInfo:
     original_id: str
     """The id under which the message was first published."""
     group: str
-    """The group that gave it up."""
+    """The group that dead-lettered it."""
     reason: str
     """First line of `last_error` with `#` for each number and id, cut to 200 characters: dead letters are counted by
     it, and `reason=` takes it."""
@@ -176,5 +177,5 @@ class DeadLetterPage:
     looked: int
     """How many dead letters were read, those that were not chosen among them."""
     after: tuple[str, str, int] | None
-    """Dead letter topic, key and offset of the last one that was read: `after=` goes on behind it. None: there are no
+    """Dead letter topic, key and offset of the last one that was read: `after=` goes on after it. None: there are no
     more."""

@@ -1,4 +1,4 @@
-"""The values of verbs that change something, or with `dry_run` would change it.
+"""The values of methods that change something, or with `dry_run` would change it.
 
 Owns their fields and units. No SQL, no behaviour. Import them from `lanelog.admin`. Units are as in `topology`.
 """
@@ -88,20 +88,20 @@ class Sought:
 
 @frozen(kw_only=True)
 class AuditInfo:
-    """What one transaction of a verb did. A call that takes several has an entry for each."""
+    """What one transaction of a method did. A call that takes several has an entry for each."""
 
     at: datetime
     call: str
     """The same for all entries of a call."""
     verb: str
-    """The method of administration, such as `skip`."""
+    """The name of the method of `Admin`, such as `skip`."""
     topic: str | None
     group: str | None
     key: str | None
     choice: str
     """What was chosen besides names, such as `offset 7` or `to latest`."""
     messages: int
-    """Messages that it passed, deleted or redrove."""
+    """Messages that it skipped, deleted or redrove."""
     by: str
     """Who did it, as the caller said: `Admin.acting`, or the login name of the user of the command line."""
     reason: str
@@ -212,7 +212,7 @@ class Released:
     """The owner that lost the lane."""
     owner_state: OwnerState | None
     epoch: int
-    """The new fencing token. Writes under a smaller one are refused."""
+    """The new epoch of the lease. Writes under a smaller one are refused."""
     others: tuple[str, ...]
     """Keys of the other lanes that the owner lost, too: all that it had, if it has long given no sign of life."""
     dry_run: bool
@@ -229,7 +229,7 @@ class GroupDeleted:
     lag: int
     """Messages that it had not settled and will not get any more."""
     members: int
-    """Subscribers that were alive. Their subscriptions become `failed`."""
+    """Members that were alive. Their subscriptions become `failed`."""
     collectable: int
     """Messages that only this group held back.
 
@@ -362,7 +362,7 @@ class Maintained:
     history: int
     """History rows older than their retention that were deleted."""
     heartbeats: int
-    """Heartbeat rows deleted, of subscribers that left or fell silent at least ten minutes ago."""
+    """Heartbeat rows deleted, of members that left or fell silent at least ten minutes ago."""
     failed: Mapping[str, str]
     """By topic: the error that ended the work on it; the other topics are done.
 

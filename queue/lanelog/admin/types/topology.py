@@ -42,7 +42,7 @@ class MessageState(StrEnum):
     COMPLETED = "completed"
     """Settled: handled, skipped, or not for this group."""
     FAILED = "failed"
-    """Given up: a dead letter of this group exists."""
+    """Dead-lettered: a dead letter of this group exists."""
     EXPIRED = "expired"
     """Its `expires_at` passed before a handler of the group had started: it is not delivered any more."""
 
@@ -52,7 +52,7 @@ class MessageState(StrEnum):
 
 @frozen(kw_only=True)
 class TopicInfo:
-    """One topic, with sums over its lanes. Purged lanes do not count."""
+    """One topic, with sums over its lanes. Removed lanes do not count."""
 
     topic: str
     lanes: int
@@ -93,7 +93,7 @@ class GroupInfo:
     paused_by: str
     pause_reason: str
     members: int
-    """Subscribers that are alive."""
+    """Members that are alive."""
     members_unchanged: float
     """Seconds for which no member is known to have gone.
 
@@ -127,7 +127,7 @@ class GroupInfo:
     lag: int
     """Messages not settled by this group, over all lanes; exact."""
     oldest_age: float | None
-    """Seconds since the oldest of the messages right behind a watermark was written; None: all is settled."""
+    """Seconds since the oldest of the messages right after a watermark was written; None: all is settled."""
     oldest_age_exact: bool
     """False: there may be an older message.
 
@@ -145,7 +145,7 @@ class GroupInfo:
 
 @frozen(kw_only=True)
 class MemberInfo:
-    """One subscriber of a group: the subscription of one process to a topic."""
+    """One member of a group: the subscription of one process to a topic."""
 
     topic: str
     group: str
@@ -207,7 +207,7 @@ class LaneInfo:
     lease_left: float | None
     """Seconds until the owner's leases may be taken by expiry, 0 when they may; None without an owner."""
     lease_epoch: int
-    """Fencing token of the last owner; 0: it never had one."""
+    """Epoch of the last owner's lease; 0: it never had one."""
     in_flight: int
     """Messages handed out and not settled, under the present epoch; 0 if the group has no living member."""
     waiting: int
@@ -269,7 +269,7 @@ class LeaseInfo:
     """The owner; None: it was released."""
     owner_state: OwnerState | None
     epoch: int
-    """Fencing token."""
+    """The lease's epoch."""
     leased_at: datetime | None
     """When the owner got it; None without an owner."""
     heartbeat_at: datetime | None

@@ -98,11 +98,11 @@ TYPES: Final[dict[str, Type]] = {
     "from_offset": Offset(),
     "before_offset": Offset(),
 }
-"""The type of a parameter by its name. A name means the same in every verb."""
+"""The type of a parameter by its name. A name means the same in every command."""
 
 
 def give_types(verb: click.Command) -> None:
-    """Give a verb's parameters, and those of its subcommands, their types."""
+    """Give a command's parameters, and those of its subcommands, their types."""
     for param in verb.params:
         if param.name in TYPES and param.type in {click.STRING, click.INT}:
             param.type = TYPES[param.name]

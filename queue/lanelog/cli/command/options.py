@@ -1,6 +1,6 @@
-"""Arguments, options and examples: what the declarations of several verbs have in common.
+"""Arguments, options and examples: what the declarations of several commands have in common.
 
-Owns their names, texts and forms. Knows no verb. A new option stands here as soon as a second verb has it.
+Owns their names, texts and forms. Knows no command. A new option stands here as soon as a second command has it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _URL: Final = "lanelog.cli.url"
 
 
 def innermost(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Return the URL that was given last: before the verb, or behind it."""
+    """Return the URL that was given last: before the command, or after it."""
     if value is not None:
         ctx.meta[_URL] = value
     found: str | None = ctx.meta.get(_URL)
@@ -48,10 +48,10 @@ limit = click.option(
 def command(
     *examples: str, name: str | None = None, of: click.Group | None = None, short: str | None = None
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command of a verb.
+    """Make a command of a function.
 
     Args:
-        examples: The end of its help: lines as they are typed behind `lanelog`.
+        examples: The end of its help: lines as they are typed after `lanelog`.
         name: What is typed, if that is not the name of the function.
         of: The group below which it stands. None: it stands below `lanelog`, see `_main`.
         short: Its line in the help of that group.
@@ -68,7 +68,7 @@ def seconds(
     default: float | None = None,
     within: tuple[float, float | None] | None = None,
 ) -> Callable[[F], F]:
-    """Add an option that is a number of seconds. `within`: the least and the most. None: the verb checks it."""
+    """Add an option that is a number of seconds. `within`: the least and the most. None: the command checks it."""
     kind = click.FLOAT if within is None else click.FloatRange(*within)
     return click.option(name, type=kind, default=default, show_default=default is not None, metavar="S", help=help)
 
@@ -90,7 +90,7 @@ def time(name: str, help: str) -> Callable[[F], F]:  # noqa: A002 - as click cal
 
 
 def words(*, required: bool = False, help: str) -> Callable[[F], F]:  # noqa: A002 - as click calls it
-    """Add --why to a verb that keeps the operator's words itself, as its `reason`. --reason selects dead letters."""
+    """Add --why to a command that keeps the operator's words itself, as its `reason`. --reason selects dead letters."""
     given: dict[str, Any] = {"required": True} if required else {"default": ""}
 
     def add(function: F) -> F:

@@ -1,7 +1,7 @@
 """Times as people write them on a command line.
 
 Owns which texts are a time, and how one is written. Relative times are read by the clock of this machine, and days in
-the time zone of the terminal (TZ). Knows no verb.
+the time zone of the terminal (TZ). Knows no command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What all verbs have in common: options, connection, errors and exit status.
+"""What all commands have in common: options, connection, errors and exit status.
 
 Owns the exit statuses. 0: done. 1: a bound is exceeded, an error was found, or a part is left to do. 2: refused,
-nothing was changed. 130: Ctrl-C. Never knows what a verb does.
+nothing was changed. 130: Ctrl-C. Never knows what a command does.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ class Verbs(click.Group):
     """A group of commands that prints every refusal as one line, click's own refusals too."""
 
     sections: Mapping[str, Mapping[str, tuple[str, str]]] = {}
-    """Verbs by purpose: the module of each, below `lanelog.cli`, and one line. The module is imported when its verb is
-    asked for. Empty: the commands are those that were added."""
+    """Commands by purpose: the module of each, below `lanelog.cli`, and one line. The module is imported when its
+    command is asked for. Empty: the commands are those that were added."""
     draining: Collection[str] = ()
-    """Verbs that end in order at a SIGTERM of before they ran. It ends all others as it ends any program."""
+    """Commands that end in order at a SIGTERM of before they ran. It ends all others as it ends any program."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.params.append(click.Option(["--url"], expose_value=False, **options.ANY_URL))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all verbs, in order."""
+        """Return the names of all commands, in order."""
         return sorted({*super().list_commands(ctx), *(name for verbs in self.sections.values() for name in verbs)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a verb, and import its module if it is not there yet."""
+        """Return a command, and import its module if it is not there yet."""
         for verbs in self.sections.values():
             if cmd_name in verbs and cmd_name not in self.commands:
                 module, _ = verbs[cmd_name]
@@ -88,7 +88,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Do as click does. From here on SIGTERM ends the command, unless the verb drains.
+        """Do as click does. From here on SIGTERM ends the command, unless the command drains.
 
         A command that is not there is refused with the one that may be meant.
         """
@@ -102,7 +102,7 @@ class Verbs(click.Group):
     def _meant(self, ctx: click.Context, wrong: str) -> str:
         """Return the question whether another command is meant: one of this name elsewhere, or one with a name like it.
 
-        Imports the modules of all verbs, because subcommands stand there: only after a mistake.
+        Imports the modules of all commands, because subcommands stand there: only after a mistake.
         """
         last = {name: [name] for name in self.list_commands(ctx)}
         for name in list(last):
@@ -115,12 +115,12 @@ class Verbs(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Do as click does, for the options before the verb."""
+        """Do as click does, for the options before the command."""
         with _one_line():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Do as click does, for the verb and its options."""
+        """Do as click does, for the command and its options."""
         with _one_line():
             return super().invoke(ctx)
 
@@ -160,11 +160,11 @@ def refuse_typed(option: str, why: str) -> None:
         raise click.UsageError(f"{option} {why}", ctx)
 
 
-# -- the kinds of verbs ------------------------------------------------------------------------------------------------
+# -- the kinds of commands ---------------------------------------------------------------------------------------------
 
 
 def reading(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a verb that reads of `function(admin, …) -> Answer`: with --url, --json and --watch."""
+    """Make a command that reads of `function(admin, …) -> Answer`: with --url, --json and --watch."""
 
     @functools.wraps(function)
     def verb(
@@ -207,7 +207,7 @@ def reading(function: Callable[..., Answer]) -> Callable[..., None]:
 
 
 def _of(client: Client, function: Callable[..., Answer], admin: Admin, **params: Any) -> Answer:
-    """Return the answer of the verb, with the name of its database."""
+    """Return the answer of the command, with the name of its database."""
     return evolve(function(admin, **params), database=database_of(client.config))
 
 
@@ -218,22 +218,25 @@ def database_of(config: ConnectConfig) -> str:
 
 
 def announce(config: ConnectConfig) -> None:
-    """Print that line on a terminal: for a verb whose output is no answer."""
+    """Print that line on a terminal: for a command whose output is no answer."""
     if sys.stdout.isatty():
         click.secho(database_of(config), dim=True)
 
 
 def changing(function: Callable[..., Answer], *, why: bool = True) -> Callable[..., None]:
-    """Make a verb of `function(admin, …, dry_run) -> Answer` that only shows what it would do without --execute.
+    """Make a command of `function(admin, …, dry_run) -> Answer` that only shows what it would do without --execute.
 
-    `why`: whether it has the option --why. A verb with a reason of its own has not.
+    `why`: whether it has the option --why. A command with a reason of its own has not.
     """
     verb = _changing(function, "execute", why=why)
     return click.option("--execute", is_flag=True, help="Do it. Without it, only show what would be done.")(verb)
 
 
 def steering(function: Callable[..., Answer], *, why: bool = True) -> Callable[..., None]:
-    """Make a verb that acts at once, unless --dry-run is given: for changes that can be taken back. `why` as above."""
+    """Make a command that acts at once, unless --dry-run is given: for changes that can be taken back.
+
+    `why` as above.
+    """
     verb = _changing(function, "dry_run", why=why)
     return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(verb)
 
@@ -289,7 +292,7 @@ def need(extra: str, *modules: str, also: str = "") -> None:
     """Refuse if a module is not installed, and say which extra brings it, and what it needs besides."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise Refused(f"this verb needs {' and '.join(missing)}: {install(extra)}{also}")
+        raise Refused(f"this command needs {' and '.join(missing)}: {install(extra)}{also}")
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The verb `analyze`: tables and a report over archive and live log.
+"""The command `analyze`: tables and a report over archive and live log.
 
-Owns its options and its answer. `lanelog.spark` does the work, and is imported when the verb runs.
+Owns its options and its answer. `lanelog.spark` does the work, and is imported when the command runs.
 """
 
 from __future__ import annotations

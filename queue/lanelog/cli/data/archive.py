@@ -1,4 +1,4 @@
-"""The verbs `archive` and `replay`: the log to Parquet, and from there back into the log.
+"""The commands `archive` and `replay`: the log to Parquet, and from there back into the log.
 
 Owns their options and their answers. `lanelog.spark` does the work, and is imported when they run.
 """
@@ -32,7 +32,7 @@ password_option = click.option(
 
 
 def need_spark(*others: str) -> None:
-    """Refuse if Spark, or another module that the verb needs, is not installed."""
+    """Refuse if Spark, or another module that the command needs, is not installed."""
     java = ", and Java 17 or newer (on Debian and Ubuntu: apt-get install openjdk-17-jre-headless)"
     need("spark", *_NEEDED, *others, also=java)
 
@@ -93,7 +93,7 @@ def archive(*, topics: str | None, pattern: str | None, group: str | None, as_js
 @options.time("--since", f"Written then or later, such as {FORMS}.")
 @options.time("--until", "Written before.")
 @click.option("--dead-letters-of", metavar="GROUP", help="This group's dead letters, for it alone.")
-@click.option("--target-group", metavar="GROUP", help="For this group alone; the others pass them by.")
+@click.option("--target-group", metavar="GROUP", help="For this group alone; the others skip them.")
 @click.option("--all-groups", is_flag=True, help="Dead letters for every group.")
 @click.option("--rate", type=float, metavar="N", help="At most so many messages a second.")
 @click.option(

@@ -1,4 +1,4 @@
-"""The verb `publish`: messages from the command line, a file or standard input.
+"""The command `publish`: messages from the command line, a file or standard input.
 
 Owns how input becomes messages, and what is said when it ends half-way. Never holds more than one batch in memory.
 """

@@ -141,7 +141,7 @@ def _body(answer: Answer, width: int | None, most: int | None = None) -> list[Te
 
 
 def _separated(answer: Answer) -> list[Line]:
-    """Return all entries, with an empty line behind each that something follows."""
+    """Return all entries, with an empty line after each that something follows."""
     lines = [line for entry in answer.entries for line in (*entry, "")]
     return lines if answer.table is not None else lines[:-1]
 

@@ -1,4 +1,4 @@
-"""The verbs that read the log: status, lists, messages, events.
+"""The commands that read the log: status, lists, messages, events.
 
-Owns which values they ask for. Never changes anything. The command line imports a module when its verb is asked for.
+Owns which values they ask for. Never changes anything. The command line imports a module when its command is asked for.
 """

@@ -1,4 +1,4 @@
-"""The verb `events`, which shows the events that lanelog logs.
+"""The command `events`, which shows the events that lanelog logs.
 
 Owns the forms of that list; docs/reference/events.md is one of them. Needs no database.
 """

@@ -1,4 +1,4 @@
-"""The verbs that read: topics, groups, members, lanes, lag, offsets, leases, audit.
+"""The commands that read: topics, groups, members, lanes, lag, offsets, leases, audit.
 
 Owns which values they ask for, and the lines above and below the table; `_views` has the columns. Changes nothing.
 """
@@ -83,15 +83,14 @@ def groups(admin: Admin, *, topic: str | None, bounds: MonitorBounds) -> Answer:
 
 @options.command("members", "members orders billing --stacks")
 @options.arguments("[topic]", "[group]")
-@click.option("--stacks", is_flag=True, help="Show below where handlers stand that have run for 10 s.")
+@click.option("--stacks", is_flag=True, help="Show the stacks of handlers that have run for 10 s.")
 @options.limit
 @reading
 def members(admin: Admin, *, topic: str | None, group: str | None, stacks: bool, limit: int) -> Answer:
-    """List the subscribers of GROUP on TOPIC, or of all groups, alive or not, and how many of their workers are busy.
+    """List the members of GROUP on TOPIC, or of all groups, alive or not, and how many of their workers are busy.
 
-    NONE-ENDED, where all workers of a member are busy: for how long none of them has ended. POOL-WAITS, if there were
-    any: how often threads of the member's client have waited for a connection; the event pool.too_small names the
-    pool_size to set.
+    NONE-ENDED: if all workers are busy, the time since a handler last ended. POOL-WAITS, if there were any: how often
+    threads of the member's client have waited for a connection; the event pool.too_small names the pool_size to set.
     """
     found = admin.members(topic, group, limit=limit)
     waits = (columns.POOL_WAITS,) if any(map(columns.pool_waits_of, found)) else ()
@@ -104,7 +103,7 @@ def members(admin: Admin, *, topic: str | None, group: str | None, stacks: bool,
         summary=f"{where}: {totals.members(found)}",
         table=Table(every, found, admin.now()),
         total=totals.lanes_of_members(found, limit),
-        nothing=f"{where}: no member; nobody has subscribed, or its heartbeat is forgotten",
+        nothing=f"{where}: no member; nobody has subscribed, or its heartbeat was deleted",
         lines=_stacks(found) if stacks else (),
     )
 
@@ -281,5 +280,5 @@ def audit(admin: Admin, *, topic: str | None, limit: int) -> Answer:
         data=found,
         table=Table(columns.AUDIT, found, admin.now()),
         total=totals.listed(found, "change", limit) + ", the last first",
-        nothing="nobody has changed anything with the verbs of administration, or not within the last year",
+        nothing="no change in the last year",
     )

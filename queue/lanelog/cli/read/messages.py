@@ -1,4 +1,4 @@
-"""The verbs that show messages: show, tail, history.
+"""The commands that show messages: show, tail, history.
 
 Owns how a message is printed. Never settles, locks or registers anything.
 """

@@ -1,4 +1,4 @@
-"""The verb `status`: how the status is shown.
+"""The command `status`: how the status is shown.
 
 Owns its lines and its table. `admin.status` finds what is wrong.
 """

@@ -1,4 +1,4 @@
-"""The verb `health`: a probe's question, for orchestrators that run a command, and for people.
+"""The command `health`: a probe's question, for orchestrators that run a command, and for people.
 
 Owns the exit status of the answer. Needs no database.
 """

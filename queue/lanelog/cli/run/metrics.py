@@ -1,4 +1,4 @@
-"""The verb `metrics`: the metrics of the log, served to Prometheus.
+"""The command `metrics`: the metrics of the log, served to Prometheus.
 
 Owns the address and the life of the server. `lanelog.metrics` has the metrics.
 """

@@ -1,6 +1,6 @@
-"""The verbs around the database itself: migrate, doctor, grants, maintain, dev-server.
+"""The commands around the database itself: migrate, doctor, grants, maintain, dev-server.
 
-Holds no logic: each verb calls the module that has it, and imports it when it runs.
+Holds no logic: each command calls the module that has it, and imports it when it runs.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
 @options.as_json
 @options.url
 def maintain(*, topics: tuple[str, ...], once: bool, interval: float, as_json: bool, url: str | None) -> None:
-    """Do for TOPICS, or for all, what running subscribers do for theirs: repair, append what is due, collect, purge.
+    """Do for TOPICS, or for all, what running subscribers do for theirs.
+
+    Repair, append what is due, collect, remove idle lanes.
 
     Meant for topics that no process consumes. Status 1 if a topic could not be done.
     """

@@ -1,4 +1,4 @@
-"""The verb `web`: the dashboard, served to browsers.
+"""The command `web`: the dashboard, served to browsers.
 
 Owns the address, the token, the function that masks payloads, and the life of the server. `lanelog.dashboard` has the
 pages.

@@ -1,4 +1,4 @@
-"""The verb `worker`: the handlers of a module, in processes under one supervisor.
+"""The command `worker`: the handlers of a module, in processes under one supervisor.
 
 Owns the options and their form. `lanelog.worker` has the supervisor.
 """
@@ -75,7 +75,7 @@ def worker(
     Its module decorates them with @client.subscriber, and need not call client.run(). Each process imports it anew.
     One that dies is started again. A second signal kills them without a wait.
 
-    Exit status: 0 drained; 1 or 2 given up, because no process could start; 128 + N killed by a second signal N.
+    Exit status: 0 drained; 1 or 2 ended, because no process could start; 128 + N killed by a second signal N.
     """
     from lanelog._process.probes import serving
     from lanelog._process.target import check_target

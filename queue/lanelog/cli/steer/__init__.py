@@ -1,5 +1,5 @@
-"""The verbs that change what is in the log: groups and topics, dead letters, schedules.
+"""The commands that change what is in the log: groups and topics, dead letters, schedules.
 
 Owns their answers. Never changes anything by itself: administration does. The command line imports a module when its
-verb is asked for.
+command is asked for.
 """

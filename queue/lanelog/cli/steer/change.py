@@ -1,4 +1,4 @@
-"""The verbs that change something: from seek, pause, skip and retry to the deletion of groups and topics.
+"""The commands that change something: from seek, pause, skip and retry to the deletion of groups and topics.
 
 Owns their answers; administration does the work. Pause, resume and open-lanes act at once, the others only with
 --execute.
@@ -82,7 +82,7 @@ def seek(admin: Admin, *, topic: str, group: str, key: str | None, to: str, dry_
     where = time_text(target) if isinstance(target, datetime) else done.to
     text = (
         f"{would('set', 'set', dry_run=dry_run)} {plural(done.lanes, 'lane')} of {_where(topic, group)} to {where}: "
-        f"{plural(done.again, 'settled message')} again, {plural(done.passed, 'unsettled one')} passed over"
+        f"{plural(done.again, 'settled message')} again, {plural(done.passed, 'unsettled one')} skipped"
     )
     if done.clamped:
         text += f"; {plural(done.clamped, 'lane')} not as far as that, which is collected or not published yet"
@@ -171,7 +171,7 @@ def _retry_all(admin: Admin, topic: str, group: str, *, dry_run: bool) -> Answer
     """Retry lane by lane, each in a transaction of its own.
 
     If it ends in the middle, the lanes before are done, and the same command goes on. A message that fails meanwhile in
-    a lane that was passed waits, as after the end.
+    a lane that is done waits, as after the end.
     """
     done: list[Retried] = []
     after = ""

@@ -1,4 +1,4 @@
-"""The verbs for dead letters: dlq list, show, redrive, delete.
+"""The commands for dead letters: dlq list, show, redrive, delete.
 
 Owns how dead letters are chosen and shown. Administration changes them.
 """
@@ -52,7 +52,7 @@ def dlq() -> None:
 @options.limit
 @reading
 def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason: str | None, limit: int) -> Answer:
-    """List the dead letters of TOPIC, or only those that GROUP gave up.
+    """List the dead letters of TOPIC, or only those of GROUP.
 
     Errors that differ in numbers and ids only are one reason. --reasons reads the first 100000 dead letters,
     --reason at the first 20000, and says so if there are more.
@@ -66,7 +66,7 @@ def list_(admin: Admin, *, topic: str, group: str | None, reasons: bool, reason:
     found, where = page.letters, totals.where(topic, group)
     chosen = "" if reason is None else f", with the reason {name(reason, 60)}"
     cut = page.after is not None and len(found) < limit
-    none = f"no dead letter of {where}: none was given up, or all are redriven or deleted"
+    none = f"no dead letter of {where}: there was none, or all are redriven or deleted"
     return Answer(
         data=found,
         summary=f"dead letters of {where}, by key{chosen}",
@@ -86,7 +86,7 @@ def _by_reason(admin: Admin, topic: str, group: str | None) -> Answer:
         summary=f"dead letters of {where}, by reason",
         table=Table(message_columns.REASONS, found, admin.now()),
         total=f"{plural(sum(each.count for each in found), 'dead letter')} for {plural(len(found), 'reason')}",
-        nothing=f"no dead letter of {where}: none was given up, or all are redriven or deleted",
+        nothing=f"no dead letter of {where}: there was none, or all are redriven or deleted",
         left_out="" if counted.complete else more,
     )
 
@@ -126,7 +126,7 @@ def _described(message: MessageInfo, letter: DeadLetter) -> list[str]:
     return [
         f"dead letter  {shown(message.id)} at {where}: {state}",
         f"original     offset {letter.original_offset} of {shown(letter.original_topic)}",
-        f"given up by  {shown(letter.group)} at {moment(letter.failed_at)} after {attempts}",
+        f"failed       in group {shown(letter.group)} at {moment(letter.failed_at)} after {attempts}",
         f"published    {moment(message.published_at)}",
         *(f"metadata     {shown(name)}={shown(value)}" for name, value in message.metadata.items()),
         f"payload      {payload(message.payload, 10_000)}",
@@ -137,7 +137,7 @@ def _described(message: MessageInfo, letter: DeadLetter) -> list[str]:
 def _choice(verb: Callable[..., None]) -> Callable[..., None]:
     """Add --id, --reason and --all, of which exactly one must be given, and what narrows them.
 
-    The verb gets them as `chosen`, by the names that administration has for them.
+    The command gets them as `chosen`, by the names that administration has for them.
     """
 
     @wraps(verb)
@@ -162,7 +162,7 @@ def _choice(verb: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--limit", type=click.IntRange(1), metavar="N", help="Of those at most N, the oldest of each key first."
         ),
-        options.time("--since", f"Of those, or of all, only what was given up then or later: {FORMS}."),
+        options.time("--since", f"Of those, or of all, only what was dead-lettered then or later: {FORMS}."),
         click.option("--key", metavar="KEY", help="Of those, or of all, only the dead letters of this key."),
         click.option("--all", "everything", is_flag=True, help="All of them."),
         click.option("--reason", metavar="NAME|TEXT", help="Those with this reason, as `dlq list --reasons` shows it."),
@@ -232,7 +232,7 @@ def _counting(what: str) -> Iterator[Callable[[int], None]]:
 
 
 def _since(chosen: dict[str, Any]) -> str:
-    return f", given up since {time_text(chosen['since'])}" if chosen["since"] else ""
+    return f", dead-lettered since {time_text(chosen['since'])}" if chosen["since"] else ""
 
 
 def _missing(count: int, group: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The verbs for recurring messages: schedule list, add, run, pause, resume, remove, preview.
+"""The commands for recurring messages: schedule list, add, run, pause, resume, remove, preview.
 
 Owns how schedules are shown. Administration changes them, and the client declares them.
 """

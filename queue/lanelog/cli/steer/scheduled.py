@@ -1,4 +1,4 @@
-"""The verbs for messages that are not due yet: scheduled list, cancel.
+"""The commands for messages that are not due yet: scheduled list, cancel.
 
 Owns how they are shown. Administration changes them.
 """

@@ -1,7 +1,7 @@
 """The handlers of actions: the preview, the action itself, and jobs that take long.
 
-Owns the way from a form to a verb. `actions` has the verbs. `guard` has refused requests without a user, and those of
-other sites, before; `Access.permit` refuses them where nobody may act.
+Owns the way from a form to a method of `Admin`. `actions` has the table. `guard` has refused requests without a user,
+and those of other sites, before; `Access.permit` refuses them where nobody may act.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ActionHandlers:
         return await run_in_threadpool(self._act, request, action, form)
 
     def _act(self, request: Request, action: WebAction, form: Mapping[str, str]) -> Response:
-        """Run the verb. A form that is sent twice runs it twice. The second time, little or nothing is left to do."""
+        """Run the action. A form that is sent twice runs it twice. The second time, little or nothing is left to do."""
         fields = action.fixed(self._admin, action.chosen(form))
         why = form.get("why", "").strip()
         if not why:
@@ -141,7 +141,7 @@ class ActionHandlers:
             raise ConfigurationError(f"this destroys something: type {name} to confirm it; nothing was changed")
 
     def _run(self, name: str, action: WebAction, fields: Mapping[str, str], doer: Doer) -> Any:
-        """Run a verb, and log it.
+        """Run an action, and log it.
 
         The event before it is logged for the process that dies in the middle: then no other record says who asked, and
         why.

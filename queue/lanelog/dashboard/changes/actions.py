@@ -1,7 +1,7 @@
-"""What the dashboard can change: for each action its fields, its verb of administration, and whether it destroys.
+"""What the dashboard can change: for each action its fields, its method of `Admin`, and whether it destroys.
 
 Owns this table. Never decides who may act (`action_handlers` does), and never talks to a browser. The preview is the
-verb itself, with `dry_run`.
+method itself, with `dry_run`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Doer:
     dry_run: bool
     """Whether this is the preview."""
     progress: Callable[[int], None] = unheard
-    """Called with the messages that are done, by verbs that take long."""
+    """Called with the messages that are done, by methods that take long."""
 
 
 Fields = Mapping[str, str]
@@ -56,7 +56,7 @@ class WebAction:
     asks: Mapping[str, str] = {}
     """Fields that a person fills in, each with its label. What is in `may` changes nothing of the preview."""
     long: bool = False
-    """Whether it may take minutes. Then the result of its verb has `messages`."""
+    """Whether it may take minutes. Then the result of its method has `messages`."""
     typed: str = ""
     """The field whose value a person must type before something is lost for good. Empty: nothing ever is."""
     destroys: Callable[[Any], bool] = always
@@ -83,7 +83,7 @@ class WebAction:
 
 
 def _read(at: Fields) -> dict[str, Any]:
-    """Return the fields as arguments of a verb, which have the same names: numbers and times are read."""
+    """Return the fields as arguments of a method, which have the same names: numbers and times are read."""
     found: dict[str, Any] = dict(at)
     if "offset" in at:
         found["offset"] = whole("offset", at["offset"])
@@ -164,7 +164,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
     ),
     "release": WebAction(
         label="Release the lane",
-        warning="Its owner loses the lane, and another worker takes it. What is in flight may be handled twice.",
+        warning="Its owner loses the lane, and another member takes it. What is in flight may be handled twice.",
         needs=_LANE,
         verb=lambda admin, at, doer: admin.release(**_read(at), dry_run=doer.dry_run),
     ),
@@ -206,7 +206,7 @@ ACTIONS: Final[Mapping[str, WebAction]] = {
     ),
     "delete-letters": WebAction(
         label="Delete dead letters",
-        warning="The messages are given up for good. This cannot be taken back.",
+        warning="The messages are lost for good. This cannot be taken back.",
         needs=_GROUP,
         may=("id", "letters"),
         long=True,

@@ -44,7 +44,7 @@ class Job:
     total: int | None = None
     """Messages to handle, as counted when it began. None: not counted yet."""
     result: Any = None
-    """What the verb returned. None: it has not returned."""
+    """What the action returned. None: it has not returned."""
     error: Exception | None = None
     """Why it ended early. None: it did not."""
     _ended: threading.Event = field(init=False, factory=threading.Event)

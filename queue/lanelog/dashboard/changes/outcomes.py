@@ -1,6 +1,6 @@
 """What a preview and a result say: sentences, and the way back.
 
-Owns these words. Asks no database: each function is given the value that a verb has returned.
+Owns these words. Asks no database: each function is given the value that a method has returned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMED: Final = 5
 
 @singledispatch
 def sentences(result: Any) -> tuple[str, ...]:
-    """Return what a verb has changed, or with `dry_run` would change. A new verb needs its words here."""
+    """Return what a method has changed, or with `dry_run` would change. A new method needs its words here."""
     raise TypeError(f"no words for {type(result).__name__}")
 
 
@@ -66,7 +66,7 @@ def _released(it: Released) -> tuple[str, ...]:
         return (f"Lane {shown(it.key)} has no owner: nothing to do.",)
     lose = _does(it, "lose", "lost")
     return _said(
-        f"{shown(it.owner)} ({it.owner_state}) {lose} lane {shown(it.key)}. Another worker takes it.",
+        f"{shown(it.owner)} ({it.owner_state}) {lose} lane {shown(it.key)}. Another member takes it.",
         f"It {lose} {plural(len(it.others), 'more lane')}, too: {_named(it.others)}." if it.others else "",
     )
 
@@ -106,7 +106,7 @@ def _sought(it: Sought) -> tuple[str, ...]:
             for each in it.moved[:_NAMED]
         ),
         f"{plural(rest, 'more lane')} move likewise." if rest > 0 else "",
-        "No one step leads back: each lane had an offset of its own." if scattered and not it.dry_run else "",
+        "This cannot be undone in one step: each lane had its own offset." if scattered and not it.dry_run else "",
     )
 
 

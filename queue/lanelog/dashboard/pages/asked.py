@@ -85,7 +85,7 @@ class Asked:
         return WebSheet(**{"title": "", **more}, columns=tuple(titles), rows=made)
 
     def pages(self, page: str, here: Mapping[str, object], last: Mapping[str, object] | None) -> tuple[WebCell, ...]:
-        """Return the links to the first page and to the next one, which begins behind `last`. None: there is none."""
+        """Return the links to the first page and to the next one, which begins after `last`. None: there is none."""
         links = [WebCell("First page", link(page, **here))] if "after" in self.fields else []
         links += [] if last is None else [WebCell("Next page", link(page, **here, **last))]
         return tuple(links)

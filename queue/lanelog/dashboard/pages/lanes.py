@@ -71,7 +71,7 @@ def lanes(asked: Asked) -> WebPage:
 
 _Here = dict[str, "str | None"]
 _Shown = tuple[list[LaneInfo], tuple[WebCell, ...], str]
-"""The lanes of a page, the links to the pages before and behind, and a note."""
+"""The lanes of a page, the links to the pages before and after, and a note."""
 
 
 def _worst(asked: Asked, here: _Here) -> _Shown:
@@ -97,7 +97,7 @@ def _worst(asked: Asked, here: _Here) -> _Shown:
 
 
 def _by_key(asked: Asked, here: _Here) -> _Shown:
-    """Return a page of the lanes behind one key, or before one. Between two pages none is left out."""
+    """Return a page of the lanes after one key, or before one. Between two pages none is left out."""
     after, before, most = asked.fields.get("after", ""), asked.fields.get("before", ""), COMPARED
     if here["state"] is None:
         most = LANES + 1

@@ -23,7 +23,7 @@ KEYS: Final = 50
 MESSAGES: Final = 40
 """Messages of one lane that are searched: the newest ones."""
 BYTES: Final = 16 * 1024 * 1024
-"""Bytes of payloads after which a search ends, behind the lane in which it reaches them."""
+"""Bytes of payloads after which a search ends, after the lane in which it reaches them."""
 FOUND: Final = 50
 """Messages that are shown."""
 LANES: Final = 10_000

@@ -29,7 +29,7 @@ _LANE_ACTIONS: Final = {
 }
 """The first one brings work back. A group that nobody consumes needs a process, which no button starts."""
 _PEOPLE: Final = ("no owner", "nobody consumes", "not archived", "replay unfinished")
-"""States of which more is seen in who the members are, or were."""
+"""Problems for which the page links to the members."""
 
 
 @frozen(kw_only=True)

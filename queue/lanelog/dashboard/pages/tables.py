@@ -101,7 +101,7 @@ def _group_state(group: GroupInfo, problem: Problem | None, *, known: bool) -> T
 
 
 def audit(asked: Asked) -> WebPage:
-    """Who changed what with the verbs of administration, the last first: of a topic, or of all."""
+    """Who changed what with the methods of `Admin`, the last first: of a topic, or of all."""
     topic = asked.fields.get("topic")
     sheet = asked.sheet(
         asked.admin.audit(topic, limit=ACTS),
