@@ -91,9 +91,9 @@ def test_a_running_subscription_fails_and_settles_nothing(lanelog_client: Client
 
     lanelog_client.publish_many("t", [("k", b"x")] * 3)
     subscription = lanelog_client.subscribe("t", "g", handle)
-    gate.reached()
-    epoch = one(raw, "SELECT lease_epoch FROM queue_partition_leases")
-    with lanelog.connect(lanelog_url) as other:
+    with lanelog.connect(lanelog_url) as other, gate:
+        gate.reached()
+        epoch = one(raw, "SELECT lease_epoch FROM queue_partition_leases")
         deleted = other.admin.delete_group("t", "g", evict=True, dry_run=False)
         assert (deleted.members, deleted.lag) == (1, 3)
         gate.open()
@@ -151,22 +151,23 @@ def test_purge_takes_messages_from_groups_that_have_not_settled_them(lanelog_cli
     lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(3)])
     settle(lanelog_client, 17, "fast")
     slow = lanelog_client.subscribe("t", "slow", handle)
-    gate.reached()
-    eventually(lambda: watermark(raw, "slow", "t", "b") == 8)
-    epochs = "SELECT consumer_group, partition_key, lease_epoch FROM queue_partition_leases"
-    before = {row[:2]: row[2] for row in rows(raw, epochs)}
-    moment = datetime.fromtimestamp(
-        one(raw, "SELECT MIN(created_at) FROM queue_messages WHERE payload = 'x'") / 1000, UTC
-    )
-    dry = lanelog_client.admin.purge("t", before=moment, dry_run=True)
-    assert stored(raw) == 17
-    purged = lanelog_client.admin.purge("t", before=moment, dry_run=False)
-    assert (purged.messages, purged.lanes, purged.remaining) == (dry.messages, dry.lanes, dry.remaining) == (10, 2, 0)
-    assert purged.unsettled.keys() == dry.unsettled.keys() == {"slow"}
-    assert 4 <= purged.unsettled["slow"] <= 5
-    assert stored(raw) == 7
-    seen.until(lambda items: ("a", 8) in items)
-    gate.open()
+    with gate:
+        gate.reached()
+        eventually(lambda: watermark(raw, "slow", "t", "b") == 8)
+        epochs = "SELECT consumer_group, partition_key, lease_epoch FROM queue_partition_leases"
+        before = {row[:2]: row[2] for row in rows(raw, epochs)}
+        moment = datetime.fromtimestamp(
+            one(raw, "SELECT MIN(created_at) FROM queue_messages WHERE payload = 'x'") / 1000, UTC
+        )
+        dry = lanelog_client.admin.purge("t", before=moment, dry_run=True)
+        assert stored(raw) == 17
+        purged = lanelog_client.admin.purge("t", before=moment, dry_run=False)
+        assert (purged.messages, purged.lanes, purged.remaining) == (10, 2, 0)
+        assert (dry.messages, dry.lanes, dry.remaining) == (10, 2, 0)
+        assert purged.unsettled.keys() == dry.unsettled.keys() == {"slow"}
+        assert 4 <= purged.unsettled["slow"] <= 5
+        assert stored(raw) == 7
+        seen.until(lambda items: ("a", 8) in items)
     refused.wait(1)
     assert slow.stop(10)
     assert [item for item in seen.items if item[0] == "a"] == [("a", n) for n in (1, 2, 6, 7, 8)]

@@ -108,9 +108,9 @@ def test_a_settlement_from_before_the_seek_does_not_undo_it(lanelog_client: Clie
     keys = ("acks", "commits", "returns")
     lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(5)])
     subscription = lanelog_client.subscribe("t", "g", handle, workers=6)
-    gate.reached(3)
-    before = epochs(raw)
-    with lanelog.connect(lanelog_url) as other:
+    with lanelog.connect(lanelog_url) as other, gate:
+        gate.reached(3)
+        before = epochs(raw)
         other.admin.seek("t", "g", to="earliest", dry_run=False)
         again = {key: [(key, n) for n in range(1, 6)] for key in keys}
         seen.until(lambda items: sum(token > before[key] for key, _, token in items) == 15, what="everything again")
@@ -166,13 +166,13 @@ def test_what_was_settled_or_tried_ahead_is_forgotten(lanelog_client: Client, ra
 
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
     subscription = lanelog_client.subscribe("t", "g", handle, order="serial")
-    gate.reached()
-    eventually(lambda: any(row["acked"] for row in delivery_rows(raw, "g", "t")))
-    sought = lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
-    # Offsets 2 to 7 were settled ahead; how many of them a flush had written by then is not for the test to know.
-    assert 1 <= sought.again <= 6
-    assert sought.passed == 0
-    gate.open()
+    with gate:
+        gate.reached()
+        eventually(lambda: any(row["acked"] for row in delivery_rows(raw, "g", "t")))
+        sought = lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
+        # Offsets 2 to 7 were settled ahead; how many of them a flush had written by then is not for the test to know.
+        assert 1 <= sought.again <= 6
+        assert sought.passed == 0
     assert subscription.stop(10)
     lanelog_client.admin.seek("t", "g", to="earliest", dry_run=False)
     assert delivery_rows(raw, "g", "t") == []

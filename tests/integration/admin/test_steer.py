@@ -45,7 +45,11 @@ def test_pause_under_load(
     def of_paused() -> list[Any]:
         return [item for item in started.items if key in (None, item[0])]
 
-    with two_members(lanelog_url, handle) as members, steady_load(lanelog_client, "t", KEYS, pause=0.01) as traffic:
+    with (
+        two_members(lanelog_url, handle) as members,
+        steady_load(lanelog_client, "t", KEYS, pause=0.01) as traffic,
+        gate,
+    ):
         lanelog_client.subscribe("t", "other", lambda m: other_group((m.key, m.offset)))
         gate.reached()
         eventually(lambda: all(any(item[0] == each for item in started.items) for each in KEYS))
@@ -203,14 +207,14 @@ def test_skip_of_what_is_failing_or_running(lanelog_client: Client, raw: Any) ->
 
     lanelog_client.publish_many("t", [(key, b"x") for key in ("fails", "hangs") for _ in range(3)])
     subscription = lanelog_client.subscribe("t", "g", handle)
-    gate.reached()
-    eventually(lambda: [row["retry_count"] for row in delivery_rows(raw, "g", "t")] == [1])
-    failing = lanelog_client.admin.skip("t", "g", "fails", 1, reason="it will never work", dry_run=False)
-    assert (failing.state, failing.attempts, failing.owner) == (MessageState.RETRYABLE, 1, subscription.owner)
-    hanging = lanelog_client.admin.skip("t", "g", "hangs", 1, reason="it hangs", dry_run=False)
-    assert (hanging.state, hanging.attempts, hanging.owner) == (MessageState.PROCESSING, 1, subscription.owner)
-    seen.until(lambda items: {("fails", 3, 1), ("hangs", 3, 1)} <= set(items))
-    gate.open()
+    with gate:
+        gate.reached()
+        eventually(lambda: [row["retry_count"] for row in delivery_rows(raw, "g", "t")] == [1])
+        failing = lanelog_client.admin.skip("t", "g", "fails", 1, reason="it will never work", dry_run=False)
+        assert (failing.state, failing.attempts, failing.owner) == (MessageState.RETRYABLE, 1, subscription.owner)
+        hanging = lanelog_client.admin.skip("t", "g", "hangs", 1, reason="it hangs", dry_run=False)
+        assert (hanging.state, hanging.attempts, hanging.owner) == (MessageState.PROCESSING, 1, subscription.owner)
+        seen.until(lambda items: {("fails", 3, 1), ("hangs", 3, 1)} <= set(items))
     lost.wait(1)
     assert subscription.stop(10)
     assert sorted(item for item in seen.items if item[1] == 1) == [("fails", 1, 1), ("hangs", 1, 1)]

@@ -151,9 +151,9 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
     gate = Gate()
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", gate)
-    gate.reached()
-    assert not subscription.stop(0.35)
-    gate.open()
+    with gate:
+        gate.reached()
+        assert not subscription.stop(0.35)
     assert subscription.stop()
     said = events(caplog, "subscription.waited", logging.WARNING)
     assert len(said) >= 2

@@ -309,25 +309,25 @@ def test_a_forked_child_does_not_disturb_its_parent(database: Database, session:
     threads = [threading.Thread(target=hold) for _ in range(database.config.pool_size - 1)]
     for thread in threads:
         thread.start()
-    gate.reached()
-    with database.transaction() as transaction:
-        mine = connection_id(transaction)
-        before = session.connection_id
+    with gate:
+        gate.reached()
+        with database.transaction() as transaction:
+            mine = connection_id(transaction)
+            before = session.connection_id
 
-        def child() -> None:
-            with database.transaction(wait=1) as own:
-                assert connection_id(own) != mine
-            assert connection_id(session) != before
-            with pytest.raises(DatabaseError):
-                transaction.execute("DO 1")
-            database.close()
-            session.close()
+            def child() -> None:
+                with database.transaction(wait=1) as own:
+                    assert connection_id(own) != mine
+                assert connection_id(session) != before
+                with pytest.raises(DatabaseError):
+                    transaction.execute("DO 1")
+                database.close()
+                session.close()
 
-        assert exit_status_of(child) == 0
-        assert connection_id(transaction) == mine
-    assert session.connection_id == before
-    assert session.one("SELECT 1") == (1,)
-    gate.open()
+            assert exit_status_of(child) == 0
+            assert connection_id(transaction) == mine
+        assert session.connection_id == before
+        assert session.one("SELECT 1") == (1,)
     for thread in threads:
         thread.join()
 

@@ -70,7 +70,7 @@ def test_what_waits_for_a_worker_when_an_operator_takes_its_lane_was_not_tried(
         if message.key == "busy":
             gate()
 
-    with lanelog_client.subscribe("t", "g", handle, workers=1) as subscription:
+    with lanelog_client.subscribe("t", "g", handle, workers=1) as subscription, gate:
         lanelog_client.publish("t", "busy", b"1")
         gate.reached()
         lanelog_client.publish("t", "waits", b"1")

@@ -113,14 +113,14 @@ def test_busy_keys_do_not_read_again_what_the_others_evicted(lanelog_client: Cli
     for key in ("a", "b", "c"):
         lanelog_client.publish_many("t", [(key, payload) for _ in range(30)])
     subscription = lanelog_client.subscribe("t", "g", gate, workers=4, prefetch_bytes=1_000_000)
-    gate.reached(3)
-    eventually(lambda: subscription.stats().prefetched_bytes > 900_000, within=WITHIN)
-    before = bytes_sent(raw)
-    for _ in range(TURNS):  # each of them is many turns of a fetcher that does not rest
-        with raw.cursor() as cursor:
-            cursor.execute("SELECT SLEEP(0.02)")
-    read = bytes_sent(raw) - before
-    gate.open()
+    with gate:
+        gate.reached(3)
+        eventually(lambda: subscription.stats().prefetched_bytes > 900_000, within=WITHIN)
+        before = bytes_sent(raw)
+        for _ in range(TURNS):  # each of them is many turns of a fetcher that does not rest
+            with raw.cursor() as cursor:
+                cursor.execute("SELECT SLEEP(0.02)")
+        read = bytes_sent(raw) - before
     assert read < 50 * len(payload)  # 140 MB a second once
 
 

@@ -142,7 +142,7 @@ def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
     options: dict[str, Any] = {"order": order, "workers": 1, "history": True}
     if order == "concurrent":
         options["lane_concurrency"] = 3
-    with lanelog_client.subscribe("t", "g", handle, **options):
+    with lanelog_client.subscribe("t", "g", handle, **options), gate:
         lanelog_client.publish_many("t", [("k", b"x")] * 20)  # then a run is more than one message
         eventually(lambda: watermark(raw, "g", "t", "k") == 20)
         with lanelog_client.transaction() as connection:

@@ -212,7 +212,7 @@ def test_graceful_shutdown_during_processing(lanelog_client: Client, lanelog_url
 
     for topic in ("handled", "pulled"):
         lanelog_client.publish_many(topic, [("k", b"x")] * 5)
-    with lanelog.connect(lanelog_url) as leaving, ThreadPoolExecutor(1) as pool:
+    with lanelog.connect(lanelog_url) as leaving, ThreadPoolExecutor(1) as pool, gate:
         handled = leaving.subscribe("handled", "g", handle)
         with leaving.deliveries("pulled", "g", timeout=20.0) as deliveries:
             pulled = next(deliveries)

@@ -252,7 +252,7 @@ def test_the_states_of_a_message(lanelog_client: lanelog.Client, raw: Raw) -> No
 
     for key in ("processing", "retryable", "postponed", "failed", "completed"):
         lanelog_client.publish("jobs", key, b"1")
-    with lanelog_client.subscribe("jobs", "g", handle) as subscription:
+    with lanelog_client.subscribe("jobs", "g", handle) as subscription, gate:
         gate.reached()
         lanelog_client.publish("jobs", "processing", b"2")  # pending behind the first
         done = "(o.offset_acked >= 1 OR d.acked = 1)"
