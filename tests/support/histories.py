@@ -19,7 +19,27 @@ Group g, process p1, the epoch of the process's number, attempt 1, the id m1 at 
 import re
 from typing import Any, Final, get_args
 
-from chaos import history as chaos
+from chaos.history import (
+    Begin,
+    Buried,
+    Drained,
+    Effect,
+    End,
+    Event,
+    Fault,
+    FaultKind,
+    Head,
+    Kept,
+    Logged,
+    Loss,
+    LossKind,
+    Publish,
+    Redriven,
+    Settle,
+    Settled,
+    Steer,
+    Warned,
+)
 
 LANE: Final[dict[str, Any]] = {"topic": "jobs", "key": "k"}
 WORDS: Final[dict[str, dict[str, Any]]] = {
@@ -38,12 +58,12 @@ WORDS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def history(text: str) -> list[chaos.Event]:
+def history(text: str) -> list[Event]:
     """The events of a line."""
     return [event for part in text.split(";") for event in _events(*part.split())]
 
 
-def told(text: str) -> dict[str, list[chaos.Event]]:
+def told(text: str) -> dict[str, list[Event]]:
     """The histories of a text by what they are examples of: a title a line, and its events, indented, below."""
     titles: dict[str, str] = {}
     title = ""
@@ -55,7 +75,7 @@ def told(text: str) -> dict[str, list[chaos.Event]]:
     return {title: history(events) if events else [] for title, events in titles.items()}
 
 
-def _events(head: str, *words: str) -> list[chaos.Event]:
+def _events(head: str, *words: str) -> list[Event]:
     what, _, times = head.partition("@")
     numbers = [int(word) for word in words if word.isdigit()]
     options: dict[str, Any] = {}
@@ -75,23 +95,23 @@ def _events(head: str, *words: str) -> list[chaos.Event]:
     if what.isdigit():
         return handled(int(what), at, until=until[0] if until else None, **options)
     if what == "warned":
-        return [chaos.Warned(at=at, process=options.get("process", "p1"))]
-    if what in get_args(chaos.LossKind):
+        return [Warned(at=at, process=options.get("process", "p1"))]
+    if what in get_args(LossKind):
         return lost(what, at, until[0], **options)
-    if what in get_args(chaos.FaultKind):
+    if what in get_args(FaultKind):
         return fault(what, at, until[0] if until else at, **options)
-    return [chaos.Steer(verb=what, start=at, end=at + 0.1, **{"group": "g", "certain": True, **LANE, **options})]  # type: ignore[arg-type]
+    return [Steer(verb=what, start=at, end=at + 0.1, **{"group": "g", "certain": True, **LANE, **options})]  # type: ignore[arg-type]
 
 
 def sent(
     number: int, *, at: float = 0.0, outcome: str = "acknowledged", name: str = "", error: str = ""
-) -> list[chaos.Event]:
+) -> list[Event]:
     """A message of this offset, and what became of its publish."""
     place: dict[str, Any] = {**LANE, "id": name or f"m{number}"}
     offset = number if outcome == "acknowledged" else None
     return [
-        chaos.Publish(at=at, outcome="attempted", **place),
-        chaos.Publish(at=at + 0.1, outcome=outcome, offset=offset, error=error, **place),  # type: ignore[arg-type]
+        Publish(at=at, outcome="attempted", **place),
+        Publish(at=at + 0.1, outcome=outcome, offset=offset, error=error, **place),  # type: ignore[arg-type]
     ]
 
 
@@ -109,22 +129,22 @@ def handled(
     epoch: int | None = None,
     attempt: int = 1,
     name: str = "",
-) -> list[chaos.Event]:
+) -> list[Event]:
     """A handler that runs from `at` for half a second, and how it ends (None: nobody knows)."""
     until = at + 0.5 if until is None else until
     run = f"{group}/{process}/{at}"
     epoch = int(process[1:]) if epoch is None else epoch
     place: dict[str, Any] = {**LANE, "group": group, "offset": number, "id": name or f"m{number}", "run": run}
-    events: list[chaos.Event] = [chaos.Begin(at=at, process=process, attempt=attempt, epoch=epoch, **place)]
+    events: list[Event] = [Begin(at=at, process=process, attempt=attempt, epoch=epoch, **place)]
     if settled is not None:
-        events.append(chaos.Settle(at=until, asked=until - 0.1 if asked is None else asked, run=run, accepted=settled))
+        events.append(Settle(at=until, asked=until - 0.1 if asked is None else asked, run=run, accepted=settled))
     if outcome is not None:
-        events.append(chaos.End(at=until, run=run, outcome=outcome))  # type: ignore[arg-type]
-    return [*events, chaos.Effect(**place)] if effect else events
+        events.append(End(at=until, run=run, outcome=outcome))  # type: ignore[arg-type]
+    return [*events, Effect(**place)] if effect else events
 
 
-def fault(kind: str, start: float, end: float, process: str | None = "p1") -> list[chaos.Event]:
-    return [chaos.Fault(kind=kind, start=start, end=end, processes=process and (process,))]  # type: ignore[arg-type]
+def fault(kind: str, start: float, end: float, process: str | None = "p1") -> list[Event]:
+    return [Fault(kind=kind, start=start, end=end, processes=process and (process,))]  # type: ignore[arg-type]
 
 
 def lost(
@@ -137,34 +157,34 @@ def lost(
     watermark: int = 0,
     above: int = 0,
     group: str = "g",
-) -> list[chaos.Event]:
+) -> list[Event]:
     """The server is another one, or an older one, which has the lane up to `head`; `above`: settled, too."""
     runs = ((above, above),) if above else ()
     return [
-        chaos.Fault(kind=kind, start=died, end=opened),  # type: ignore[arg-type]
-        chaos.Loss(kind=kind, held=died - 1 if held is None else held, died=died, opened=opened),  # type: ignore[arg-type]
-        chaos.Kept(loss=opened, head=head, **LANE),
-        chaos.Settled(loss=opened, group=group, watermark=watermark, above=runs, **LANE),
+        Fault(kind=kind, start=died, end=opened),  # type: ignore[arg-type]
+        Loss(kind=kind, held=died - 1 if held is None else held, died=died, opened=opened),  # type: ignore[arg-type]
+        Kept(loss=opened, head=head, **LANE),
+        Settled(loss=opened, group=group, watermark=watermark, above=runs, **LANE),
     ]
 
 
-def drained(_: int = 0, group: str = "g") -> list[chaos.Event]:
-    return [chaos.Drained(at=1000.0, group=group)]
+def drained(_: int = 0, group: str = "g") -> list[Event]:
+    return [Drained(at=1000.0, group=group)]
 
 
-def _redriven(number: int, original: int, group: str = "g") -> list[chaos.Event]:
-    return [chaos.Redriven(at=0.0, group=group, offset=number, id=f"m{number}", original=f"m{original}", **LANE)]
+def _redriven(number: int, original: int, group: str = "g") -> list[Event]:
+    return [Redriven(at=0.0, group=group, offset=number, id=f"m{number}", original=f"m{original}", **LANE)]
 
 
-def _logged(number: int, name: str = "") -> list[chaos.Event]:
-    return [chaos.Logged(offset=number, id=name or f"m{number}", **LANE)]
+def _logged(number: int, name: str = "") -> list[Event]:
+    return [Logged(offset=number, id=name or f"m{number}", **LANE)]
 
 
 NAMED: Final = {
     "sent": sent,
     "redriven": _redriven,
     "logged": _logged,
-    "buried": lambda number: [chaos.Buried(group="g", offset=number, **LANE)],
-    "head": lambda number: [chaos.Head(offset=number, **LANE)],
+    "buried": lambda number: [Buried(group="g", offset=number, **LANE)],
+    "head": lambda number: [Head(offset=number, **LANE)],
     "drained": drained,
 }

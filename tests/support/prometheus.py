@@ -1,7 +1,4 @@
-"""What Prometheus does with lanelog: it scrapes `lanelog metrics`, and its own checker reads the shipped rules.
-
-Besides, what OpenTelemetry's reader gets.
-"""
+"""What Prometheus does with lanelog: it scrapes `lanelog metrics`, and its own checker reads the shipped rules."""
 
 import os
 import shutil
@@ -13,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from lanelog.metrics import alert_rules
@@ -28,13 +24,6 @@ def series_of(text: str) -> Series:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-def metrics_of(reader: InMemoryMetricReader) -> list[Metric]:
-    """What a reader of OpenTelemetry has got by now."""
-    data = reader.get_metrics_data()
-    scopes = [scope for resource in data.resource_metrics for scope in resource.scope_metrics]
-    return [metric for scope in scopes for metric in scope.metrics]
 
 
 def check_rules(place: Path, verb: str, text: str) -> None:

@@ -23,7 +23,7 @@ HEARTBEATS, AUDIT = "queue_subscriber_heartbeats", "queue_audit"
 A_LANE = (LEASES, STATE, OFFSETS, AUDIT)
 """What is written of a lane that is taken away from its owner."""
 A_GROUP = (HEADS, GROUPS, HEARTBEATS, *A_LANE)
-BUILDERS, GOOD, LATER = ("merge", "builders"), ("merge", "builders", "good"), ("merge", "good", "later")
+BUILDERS, GOOD = ("merge", "builders"), ("merge", "builders", "good")
 DONE: dict[str, Any] = {"dry_run": False}
 ALL = {"all": True, **DONE}
 
@@ -60,18 +60,18 @@ LOOKS = (
     Verb("groups", ("merge",), line="groups merge"),
     Verb("members", BUILDERS, line="members merge builders"),
     Verb("members", line="members --stacks"),
-    Verb("lanes", ("merge", "builders"), line="lanes merge builders"),
-    Verb("lanes", ("merge", "builders"), {"order_by": "lag"}, line="lanes merge builders --by lag"),
-    Verb("lanes", ("merge", "builders"), {"order_by": "key"}, line="lanes merge builders --by key"),
-    Verb("lane", ("merge", "builders", "good")),
+    Verb("lanes", BUILDERS, line="lanes merge builders"),
+    Verb("lanes", BUILDERS, {"order_by": "lag"}, line="lanes merge builders --by lag"),
+    Verb("lanes", BUILDERS, {"order_by": "key"}, line="lanes merge builders --by key"),
+    Verb("lane", GOOD),
     Verb("offsets", ("merge",), line="offsets merge"),
     Verb("leases", line="leases"),
     Verb("leases", (), {"stale": True}, line="leases --stale"),
     Verb("message", ("merge", "good"), {"offset": 1}, line="show merge good 1"),
     Verb("messages", ("merge", "good"), line="show merge good"),
     Verb("keys_of", ("merge", "x")),
-    Verb("history", ("merge", "builders"), line="history merge builders"),
-    Verb("history", ("merge", "builders"), {"key": "good"}, line="history merge builders --key good"),
+    Verb("history", BUILDERS, line="history merge builders"),
+    Verb("history", BUILDERS, {"key": "good"}, line="history merge builders --key good"),
     Verb("dead_letters", ("merge",), line="dlq list merge"),
     Verb("dead_letter_reasons", ("merge",)),
     Verb("dead_letter_page", ("merge",), {"reason": "r-4f2a"}, line="dlq list merge --reason r-4f2a"),
@@ -85,7 +85,7 @@ LOOKS = (
     Verb("audit", line="audit"),
     Verb("audit", ("merge",), line="audit merge"),
     Verb("lag", line="lag"),
-    Verb("lag", ("merge", "builders"), line="lag merge builders"),
+    Verb("lag", BUILDERS, line="lag merge builders"),
     Verb("", line="lag mer* build*"),
     Verb("", line="lag merge builders --sql"),
     Verb("tail", ("merge", "good"), line="tail merge good"),
@@ -110,7 +110,12 @@ CHANGES = (
     Verb("delete_group", BUILDERS, {"evict": True, **DONE}, "delete-group merge builders --evict --execute", A_GROUP),
     Verb("purge", ("merge",), {"before": 3, **DONE}, "purge merge --before-offset 3 --execute", (MESSAGES, *A_LANE)),
     Verb("delete_topic", ("over",), DONE, "delete-topic over --execute", (MESSAGES, SCHEDULED, *A_GROUP)),
-    Verb("cancel_scheduled", LATER, line="scheduled cancel merge good later --execute", writes=(SCHEDULED, AUDIT)),
+    Verb(
+        "cancel_scheduled",
+        ("merge", "good", "later"),
+        line="scheduled cancel merge good later --execute",
+        writes=(SCHEDULED, AUDIT),
+    ),
     Verb("pause_schedule", ("nightly",), line="schedule pause nightly", writes=(SCHEDULES, AUDIT)),
     Verb("run_schedule", ("nightly",), line="schedule run nightly", writes=(MESSAGES, HEADS, SCHEDULES, AUDIT)),
     Verb("resume_schedule", ("weekly",), line="schedule resume weekly", writes=(SCHEDULES, AUDIT)),

@@ -14,12 +14,6 @@ from support.simulation import TOPIC
 from support.sql import rows
 
 LETTERS = f"{TOPIC}_dlq"
-OFFSETS = "consumer_group, partition_key, offset_acked, marked_through, marked_epoch"
-LEASES = "consumer_group, partition_key, leased_by, lease_epoch"
-DELIVERIES = (
-    "consumer_group, partition_key, message_offset, through_offset, acked, retry_count, postponed, lease_epoch, alone,"
-    " crashed, invisible_until, last_error"
-)
 
 
 class Place(NamedTuple):
@@ -88,20 +82,29 @@ class Tables:
 
     @classmethod
     def read(cls, raw: Any) -> Tables:
-        def select(table: str, columns: str, where: str = f"topic = '{TOPIC}'") -> list[tuple[Any, ...]]:
-            return rows(raw, f"SELECT {columns} FROM {table} WHERE {where}")
-
-        lanes = select("queue_partitions", "partition_key, head_offset, max_epoch")
-        heads = {key: (head, epoch) for key, head, epoch in lanes}
+        heads = {
+            key: (head, epoch)
+            for key, head, epoch in rows(
+                raw, "SELECT partition_key, head_offset, max_epoch FROM queue_partitions WHERE topic = %s", TOPIC
+            )
+        }
         log: dict[str, set[int]] = defaultdict(set)
         letters: dict[tuple[str, int], Letter] = {}
-        columns = "partition_key, message_offset"
-        gone = set(select("queue_delivery_state", columns, f"consumer_group = '' AND topic = '{LETTERS}'"))
+        gone = set(
+            rows(
+                raw,
+                "SELECT partition_key, message_offset FROM queue_delivery_state"
+                " WHERE consumer_group = '' AND topic = %s",
+                LETTERS,
+            )
+        )
         redriven: dict[tuple[str, int], tuple[str, str]] = {}
-        original_id = "JSON_UNQUOTE(JSON_EXTRACT(metadata, '$.\"lanelog.original_id\"'))"
-        names = f"topic, partition_key, `offset`, target_group, {original_id}"
-        names += ", failed_group, original_offset, failure_count, last_error"
-        for topic, key, offset, target, name, group, original, count, error in select("queue_messages", names, "1 = 1"):
+        for topic, key, offset, target, name, group, original, count, error in rows(
+            raw,
+            "SELECT topic, partition_key, `offset`, target_group,"
+            " JSON_UNQUOTE(JSON_EXTRACT(metadata, '$.\"lanelog.original_id\"')), failed_group, original_offset,"
+            " failure_count, last_error FROM queue_messages",
+        ):
             if topic == TOPIC:
                 log[key].add(offset)
                 if target:
@@ -114,14 +117,30 @@ class Tables:
             log=log,
             letters=letters,
             redriven=redriven,
-            offsets={(group, key): Offsets(*rest) for group, key, *rest in select("queue_offsets", OFFSETS)},
+            offsets={
+                (group, key): Offsets(*rest)
+                for group, key, *rest in rows(
+                    raw,
+                    "SELECT consumer_group, partition_key, offset_acked, marked_through, marked_epoch"
+                    " FROM queue_offsets WHERE topic = %s",
+                    TOPIC,
+                )
+            },
             deliveries={
                 Place(group, key, offset): Row(*rest)
-                for group, key, offset, *rest in select("queue_delivery_state", DELIVERIES)
+                for group, key, offset, *rest in rows(
+                    raw,
+                    "SELECT consumer_group, partition_key, message_offset, through_offset, acked, retry_count,"
+                    " postponed, lease_epoch, alone, crashed, invisible_until, last_error FROM queue_delivery_state"
+                    " WHERE topic = %s",
+                    TOPIC,
+                )
             },
             leases={
                 (group, key): Lease(owner, epoch)
-                for group, key, owner, epoch in select("queue_partition_leases", LEASES, "1 = 1")
+                for group, key, owner, epoch in rows(
+                    raw, "SELECT consumer_group, partition_key, leased_by, lease_epoch FROM queue_partition_leases"
+                )
             },
             effects=Counter(Place(*found) for found in rows(raw, "SELECT * FROM effects")),
         )

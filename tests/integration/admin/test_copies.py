@@ -90,16 +90,18 @@ def test_a_copy_is_named_until_it_has_a_member_of_its_own(
 
 
 @pytest.mark.parametrize("aside", [False, True], ids=["stopped", "aside"])
-def test_doctor_and_status_agree_on_who_wrote_last(made: Situations, raw: Any, aside: bool) -> None:
+def test_doctor_and_status_agree_on_who_wrote_last(
+    lanelog_client: Client, made: Situations, raw: Any, aside: bool
+) -> None:
     """A member here that has stopped, or lives and stands aside, is newer than a dead one of the old primary."""
     made.owner("there", expires=-5, incarnation="0" * 64)
-    with made.client.subscribe("t", "g", accept) as subscription:
-        eventually(lambda: made.client.health().ready)
+    with lanelog_client.subscribe("t", "g", accept) as subscription:
+        eventually(lambda: lanelog_client.health().ready)
     if aside:
         sql = "UPDATE queue_subscriber_heartbeats SET deregistered_at = heartbeat_at WHERE subscriber_name = %s"
         rows(raw, sql, subscription.owner)
-    assert (origin(made.client).status, replication(made.client).status) == ("ok", "ok")
-    assert made.client.admin.status().members_known
+    assert (origin(lanelog_client).status, replication(lanelog_client).status) == ("ok", "ok")
+    assert lanelog_client.admin.status().members_known
 
 
 def test_a_trigger_that_an_online_rebuild_left_is_named(lanelog_client: Client, raw: Any) -> None:

@@ -100,13 +100,15 @@ def test_a_member_without_a_lock_that_speaks_meanwhile_keeps_its_group(
     assert one(raw, "SELECT COUNT(*) FROM queue_groups") == 1
 
 
-def test_silence_counts_only_while_writes_go_through(made: Situations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_counts_only_while_writes_go_through(
+    lanelog_client: Client, made: Situations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A write that takes longer begins the time anew: the members may have been held up with it."""
-    made.client.publish("t", "k", b"x")
+    lanelog_client.publish("t", "k", b"x")
     made.owner("dead", expires=-0.5)
     times = [0.0, 10.0, 10.5]
     monkeypatch.setattr(living, "_write", lambda _database: times.pop(0))
-    silence = living.listen(made.client._database, [GroupTopic(topic="t", group="g")])
+    silence = living.listen(lanelog_client._database, [GroupTopic(topic="t", group="g")])
     assert (silence._until, times) == (10.5, [])
 
 

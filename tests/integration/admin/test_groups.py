@@ -95,13 +95,15 @@ def test_many_groups_read_together_are_as_each_read_alone(
         assert around(group.oldest_age or 0.0, oldest)
 
 
-def test_a_column_that_does_not_fit_into_one_text_is_read_in_parts(made: Situations, admin: Admin) -> None:
+def test_a_column_that_does_not_fit_into_one_text_is_read_in_parts(
+    lanelog_client: Client, made: Situations, admin: Admin
+) -> None:
     """A server that cuts texts off changes no figure."""
     keys = [f"{number:02}{'é' * 200}" for number in range(20)]
-    made.client.publish_many("t", [(key, b"x") for key in keys for _ in range(3)])
+    lanelog_client.publish_many("t", [(key, b"x") for key in keys for _ in range(3)])
     for number, key in enumerate(keys):
         made.place(key, number % 4)
-    with made.client._database.snapshot() as cx:
+    with lanelog_client._database.snapshot() as cx:
         whole = group_lanes.load(cx, "t", ["g"], 5)["g"]
         for most in (2000, 1024):
             cx.execute("SET SESSION group_concat_max_len = %s", (most,))
@@ -162,9 +164,11 @@ def test_what_is_collected_meanwhile_makes_no_group_young(
     assert around(group.oldest_age, 3600)
 
 
-def test_the_lag_of_one_group_is_found_among_any_number_of_groups(made: Situations, admin: Admin) -> None:
+def test_the_lag_of_one_group_is_found_among_any_number_of_groups(
+    lanelog_client: Client, made: Situations, admin: Admin
+) -> None:
     """The groups that are asked for count for the limit, and no others."""
-    lag = partial(topics.lag, made.client._database, limit=2)
+    lag = partial(topics.lag, lanelog_client._database, limit=2)
     made.fill("k", 3)
     for name in ("a", "b", "z"):
         made.register(name)
@@ -210,7 +214,9 @@ def test_owners_are_alive_aside_dead_expired_stopped_or_missing(made: Situations
     assert members["stopped"].stopped_at == datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)
 
 
-def test_a_dead_member_stays_dead_when_others_have_deregistered_it(made: Situations, admin: Admin, raw: Any) -> None:
+def test_a_dead_member_stays_dead_when_others_have_deregistered_it(
+    lanelog_client: Client, made: Situations, admin: Admin, raw: Any
+) -> None:
     """Its row says who found it, the first of two, until a heartbeat says that it lives, or it leaves by itself."""
     at, started = GroupTopic(topic="t", group="g"), made.server_started_at()
     made.owner("killed", liveness_lock="lanelog-test-free", server_started_at=started)
@@ -220,15 +226,15 @@ def test_a_dead_member_stays_dead_when_others_have_deregistered_it(made: Situati
         (member,) = admin.members("t", "g")
         return member.state, member.found_dead_by, member.stopped_at is None
 
-    with made.client._database.transaction() as cx:
+    with lanelog_client._database.transaction() as cx:
         heartbeats.deregister_dead(cx, at, "killed", beat, by="ä" + "x" * 200)
         heartbeats.deregister_dead(cx, at, "killed", beat, by="late")
     assert seen() == (OwnerState.DEAD, "?" + "x" * 55, True)
     assert [(each.name, each.state) for each in admin.groups("t")[0].last_members] == [("killed", OwnerState.DEAD)]
-    with made.client._database.transaction() as cx:
+    with lanelog_client._database.transaction() as cx:
         heartbeats.deregister(cx, at, "killed")
     assert seen() == (OwnerState.STOPPED, None, False)
-    with made.client._database.transaction() as cx:
+    with lanelog_client._database.transaction() as cx:
         heartbeats.deregister_dead(cx, at, "killed", beat, by="𝄞" * 200)
         assert len(heartbeats.members(cx, at, tables=1)) == 1  # its name is short enough for the function on locks
         heartbeats.beat(cx, at, "killed", duration=60, lock="", incarnation=UNKNOWN, tables=1)

@@ -176,11 +176,13 @@ def test_a_bound_of_status_does_not_depend_on_topics_that_were_left_out(
     assert command("status", "--max-lag", "0", status=1).stderr == told + "lag 1 > 0 on s g and 1 more\n"
 
 
-def test_status_finds_a_paused_lane_in_which_nothing_lags(made: Situations, command: Command) -> None:
+def test_status_finds_a_paused_lane_in_which_nothing_lags(
+    lanelog_client: lanelog.Client, made: Situations, command: Command
+) -> None:
     """Beside lanes that lag, also where the group has no member and nothing else can be wrong with a lane."""
-    made.client.publish_many("t", [(key, b"x") for key in "ab"])
+    lanelog_client.publish_many("t", [(key, b"x") for key in "ab"])
     made.place("b", 1, paused_at=1000, paused_by="ops", pause_reason="a change")
-    problems = made.client.admin.status().problems
+    problems = lanelog_client.admin.status().problems
     assert [(each.what, each.key) for each in problems if each.what == "paused"] == [("paused", "b")]
     assert "PAUSED  t g b" in command("status").stdout
 

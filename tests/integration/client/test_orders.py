@@ -24,7 +24,7 @@ def end_the_waits(raw: Any) -> None:
 
 
 def runs(raw: Any, *, unacked: bool = True) -> list[tuple[int, int]]:
-    """From where to where each delivery row is: also of those that are not acked, or not."""
+    """(first, last offset) of each delivery row; `unacked=False`: of the acked ones alone."""
     found = delivery_rows(raw, "g", "t")
     return [(row["message_offset"], row["through_offset"]) for row in found if unacked or row["acked"]]
 

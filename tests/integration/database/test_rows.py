@@ -33,9 +33,11 @@ def connection(lanelog_url: str) -> Iterator[Connection]:
 
 @pytest.fixture(autouse=True)
 def kinds(raw: Any) -> None:
-    columns = "id INT PRIMARY KEY, t VARCHAR(80) CHARACTER SET utf8mb4, b LONGBLOB, d DECIMAL(20, 5), f DOUBLE"
-    columns += ", at DATETIME(6), day DATE, span TIME(3), j JSON, bits BIT(9), big BIGINT UNSIGNED"
-    rows(raw, f"CREATE TABLE kinds ({columns})")
+    rows(
+        raw,
+        "CREATE TABLE kinds (id INT PRIMARY KEY, t VARCHAR(80) CHARACTER SET utf8mb4, b LONGBLOB, d DECIMAL(20, 5), "
+        "f DOUBLE, at DATETIME(6), day DATE, span TIME(3), j JSON, bits BIT(9), big BIGINT UNSIGNED)",
+    )
     others = "-1.5, 0.1, '2026-01-02 03:04:05.678901', '2026-01-02', '-01:02:03.456', '{\"a\": \"ü\"}', 300, ~0"
     for number, length in enumerate(LENGTHS):
         rows(raw, f"INSERT INTO kinds VALUES ({number}, %s, REPEAT('x', {length}), {others})", ("ä€😀" * number,))

@@ -65,12 +65,14 @@ def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_tw
     eventually(lambda: shares(raw) and subscription.owner in owners(raw, "g", "t").values())
     with closing(connect(lanelog_url)) as kept:
         assert one(kept, "SELECT GET_LOCK('lanelog:kept', 0)") == 1
-        table = "queue_subscriber_heartbeats"
-        same = "consumer_group, topic, server_started_at, incarnation, heartbeat_at"
-        other = f"{same}, subscriber_name, expires_at, deregistered_at, liveness_lock"
-        values = f"{same}, 'gone:1', heartbeat_at + 2000, 0, 'lanelog:kept'"
-        copy = f"INSERT INTO {table} ({other}) SELECT {values} FROM {table} WHERE subscriber_name = %s"
-        rows(raw, copy, subscription.owner)
+        rows(
+            raw,
+            "INSERT INTO queue_subscriber_heartbeats (consumer_group, topic, subscriber_name, heartbeat_at, expires_at,"
+            " deregistered_at, liveness_lock, server_started_at, incarnation)"
+            " SELECT consumer_group, topic, 'gone:1', heartbeat_at, heartbeat_at + 2000, 0, 'lanelog:kept',"
+            " server_started_at, incarnation FROM queue_subscriber_heartbeats WHERE subscriber_name = %s",
+            subscription.owner,
+        )
         take_lanes(raw, "gone:1")
         eventually(lambda: one(raw, EXPIRED))
         assert set(owners(raw, "g", "t").values()) == {"gone:1"}

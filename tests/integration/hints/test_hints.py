@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -35,8 +36,8 @@ from support.memberships import Clock
 from support.old_tables import set_back
 from support.pace import ALWAYS, paced
 from support.processes import Fleet
-from support.prometheus import metrics_of
 from support.sql import one, rows, tables_locked
+from support.telemetry import metrics_of
 from support.waiting import Record, accept, events, eventually, raising
 
 pytestmark = pytest.mark.skipif(not own_host(), reason="hints need Linux")
@@ -586,11 +587,8 @@ def test_no_publisher_waits_for_hint_targets_where_the_scheduler_runs(
     lanelog_client.subscribe("t", "g", accept)
     other.subscribe("u", "g", accept)
     eventually(lambda: one(raw, ADDRESSES) == 2)
-    publishing = threading.Thread(target=other.publish, args=("t", "k", b"x"))
-    with tables_locked(raw, LOCKED):
-        publishing.start()
-        publishing.join(10)
-        assert not publishing.is_alive()
+    with ThreadPoolExecutor(1) as pool, tables_locked(raw, LOCKED):  # unlocked first: then the publish ends, too
+        pool.submit(other.publish, "t", "k", b"x").result(10)
         assert sender(other).sent == 0
     eventually(lambda: sender(other).sent == 1)
 

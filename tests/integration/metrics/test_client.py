@@ -15,7 +15,8 @@ from lanelog._base.places import GroupTopic
 from lanelog._facts import measured
 from lanelog.measures import Counters, Handlings
 from support.forking import exit_status_of
-from support.prometheus import Series, metrics_of, series_of
+from support.prometheus import Series, series_of
+from support.telemetry import metrics_of
 from support.waiting import Gate, Record, eventually
 
 

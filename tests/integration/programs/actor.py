@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -194,11 +193,26 @@ def handle(message: lanelog.Message) -> None:
     say("handled", **fields)
 
 
-BY_NAME: tuple[Callable[..., Any], ...] = (
-    *(answer, append, cancel, fire, gathered, publish, publish_many, publish_in_block, purge, audit, admin),
-    *(subscribe, let_pass, lose_authority, stand_aside, dying, stop),
-)
-STEPS = {"register": register_group, **{step.__name__: step for step in BY_NAME}}
+STEPS = {
+    "answer": answer,
+    "append": append,
+    "cancel": cancel,
+    "fire": fire,
+    "gathered": gathered,
+    "publish": publish,
+    "publish_many": publish_many,
+    "publish_in_block": publish_in_block,
+    "purge": purge,
+    "audit": audit,
+    "register": register_group,
+    "admin": admin,
+    "subscribe": subscribe,
+    "let_pass": let_pass,
+    "lose_authority": lose_authority,
+    "stand_aside": stand_aside,
+    "dying": dying,
+    "stop": stop,
+}
 
 
 def do(step: str, call: int, arguments: dict[str, Any]) -> None:
