@@ -185,8 +185,15 @@ class Operator:
         start, done = time.monotonic(), None
         with suppress(DatabaseError):
             done = act()
-        took: dict[str, Any] = {"start": start, "end": time.monotonic(), "certain": done is not None}
-        return done, Steer(verb=verb, group=group, topic=TOPIC, key=key, **took)  # type: ignore[arg-type]
+        return done, Steer(
+            verb=verb,  # type: ignore[arg-type]
+            group=group,
+            topic=TOPIC,
+            key=key,
+            start=start,
+            end=time.monotonic(),
+            certain=done is not None,
+        )
 
     def _place(self, admin: Admin, operation: Operation) -> tuple[str, str, int] | None:
         """Group, key and watermark of a lane that the group has reached; None: not yet, or it cannot be asked now."""

@@ -45,7 +45,9 @@ def write(
         name: {
             "title": FIGURES[name].title,
             "unit": FIGURES[name].unit,
-            **{number: round(getattr(judged, number), 3) for number in ("middle", "last", "allowed")},
+            "middle": round(judged.middle, 3),
+            "last": round(judged.last, 3),
+            "allowed": round(judged.allowed, 3),
             "flat": judged.flat,
         }
         for name, judged in judgements.items()

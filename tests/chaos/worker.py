@@ -85,9 +85,20 @@ class Handlers:
 
     def _begin(self, message: lanelog.Message) -> str:
         run = f"{self._name}/{next(self._numbers)}"
-        known = {name: getattr(message, name) for name in ("group", "topic", "key", "offset", "id", "attempt")}
-        begun = {"run": run, "process": self._name, "epoch": message.fencing_token, **known}
-        self._journal.write(Begin(at=time.monotonic(), **begun))
+        self._journal.write(
+            Begin(
+                at=time.monotonic(),
+                run=run,
+                process=self._name,
+                group=message.group,
+                topic=message.topic,
+                key=message.key,
+                offset=message.offset,
+                id=message.id,
+                attempt=message.attempt,
+                epoch=message.fencing_token,
+            )
+        )
         return run
 
     def _end(self, run: str, *, raised: bool = False) -> None:

@@ -122,7 +122,7 @@ def test_events_come_to_standard_error() -> None:
         facts.archive_hole(topic="t", key="k", group="g", offset=1, through=2)
         facts.archive_batch(version=1, messages=1, files=1)
     """
-    done = ran(sys.executable, "-c", program)
+    done = ran(sys.executable, "-c", program, check=True)
     assert [line.split(" ", 2)[2] for line in done.stderr.splitlines()] == [
         "ERROR archive.hole topic=t key=k group=g offset=1 through=2"
     ]

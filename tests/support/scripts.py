@@ -12,9 +12,11 @@ from attrs import define, field
 from support.waiting import Record
 
 
-def ran(*command: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end, which need not be a good one; what it printed is text."""
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, **options)
+def ran(*command: str | Path, check: bool = False, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end; what it printed is text. `check`: its status has to be 0."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, **options)
+    assert not check or done.returncode == 0, done.stderr
+    return done
 
 
 @define(eq=False)

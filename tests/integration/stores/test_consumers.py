@@ -122,7 +122,7 @@ def test_a_drained_lane_is_idle_when_all_is_released_and_deleted(cx: Executor, m
 
 
 def test_a_group_is_registered_changed_and_deleted(cx: Executor, made: Situations) -> None:
-    """Of retentions that are not 0, a millisecond is kept at least: there, 0 is for none, or for ever."""
+    """A retention of history or dead letters that is not None is kept as a millisecond at least: 0 is for None."""
     at = GroupTopic(topic="t", group="new")
     groups.create(cx, at, order="serial", start="latest", kept=Kept(messages=2, history=None, dead_letters=1e-6))
     assert (groups.lock(cx, at), groups.start(cx, at), groups.lock_pause(cx, at)) == ("serial", "latest", RUNS)

@@ -156,6 +156,8 @@ def test_the_rows_of_a_lane_are_locked_and_read_as_they_are(cx: Executor, databa
         LaneRows(head=None, floor=None, first=None, last=None, watermarks={}, rows={}),
     ]
     leases.create(cx, AT, "me", ["k"], 1)
+    free = "SELECT 1 FROM queue_partition_leases FOR UPDATE SKIP LOCKED"
     with database.transaction() as locked:
         lane_rows.lock_leases(locked, "t", "k", ["h", "g"])
-        assert rows(raw, "SELECT 1 FROM queue_partition_leases FOR UPDATE SKIP LOCKED") == []
+        assert rows(raw, free) == []
+    assert rows(raw, free) == [(1,)]

@@ -99,13 +99,15 @@ def test_leases_leave_with_their_lane_or_their_group(cx: Executor, database: Dat
     assert lease_removal.keys_of_group(cx, GroupTopic(topic="t", group="h")) == ["b"]
 
 
-def test_heartbeats_say_which_server_wrote_them(cx: Executor, database: Database, made: Situations, raw: Any) -> None:
+def test_heartbeats_say_which_server_wrote_them(
+    cx: Executor, database: Database, made: Situations, raw: Any
+) -> None:
     """The latest of all tells a copy. Who left has no end, and what a version before wrote is of no server."""
     mariadb = database.facts().mariadb
     assert origins.load(cx, mariadb=mariadb) == Origins()
     here = one(raw, f"SELECT {Incarnation.identity_in_sql(mariadb=mariadb)}")
-    written = (("mine", here, 5, 0), ("aside", "x", 4, 4), ("left", "x", 7, 1), ("old", "", 9, 0))
-    for name, server, beat, left in written:
+    members = (("mine", here, 5, 0), ("aside", "x", 4, 4), ("left", "x", 7, 1), ("old", "", 9, 0))
+    for name, server, beat, left in members:
         times = {"heartbeat_at": beat, "expires_at": 10 * beat, "deregistered_at": left}
         made._insert("queue_subscriber_heartbeats", {"subscriber_name": name, "incarnation": server, **times})
     found = origins.load(cx, mariadb=mariadb)

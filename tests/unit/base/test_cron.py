@@ -114,9 +114,9 @@ def test_a_bad_expression_is_refused(expression: str, said: str) -> None:
 @pytest.mark.parametrize("wrong", [None, 5, b"* * * * *", ["*"]])
 def test_an_expression_or_zone_of_another_type_is_refused(wrong: object) -> None:
     """Before anything looks into it."""
-    for arguments in ((wrong, "UTC"), ("* * * * *", wrong)):
+    for pair in ((wrong, "UTC"), ("* * * * *", wrong)):
         with pytest.raises(ConfigurationError, match="must be a str"):
-            parse(*arguments)  # type: ignore[arg-type]
+            parse(*pair)  # type: ignore[arg-type]
 
 
 def test_an_expression_that_never_fires_is_refused_in_time() -> None:

@@ -106,8 +106,9 @@ def test_a_time_needs_its_offset_from_utc() -> None:
     assert instant("2026-01-31 12:00:00-00:30").utcoffset() == -timedelta(minutes=30)  # type: ignore[union-attr]
     with pytest.raises(ConfigurationError, match="no time zone"):
         instant("2026-01-31T12:00:00")
-    no_times = ["lately", "2026-01-31T12:00+99:00", "2026-02-30T12:00Z", "2026-02-30"]
-    assert {instant(wrong) for wrong in ("", *no_times, "-", "-5", "-1h1d", "-9999999w")} == {None}
+    no_times = ["", "lately", "2026-01-31T12:00+99:00", "2026-02-30T12:00Z", "2026-02-30"]
+    no_times += ["-", "-5", "-1h1d", "-9999999w"]
+    assert [wrong for wrong in no_times if instant(wrong) is not None] == []
 
 
 @pytest.fixture

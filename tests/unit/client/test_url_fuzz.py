@@ -173,9 +173,16 @@ class TestUrls:
     @pytest.mark.parametrize(
         "url",
         [
-            *("mysql://u:{}@h", "mysql://u:{}@h:x/d", "mysql://u:{}%ff@h/d", "mysql://u:{}%00@h/d"),
-            *(f"mysql://u:{{}}@h/d?{option}" for option in ("ssl_key=/k", "ssl_verify=false", "pool_size=1")),
-            *("mysql://u:{}@h/" + "d" * 65, "mysql://u:1/{}@h/d", "http://u:{}@h/d"),
+            "mysql://u:{}@h",
+            "mysql://u:{}@h:x/d",
+            "mysql://u:{}%ff@h/d",
+            "mysql://u:{}%00@h/d",
+            "mysql://u:{}@h/d?ssl_key=/k",
+            "mysql://u:{}@h/d?ssl_verify=false",
+            "mysql://u:{}@h/d?pool_size=1",
+            "mysql://u:{}@h/" + "d" * 65,
+            "mysql://u:1/{}@h/d",
+            "http://u:{}@h/d",
         ],
     )
     def test_a_refused_url_is_in_no_local_of_the_librarys_frames(self, url: str) -> None:

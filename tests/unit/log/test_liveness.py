@@ -32,10 +32,15 @@ def test_a_screen_never_shows_dead_what_a_keeper_that_watched_calls_alive(
     """Nor alive what the keeper calls dead. Only the keeper's second look at a lock just freed is still to come."""
 
     def row(passed: int) -> HeartbeatRow:
-        left = WRITTEN if aside else 0
-        lock_free = (freed is not None and freed <= passed) if has_lock else None
-        server = Incarnation(SERVER.started_ms - 60_000, "") if restarted else SERVER
-        return HeartbeatRow("other", WRITTEN, WRITTEN + lease * 1000, left, lock_free, server, WRITTEN + passed)
+        return HeartbeatRow(
+            owner="other",
+            heartbeat_at=WRITTEN,
+            expires_at=WRITTEN + lease * 1000,
+            deregistered_at=WRITTEN if aside else 0,
+            lock_free=(freed is not None and freed <= passed) if has_lock else None,
+            incarnation=Incarnation(SERVER.started_ms - 60_000, "") if restarted else SERVER,
+            now=WRITTEN + passed,
+        )
 
     keeper, passed, looks = LivenessMonitor(me="me", lease_duration=lease), 0, 0
     while True:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,27 @@ from prometheus_client.metrics_core import Metric
 
 from lanelog._facts import measured
 from lanelog._process.probes import AT_ONCE, BoundedThreads, serving
-from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize
+from lanelog.admin import Figures, GroupFigures, GroupInfo, ServerFigures, TableSize, TopicInfo
 from lanelog.cli.run.metrics import serving_metrics
 from lanelog.metrics import alert_rules, board
 from lanelog.metrics.log import GROUPS_MAX, metrics_of
 from lanelog.migrations.declared import declared_tables
 from support.prometheus import check_rules
 from support.readme import ROOT
-from unit.admin.test_problems import GROUP as A_GROUP
-from unit.admin.test_problems import TOPIC as A_TOPIC
 
+THEN = datetime(2026, 1, 31, tzinfo=UTC)
 SERIES_MAX = 1000
 IN_TIME = 15.0
 
-GROUP = evolve(A_GROUP, topic="t", group="g", lanes=2, owned_lanes=2, lag=10, oldest_age=1.0)
-TOPIC = evolve(A_TOPIC, topic="t", dead_letters=1, groups=(), dead_letter_topics=())
+GROUP = GroupInfo(
+    topic="t", group="g", order="strict", start="earliest", retention=0.0, created_at=THEN, paused_at=None,
+    paused_by="", pause_reason="", members=1, members_unchanged=100.0, lanes=2, owned_lanes=2, stale_lanes=0,
+    paused_lanes=0, lagging_lanes=1, head=10, lag=10, oldest_age=1.0, oldest_age_exact=True, waiting=0, in_flight=0,
+)  # fmt: skip
+TOPIC = TopicInfo(
+    topic="t", lanes=2, messages=10, head=10, floor=0, dead_letters=1, groups=(), dead_letter_topics=(),
+    holds_dead_letters=False, newest_lane_at=THEN,
+)  # fmt: skip
 SERVER = ServerFigures(
     oldest_transaction=0.0,
     history_list_length=1,

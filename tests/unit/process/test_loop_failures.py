@@ -129,7 +129,10 @@ def test_what_may_last_for_a_while_fails_the_loop_after_that() -> None:
 
 def test_back_off_grows_within_its_bounds() -> None:
     """The wait after failures is random, at least 0.05 and at most 2 seconds, and first short."""
+    assert (OF_LOOPS.least, OF_LOOPS.most) == (0.05, 2.0)
     assert all(OF_LOOPS.least <= OF_LOOPS.after(1) <= 2 * OF_LOOPS.least for _ in range(100))
+    for failures in (1, 2, 5, 10, 1_000_000):
+        assert all(OF_LOOPS.least <= OF_LOOPS.after(failures) <= OF_LOOPS.most for _ in range(100))
     assert len({OF_LOOPS.after(8) for _ in range(10)}) > 1
     loop = make(failing([LOST, None, LOST, LOST, LOST]))
     first, second, *_ = steps(loop, 5)

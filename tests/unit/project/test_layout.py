@@ -66,8 +66,7 @@ def test_the_tables_are_reachable_from_the_package() -> None:
 
 def test_the_wheel_contains_the_tables_and_the_types(tmp_path: Path) -> None:
     """What is installed from a wheel has `schema/` as files of the package, and says that it is typed."""
-    built = ran(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=ROOT)
-    assert built.returncode == 0, built.stderr
+    ran(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=ROOT, check=True)
     (wheel,) = tmp_path.glob("lanelog-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -79,9 +78,9 @@ def test_the_wheel_contains_the_tables_and_the_types(tmp_path: Path) -> None:
 
 def test_the_plugin_is_light() -> None:
     """Every pytest run of an environment loads the plugin: beyond the library itself it brings nothing."""
-    code = "import lanelog, pytest, sys; old = {*sys.modules}; import lanelog.testing.plugin"
-    code += "; print({*sys.modules} - old)"
-    brought = ast.literal_eval(ran(sys.executable, "-c", code).stdout) - sys.stdlib_module_names
+    code = "import lanelog, pytest, sys; old = {*sys.modules}"
+    code += "; import lanelog.testing.plugin; print({*sys.modules} - old)"
+    brought = ast.literal_eval(ran(sys.executable, "-c", code, check=True).stdout) - sys.stdlib_module_names
     assert brought == {"lanelog.testing", "lanelog.testing.plugin"}
 
 

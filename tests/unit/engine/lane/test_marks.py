@@ -149,8 +149,9 @@ def test_what_is_recalled_below_a_mark_that_must_stay_gets_a_row(crash: bool) ->
     if crash:
         assert attempts_of_a_new_owner(world) == {1: 1, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1}
         return
-    world.ack(one, four)
+    world.ack(one)
     world.finish(first)
+    world.ack(four)
     world.handle(second, "ack", "ack")
     assert (world.work(), world.rows.acked, world.rows.rows) == ([(2, 1), (3, 1)], 6, {})
 

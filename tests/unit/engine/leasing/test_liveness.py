@@ -19,7 +19,15 @@ DB = 5_000_000  # now, by the database
 
 def heartbeat(**changes: Any) -> HeartbeatRow:
     """A healthy owner's row: it just wrote its heartbeat, and its lock is taken."""
-    healthy = HeartbeatRow("other", DB - 1000, DB - 1000 + int(LEASE * 1000), 0, False, SERVER, DB)
+    healthy = HeartbeatRow(
+        owner="other",
+        heartbeat_at=DB - 1000,
+        expires_at=DB - 1000 + int(LEASE * 1000),
+        deregistered_at=0,
+        lock_free=False,
+        incarnation=SERVER,
+        now=DB,
+    )
     return attrs.evolve(healthy, **changes)
 
 

@@ -50,6 +50,7 @@ def test_what_is_taken_is_what_wants_rows_and_first_what_can_go_out(
         assert unread * (len(some) - 1) < room
         assert len({lane.dispatch.full for lane in some}) == 1
         taken += some  # type: ignore[arg-type] # as above
-    assert (len(taken), set(map(id, taken))) == (len(set(map(id, taken))), set(map(id, wanted)))
+    assert len(taken) == len(set(map(id, taken)))
+    assert set(map(id, taken)) == set(map(id, wanted))
     assert taken == sorted(taken, key=lambda lane: lane.dispatch.full)
     assert not queue
