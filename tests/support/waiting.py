@@ -89,7 +89,7 @@ class Record:
 
 
 class Gate:
-    """Where handlers wait until the test opens it, at the end of its block at the latest; itself such a handler."""
+    """Where handlers wait until the test opens it, at the latest at the end of its block. It is a handler, too."""
 
     def __init__(self) -> None:
         self.inside, self._open = Record(), threading.Event()

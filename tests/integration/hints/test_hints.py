@@ -111,7 +111,8 @@ def counted(client: Client) -> dict[str, float]:
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     metrics.observe(client, registry)
     instruments.observe(client, MeterProvider([reader]))
-    exported = {metric.name: [getattr(p, "value", None) for p in metric.data.data_points] for metric in metrics_of(reader)}
+    points = {metric.name: metric.data.data_points for metric in metrics_of(reader)}
+    exported = {name: [getattr(point, "value", None) for point in each] for name, each in points.items()}
     found = {}
     for name in ("sent", "lost", "heard"):
         value = registry.get_sample_value(f"lanelog_client_hints_{name}_total")

@@ -99,9 +99,7 @@ def test_leases_leave_with_their_lane_or_their_group(cx: Executor, database: Dat
     assert lease_removal.keys_of_group(cx, GroupTopic(topic="t", group="h")) == ["b"]
 
 
-def test_heartbeats_say_which_server_wrote_them(
-    cx: Executor, database: Database, made: Situations, raw: Any
-) -> None:
+def test_heartbeats_say_which_server_wrote_them(cx: Executor, database: Database, made: Situations, raw: Any) -> None:
     """The latest of all tells a copy. Who left has no end, and what a version before wrote is of no server."""
     mariadb = database.facts().mariadb
     assert origins.load(cx, mariadb=mariadb) == Origins()
