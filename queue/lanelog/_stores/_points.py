@@ -176,9 +176,14 @@ def chunked(values: Sequence[T], size: int = MAX_POINTS) -> Iterator[Sequence[T]
 
 
 def _characters(values: Sequence[Any]) -> int:
-    """The characters of texts, or of the texts in tuples: all values are of one kind."""
-    columns = chain.from_iterable(values) if values and isinstance(values[0], tuple) else values
-    return sum([len(each) for each in columns if isinstance(each, str)])
+    """The characters of texts, or of the texts in tuples. All values of a column are of one kind, or None.
+
+    Each statement about lanes asks this, so no value is visited one by one.
+    """
+    if values and isinstance(values[0], str):
+        return sum(map(len, values))
+    columns = zip(*values, strict=True) if values and isinstance(values[0], tuple) else ()
+    return sum(sum(map(len, filter(None, each))) for each in columns if isinstance(next(filter(None, each), None), str))
 
 
 def fitting(rows: Sequence[T], sizes: Sequence[int], limit: int, *, most: int = MAX_POINTS) -> Iterator[Sequence[T]]:
