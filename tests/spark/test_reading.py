@@ -52,7 +52,7 @@ def read_by(lanelog_url: str, reader: Callable[..., LanelogReader]) -> Callable[
     """The rows of a batch, read with other sizes: `read_by({"page_bytes": 1000}, subscribe="t")`."""
 
     def read(sizes: dict[str, Any], **options: str) -> list[dict[str, Any]]:
-        reading = sent(Reading(place=parse_read({"url": lanelog_url, "subscribe": "t"}).address, **sizes))
+        reading = sent(Reading(address=parse_read({"url": lanelog_url, "subscribe": "t"}).address, **sizes))
         splits = reader(**options).partitions()
         return [row for split in splits for batch in read_split(reading, sent(split)) for row in batch.to_pylist()]
 
