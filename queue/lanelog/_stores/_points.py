@@ -133,8 +133,7 @@ def _parts(
     size: int = MAX_POINTS,
     lock: Lock = Lock.NONE,
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
-    every = list(values)
-    for chunk in chunked(every, size):
+    for chunk in chunked(list(values), size):
         yield _filled(sql, chunk, row, lock), (*before, *flat(chunk), *after)
 
 

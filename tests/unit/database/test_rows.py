@@ -5,10 +5,13 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pymysql.connections import Connection as PyMySQLs
 from pymysql.connections import MySQLResult
+from pymysql.constants import SERVER_STATUS
+from pymysql.converters import encoders
 from pymysql.protocol import MysqlPacket
 
-from lanelog._database.connection.rows import reading, take_rows
+from lanelog._database.connection.rows import Connection, reading, take_rows
 
 NUMBER = st.integers(-(2**63), 2**64 - 1).map(lambda n: str(n).encode())
 BYTES = st.one_of(st.binary(max_size=5), st.integers(245, 260).map(bytes), st.integers(65533, 65540).map(bytes))
@@ -94,3 +97,24 @@ def test_what_is_not_expected_is_left_to_pymysql(
     rows: list[tuple[Any, ...]] = []
     size, following = take_rows(b"".join(packets), [reading(*column) for column in columns], 0, rows)
     assert (len(rows), following, size) == (at, at, len(b"".join(packets[:at])))
+
+
+class Text(str):
+    """A text of another type, which PyMySQL writes as a text."""
+
+    __slots__ = ()
+
+
+ARGUMENT = st.one_of(
+    st.text(), st.text("\0\\\n\r\x1a\"'%"), st.text().map(Text), st.integers(), st.none(), st.booleans(), st.binary(),
+    st.floats(allow_nan=False, allow_infinity=False), st.datetimes(), st.dates(),
+    st.decimals(allow_nan=False, allow_infinity=False),
+)  # fmt: skip
+
+
+@given(argument=ARGUMENT, status=st.sampled_from([0, SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES]))
+def test_an_argument_is_written_as_pymysql_writes_it(argument: object, status: int) -> None:
+    """Of whatever type it is, and whether or not the server takes backslashes for escapes."""
+    connection = Connection.__new__(Connection)
+    connection.server_status, connection.encoders, connection.encoding = status, encoders, "utf8"
+    assert connection.escape(argument) == PyMySQLs.escape(connection, argument)

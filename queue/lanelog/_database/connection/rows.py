@@ -1,7 +1,8 @@
-"""PyMySQL's connection with a faster reader of rows. Reading is most of what a subscriber's driver does.
+"""PyMySQL's connection with a faster reader of rows, and a faster writer of arguments: most of what a driver does here.
 
 Never decides what an answer means. It takes ordinary rows out of what has arrived, many at once. It leaves the end of
-an answer, errors, rows that have not arrived whole and whatever else it does not expect to PyMySQL.
+an answer, errors, rows that have not arrived whole and whatever else it does not expect to PyMySQL. Of arguments, it
+writes texts and whole numbers.
 
 The format of a row:
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset_row.html
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pymysql import connections
+from pymysql.constants import SERVER_STATUS
+from pymysql.converters import escape_string
 
 from lanelog._database.connection.answers import AnsweringConnection
 
@@ -74,6 +77,14 @@ class Connection(AnsweringConnection):
         super().connect(sock)
         narrow, self._rfile = self._rfile, self._sock.makefile("rb", _BUFFER)
         narrow.close()
+
+    def escape(self, obj: Any, mapping: Any = None) -> str:
+        """As PyMySQL's, with fewer calls for texts and whole numbers."""
+        if type(obj) is int:
+            return str(obj)
+        if type(obj) is not str or self.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
+            return super().escape(obj, mapping)
+        return f"'{escape_string(obj)}'"
 
     def take_arrived(self, columns: list[Reading], rows: list[tuple[Any, ...]]) -> None:
         """Append the rows that have arrived, in the middle of an answer. Waits until something has arrived."""
