@@ -45,7 +45,7 @@ class OwnerState(StrEnum):
     DEAD = "dead"
     """Its process is gone: its liveness lock is free, or others have found it dead and taken its lanes."""
     EXPIRED = "expired"
-    """Its heartbeat ran out. Others take its lanes: at once, or after two of its leases while its lock is held."""
+    """Its heartbeat ran out. Others take its lanes: at once, or after two `lease_duration` while its lock is held."""
     STOPPED = "stopped"
     """It ended in order, and its row says so."""
     MISSING = "missing"
