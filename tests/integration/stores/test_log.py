@@ -140,8 +140,8 @@ def test_a_lane_whose_rows_contradict_each_other_is_found(
     """By what lies above its head, and by what is missing."""
     fill(cx, ["a", "b"], 3)
     cx.execute(change)
-    assert lane_rows.doubtful(cx, "t", ["g"], 9) == ["b"] * found
-    assert lane_rows.doubtful_among(cx, "t", ["g"], 9, heads=2, watermarks=2) == ["b"] * found_with_fewer_reads
+    assert lane_rows.suspects(cx, "t", ["g"], 9) == ["b"] * found
+    assert lane_rows.suspects_among(cx, "t", ["g"], 9, heads=2, watermarks=2) == ["b"] * found_with_fewer_reads
 
 
 def test_the_rows_of_a_lane_are_locked_and_read_as_they_are(cx: Executor, database: Database, raw: Any) -> None:
