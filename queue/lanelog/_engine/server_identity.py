@@ -51,7 +51,7 @@ class ServerIdentity:
     incarnation: Incarnation | None = None
     """The server of the keeper's session, after memory was loaded from it. None: memory stands on no server now."""
     by_turns_seconds: float = 60.0
-    """How long new connections count as leading to two servers by turns, after one led back to a server."""
+    """Seconds for which two servers count as alternating, after a connection led back to one of them."""
     suspect: bool = False
     """A connection has met another server than the keeper's."""
     _asked_at: float = 0.0
@@ -87,26 +87,26 @@ class ServerIdentity:
 
     @property
     def by_turns(self) -> bool:
-        """Whether new connections lead to two servers by turns, as behind a proxy that balances them.
+        """Whether two servers alternate behind new connections, as behind a proxy that balances them.
 
         Then the keeper stays where it is as long as it can work there, and a loop that meets the other server tries
         again. After a failover, in contrast, no connection leads back.
         """
         return time.monotonic() < self._by_turns_until
 
-    def strays(self, line: Connected) -> bool:
-        """Whether servers answer by turns, and a connection leads to the one that the keeper has not."""
-        return self.incarnation is not None and not self._shared(line) and self.by_turns
+    def strays(self, connection: Connected) -> bool:
+        """Whether two servers alternate, and this connection leads to the one without the keeper."""
+        return self.incarnation is not None and not self._shared(connection) and self.by_turns
 
-    def note(self, line: Connected) -> None:
+    def note(self, connection: Connected) -> None:
         """Note where a connection leads. If it leads back to a server that others led away from, log that."""
-        if line.connected_at <= self._met_at:
+        if connection.connected_at <= self._met_at:
             return
-        met = line.incarnation  # it may ask the server, which must not happen under the lock
+        met = connection.incarnation  # it may ask the server, which must not happen under the lock
         with self._changed:
-            if line.connected_at <= self._met_at:
+            if connection.connected_at <= self._met_at:
                 return
-            before, self._met, self._met_at = self._met, met, line.connected_at
+            before, self._met, self._met_at = self._met, met, connection.connected_at
             if before is None or before.identity == self._met.identity:
                 return
             back = self._left is not None and self._left.identity == self._met.identity
@@ -118,37 +118,37 @@ class ServerIdentity:
         if not known:
             facts.servers_alternate(one=before.name, other=self._met.name)
 
-    def vouches(self, line: Connected) -> int:
+    def vouches(self, connection: Connected) -> int:
         """The generation of memory if a thread may act on this connection, else 0.
 
         It may when two things are true. The connection's server is the one that memory stands on. And the keeper's
         session has answered after the connection was made: a server that was set back ends both connections, and then
         the keeper loads memory first.
         """
-        self.note(line)
+        self.note(connection)
         if self.incarnation is None:
             return 0
-        if not self._shared(line):
+        if not self._shared(connection):
             if not self.by_turns:
                 self.suspect = True
                 self.wake_keeper()
             return 0
-        if line.connected_at > self._answered_at:
-            if line.connected_at > self._asked_at:
+        if connection.connected_at > self._answered_at:
+            if connection.connected_at > self._asked_at:
                 self._asked_at = time.monotonic()
                 self.wake_keeper()
             return 0
         return self.generation
 
-    def wait(self, line: Connected, seconds: float) -> int:
+    def wait(self, connection: Connected, seconds: float) -> int:
         """The same as `vouches`, but waits up to `seconds` for an answer. For a handler, which may block."""
         deadline, before = time.monotonic() + seconds, self.generation
-        while not (generation := self.vouches(line)):
-            if self.strays(line):
+        while not (generation := self.vouches(connection)):
+            if self.strays(connection):
                 return 0
             with self._changed:
-                self._changed.wait_for(lambda: self._decided(line, before), deadline - time.monotonic())
-            if time.monotonic() >= deadline or (self.generation != before and not self._shared(line)):
+                self._changed.wait_for(lambda: self._decided(connection, before), deadline - time.monotonic())
+            if time.monotonic() >= deadline or (self.generation != before and not self._shared(connection)):
                 return 0  # time is over, or memory was loaded meanwhile and this connection leads to the server before
         return generation
 
@@ -170,10 +170,10 @@ class ServerIdentity:
         self.wake_keeper()
         return False
 
-    def _shared(self, line: Connected) -> bool:
-        return self.incarnation is not None and line.incarnation.same(self.incarnation)
+    def _shared(self, connection: Connected) -> bool:
+        return self.incarnation is not None and connection.incarnation.same(self.incarnation)
 
-    def _decided(self, line: Connected, before: int) -> bool:
+    def _decided(self, connection: Connected, before: int) -> bool:
         if self.incarnation is None:
             return False
-        return self.generation != before or (self._shared(line) and line.connected_at <= self._answered_at)
+        return self.generation != before or (self._shared(connection) and connection.connected_at <= self._answered_at)

@@ -48,24 +48,24 @@ _NOWHERE: Final = GroupTopic(topic="", group="")
 
 @define(eq=False)
 class Silence:
-    """What was learned of members without a lock before the deleting transaction."""
+    """Proof that members without a lock are dead: they wrote no heartbeat for a lease, while the server took writes."""
 
-    _heartbeats: Mapping[tuple[GroupTopic, str], int] = field(factory=dict)
-    """The last heartbeats of those that wrote none for their own lease, while writes went through."""
-    _until: float = float("-inf")
-    """When (monotonic) the last such write went through, before which none took long."""
+    _last_heartbeats: Mapping[tuple[GroupTopic, str], int] = field(factory=dict)
+    """The last heartbeat of each member that wrote none for its own lease, while writes went through."""
+    _writable_until: float = float("-inf")
+    """When (monotonic) the last write of a series went through, in which none took long."""
 
     def went_on(self) -> None:
         """Note that a statement has just gone through that a read lock would have held up."""
         now = time.monotonic()
-        if now - self._until <= STALL:
-            self._until = now
+        if now - self._writable_until <= STALL:
+            self._writable_until = now
 
     def proves(self, at: GroupTopic, row: HeartbeatRow) -> bool:
         """Return whether this owner is dead. Raises DatabaseError, retriable, if that is too long ago to say."""
-        if self._heartbeats.get((at, row.owner)) != row.heartbeat_at:
+        if self._last_heartbeats.get((at, row.owner)) != row.heartbeat_at:
             return False
-        if time.monotonic() - self._until > STALL:
+        if time.monotonic() - self._writable_until > STALL:
             raise DatabaseError(
                 "the server made the deletion wait, and members may have had to wait, too", retriable=True
             )

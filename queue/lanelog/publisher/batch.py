@@ -37,7 +37,7 @@ _LARGEST_ALONE: Final = 16 * 1024
 
 
 @frozen
-class _Left:
+class _NotLocked:
     """The keys whose heads a transaction did not get."""
 
     busy: set[str]
@@ -121,12 +121,12 @@ class BatchWriter:
             keys = left.missing
         return busy
 
-    def _attempt(self, topic: str, keys: set[str], choose: Choose, *, wait: bool, alone: Waiter | None) -> _Left:
+    def _attempt(self, topic: str, keys: set[str], choose: Choose, *, wait: bool, alone: Waiter | None) -> _NotLocked:
         if alone is not None and alone.waiting and fits_a_packet(alone.draft, alone.deadline - time.monotonic()):
             self._send(alone)
             if alone.receipt is not None:
                 self._announce(topic, [alone.receipt])
-                return _Left(set(), set())
+                return _NotLocked(set(), set())
         return self._transact(topic, keys, choose, wait=wait)
 
     def _send(self, waiter: Waiter) -> None:
@@ -150,7 +150,7 @@ class BatchWriter:
             waiter.receipt = receipt
             waiter.signal.set()
 
-    def _transact(self, topic: str, keys: set[str], choose: Choose, *, wait: bool) -> _Left:
+    def _transact(self, topic: str, keys: set[str], choose: Choose, *, wait: bool) -> _NotLocked:
         # heads X, in key order -> messages -> scheduled
         drafts: list[Draft] = []
         receipts: list[Receipt] = []
@@ -169,4 +169,4 @@ class BatchWriter:
             raise
         if waiters:
             self._announce(topic, receipts)
-        return _Left(busy, missing)
+        return _NotLocked(busy, missing)

@@ -109,7 +109,7 @@ def test_silence_counts_only_while_writes_go_through(
     times = [0.0, 10.0, 10.5]
     monkeypatch.setattr(living, "_write", lambda _database: times.pop(0))
     silence = living.listen(lanelog_client._database, [GroupTopic(topic="t", group="g")])
-    assert (silence._until, times) == (10.5, [])
+    assert (silence._writable_until, times) == (10.5, [])
 
 
 @pytest.mark.parametrize(("page", "deleted"), [(1.2, True), (2.5, False)], ids=["many lanes", "a stall"])

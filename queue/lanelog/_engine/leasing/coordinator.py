@@ -51,8 +51,8 @@ class Coordinator:
     pace: KeeperPace = field(factory=KeeperPace)
     watch: LivenessMonitor = field(init=False)
     _known: KnownLanes = field(factory=KnownLanes)
-    resting: set[str] = field(factory=set)  # lanes that an operator paused
-    _lane_pauses: int = NOT_READ  # the group row's count of pauses when `resting` was read
+    paused: set[str] = field(factory=set)  # lanes that an operator paused
+    _lane_pauses: int = NOT_READ  # the group row's count of pauses when `paused` was read
     _sharing: Sharing = field(factory=Sharing)
     view: LivenessView | None = None  # None: the heartbeats cannot be read
     _lock_name: str = ""
@@ -64,7 +64,7 @@ class Coordinator:
     _claim_at: float = 0.0  # when the next plan is made, even if nothing has changed
     _planned: int = NOT_READ  # `MemberState.changes` at the last plan
     _sweep_at: float = 0.0
-    beat_error: str = ""  # why the last heartbeat could not be written; empty: it was, or a repetition helps
+    beat_error: str = ""  # the last heartbeat's error; empty: it was written, or a repetition helps
     _beat_failing_since: float | None = None  # since when no heartbeat could be written; None: the last one was
     _members_failed: bool = False
     _started: bool = False  # its start was logged
@@ -101,13 +101,13 @@ class Coordinator:
     def turn(self, *, hurried: bool = False) -> None:
         """Do each step once. Each step needs the result of the steps before it.
 
-        `hurried`: lanes are new, and their first messages wait. What can wait until the next turn then does.
+        `hurried`: lanes are new, and their first messages wait. Steps that can wait are left to the next turn.
         """
         member = self.member
         now = time.monotonic()
         self.beat_if_due()
         if not member.stopping:
-            steered = self._check_group()  # before the read-back, which passes a pause on to the lanes
+            pauses_changed = self._check_group()  # before the read-back, which passes a pause on to the lanes
         patience = self.pace.turn_seconds if hurried else 0.0
         self._read_back.turn(self.session, self._beaten, patience)
         if member.stopping:
@@ -119,7 +119,7 @@ class Coordinator:
             self._started = True
             lifecycle.started(member, None if self.view is None else len(self.view.live))
         new = self._known.read(self.session, member.topic, now, lasting=member.config.lease_duration)
-        self._balance(now, new, changed=changed or steered)
+        self._balance(now, new, changed=changed or pauses_changed)
         self._release()
         if self.view is not None:
             acquisition.deregister_dead(self.session, member, self.view.dead, self._deregistered)
@@ -229,14 +229,14 @@ class Coordinator:
             return False
         if row.due_in_ms is not None:
             self.context.due_in(row.due_in_ms / 1000)
-        steered = row.paused != member.group_paused or row.lane_pauses != self._lane_pauses
+        pauses_changed = row.paused != member.group_paused or row.lane_pauses != self._lane_pauses
         member.leasing.set_group_paused(paused=row.paused)
-        if steered:
+        if pauses_changed:
             self._read_back.forget()
         if row.lane_pauses != self._lane_pauses:
-            self.resting = offsets.paused(self.session, member.at)
+            self.paused = offsets.paused(self.session, member.at)
             self._lane_pauses = row.lane_pauses
-        return steered
+        return pauses_changed
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class Coordinator:
     def _take(self, claim: Mapping[Kind, int], page: int, now: float, among: Sequence[str] = ()) -> bool:
         """Take up to `page` of these lanes, and load them in this turn, so that the next plan counts them.
 
-        Returns whether there may be more: it took that many, or others were faster with some of its choice.
+        Returns whether more lanes may be free: the page was full, or other members took some candidates first.
         """
         if self._beat_failing_since is not None or self._beaten.at == NEVER:
             return False  # without a heartbeat, the others would take the lanes away again
@@ -315,9 +315,9 @@ class Coordinator:
         if self.view is None:  # availability before fairness: every unowned lane is taken, and none is stolen
             return Plan(claim={Kind.ANY: ALL})
         held = [
-            lane for lane in list(self.member.lanes.values()) if not (lane.state.closing or lane.key in self.resting)
+            lane for lane in list(self.member.lanes.values()) if not (lane.state.closing or lane.key in self.paused)
         ]
-        opened = len(self._known.open - self.resting)
+        opened = len(self._known.open - self.paused)
         share = fair_shares(opened, self._shared_out - opened, self.view.sharers, self.member.owner)
         return self._sharing.plan(
             [lane for lane in held if is_open(lane.key)],
@@ -356,13 +356,13 @@ class Coordinator:
     @property
     def _shared_out(self) -> int:
         """How many lanes the members share. Paused lanes do not count."""
-        return len(self._known.keys) - len(self.resting & self._known.keys)
+        return len(self._known.keys) - len(self.paused & self._known.keys)
 
     def _release(self) -> None:
         """Give back closed and paused lanes whose last handler has ended, and whose last flush has committed."""
         member = self.member
         failed = member.failure is not None
-        idle = member.leasing.take_idle(self.resting, time.monotonic(), failed=failed)
+        idle = member.leasing.take_idle(self.paused, time.monotonic(), failed=failed)
         if not idle:
             return
         with self.session.transaction() as cx:

@@ -19,10 +19,10 @@ class FetchQueue:
     """Lanes, least recently fetched first. No call visits more lanes than it takes or drops."""
 
     _now: dict[Lane, None] = field(factory=dict)  # lanes that can hand out rows at once
-    _ahead: dict[Lane, None] = field(factory=dict)  # lanes that are full: rows for them are read ahead
+    _read_ahead: dict[Lane, None] = field(factory=dict)  # lanes that are full: rows for them are read ahead
 
     def __bool__(self) -> bool:
-        return bool(self._now or self._ahead)
+        return bool(self._now or self._read_ahead)
 
     def add(self, lane: Lane) -> None:
         """Put a lane into the queue, or move it to the right one of both, if it wants rows."""
@@ -30,15 +30,15 @@ class FetchQueue:
             return
         if lane.dispatch.full:
             self._now.pop(lane, None)
-            self._ahead[lane] = None
+            self._read_ahead[lane] = None
         else:
-            self._ahead.pop(lane, None)
+            self._read_ahead.pop(lane, None)
             self._now[lane] = None
 
     def discard(self, lane: Lane) -> None:
         """Remove a lane."""
         self._now.pop(lane, None)
-        self._ahead.pop(lane, None)
+        self._read_ahead.pop(lane, None)
 
     def take(self, limit: int, room: int) -> list[Lane]:
         """Take up to `limit` lanes that want rows: as many as have unread rows for `room`, but at least one.
@@ -46,7 +46,7 @@ class FetchQueue:
         Lanes that can hand rows out at once come alone: rows that are read ahead for the others must not take the room.
         """
         chosen = self._take(self._now, limit, room)
-        return chosen or self._take(self._ahead, limit, room)
+        return chosen or self._take(self._read_ahead, limit, room)
 
     def any_for_now(self) -> bool:
         """Whether some lane could hand out at once rows that are not in memory."""
@@ -66,7 +66,7 @@ class FetchQueue:
             if not lane.needs_fetch:
                 continue
             if lanes is self._now and lane.dispatch.full:
-                self._ahead[lane] = None
+                self._read_ahead[lane] = None
             else:
                 chosen.append(lane)
                 room -= lane.unread

@@ -29,8 +29,8 @@ class FetchingSide(Side):
     """What the fetcher may do with a member. Every method takes the lock itself."""
 
     busy_last: dict[str, None] = field(factory=dict, init=False)
-    """Keys of the lanes that rows came for last, the oldest first. Only the fetcher's thread reads and changes it."""
-    _ahead: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last poll found
+    """Keys of the lanes that last received rows, oldest first. Only the fetcher's thread reads and changes it."""
+    _head_above_poll: list[Lane] = field(factory=list)  # lanes whose head in memory is higher than the last poll found
     _poll_wanted: bool = True
     hints: int = 0  # that came from other processes
     _hinted: bool = False
@@ -65,7 +65,7 @@ class FetchingSide(Side):
                 lane.raise_head(head)
                 news = True
             elif head < lane.state.head:
-                self._ahead.append(lane)
+                self._head_above_poll.append(lane)
             self.state.needs_fetch.add(lane)
         return news
 
@@ -79,7 +79,7 @@ class FetchingSide(Side):
 
     @step
     def at_head(self, keys: Collection[str], most: int) -> list[Lane]:
-        """Return those of these lanes that have handed out all they know of; none if there are more than `most`."""
+        """Return the lanes of `keys` that have handed out all they know of; none if there are more than `most`."""
         lanes = [lane for key in keys if (lane := self.state.lanes.get(key)) is not None and lane.at_head]
         return lanes if len(lanes) <= most else []
 
@@ -89,18 +89,18 @@ class FetchingSide(Side):
 
         Such a lane was loaded after the poll, or the tables were set back.
         """
-        ahead, self._ahead = self._ahead, []
+        ahead, self._head_above_poll = self._head_above_poll, []
         return [lane for lane in dict.fromkeys(ahead) if not lane.state.lost]  # a poll may name one once more
 
     @step
     def still_ahead(self, lanes: Iterable[Lane]) -> None:
         """These lanes could not be checked now. Take them again with the next poll."""
-        self._ahead.extend(lanes)
+        self._head_above_poll.extend(lanes)
 
     @step
     def lower_head(self, lane: Lane, head: int) -> None:
         """The database has a lower head than memory: believe the database."""
-        self.state.unsure.add(lane.key)  # refilled to where it was, it would be hidden by a digest from before
+        self.state.unsure.add(lane.key)  # if the head rises to its old value, an old digest does not show it
         lane.lower_head(head)
 
     def poll_soon(self) -> None:

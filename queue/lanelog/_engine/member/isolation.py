@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOLD: Final = Backoff(first=10.0, most=80.0)
-"""How long a quarantined message holds others back. Then it lets them pass for the same time: one handler that runs for
-an hour must not stop all. After a hold in which the process did not drain, the next hold is twice as long. Otherwise
-long handlers could starve a quarantined message for ever. Those that run for longer than the longest hold still do."""
+"""Seconds for which a quarantined message holds others back. Then the others run for as long: one handler that runs for
+an hour must not stop all. Each hold in which the process did not drain doubles the next one, so that long handlers do
+not starve a quarantined message. Handlers that run longer than the longest hold can still starve it."""
 
 
 class Isolation:
@@ -34,7 +34,7 @@ class Isolation:
         self._alone = False
         self._held_back = False
         self._pass_until = 0.0  # monotonic; before this time no quarantined message holds others back
-        self._vain = 0  # holds since a quarantined message last had its turn
+        self._failed_holds = 0  # holds since a quarantined message last ran
 
     def __repr__(self) -> str:
         return f"Isolation(inside={self._inside}, alone={self._alone}, held_back={self._held_back})"
@@ -65,19 +65,19 @@ class Isolation:
                     now = time.monotonic()
                     if not (holding or self._alone or self._held_back) and now >= self._pass_until:
                         holding = self._held_back = True
-                        turn_ends = now + self._hold.longest(self._vain + 1)
+                        turn_ends = now + self._hold.longest(self._failed_holds + 1)
                     if self._inside == 0 and (holding or not self._held_back):
                         self._inside, self._alone = 1, True
-                        self._vain = 0
+                        self._failed_holds = 0
                         return True
                     if holding and now >= turn_ends:
                         # Until `_pass_until`, no quarantined message may hold the others back, be it this or another.
                         holding = self._held_back = False
-                        self._pass_until = now + self._hold.longest(self._vain + 1)
-                        self._vain += 1
+                        self._pass_until = now + self._hold.longest(self._failed_holds + 1)
+                        self._failed_holds += 1
                         self._changed.notify_all()
                     self._changed.wait(self._check_seconds)
-                self._vain = 0  # this message waits no more: the next one begins with the shortest hold
+                self._failed_holds = 0  # this message waits no more: the next one begins with the shortest hold
                 return False
             finally:
                 if holding:

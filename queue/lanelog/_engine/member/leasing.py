@@ -128,17 +128,17 @@ class LeasingSide(Side):
             self.state.changed_locked(lane)
 
     @step
-    def take_idle(self, resting: AbstractSet[str], now: float, *, failed: bool) -> list[Lane]:
+    def take_idle(self, paused: AbstractSet[str], now: float, *, failed: bool) -> list[Lane]:
         """The closed lanes to give back: their last handler has ended, and their last write is committed.
 
-        `resting`: the keys of the lanes that an operator paused. An idle one is closed here. A busy one stays open, and
+        `paused`: the keys of the lanes that an operator paused. An idle one is closed here. A busy one stays open, and
         may go on as soon as it is resumed.
 
         `failed`: the writes may never get through. Then a closed lane is given back `settler_grace` after its last
         handler has ended. Settlements that were not flushed until then are delivered again.
         """
         lanes = self.state.lanes
-        for key in lanes if self.state.group_paused else resting & lanes.keys():
+        for key in lanes if self.state.group_paused else paused & lanes.keys():
             lane = lanes[key]
             if lane.state.paused and lane.idle:
                 self._close_locked(lane)

@@ -97,7 +97,7 @@ class _Outcome:
     behind: bool = False  # whether the next time of such a schedule is due, too
     cut: bool = False  # whether schedules were left, because the transaction was full
     missing: dict[str, set[str]] = field(factory=lambda: defaultdict(set))  # keys without a lane, by topic
-    homeless: list[str] = field(factory=list)  # the schedules of these keys
+    without_lane: list[str] = field(factory=list)  # the schedules of these keys
 
 
 @define
@@ -105,7 +105,7 @@ class _Poll:
     """The schedules that are left to try, and the results so far."""
 
     todo: deque[Sequence[str]]
-    housed: set[str] = field(factory=set)  # schedules whose lane was created in this poll
+    lane_created: set[str] = field(factory=set)  # schedules whose lane was created in this poll
     repaired: set[str] = field(factory=set)  # schedules whose lane was repaired in this poll
     advanced: bool = False
     behind: bool = False
@@ -219,13 +219,13 @@ class RecurringSchedules:
         outcome = self._transact(session, names)
         poll.advanced |= outcome.advanced > 0
         poll.behind |= outcome.behind or (outcome.cut and outcome.advanced > 0)
-        if outcome.cut and not outcome.advanced:  # the planned ones were stuck, so each is tried alone
+        if outcome.cut and not outcome.advanced:  # none of the planned ones was fired: try each alone
             poll.todo.extend([name] for name in names)
-        elif outcome.homeless and poll.housed.isdisjoint(outcome.homeless):
-            poll.housed.update(outcome.homeless)
+        elif outcome.without_lane and poll.lane_created.isdisjoint(outcome.without_lane):
+            poll.lane_created.update(outcome.without_lane)
             for topic in sorted(outcome.missing):
                 self.appender.ensure_lanes(topic, sorted(outcome.missing[topic]))
-            poll.todo.append(outcome.homeless)
+            poll.todo.append(outcome.without_lane)
 
     def _repaired(self, session: Session, name: str, error: LanelogError) -> bool:
         """Whether the error was a duplicate offset, and the lane was checked and repaired. Ids were read before."""
@@ -305,7 +305,7 @@ class RecurringSchedules:
         """Append the messages of one topic's schedules, in the order of their times, and move the schedules on."""
         heads, busy, missing = partitions.lock_heads(cx, topic, {fire.row.key for fire in fires if fire.dues.times})
         outcome.missing[topic] |= missing
-        outcome.homeless += [fire.row.name for fire in fires if fire.row.key in missing]
+        outcome.without_lane += [fire.row.name for fire in fires if fire.row.key in missing]
         fires = [fire for fire in fires if fire.row.key not in missing | busy]
         wanted = sorted(
             ((one, fire.row) for fire in fires for one in fire.dues.times), key=lambda each: (each[0].at, each[1].name)

@@ -69,7 +69,7 @@ def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
         if options.topics:
             rows = rows.where(F.col("original_topic").isin(*options.topics))
     else:
-        repeats = _mark().isNotNull() | F.col("target_group").isNotNull()
+        repeats = _replay_name().isNotNull() | F.col("target_group").isNotNull()
         rows = rows.where(F.col("failed_group").isNotNull() | ~repeats)
     if options.keys:
         rows = rows.where(F.col("key").isin(*options.keys))
@@ -78,7 +78,7 @@ def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
     if letters is not None:
         rows = _last_letters(spark, rows, options)
     back = F.col("topic") if letters is None else F.col("original_topic")
-    marked = rows.withColumn("metadata", _marked(options.name))
+    marked = rows.withColumn("metadata", _copy_metadata(options.name))
     return marked.withColumn("to_topic", back if options.to is None else F.lit(options.to))
 
 
@@ -94,7 +94,7 @@ def _last_letters(spark: SparkSession, rows: DataFrame, options: ReplayOptions) 
     message = Window.partitionBy("original_topic", "key", _first_id(), F.xxhash64("value"))
     last_first = message.orderBy(F.desc("created_at"), F.desc("topic"), F.desc("offset"))
     last = (
-        rows.where(_mark().isNull() | (_mark() != F.lit(options.name)))
+        rows.where(_replay_name().isNull() | (_replay_name() != F.lit(options.name)))
         .withColumn("rank", F.row_number().over(last_first))
         .where("rank = 1")
         .drop("rank")
@@ -156,7 +156,7 @@ def publish(
     return sum(published for published, _ in done), sum(duplicates for _, duplicates in done)
 
 
-def _marked(name: str) -> Column:
+def _copy_metadata(name: str) -> Column:
     """Return the metadata of a copy."""
     marks = F.create_map(F.lit(ORIGINAL_ID), _first_id(), F.lit(REPLAY), F.lit(name))
     others = F.coalesce("metadata", F.create_map().cast("map<string,string>"))
@@ -168,7 +168,7 @@ def _first_id() -> Column:
     return F.coalesce(F.element_at("metadata", F.lit(ORIGINAL_ID)), F.col("id"))
 
 
-def _mark() -> Column:
+def _replay_name() -> Column:
     """Return the name of the replay that published a message, or the message of a dead letter; NULL for none."""
     return F.element_at("metadata", F.lit(REPLAY))
 
