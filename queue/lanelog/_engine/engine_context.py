@@ -43,7 +43,8 @@ class Faults:
 
     count: int = 0
     since: float | None = None
-    """When (monotonic) the first came that ends the member if it lasts. None: none came on a connection that lives."""
+    """When (monotonic) the first fault came that fails the member if it lasts, such as a missing grant. None: none came
+    since the last lost connection."""
 
 
 @define(eq=False)
@@ -91,11 +92,11 @@ class EngineContext:
     def watch(self, member: Member, loop: str, session: Session) -> Iterator[None]:
         """Count a member's own fault against that member alone. The loop gets the error if the database is away.
 
-        It goes at once when the connection is gone. Otherwise, say for a lock, the other members have their turn first,
-        and `raise_deferred` raises it.
+        A lost connection is raised at once. A passing error on a living connection, such as a lock, is deferred:
+        `raise_deferred` raises it after the turns of the other members.
 
-        A member has failed, and its subscription stops, after five faults in a row in one loop that are none of the
-        database. What an operator must put right, such as a missing grant, fails it when it has lasted for its lease.
+        A member fails, and its subscription stops, after five faults of its own in a row in one loop. It also fails
+        when an error that only an operator can fix, such as a missing grant, has lasted for its lease.
         """
         try:
             yield

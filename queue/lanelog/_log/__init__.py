@@ -1,5 +1,5 @@
-"""The transactions on the log: what appends to it, registers on it, repairs it, fires into it and leaves it.
+"""The transactions on the log: append, register, repair, fire, and collect.
 
-No thread, no loop's memory and no clock of its own. Each has one order of locks, and says what a crash leaves. The
-publisher, the engine, administration and Spark call it, and each takes the modules that it needs.
+This package has no thread, no clock of its own, and no memory of a loop. Each transaction has one order of locks, and
+says what a crash leaves. The publisher, the engine, administration and Spark each take the modules that they need.
 """

@@ -98,9 +98,9 @@ def release_letters(cx: Executor, topic: str, keys: Sequence[str], kept: Mapping
     """Step 1 for a dead letter topic: raise the floors over letters that were redriven, deleted, or are old enough.
 
     `kept`: for how many milliseconds the dead letters of each (original topic, group) are kept. Those of any other pair
-    stay for ever. Each letter has the retention of its own group. But letters leave a lane in order, so one that stays
-    keeps all after it. Retention releases a letter only when every group that reads the dead letter topic has settled
-    it. A redriven or deleted letter waits for no reader, because an operator has decided.
+    stay for ever. Each letter has the retention of its own group. But letters are deleted in lane order: one that is
+    kept keeps all after it. Retention releases a letter only when every group that reads the dead letter topic has
+    settled it. A redriven or deleted letter waits for no reader, because an operator has decided.
 
     The registration of a reader locks the topic row. Either it was committed before, and its group counts here, or it
     begins above the raised floors. A stale watermark is safe, as in `release`.
@@ -134,8 +134,8 @@ def _below_heads(
 ) -> dict[str, FloorRow]:
     """The floors of the lanes in which neither the floor nor one of these watermarks is above the head.
 
-    In any other lane one of them was never reached by counting, so it says nothing about what is settled. Such a lane
-    keeps its messages until it is repaired. Heads only grow, and this reads them last: a lane that is right stays in.
+    A floor or watermark above the head proves nothing about what is settled: such a lane keeps its messages until it is
+    repaired. Heads only grow, and this reads them last: a lane that is right stays in.
     """
     highest = {key: row.floor for key, row in floors.items()}
     for (_, key), acked in marks.items():

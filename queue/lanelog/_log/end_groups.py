@@ -3,10 +3,10 @@
 Owns these transactions. Never deletes a message, nor a lane.
 
 Lock order: topic row X → groups X → leases. The topic row's epoch is raised above every lease that is deleted, so that
-a later group of that name begins above them. The transaction refuses if a member lives, as `living` judges that, unless
-the caller evicts: then it leaves a mark, without which members that are restarted would register the group again. A
-member that cannot be judged leaves none. The end of a whole topic takes all its marks away. From its commit on nothing
-can be settled for the deleted groups, because a settlement needs its lease. The remaining rows are deleted by exact
+a later group of that name begins above them. The transaction refuses if `living` finds a living member, unless the
+caller evicts. An eviction writes a mark, so that restarted members do not register the group again. It writes none for
+a member whose life is uncertain. The end of a whole topic removes all its marks. From its commit on nothing can be
+settled for the deleted groups, because a settlement needs its lease. The remaining rows are deleted by exact
 keys in bounded batches. Each batch is one transaction: it locks the topic row, and checks that the group was not
 registered again.
 
@@ -113,7 +113,7 @@ def _lock_leases(cx: Executor, at: GroupTopic, silence: Silence | None) -> dict[
 
 
 def _mark(cx: Executor, places: Iterable[GroupTopic], *, evict: bool) -> None:
-    """Take the marks of these groups away, and mark those anew that are evicted while members live."""
+    """Remove the eviction marks of these groups. Write a new one for each that is evicted while members live."""
     for at in places:
         heartbeats.unmark(cx, at)
         if evict and living.living(cx, at, None):

@@ -8,9 +8,11 @@ and all after it wait for a consumer.
 
 Lock order: dead letter head X (skipped when locked) → topic row S → group S → lease X → messages (the copy, which
 nobody else writes) → delivery → offsets → history. The lease's epoch is raised: it fences an owner that only slept, as
-a steal does. A consumer may register meanwhile. If it takes the lease before, its heartbeat is seen here. If it takes
-the lease after, it loads the committed rows. A crash right before the COMMIT: nothing has happened. A crash right after
-it, or an unanswered COMMIT: the watermark has passed the messages, and the next search finds nothing. Two at once:
+a take-over does. A consumer may register meanwhile. If it takes the lease before, its heartbeat is seen here. If it
+takes the lease after, it loads the committed rows.
+
+If the process dies right before the COMMIT, nothing has happened. If it dies right after it, or the COMMIT is not
+answered, the watermark has passed the messages, and the next search finds nothing. If two processes do this at once,
 the second waits for the lease, and reads again.
 """
 

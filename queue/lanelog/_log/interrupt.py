@@ -1,7 +1,7 @@
 """The deliveries that a living owner had in flight when its lane was taken away: they wait again, and are no crash.
 
-Owns these rows and this judgement. Never takes a lane away itself: it works inside the transaction of the verb, after
-`_log/take_away`.
+Owns these rows and this judgement. Never takes a lane away itself: it works inside the transaction of the `Admin`
+method, after `_log/take_away`.
 
 The next owner of a lane believes that everything in flight under an earlier epoch died with its process. It counts a
 crash, runs the last attempt alone, and under a policy of one attempt it writes a dead letter. That would be wrong for a
@@ -9,9 +9,9 @@ message that merely ran when an operator took the lane. So the message gets a wa
 more attempt is granted whatever caps the deliveries, because the operator ended this one. What its handler settles
 later is refused.
 
-A dead owner's deliveries stay as they are: they are crashes. An owner that dies between this judgement and the COMMIT
-is treated as living, and its messages get one attempt more, and so is one that died within a second of its last
-heartbeat. An owner that is just logging in again, whose liveness lock is free for that moment, is treated as dead.
+A dead owner's deliveries stay as they are: they are crashes. An owner that died within a second of its last heartbeat,
+or dies between this judgement and the COMMIT, counts as living: its messages get one attempt more. An owner that is
+just logging in again, whose liveness lock is free for that moment, counts as dead.
 
 Lock order: leases X (held by the caller) → delivery (`interrupt`) → offsets (`unmark`). No other transaction writes
 these rows while the lease is locked and its epoch is raised. Bounded by `prefetch`, the messages that one owner may

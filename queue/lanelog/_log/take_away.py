@@ -1,6 +1,6 @@
-"""How a verb takes a lane away from its owner before it changes what the group has settled in it.
+"""How a method of `Admin` takes a lane away from its owner before it changes what the group has settled in it.
 
-Owns the take-over alone. Never decides where a watermark goes. It runs inside the transaction of the verb.
+Owns the take-over alone. Never decides where a watermark goes. It runs inside the transaction of the method.
 
 Lock order: topic row S → groups S → floors → leases X → delivery → offsets. The floor keeps collection and the purge of
 the lane out. Topic row and group are locked because a lease row may be born here. Once the lease's epoch is raised, the
@@ -46,7 +46,7 @@ def lanes(cx: Executor, at: GroupTopic, keys: Iterable[str], epoch: int) -> None
 
 @frozen
 class HeldLane:
-    """One lane, locked for a verb that changes it for one group."""
+    """One lane, locked for a method of `Admin` that changes it for one group."""
 
     at: GroupTopic
     key: str

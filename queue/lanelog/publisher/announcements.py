@@ -9,7 +9,7 @@ class Announcements(Protocol):
     """Is notified of what was published."""
 
     def committed(self, topic: str) -> None:
-        """Messages were committed in a topic. Other publishers may be waiting for this thread."""
+        """Messages were committed in a topic. Return fast: other publishers may wait for this thread."""
 
     def grown(self, topic: str) -> None:
         """Lanes were created in a topic. Their first messages are not committed yet."""
@@ -18,7 +18,7 @@ class Announcements(Protocol):
         """A delayed message or a schedule was written. `committed` False: in a caller's transaction, which is open."""
 
     def catch_up(self) -> None:
-        """Do what `committed` has left to do. No other publisher waits for this thread now."""
+        """Send what `committed` deferred. No other publisher waits for this thread now."""
 
 
 class NoAnnouncements(Announcements):

@@ -53,8 +53,8 @@ class BulkWriter:
         try:
             return self._publish(topic, drafts, deadline)
         except DatabaseError as exc:
-            # The last transaction has committed nothing. An earlier one may have, and no later one has had all heads
-            # and read the ids since.
+            # The last transaction has committed nothing. An earlier one may have, and no later one got far enough to
+            # look its ids up.
             exc.outcome_unknown = exc.outcome_unknown or _unknown_outcome(drafts)
             raise
 

@@ -126,9 +126,9 @@ class ForeignExecutor:
     def undo_interrupted(self) -> bool:
         """Undo the writes since `begin`, after an exception that may have come between a statement and its answer.
 
-        The driver might then take one answer for another. So it first answers a question that was never asked. If it
-        does not, or if the savepoint is released already, the connection is closed, which rolls the caller's
-        transaction back. Then it returns False.
+        The driver may be out of step, and return the answer to the statement before. So a query for a random number is
+        sent first. If its answer is another, or if the savepoint is released already, the connection is closed, which
+        rolls the caller's transaction back. Then this returns False.
         """
         undone = False
         try:

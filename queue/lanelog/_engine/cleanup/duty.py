@@ -1,4 +1,4 @@
-"""What the janitor does is a list of duties. This is what it asks of each.
+"""The interface of a janitor's duty.
 
 Owns the contract alone. A duty owns what it does, when, and how much at once.
 """
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Duty(Protocol):
-    """Work for the members of one topic that may be late. What it remembers saves statements."""
+    """Background work for the members of one topic. It may run late. Its memory saves statements."""
 
     name: ClassVar[str]
-    """As the events say it."""
+    """The name in events."""
 
     def due(self, member: Member, now: float) -> bool:
         """Whether there may be something to do at this time (monotonic). Sends no statement."""

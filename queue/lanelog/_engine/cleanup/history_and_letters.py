@@ -29,7 +29,7 @@ class HistoryRetention:
 
     name: ClassVar[str] = "history"
     soonest_seconds: float = 60.0
-    """The least wait between two queries for old rows, if no full batch was found: a query must not serve one row."""
+    """The least wait between two queries for old rows, if no full batch was found: one query then deletes many rows."""
     least_seconds: float = 1.0
     """The least wait for very short retentions, of which it is a tenth otherwise."""
     latest_seconds: float = 3600.0

@@ -45,7 +45,7 @@ class JanitorPace:
     expired_seconds: float = 60.0
     """Between two passes for the groups of a topic that have no living member."""
     behind_seconds: float = 60.0
-    """The longest pass of purge that is in time. With a longer `lane_idle_purge`, that is."""
+    """A pass of the purge is late when it takes longer than this, and longer than `lane_idle_purge`."""
     purge_lanes: int = 100
     """The most lanes that a turn purges."""
     denied_seconds: float = 600.0

@@ -32,7 +32,7 @@ class LanePurge:
     """From the end of a pass to the next one, at least."""
     most_seconds: float = 60.0
     behind_seconds: float
-    """The longest pass that is in time. With a longer `lane_idle_purge`, that is."""
+    """A pass is late when it takes longer than this, and longer than `lane_idle_purge`."""
     page_lanes: int
     _due_at: float = 0.0  # (monotonic)
     _after: str = ""  # how far a pass has come

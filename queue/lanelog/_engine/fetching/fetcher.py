@@ -102,12 +102,12 @@ class Fetcher:
             polls.found(news=False)
         due = member.fetching.next_due()
         now = time.monotonic()
-        # The poll after a tail read is due soon. When it is overdue by now, it must not wait as others may.
+        # An overdue poll of a notified member runs at once, also after a tail read. Any other one waits an interval.
         until_poll = max(0.0, polls.next_poll - now) or (0.0 if polls.notified else polls.interval)
         return until_poll if due is None else max(0.0, min(until_poll, due - now))
 
     def _fed(self, member: Member, polls: MemberPolls) -> bool:
-        """Whether a poll would find nothing of use. This question costs time, too, so it also delays the next poll."""
+        """Whether every lane has known messages left, so that a poll is useless. The check also delays polls."""
         began = time.monotonic()
         fed = member.fetching.all_fed()
         ended = time.monotonic()
@@ -142,7 +142,7 @@ class Fetcher:
     def _read_named_tails(self, member: Member, polls: MemberPolls, risen: Risen, read: TailRead) -> None:
         """Read the tails of the lanes that the digests name, and add to `read`, which was read before the digests.
 
-        What was read before a digest is among what has risen by then. So a lane with as many new rows has no more.
+        Rows that were read before a digest are included in its count. A lane with as many new rows has no more.
         """
         busy = member.fetching.busy_last
         polls.busy_first = polls.busy_first or any(each.key in busy for each in risen.named)
@@ -183,7 +183,7 @@ class Fetcher:
     def _read_busy_tails(self, member: Member, polls: MemberPolls) -> bool:
         """Read the tails of the lanes that were busy last. A message of one of them need not wait for the digests.
 
-        Others may have risen, too. So the poll comes all the same, but not beside the write that such a message awaits.
+        Others may have risen, too. So a poll still follows, a moment later: their mark is written first.
         """
         lanes = member.fetching.at_head(member.fetching.busy_last, self.pace.fetch_lanes)
         if not lanes:
@@ -198,10 +198,10 @@ class Fetcher:
         return polls.busy_first
 
     def _read_tails(self, member: Member, lanes: Sequence[Lane]) -> TailRead:
-        """Read what follows in lanes that have handed out all they know of.
+        """Read the rows after the cursors of lanes that have handed out all they know of.
 
-        It saves the query for their heads: a row that is there is the news, and what is to be read. A lane is left to a
-        poll where memory has no room, and where the answer may hide something: a hole, or rows that were left out.
+        This saves the query for their heads. A lane is left to the next poll if memory has no room, or if the answer
+        may be incomplete: it has a hole, or rows were left out.
         """
         room = member.config.prefetch - member.budget.messages
         space = member.config.prefetch_bytes - member.budget.payload_bytes
@@ -355,7 +355,7 @@ def _complete(cursor: int, rows: Sequence[Fetched]) -> bool:
 
 
 def _heads_to_read(risen: Risen, read: TailRead) -> list[str]:
-    """The keys whose heads must be read. A lane with as many new rows as its part says has risen alone.
+    """Return the keys whose heads must be read. If a lane's new rows explain its part's change, the part is left out.
 
     When it has fewer, some were read earlier, or other lanes of its part have risen, too.
     """

@@ -2,16 +2,17 @@
 
 Owns the digests and what they cost. Never decides when to poll.
 
-There are three queries. The digest of all heads says whether anything was published. The digests of the parts of a
-topic say where: they name a lane that may be the only one of its part to have risen, and by how much. Its rows show
-whether that is so. Otherwise the heads of the part are read by key. The full poll reads all lanes that are behind. It
-needs no digest, and takes a join for each lane.
+There are three queries:
 
-An answer is believed as long as it is not newer than the heads or rows that were read after it. So a commit between a
-digest and these changes the next digest, and the next poll meets it. A lane that was opened meanwhile was loaded with
-an older head, perhaps: its head is read with the next digest. Everything is read again after an error, and after
-memory was loaded from another server: its digest may be the same by chance. Now and then the full poll comes without
-a reason, which also measures anew what it costs.
+1. The digest of all heads: was anything published?
+2. The digests of the parts of a topic: which part changed, and which single lane would explain the change? If the rows
+   of that lane do not explain it, the heads of the part are read by key.
+3. The full poll: all lanes that are behind. It needs no digest, and takes a join for each lane.
+
+A digest is always read before the heads or rows that it covers. So a commit in between changes the next digest, and
+the next poll finds it. A lane that was opened meanwhile may have been loaded with an older head: its head is read with
+the next digest. All heads are read again after an error, and after memory was loaded from another server, whose digest
+may be the same by chance. Now and then a full poll follows without a reason. It also measures anew what it costs.
 """
 
 from __future__ import annotations

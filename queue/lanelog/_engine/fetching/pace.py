@@ -1,6 +1,6 @@
-"""How often the fetcher reads: its times, and the account of one member's polls and tail reads.
+"""How often the fetcher reads: its times, and the budget of one member's polls and tail reads.
 
-Owns these values. Never reads anything.
+Owns these values. Never reads anything. A tail read reads the rows after a lane's cursor, without asking for its head.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ class FetcherPace:
     """How often the fetcher reads, and how much at once."""
 
     idle_seconds: float = 2.0
-    """Between two turns, when no member waits for its next poll."""
+    """Seconds between two turns, when no member waits for its next poll."""
     unvouched_seconds: float = 0.1
-    """Until a session is tried again whose server is not vouched for yet."""
+    """Seconds before a session whose server is not vouched for yet is tried again."""
     soon_seconds: float = 0.005
-    """From a poll that found something to the next one, and the shortest time between two polls."""
+    """Seconds from a poll that found something to the next one, and the least between any two polls."""
     after_busy_seconds: float = 0.005
-    """From rows of the lanes that were busy last to the poll for the others: those messages can start meanwhile."""
+    """Seconds from a tail read of the busy lanes to the poll for the others: the messages read can start meanwhile."""
     poll_cycle: DutyCycle = DutyCycle(1 / 40)
     quiet_cycle: DutyCycle = DutyCycle(1 / 80)
-    """For a poll that ended with the digest. An idle worker reads little else."""
+    """The share of time for polls that ended with the digest. An idle worker reads little else."""
     fetch_lanes: int = 40
-    """With at most this many lanes, a member that was notified fetches from all of them, without a digest."""
+    """With at most this many lanes, a notified member reads the tails of all of them, without a digest."""
     tail_reads: int = 10
-    """A poll follows this many in a row, or one that found nothing: only a poll finds a lane that was set back."""
+    """Poll after this many tail reads in a row, or after one that found nothing. Only a poll finds a lane that was set
+    back."""
     digests: DigestPace = field(factory=DigestPace)
 
 
@@ -45,13 +46,13 @@ class MemberPolls:
     """The polls for one member: when the next one comes, and what they have cost."""
 
     backoff: Backoff
-    """Of polls that find nothing."""
+    """The back-off after polls that found nothing."""
     known: KnownHeads
     interval: float = field(init=False)
-    """The seconds between the polls, but for what they cost."""
+    """The seconds between the polls, before the rest that their cost adds."""
     next_poll: float = 0.0
     costs: deque[float] = field(factory=lambda: deque(maxlen=COSTS_REMEMBERED))
-    # For polls that hints ask for, on top of the usual ones. If both had one account, a flood of hints could spend it,
+    # For polls that hints ask for, on top of the usual ones. If both had one budget, a flood of hints could spend it,
     # and the usual polls would have to wait: nothing that comes in by a socket may hold them back.
     allowance: Allowance = field(factory=Allowance)
     hinted: bool = False  # a hint asked for the next poll

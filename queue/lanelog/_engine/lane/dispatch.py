@@ -321,8 +321,7 @@ class Dispatcher:
     def bury(self, attempt: Attempt, failures: int, error: str, ended: Ended) -> DeadLetterWrite:
         """Send a message to the dead letters. It stays in `running` until the outcome of that transaction is known.
 
-        `failures`: the attempts that were made. An attempt that ends before its handler begins does not count. The
-        hook, the history and the log get this number.
+        `failures`: the attempts whose handler began. The hook, the history and the log get this number.
         """
         attempt.move(State.BURYING)
         attempt.number = failures

@@ -158,10 +158,10 @@ class Lane:
             no_attempts_left=left.none,
             next_is_last=left.next_is_last,
             postponed=row.postponed,
-            last_error=row.last_error or CRASHED if crashed_now else row.last_error,  # a process that hung has said so
+            last_error=row.last_error or CRASHED if crashed_now else row.last_error,  # a hung process has written why
             released=row.released,
         )
-        if row.lease_epoch:  # the row says that the message runs, perhaps alone: after a reload that is wrong, too
+        if row.lease_epoch:  # the row still says that the message runs: write it anew, also after a reload
             self.progress.dirty[row.offset] = None
 
     def abandon(self) -> None:
@@ -216,7 +216,7 @@ class Lane:
     def fetched(self, cursor: int, rows: Sequence[Fetched], now: float) -> None:
         """Take rows in offset order that were read after `cursor`. They are dropped when it has moved meanwhile.
 
-        The head is as high as they are in any case: a tail read reads beyond the head that memory knew.
+        Rows of a tail read may lie above the head in memory. They raise it, even if they are dropped.
         """
         state = self._state
         if rows:

@@ -1,13 +1,13 @@
-"""Quarantine: a message that may have killed its process runs alone, and only one that died alone has done it.
+"""Quarantine: a message that may have crashed its process runs its last attempt alone.
 
-A process that dies takes down every message that it was running, and one of them may have killed it. Nobody knows
-which. So a crash counts an attempt for each of them, and convicts none:
+Only a crash during such a run is blamed on the message. When a process crashes, any message that it was running may be
+the cause. So a crash counts an attempt for each of them, and blames none:
 
 1. A message that crashed is delivered again beside others, as long as more than one attempt is left.
 2. Its last attempt runs alone in its process: `member/isolation.py` holds all others back. The delivery row says
    `alone` from the mark on.
-3. If that process dies, too, the row proves that no other message ran. The message died alone: it crashed the process.
-   It goes to the dead letters. Without that proof it runs alone once more, even when no attempt is left.
+3. If that process dies, too, the row proves that no other message ran: this one crashed the process. It goes to the
+   dead letters. Without that proof it runs alone once more, even when no attempt is left.
 
 A message that is a dead letter itself is retried without limit, so it is never quarantined. A message that is acked
 before its handler has no attempt after that one. A policy of one attempt leaves no attempt to run alone: there, every

@@ -67,13 +67,13 @@ class Attempt:
     expired: bool = False  # it was `overdue` when it was to start
     slow_reported: bool = False
     hung: str | None = None  # why its process ends because of it; its row says so, and the next owner counts a crash
-    left: bool = False  # its handler returned while another thread was committing it: that thread decides it
+    left: bool = False  # its handler returned while another thread commits it: that thread decides the outcome
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # ends the stay of a detached attempt
     handle: ref[object] | None = field(default=None, repr=False)  # the user's message; dead: nothing can settle it
 
     def move(self, to: State) -> None:
-        """Go to another state. What is decided about the message of a superseded attempt is not the attempt's."""
+        """Go to another state. A superseded attempt keeps its state, whatever happens to its message."""
         if self.state is not State.SUPERSEDED:
             self.state = to
 
@@ -94,7 +94,7 @@ class Attempt:
         return self.row.offset
 
     def overdue(self, now: float) -> bool:
-        """Whether it must not start any more: its time is over, and no attempt before it counts."""
+        """Whether the message has expired: its time to start is over, and no earlier attempt counts."""
         deadline = self.row.start_by
         if deadline is None or now < deadline:
             return False

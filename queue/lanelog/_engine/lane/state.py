@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class LaneState:
     """Each offset above the watermark is exactly one of these.
 
-    `settled`: settled before a lower offset. `waiting`: it waits for another attempt (failed, postponed, crashed or
-    handed back). `running`: it is in a run, or on its way to the dead letters. `ready`: fetched, not handed out. Any
-    other one lies above `cursor` and is not fetched yet.
+    `settled`: settled, although a lower offset is not. `waiting`: it waits for another attempt (failed, postponed,
+    crashed or handed back). `running`: it is in a run, or on its way to the dead letters. `ready`: fetched, not handed
+    out. Any other one lies above `cursor` and is not fetched yet.
     """
 
     term: Term

@@ -114,7 +114,7 @@ class LaneSnapshot:
 
 
 class Verb(Enum):
-    """The effect of an outcome on a message."""
+    """What an outcome does to its message."""
 
     ACK = "ack"
     RETRY = "retry"
@@ -136,4 +136,4 @@ class Outcome:
 
 ACKED = Outcome(Verb.ACK)
 EXPIRED = Outcome(Verb.BURY, error=bury.EXPIRED, ended=Ended.EXPIRED)
-"""The outcome of a message whose time was over before its handler could start. It has had no attempt."""
+"""The outcome of a message that expired before its handler could start. It has had no attempt."""

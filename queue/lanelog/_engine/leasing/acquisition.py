@@ -1,7 +1,7 @@
 """Acquisition: a member takes free lanes, the lanes of dead owners, and lanes that never had a lease row.
 
-Owns these two transactions, and so the steal of a lease. Never decides how many lanes are wanted, nor which owner is
-dead. It only checks once more, in the transaction that takes the lanes, that a dead owner is still silent.
+Owns these two transactions, and so the take-over of a lease. Never decides how many lanes are wanted, nor which owner
+is dead. It only checks once more, in the transaction that takes the lanes, that a dead owner is still silent.
 
 A crash before a COMMIT takes nothing; after it, the lease is ours and runs out with our heartbeat. The read-back finds
 a lease whose COMMIT was not answered.

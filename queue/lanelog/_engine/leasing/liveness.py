@@ -1,7 +1,7 @@
 """Which owners of a group are alive, and which are dead, as one keeper has watched them.
 
 Owns the keeper's memory of what it saw; `_log/lookup/liveness` judges. Pure: it never reads the database or a clock.
-`now` is monotonic seconds, given by the caller. The steal checks once more, under locks, what is judged here.
+`now` is monotonic seconds, given by the caller. The take-over checks once more, under locks, what is judged here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Sight:
 
 @frozen(kw_only=True)
 class DeadOwner:
-    """An owner that is judged dead, with the heartbeat that the steal must find unchanged."""
+    """An owner that is judged dead, with the heartbeat that the take-over must find unchanged."""
 
     owner: str
     heartbeat_at: int

@@ -2,9 +2,9 @@
 
 Owns what is to be carried out when the lock is released (`state.step`), and how. Never decides what changes.
 
-An exception may come between the two, such as KeyboardInterrupt in a thread of the user's. No run and no waiter is lost
-then: it stands in the member, not in the frame that ends. The next step carries it out, in any thread; the keeper takes
-one in each of its turns. A wake-up that is lost costs the period of its loop.
+An exception such as KeyboardInterrupt may strike after a step and before its effects. No run and no waiter is lost
+then: the member holds them, not the frame that ends. The next step of any thread carries them out, and the keeper takes
+a step in each of its turns. A lost wake-up delays its loop by one period.
 """
 
 from __future__ import annotations

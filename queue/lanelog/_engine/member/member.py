@@ -1,4 +1,4 @@
-"""A member of a consumer group: the part of one subscription in one group and topic.
+"""A member of a consumer group: one subscription of this process to one topic, with the lanes that it holds.
 
 Owns its end, and its sides, one for each kind of caller: `leasing` (the keeper), `fetching` (the fetcher), `writing`
 (the settler), `attempts` (workers and users) and `handing_back` (users who let go, and the end of a process). They
@@ -45,7 +45,7 @@ class Holdings:
 
 @define(eq=False, kw_only=True)
 class Member(MemberState):
-    """One owner's part in one group and topic."""
+    """One subscription of this process to one topic, with the lanes that it holds."""
 
     failed: Callable[[BaseException], None]  # notifies the subscription; called once
     workload: Callable[[], Workload | None] = _unknown  # what its worker threads do now

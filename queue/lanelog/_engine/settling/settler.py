@@ -10,8 +10,8 @@ COMMIT redelivers the messages whose outcomes the flush carried. A crash after i
 was not answered is written again: every value in it is absolute, the watermark only grows, and the fence is checked
 again. While the server still works on the lost one, the repetition waits for its locks. A flush of one statement that
 arrives late finds another row than it expects, and changes nothing (`flushes.FLUSH_FENCED`). A process that sleeps in
-the middle holds its locks until the server drops its session (`wait_timeout`, 15 s). Meanwhile the steal skips locked
-rows.
+the middle holds its locks until the server drops its session (`wait_timeout`, 15 s). Meanwhile the take-over skips
+locked rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a transaction that appends needs beside itself: its lanes before it, and readers that are notified after it.
+"""For transactions that append: create their lanes before, and notify the readers after.
 
 A lane is never created in a transaction that appends to it: that would hold the topic row for as long as it takes.
 """

@@ -34,9 +34,9 @@ def refuse_outdated(cx: Executor, topic: str, missing: Sequence[Draft]) -> None:
     If the process sleeps after it, the transaction holds the heads, and no other one stores the message meanwhile.
     Without a group nothing is collected. A retention of 0 gives up deduplication.
 
-    The error is retriable if a packet that was sent for a draft may still arrive when the copy that would be written
-    now is collected. Nothing would stop it then. While this transaction holds the head, a packet fails: it needs the
-    head first.
+    The error is retriable if an earlier packet may still arrive after the copy that would be written now has been
+    collected: the message would be stored a second time. While this transaction holds the head, a packet fails: it
+    needs the head first.
     """
     unknown = [draft for draft in missing if draft.unknown_since is not None]
     if not unknown:

@@ -55,9 +55,9 @@ def dues(
 ) -> DueTimes:
     """Plan a schedule that is due: at most `most` times at once.
 
-    `first`: the earliest one that was not fired, as it was planned, perhaps by a process with other time zone data. It
-    is late by the moment that it was planned for. `since_ms`: when the expression was declared; `first` may be older,
-    and come from the expression before. `fired`: none of these is fired again.
+    `first`: the earliest occurrence not fired, as it was planned, perhaps by a process with other time zone data. Its
+    lateness counts from the moment that it was planned for. `since_ms`: when the expression was declared; `first` may
+    be older, and come from the expression before. `fired`: none of these is fired again.
     """
     start = reached(cron, first)
     then = max(start, since_ms)

@@ -69,9 +69,9 @@ def plan(row: ScheduleRow | ToCome, cron: Cron) -> PlannedRow:
 def plan_due(row: ScheduleRow, cron: Cron) -> PlannedRow:
     """Read a row that is due.
 
-    A moment without a note that is no time of the expression here was planned by an older version with other data. It
-    is read as the latest occurrence before it: that one is fired now, unless it was fired. A moment that was due when
-    the expression was declared is one of the expression or zone before, and stands for itself.
+    A moment without a note that does not match the expression here was planned by an older version with other time zone
+    data. It counts as the latest occurrence before it, which is fired now unless it was fired. A moment that was due
+    when the expression was declared belongs to the expression or zone before, and stands for itself.
     """
     found, at = plan(row, cron), row.next_fire_at
     if found.noted or at <= row.expression_at or not _is_foreign(cron, at):

@@ -1,7 +1,7 @@
-"""Whether topics, groups and lanes exist, and how a verb's steps are repeated.
+"""Whether topics, groups and lanes exist, and how the steps of an `Admin` method are repeated.
 
-Owns the refusals of unknown ones. Never changes or locks anything. A verb asks before its
-transaction, and inside it for names that may have gone meanwhile.
+Owns the refusals of unknown ones. Never changes or locks anything. A method asks before its transaction, and inside it
+for names that may have gone meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 CLOCK = f"SELECT {NOW_MS}"
 
 PAGE = 1000
-"""Lanes read at once when a verb goes through all lanes of a topic."""
+"""Lanes read at once when a method goes through all lanes of a topic."""
 
 
 def repeated(database: Database, op: Callable[P, T], what: str, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -36,7 +36,7 @@ held. A proxy may keep the session of a process that is gone."""
 
 
 class Proof(Enum):
-    """Why an owner counts as dead. The steal must find the same once more."""
+    """Why an owner counts as dead. The take-over must find the same once more."""
 
     LOCK = "its lock is free"
     EXPIRY = "its heartbeat ran out, and it holds no lock"
@@ -76,7 +76,7 @@ def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease
 
     An owner is dead by its lock when three things are true. The lock was free in two checks at least a second apart.
     The heartbeat has not changed between them. And the row names the incarnation that answers now: a restart frees
-    every lock, and must not lead to a steal.
+    every lock, and must not lead to a take-over.
 
     An owner is dead by expiry when its heartbeat ran out by the database's clock. After a clock was set back, a
     heartbeat may end later than its own duration allows. Such a heartbeat counts as expired when it has not changed for

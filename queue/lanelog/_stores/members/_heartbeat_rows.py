@@ -71,7 +71,7 @@ class HeartbeatRow:
     def lock_free_on(self, server: Incarnation) -> bool | None:
         """Whether its lock is free on that server. None: unknown.
 
-        A restart frees every lock. So a lock that another life of the server granted proves nothing, until its owner
-        has written a heartbeat with a new one.
+        A restart frees every lock. So a lock of an earlier incarnation proves nothing, until its owner has written a
+        heartbeat with a new lock.
         """
         return self.lock_free if self.incarnation.same(server) else None
