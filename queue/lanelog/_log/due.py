@@ -6,9 +6,10 @@ One transaction moves a bounded number of due messages of one topic: heads X (SK
 later) → messages → scheduled, exact rows (SKIP LOCKED: a message that is being cancelled is left alone). Ids are looked
 up in the log under the heads' locks. A row whose id is in the log already is dropped. No payload leaves the server.
 
-A crash before the COMMIT, or a sleep until the server ends the session: nothing has happened, and heads and rows are
-free. A crash after it, or an unanswered COMMIT: the rows are gone, and the next poll does not find them. Two at once:
-one has a lane's head, the other skips the lane. A lane that was purged meanwhile is created again, above its old end.
+If the process dies before the COMMIT, or sleeps until the server ends the session, nothing has happened, and heads and
+rows are free. If it dies later, or the COMMIT is not answered, the rows are gone, and the next poll does not find them.
+If two processes do this at once, one has a lane's head, and the other skips the lane. A lane that was purged meanwhile
+is created again, above its old end.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ class DelayedMessages:
     transaction_bytes: int = 16 * 1024 * 1024
     """Payload bytes after which a transaction takes no further message."""
     locked: Backoff = Backoff(first=0.025, most=0.25)
-    """Until a locked lane is tried again."""
+    """The wait before a locked lane is tried again."""
     stuck_seconds: float = 5.0
-    """Until a lane is tried again that could not be written to, although its head was free."""
+    """Seconds before a lane that could not be written to, although its head was free, is tried again."""
     _waits: dict[tuple[str, str], _Wait] = field(factory=dict)
 
     def append(self, topics: Sequence[str] = (), *, everything: bool = True) -> int:

@@ -10,9 +10,10 @@ settled for the deleted groups, because a settlement needs its lease. The remain
 keys in bounded batches. Each batch is one transaction: it locks the topic row, and checks that the group was not
 registered again.
 
-Dies before the first COMMIT: nothing has happened. After it, in the middle, or with an unanswered COMMIT: the groups
-are gone, and rows without a group are left. They do no harm. The same call again deletes them, and so does a
-registration of that name. Two at once: the second waits for the topic row, and finds less or nothing.
+If the process dies before the first COMMIT, nothing has happened. If it dies later, or that COMMIT is not answered, the
+groups are gone, and rows without a group are left. They do no harm. The same call again deletes them, and so does a
+registration of that name. If two processes do this at once, the second waits for the topic row, and finds less or
+nothing.
 """
 
 from __future__ import annotations

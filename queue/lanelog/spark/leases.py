@@ -6,10 +6,10 @@ A run leases whole topics instead of lanes, by the lease row of the empty key, w
 the fencing token: a run writes only while the row has its name and epoch. So a run that slept, and continues after
 another has taken over, changes nothing.
 
-Dies: its liveness lock is free, and the next run takes over at once. Sleeps: after `presence.DURATION` the next run
-takes over. Two start at once: the lock of the topic row lets one through, which takes the lease. The second finds the
-lease's owner alive. A COMMIT is not answered: it is repeated, and finds that the run is the owner, or that the group is
-gone.
+If a run dies, its liveness lock is free, and the next run takes over at once. If it sleeps, the next run takes over
+after `presence.DURATION`. If two runs start at once, the lock of the topic row lets one through, which takes the lease;
+the second finds the lease's owner alive. If a COMMIT is not answered, it is repeated, and finds that the run is the
+owner, or that the group is gone.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _create(session: Session, member: Member, missing: int, kind: Kind, *, among
             return Taken()
         leases.create(cx, at, member.owner, list(still_there), topic_row.first_epoch)
     if topic_row.absurd_epoch is not None:
-        # The new rows have the clock as their epoch. Dies before this: the next new lanes find the row as it was.
+        # The new rows have the clock as their epoch. If the process dies here, the next acquisition finds the same row.
         partitions.raise_topic(session, at.topic, 0, 0)
         facts.topic_epoch_replaced(topic=at.topic, epoch=topic_row.absurd_epoch)
     return Taken(len(still_there), tuple(still_there))

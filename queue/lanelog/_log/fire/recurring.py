@@ -6,11 +6,12 @@ scheduler does), nor computes times (`cron` and `catch_up` do).
 Lock order: schedules X, by name → heads X, by topic and key → messages. Schedules and heads are taken with SKIP LOCKED:
 a locked schedule or lane is left for a later poll, and holds up no other.
 
-A crash before the COMMIT: nothing was fired, and the next poll of any process fires it. A crash after it, or an
-unanswered COMMIT: the row says which times were fired. If the row were lost, the ids of the messages, made of name,
-wall-clock time and zone, would still show it. A sleep in the middle: the server ends the silent session and rolls back.
-Two at once: one skips the other's locked row, and finds a later next time after the COMMIT. Two with different time
-zone data: the one that finds the row due fires the occurrence that it names, and neither fires it again.
+If the process dies before the COMMIT, nothing was fired, and the next poll of any process fires it. If it dies later,
+or the COMMIT is not answered, the row says which times were fired. If the row were lost, the ids of the messages, made
+of name, wall-clock time and zone, would still show it. If the process sleeps in the middle, the server ends the silent
+session and rolls back. If two processes do this at once, one skips the other's locked row, and finds a later next time
+after the COMMIT. If two have different time zone data, the one that finds the row due fires the occurrence that it
+names, and neither fires it again.
 """
 
 from __future__ import annotations
@@ -159,8 +160,8 @@ class RecurringSchedules:
         """Correct schedules whose next time is too far ahead: the clock was ahead, and was set back.
 
         They would be silent until the clock is there again. Messages that were published for future times are in the
-        log under their ids. They are published again only if they have been collected by then. Two at once: the row's
-        lock decides. A crash before the COMMIT: the next poll does it.
+        log under their ids. They are published again only if they have been collected by then. If two processes do
+        this at once, the row's lock decides. If the process dies before the COMMIT, the next poll does it.
 
         A next time that was planned with other time zone data is planned anew, too. No occurrence that was fired comes
         again, whatever moment this process expects it at.

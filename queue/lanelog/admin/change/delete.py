@@ -8,8 +8,8 @@ The groups end first (`_log/end_groups`), before anything else is changed.
 For a topic, the scheduled messages follow, then the messages (see `purge_messages`), then lane after lane: topic row X
 → floors X → heads X → delivery → offsets. The topic row stays; it keeps the highest offset and epoch.
 
-Dies in the middle, or with an unanswered COMMIT: the same call again deletes what is left. Two at once: the second
-waits for the topic row, and finds less or nothing.
+If the process dies in the middle, or a COMMIT is not answered, the same call again deletes what is left. If two
+processes do this at once, the second waits for the topic row, and finds less or nothing.
 """
 
 from __future__ import annotations

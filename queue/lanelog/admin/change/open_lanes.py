@@ -3,9 +3,10 @@
 Owns this transaction. Makes and removes no lane: publishers create missing ones, and the janitor removes surplus ones
 when they are drained.
 
-Lock order: the topic row, then a new row of `queue_audit`. Dies before the COMMIT: nothing has happened. After it, or
-with an unanswered COMMIT: the repetition finds it done and returns `changed=False`. Two at once: the last one counts.
-Publishers that have not read the new number yet use the old one, and publish to lanes that are consumed all the same.
+Lock order: the topic row, then a new row of `queue_audit`. If the process dies before the COMMIT, nothing has happened.
+If it dies later, or the COMMIT is not answered, the repetition finds it done and returns `changed=False`. If two
+processes do this at once, the last one counts. Publishers that have not read the new number yet use the old one, and
+publish to lanes that are consumed all the same.
 """
 
 from __future__ import annotations

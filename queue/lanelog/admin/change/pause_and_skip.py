@@ -7,8 +7,9 @@ release fence the owner, because its memory would contradict the tables: topic r
 lease X → delivery → offsets → history (skip alone) → heartbeat (release alone), see `_log/take_away`. The owner's
 deliveries in flight are delivered again, see `interrupt`.
 
-Dies right before a COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the repetition finds it
-done and returns `changed=False`. Two at once: the second waits for the row of the first, and finds it done.
+If the process dies right before a COMMIT, nothing has happened. If it dies right after, or the COMMIT is not answered,
+the repetition finds it done and returns `changed=False`. If two processes do this at once, the second waits for the row
+of the first, and finds it done.
 """
 
 from __future__ import annotations

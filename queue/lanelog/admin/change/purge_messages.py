@@ -9,9 +9,9 @@ behind; deliveries in flight above the purged messages are delivered again, see 
 watermarks and the floors. Then the messages are deleted by exact keys, in bounded batches of their own. While the topic
 row is locked, no group can be registered or deleted.
 
-Dies right before the COMMIT: nothing has happened to these lanes. Right after, in the middle of the deletes, or with an
-unanswered COMMIT: the repetition or the next collection deletes the rest, because the floor row says how far the
-deletion got. Two at once: the higher floor stands, lane by lane.
+If the process dies right before the COMMIT, nothing has happened to these lanes. If it dies right after or in the
+middle of the deletes, or the COMMIT is not answered, the repetition or the next collection deletes the rest, because
+the floor row says how far the deletion got. If two processes do this at once, the higher floor stands, lane by lane.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ReleasedLanes:
     held: Mapping[str, int]
     """Messages to delete, by key, in lanes whose floor is locked."""
     unsettled: Mapping[str, int] = field(factory=dict)
-    """By group, the messages that it had not settled."""
+    """The messages that each group had not settled."""
     lost: int = 0
     """The same, summed over groups. It includes a COMMIT that released messages and was not answered."""
 

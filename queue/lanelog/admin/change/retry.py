@@ -6,10 +6,10 @@ The owner keeps back-offs in memory. So the lane is taken away from it, as by a 
 anew: topic row S → groups S → floor S → lease X → delivery → offsets, see `_log/take_away`. What else is in flight
 there is delivered again, see `interrupt`.
 
-Dies right before the COMMIT: nothing has happened. Right after, or with an unanswered COMMIT: the repetition finds
-nothing that waits, and returns `changed=False`. Two at once: the second waits for the lease, and finds it done. The
-owner settles meanwhile: it comes first, or finds another epoch and is refused. It sleeps: its epoch is over when it
-wakes.
+If the process dies right before the COMMIT, nothing has happened. If it dies right after, or the COMMIT is not
+answered, the repetition finds nothing that waits, and returns `changed=False`. If two processes do this at once, the
+second waits for the lease, and finds it done. If the owner settles meanwhile, it comes first, or finds another epoch
+and is refused. If the owner sleeps, its epoch is over when it wakes.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ One transaction for each page of lanes: topic row S → groups S → floors S �
 So the next owner finds a lane in which nothing is in flight, and nothing is settled after the new offset. A settlement
 of the former owner either commits first, and is undone, or finds another epoch, and is refused.
 
-Dies right before a COMMIT: nothing of that page has happened. Right after, between two pages, or with an unanswered
-COMMIT: some lanes are set. The same seek again sets the others, and sets the first ones once more ("latest": to the
-head of that time). Two at once: lane by lane, the later one stands.
+If the process dies right before a COMMIT, nothing of that page has happened. If it dies right after or between two
+pages, or the COMMIT is not answered, some lanes are set. The same seek again sets the others, and sets the first ones
+once more ("latest": to the head of that time). If two processes seek at once, the later one stands, lane by lane.
 """
 
 from __future__ import annotations

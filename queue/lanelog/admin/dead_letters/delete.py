@@ -2,10 +2,11 @@
 
 Owns these transactions. Never deletes a message itself.
 
-Lock order: floors S of their lanes, which keep collection away → delivery. Dies right before a COMMIT: nothing of the
-batch has happened. Right after, or with an unanswered COMMIT: the repetition finds the dead letters settled, and counts
-those that bear the mark of this call. Beside a redrive: the first to insert a dead letter's row settles it; the other
-meets a duplicate and reads again.
+Lock order: floors S of their lanes, which keep collection away → delivery.
+
+If the process dies right before a COMMIT, nothing of the batch has happened. If it dies right after, or the COMMIT is
+not answered, the repetition finds the dead letters settled, and counts those that bear the mark of this call. Beside a
+redrive, the first to insert a dead letter's row settles it; the other meets a duplicate and reads again.
 """
 
 from __future__ import annotations

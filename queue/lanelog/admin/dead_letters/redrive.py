@@ -8,10 +8,11 @@ order is kept. One transaction inserts the rows that settle a batch of dead lett
 moves the heads. The locked floors keep collection away until then: a dead letter that the transaction sees is not
 deleted before its row is there.
 
-Dies right before the COMMIT: nothing of the batch has happened. Right after, or with an unanswered COMMIT: the
-repetition finds the dead letters settled, and counts those that bear the mark of this call. In the middle: whole
-batches are done. Two redrives at once: the second waits for a head or meets the first's row (1062), and reads again. A
-settled dead letter is never redriven again, and a collected one does not exist.
+If the process dies right before the COMMIT, nothing of the batch has happened. If it dies right after, or the COMMIT is
+not answered, the repetition finds the dead letters settled, and counts those that bear the mark of this call. If it
+dies between two batches, whole batches are done. If two processes redrive at once, the second waits for a head or meets
+the first's row (1062), and reads again. A settled dead letter is never redriven again, and a collected one does not
+exist.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class _Redrive:
     keys: set[str] = field(factory=set)
     named: set[str] = field(factory=set)
     held: dict[tuple[str, str], deque[Letter]] = field(factory=dict)
-    """By dead letter topic and key: the dead letters that wait for a locked head, in order."""
+    """The dead letters that wait for a locked head, in order, by dead letter topic and key."""
     _not_before: float = 0.0
     _pause: Event = field(factory=Event)
 

@@ -4,9 +4,9 @@ Owns the order of the duties and their sum. `_log` has the transactions of each,
 as wanted, beside running subscribers, and in several processes at once: a lane that is locked is left to the process
 that locked it.
 
-Each duty works in bounded batches, one transaction or one statement each. Dies anywhere, or after an unanswered COMMIT:
-committed batches stay, and the next call goes on. An error that ends the work on one topic (a lock, a missing
-privilege) is reported for that topic, and the other topics are done.
+Each duty works in bounded batches, one transaction or one statement each. If the process dies anywhere, or a COMMIT is
+not answered, committed batches stay, and the next call goes on. An error that ends the work on one topic (a lock, a
+missing privilege) is reported for that topic, and the other topics are done.
 """
 
 from __future__ import annotations

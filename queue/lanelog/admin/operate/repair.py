@@ -1,10 +1,10 @@
 """Lanes whose tables contradict each other, in all topics: found, and repaired on request.
 
-Owns the way through topics and keys. `_log/repair` judges, repairs and takes the locks. A suspect lane
-is judged by reads of one snapshot, so that a lane that is removed and created again meanwhile is not taken for a
-contradiction.
+Owns the way through topics and keys. `_log/repair` judges, repairs and takes the locks. A suspect lane is judged by
+reads of one snapshot, so that a lane that is removed and created again meanwhile is not taken for a contradiction.
 
-Dies anywhere, or two at once: each lane is a transaction of its own, and the next call finds the rest.
+Each lane is repaired in a transaction of its own. If the process dies anywhere, or two do this at once, the next call
+finds the rest.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ leaves out rows and heads that are locked, so neither waits for the other.
 
 The id of the message is made of the name and a token. A repetition with the same token finds the id in the log, and
 publishes nothing: after an unanswered COMMIT, after a double click, and if two do it at once, because the second one
-waits for the row. As with every id, that holds until the message is collected. Dies before the COMMIT: nothing has
-happened. After it: the message is there. Asleep in the middle: the server ends the session and rolls back; meanwhile
-the scheduler leaves this schedule out.
+waits for the row. As with every id, that holds until the message is collected. If the process dies before the COMMIT,
+nothing has happened. If it dies later, the message is there. If it sleeps in the middle, the server ends the session
+and rolls back; meanwhile the scheduler leaves this schedule out.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Owns these queries. Never appends such a message to the log: the engine does, and `Admin.maintain` through it.
 
 Cancelling deletes one row. It waits for a transaction that is moving the message into the log; the second of the two
-finds no row. Dies before the COMMIT: the message is still scheduled. After it: it is cancelled. Two at once: one of
-them cancels it. After an unanswered COMMIT, a repetition that finds neither the row nor the message in the log knows
-that it was cancelled.
+finds no row. If the process dies before the COMMIT, the message is still scheduled. If it dies later, the message is
+cancelled. If two processes do this at once, one of them cancels it. After an unanswered COMMIT, a repetition that finds
+neither the row nor the message in the log knows that it was cancelled.
 """
 
 from __future__ import annotations

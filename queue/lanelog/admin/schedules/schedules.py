@@ -3,11 +3,12 @@
 Owns these transactions and the checks before them. Never publishes anything (`_engine.scheduling.recurring` and
 `run_now` do).
 
-Lock order: one row of `queue_schedules`, by its primary key; then a new row of `queue_audit`. Dies before a COMMIT:
-nothing has happened. After it, or with an unanswered COMMIT: the repetition finds it done. Two processes declare at
-once, perhaps of different versions: each sends one statement, and the last writer wins. A process sleeps between
-reading the clock and declaring: the times that passed meanwhile are due and fire. None fires twice, because times up to
-the last fired one never fire again.
+Lock order: one row of `queue_schedules`, by its primary key; then a new row of `queue_audit`.
+
+If the process dies before a COMMIT, nothing has happened. If it dies later, or the COMMIT is not answered, the
+repetition finds it done. If two processes declare at once, perhaps of different versions, each sends one statement, and
+the last writer wins. If a process sleeps between reading the clock and declaring, the times that passed meanwhile are
+due and fire. None fires twice, because times up to the last fired one never fire again.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ A seek of the group needs no fence of its own, because the manifest counts. Afte
 the job raises the watermark again, some minutes later; nothing is archived twice. After a seek forward, collection may
 delete the messages in between; those that are gone by then are a hole.
 
-Every transaction that raises watermarks may be repeated: they only grow. Dies before its COMMIT, or the COMMIT is not
-answered: the next start raises the watermarks from the manifest.
+Every transaction that raises watermarks may be repeated: they only grow. If the job dies before its COMMIT, or the
+COMMIT is not answered, the next start raises the watermarks from the manifest.
 """
 
 from __future__ import annotations

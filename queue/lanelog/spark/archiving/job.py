@@ -11,8 +11,9 @@ The steps for each micro-batch:
 5. Make the next version of the manifest.
 6. Raise the watermarks of the group to it.
 
-Dies before step 5: no version names the files. The batch is read again, and a later sweep removes them. Dies between
-steps 5 and 6: the next start raises the watermarks. Dies after step 6: the next start continues after them.
+If the job dies before step 5, no version names the files. The batch is read again, and a later sweep removes the files.
+If it dies between steps 5 and 6, the next start raises the watermarks. If it dies after step 6, the next start
+continues after them.
 
 Each query starts where the manifest ends, whatever a checkpoint says. A checkpoint can be ahead of the manifest, after
 the archive was restored or the server lost messages that were read; it would leave messages out. After a lost
@@ -84,7 +85,7 @@ class ArchiveJob:
     failure: Exception | None = field(default=None, init=False)
     """The error of the last failed batch. Spark's own text of it is long."""
     failed_from: float = field(default=0.0, init=False)
-    """When that batch began (monotonic)."""
+    """When the failed batch began (monotonic)."""
     archived: int = field(default=0, init=False)
     """Messages archived by this run."""
     archived_outcomes: int = field(default=0, init=False)

@@ -14,11 +14,11 @@ Data files lie in directories that are named after the version that will name th
 directory is written twice. A directory of version 13 or lower that version 13, the highest, does not name was left by a
 writer that died: no later version can name it.
 
-Dies before the link: the unlinked file is removed by a later sweep. After it: the version counts. It also counts if
-flushing its name fails; that writer continues from the version before, and learns at its next commit that this version
-exists. Two writers at once: see above. The power fails: file and directory were flushed before, and the caller flushed
-the data files before that. A version whose name was not flushed by a dead writer is flushed by the next writer, before
-it relies on it.
+If the writer dies before the link, a later sweep removes the unlinked file. If it dies later, the version counts. It
+also counts if flushing its name fails; that writer continues from the version before, and learns at its next commit
+that this version exists. For two writers at once, see above. If the power fails, file and directory were flushed
+before, and the caller flushed the data files before that. A version whose name was not flushed by a dead writer is
+flushed by the next writer, before it relies on it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Manifest:
     version: int = 0
     lanes: Mapping[str, Mapping[str, int]] = field(factory=dict, repr=False)
     outcomes: Mapping[str, int] = field(factory=dict, repr=False)
-    """By topic: all outcomes that finished before this time are archived."""
+    """The time before which all finished outcomes are archived, by topic."""
     files: tuple[DataFile, ...] = field(default=(), repr=False)
     retired: tuple[Retired, ...] = field(default=(), repr=False)
 

@@ -7,9 +7,9 @@ found under its id. One run at a time: a run leases each topic (see `spark.lease
 publishes share-locks the lease and compares its epoch. Two runs at once would mix their rows within a lane. A run that
 goes on when another one has finished, and has deleted the group, would deliver collected messages a second time.
 
-Dies or sleeps before it has taken every topic, or at any later step: the next run takes over, and tasks that still run
-find another epoch, or no group, and publish nothing. Fails, or is interrupted: it gives the topics back, with the same
-effect.
+If the run dies or sleeps, before it has taken every topic or at any later step, the next run takes over. Tasks that
+still run find another epoch, or no group, and publish nothing. If the run fails or is interrupted, it gives the topics
+back, with the same effect.
 """
 
 from __future__ import annotations
