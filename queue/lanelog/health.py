@@ -19,9 +19,9 @@ class LoopHealth:
 
     name: str
     turned: float | None
-    """Since its last run began. None: it has not run yet."""
+    """Seconds since its last run began. None: it has not run yet."""
     waits: float | None
-    """For how long it has waited for an answer of the database. None: it does not wait for one."""
+    """Seconds for which it has waited for an answer of the database. None: it does not wait for one."""
     late: bool
     """Whether it gave no sign of life for longer than its bound. Only a new process repairs that."""
     why: str
@@ -66,7 +66,7 @@ class ConnectionHealth:
     purpose: str
     """`fetcher`: it reads messages. `settler`: it writes outcomes."""
     seconds: float
-    """For how long it has been missing."""
+    """Seconds for which it has been missing."""
     why: str
     """Why the server refused it. Empty: it is asked for when the others are there."""
 

@@ -29,12 +29,12 @@ class Handlings:
     """How long calls of handlers have taken, in seconds; pulled messages: from the pull to the settlement."""
 
     seconds: list[float] = field(factory=list)
-    """Of each call, with any outcome."""
+    """The duration of each call, with any outcome."""
     waits: list[float] = field(factory=list)
-    """Of each first attempt, from the publish to the beginning, by this machine's clock and the database's. Never below
-    0."""
+    """The wait of each first attempt from the publish to the beginning, by this machine's clock and the database's.
+    Never below 0."""
     totals: list[float] = field(factory=list)
-    """Of each message that is done, from the publish to the end."""
+    """The time of each message that is done, from the publish to the end."""
     errors: dict[int, str] = field(factory=dict)
     """The types of the exceptions with which handlers failed, by the index of the call in `seconds`."""
 

@@ -13,7 +13,7 @@ class DutyCycle:
     """After each piece of work comes a rest that keeps the work within its share of the time."""
 
     share: float
-    """Of the time, between 0 and 1."""
+    """The share of the time, between 0 and 1."""
 
     def rest(self, work_seconds: float) -> float:
         """Return the seconds of rest that follow work of so many seconds."""

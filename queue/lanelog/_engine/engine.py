@@ -64,7 +64,7 @@ class EnginePace:
     janitor: JanitorPace = field(factory=JanitorPace)
     scheduler: SchedulerPace = field(factory=SchedulerPace)
     waited_seconds: float = 5.0
-    """Between two `subscription.waited` events, while a thread waits for the end of a subscription."""
+    """Seconds between two `subscription.waited` events, while a thread waits for the end of a subscription."""
     stop_seconds: float = 10.0
     """The client's longest wait for the end of each loop."""
     health: loop_health.Bounds | None = None

@@ -56,7 +56,7 @@ class EngineContext:
     closing: threading.Event = field(factory=threading.Event)
     pid: int = field(factory=os.getpid)
     due_in: Callable[[float], None] = _nobody
-    """To be called with the seconds until a delayed message is due. It wakes the scheduler."""
+    """The callback that gets the seconds until a delayed message is due. It wakes the scheduler."""
     read_endpoints: Callable[[Executor], None] = _nothing
     """Reads which processes want hints of what this one publishes, if that is due. Raises nothing."""
     server_identity: ServerIdentity = field(factory=ServerIdentity)

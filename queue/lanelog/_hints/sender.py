@@ -60,11 +60,11 @@ class Sender:
     lost: int = field(default=0, init=False)
     """Hints that could not be sent: the subscriber is gone, or has not read the earlier ones."""
     refresh_seconds: float = field(default=1.0, init=False)
-    """Between two readings of the endpoints."""
+    """Seconds between two readings of the endpoints."""
     read_seconds: float = field(default=0.1, init=False)
-    """After so long, the server ends the reading in a publishing thread: the most that it waits for a busy server."""
+    """Seconds after which the server ends the reading in a publishing thread: the longest wait for a busy server."""
     forget_seconds: float = field(default=10.0, init=False)
-    """So long after its last publish, a topic is not read again, unless a hint waits for its targets."""
+    """Seconds after its last publish until a topic is no longer read, unless a hint waits for its targets."""
     most_topics: int = field(default=100, init=False)
     """The most topics that are remembered, those published to last."""
     hint_seconds: float = field(default=0.001, init=False)

@@ -11,9 +11,9 @@ locks, so it finds suspects only: a lane that is purged and born again between t
 Lock order: topic row S → floor X → head X → leases X → delivery → offsets. The topic row keeps out the purge and any
 change of the groups. The floor keeps out collection and seek, the head publishers, and the leases every settlement. The
 new epoch makes a running owner lose the lane, because its memory is wrong, too. All is one transaction: a process that
-dies in it, or sleeps until the server drops the session, has changed nothing. Two at once: the second waits for the
-floor, and finds nothing wrong. A COMMIT that was not answered may have changed the lane: it is logged, and the error
-is raised.
+dies in it, or sleeps until the server drops the session, has changed nothing. If two processes do this at once, the
+second waits for the floor, and finds nothing wrong. A COMMIT that was not answered may have changed the lane: it is
+logged, and the error is raised.
 """
 
 from __future__ import annotations

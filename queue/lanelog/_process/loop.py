@@ -57,7 +57,7 @@ class _Row:
     log_at: float = -math.inf
     """When an outage is logged again."""
     lasts_since: float = math.inf
-    """Since when nothing came but what must not last."""
+    """When the present series of faults that must not last began."""
     failed: bool = False
     """Whether `failed` was called."""
 

@@ -28,7 +28,7 @@ class Pulse:
     asked: float = 0.0
     """When the thread's present call to the database began. 0: there is none."""
     answered: float = 0.0
-    """When the database last answered."""
+    """When the database last answered this thread."""
 
 
 class _Own(threading.local):

@@ -171,7 +171,7 @@ class _Drawn:
     end: datetime
     columns: Sequence[_Interval]
     newest: _Interval
-    """Between the last two samples."""
+    """The interval between the last two samples."""
 
     def now(self, read: _Reading) -> float | None:
         """Return the last value. After a gap, nothing is known of what happened in the last seconds."""

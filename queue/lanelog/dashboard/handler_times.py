@@ -44,7 +44,7 @@ _SKIPPED: Final = "skipped"
 
 @frozen(kw_only=True)
 class Percentiles:
-    """Of the messages of one bucket. In seconds."""
+    """The percentiles of one bucket's messages, in seconds."""
 
     p50: float
     p99: float
@@ -89,10 +89,10 @@ class _Span:
 
     lock: threading.Lock = field(factory=threading.Lock)
     read: dict[int, Percentiles | None] = field(factory=dict)
-    """By the number of the bucket since 1970: those that are over."""
+    """The buckets that are over, by their number since 1970."""
     answer: HandlerTimes | None = None
     until: float = 0.0
-    """When it is read again (monotonic)."""
+    """When the answer is read again (monotonic)."""
 
 
 @define(eq=False)

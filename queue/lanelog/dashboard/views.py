@@ -105,7 +105,7 @@ class WebSheet:
     """What stands below some rows, by their indexes in `rows`."""
     note: str = ""
     links: tuple[WebCell, ...] = ()
-    """To the pages before and after."""
+    """The links to the pages before and after."""
 
 
 @frozen(kw_only=True)
@@ -128,7 +128,7 @@ class WebPage:
     links: tuple[WebCell, ...] = ()
     buttons: tuple[WebButton, ...] = ()
     fields: tuple[WebField, ...] = ()
-    """Of the form that chooses. Without any, there is none."""
+    """The fields of the form that chooses what the page shows. Without any, the page has no form."""
     sheets: tuple[WebSheet, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
     """Titles and preformatted texts: payloads and tracebacks."""

@@ -53,7 +53,7 @@ class GroupCommit:
     _backoff: Backoff = OF_TRANSACTIONS
     """Waits of a holder between two tries."""
     _queues: dict[str, TopicQueue] = field(factory=dict, init=False)
-    """By topic. A queue lives as long as it has waiters."""
+    """The queues by topic. A queue lives as long as it has waiters."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

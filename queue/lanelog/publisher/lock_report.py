@@ -33,7 +33,7 @@ class _Question:
     answer: str | None = None
     """None: it has not come yet."""
     at: float = field(factory=time.monotonic)
-    """When it came (monotonic), or the question was asked."""
+    """When the answer came (monotonic), or the question was asked."""
 
 
 @define(eq=False)

@@ -103,9 +103,9 @@ class TopicQueue:
     leader: Waiter | None = None
     """There is one whenever a waiter is ready."""
     busy: dict[str, deque[Waiter]] = field(factory=dict)
-    """By key, those behind a busy lane. Each such lane has a holder."""
+    """The waiters behind a busy lane, by key. Each such lane has a holder."""
     holders: dict[str, Waiter] = field(factory=dict)
-    """By key. A holder may have left `busy`."""
+    """The holders of busy lanes, by key. A holder may have left `busy`."""
     max_batch: int = MAX_BATCH
     """The most messages of one transaction."""
 

@@ -108,7 +108,7 @@ class Analyzed:
     stalled_lanes: int
     """Lanes that stall, without those whose oldest message was postponed by its handler."""
     busiest: Mapping[str, tuple[str, int]]
-    """By topic: the key with most messages, and their number."""
+    """The key with most messages, and their number, by topic."""
 
 
 def run(options: AnalyzeOptions, spark: SparkSession | None = None) -> Analyzed:

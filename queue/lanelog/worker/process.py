@@ -31,18 +31,18 @@ class Process:
     channel: socket.socket
     _popen: subprocess.Popen[bytes]
     reported_at: float = 0.0
-    """When it last reported. 0: never."""
+    """When the process last reported. 0: never."""
     ready_at: float = 0.0
-    """When it was first ready. 0: never."""
+    """When the process was first ready. 0: never."""
     asked_at: float = 0.0
-    """When it was asked to drain. 0: never."""
+    """When the process was asked to drain. 0: never."""
     report: Report = field(factory=Report)
     metrics: str = ""
     """Its last metrics."""
     measured_at: float = 0.0
-    """When it sent these. 0: never."""
+    """When the process sent these. 0: never."""
     end_asked_at: float | None = None
-    """When, by the supervisor's `Awake`, it was asked to end because its workers hang. None: never, or they went on."""
+    """When (by the supervisor's `Awake`) it was asked to end because its workers hang. None: never, or they went on."""
     killed: str = ""
     """Why it was killed. Empty: it was not."""
     _rest: bytes = b""

@@ -61,7 +61,7 @@ class Watch:
     _started: float = 0.0
     _said: float = 0.0
     _reported_at: float = 0.0
-    """When (monotonic) it said that. 0: it has said nothing yet."""
+    """When (monotonic) the last report came. 0: none has come yet."""
     _stuck: dict[str, float] = field(factory=dict)
     """Since when it says that a loop stands still, by what it calls the loop."""
 

@@ -27,7 +27,7 @@ class Audit:
     name: ClassVar[str] = "mending"
     cycle: DutyCycle = DutyCycle(1 / 100)
     busy_seconds: float = 5.0
-    """Until a pass examines again lanes that other transactions held."""
+    """The most seconds before lanes that other transactions held are examined again."""
     _due_at: dict[str, float] = field(factory=dict)  # by topic (monotonic)
 
     def due(self, member: Member, now: float) -> bool:

@@ -28,7 +28,7 @@ class Expiry:
     name: ClassVar[str] = "expired"
     context: EngineContext
     every_seconds: float
-    """From the end of a pass through all lanes to the next one."""
+    """Seconds from the end of a pass through all lanes to the next one."""
     group_seconds: float = 0.2
     """The longest time of a turn for one such group. The other duties, and the end of the process, wait for it."""
     page_lanes: int = 200

@@ -39,17 +39,17 @@ class JanitorPace:
     """How often the janitor does its duties, and for how many lanes at once."""
 
     turn_seconds: float = 1.0
-    """Between two turns, when nothing more is ready."""
+    """Seconds between two turns, when nothing more is ready."""
     held_back_seconds: float = 60.0
     """The longest wait before the next collection of a lane that another group holds back."""
     expired_seconds: float = 60.0
-    """Between two passes for the groups of a topic that have no living member."""
+    """Seconds between two passes for the groups of a topic that have no living member."""
     behind_seconds: float = 60.0
     """A pass of the purge is late when it takes longer than this, and longer than `lane_idle_purge`."""
     purge_lanes: int = 100
     """The most lanes that a turn purges."""
     denied_seconds: float = 600.0
-    """Until a duty is tried again for which the account lacked a privilege."""
+    """Seconds before a duty for which the account lacked a privilege is tried again."""
 
 
 @define(eq=False)

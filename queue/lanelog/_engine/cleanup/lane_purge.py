@@ -29,7 +29,7 @@ class LanePurge:
     messages: MessageRetention
     """It forgets the lanes that are gone."""
     least_seconds: float
-    """From the end of a pass to the next one, at least."""
+    """The least seconds from the end of a pass to the next one."""
     most_seconds: float = 60.0
     behind_seconds: float
     """A pass is late when it takes longer than this, and longer than `lane_idle_purge`."""

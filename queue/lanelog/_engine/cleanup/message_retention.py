@@ -30,9 +30,9 @@ class MessageRetention:
 
     name: ClassVar[str] = "collection"
     held_back: Backoff
-    """For a lane that another group, or another collector, holds back: so a sleeping group costs little."""
+    """The wait for a lane that another group, or another collector, holds back: so a sleeping group costs little."""
     list_cycle: DutyCycle = DutyCycle(1 / 200)
-    """For the lists of all watermarks."""
+    """The share of time for the lists of all watermarks."""
     short_list_seconds: float = 0.002
     """A list that takes less delays no other one."""
     page_lanes: int = 200

@@ -15,11 +15,11 @@ class KeeperPace:
     """The times and the pages of the keeper."""
 
     turn_seconds: float = 0.25
-    """Between two turns. The first message of a new key waits this long for an owner if no hint wakes the keeper."""
+    """Seconds between two turns. The first message of a new key waits this long for an owner, unless a hint comes."""
     members_seconds: float = 0.4
-    """Between two reads of the members. While an owner's lock is free, every turn reads them."""
+    """Seconds between two reads of the members. While an owner's lock is free, every turn reads them."""
     claim_seconds: float = 1.0
-    """Between two tries to reach the fair share, when nothing has changed."""
+    """Seconds between two tries to reach the fair share, when nothing has changed."""
     content_seconds: float = 10.0
     """The same for a member that has its share, while no owner is dead."""
     beat_again_seconds: float = 1.0
@@ -32,9 +32,9 @@ class KeeperPace:
     few_lanes: int = 100
     """Claim at most this many new lanes by key. Above it, a scan for all free lanes costs the same."""
     hurried_cycle: DutyCycle = DutyCycle(1 / 10)
-    """For turns that hints of new lanes ask for."""
+    """The share of time for turns that hints of new lanes ask for."""
     memberless_check_seconds: float = 5.0
-    """Between two checks of the server's identity, while no member has a heartbeat to write."""
+    """Seconds between two checks of the server's identity, while no member has a heartbeat to write."""
     least_session_seconds: float = 5.0
     """The server's least wait for a silent session. With less, a busy machine could lose its session. A shorter lease
     still expires on time, and its lanes move then."""

@@ -63,9 +63,9 @@ class ReadBack:
     member: Member
     cycle: DutyCycle = DutyCycle(1 / 160)
     least_times_a_lease: int = 4
-    """It is made this often, however long it takes. Authority must not run out between two."""
+    """The read-back is made this often, however long it takes. Authority must not run out between two."""
     put_off_share: float = 1 / 16
-    """Of a lease: the longest time for which other work may put a read-back off."""
+    """The share of a lease for which other work may put a read-back off at most."""
     _agreement: _Agreement | None = None
     _again_at: float = 0.0
 

@@ -25,7 +25,7 @@ class RowLocks:
 
     _database: Database
     again_seconds: float = 5.0
-    """Until a proof that was put off is tried again: the pool or the server had no connection to spare."""
+    """Seconds before a proof that was put off is tried again: the pool or the server had no connection to spare."""
     _proven: bool = field(default=False, init=False)
     _next_at: float = field(default=float("-inf"), init=False)  # (monotonic)
 

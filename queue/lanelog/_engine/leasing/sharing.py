@@ -48,11 +48,11 @@ class Sharing:
     yield_seconds: float = 5.0
     """How long it leaves lanes of the other kind to others. They must see first that the lanes are free."""
     alike_seconds: float = 300.0
-    """Until it tries again to share by kind with the same members."""
+    """Seconds before it tries again to share by kind with the same members."""
     _short_since: float | None = None
-    """Since when (monotonic) it has had fewer lanes than its share."""
+    """When (monotonic) it began to have fewer lanes than its share."""
     _alike_until: float = 0.0
-    """Until when (monotonic) it counts all lanes together, while the members are `_alike_among`."""
+    """The time (monotonic) until which it counts all lanes together, while the members are `_alike_among`."""
     _alike_among: tuple[str, ...] = ()
     _by_kind: bool = False
     """Whether the last plan shared by kind."""

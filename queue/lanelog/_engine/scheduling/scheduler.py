@@ -45,21 +45,21 @@ class SchedulerPace:
     """The times of the scheduler."""
 
     turn_seconds: float = 1.0
-    """Between two polls while nothing is due."""
+    """Seconds between two polls while nothing is due."""
     attention_seconds: float = 10.0
     """The time with more polls, after a message was scheduled in a user's own transaction. The library does not learn
     when that commits."""
     attentive_turn_seconds: float = 0.2
-    """Between two polls in that time."""
+    """Seconds between two polls in that time."""
     full_poll_seconds: float = 30.0
-    """Between full polls. The usual poll sees the last minute. Older messages exist only after downtime, after a lock
-    on their lane, or after a long transaction that scheduled them."""
+    """Seconds between full polls. The usual poll sees the last minute. Older messages exist only after downtime, after
+    a lock on their lane, or after a long transaction that scheduled them."""
     held_seconds: float = 0.25
-    """Until a locked schedule is tried again."""
+    """Seconds before a locked schedule is tried again."""
     near_seconds: float = 0.01
     """A poll within this time need not come earlier."""
     denied_seconds: float = 600.0
-    """Until a duty is tried again for which the account lacked a privilege."""
+    """Seconds before a duty for which the account lacked a privilege is tried again."""
     clock_back_ms: int = 1000
     """The server's clock went back if it lost more against our monotonic clock. A slow answer may seem the same."""
 

@@ -46,9 +46,9 @@ class Settler:
     flushes: int = 0
     flush_lanes: int = 1000
     idle_seconds: float = 2.0
-    """Between two turns when nothing is to be written. They only keep the connection alive."""
+    """Seconds between two turns when nothing is to be written. Such turns only keep the connection alive."""
     locked_seconds: float = 0.1
-    """Until lanes and dead letter heads that other transactions have locked are tried again."""
+    """Seconds before lanes and dead letter heads that other transactions have locked are tried again."""
     quick_repeats: int = 5
     """The most deadlocks in a row after which a flush is repeated at once."""
     _dead_letters: DeadLetters = field(init=False)

@@ -23,7 +23,7 @@ class Appender:
 
     _lanes: LaneCreator
     committed: Callable[[str], None]
-    """To be called with the topic after the commit. It wakes the fetchers of this process, and of others."""
+    """The callback that gets the topic after the commit. It wakes the fetchers of this process, and of others."""
 
     def ensure_lanes(self, topic: str, keys: Iterable[str]) -> None:
         """Create the missing lanes on a connection of our own. It is tried for a moment only. Raises DatabaseError."""

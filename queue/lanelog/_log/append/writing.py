@@ -34,7 +34,7 @@ class AppendPlan:
     scheduled: list[NewScheduled] = field(factory=list)
     """Messages that wait outside of the log. They take no offsets."""
     moves: Mapping[str, int]
-    """By how many offsets the head of each key moves."""
+    """The number of offsets by which the head of each key moves."""
     receipts: list[Receipt] = field(factory=list)
     """One for each draft, in their order."""
 

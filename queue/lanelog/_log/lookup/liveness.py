@@ -52,11 +52,11 @@ class Observation:
     """What is known of an owner beside its row, in seconds."""
 
     unchanged: float
-    """Since its heartbeat changed."""
+    """Seconds since its heartbeat changed."""
     free: float
-    """Since its lock became free, if it is free."""
+    """Seconds since its lock became free, if it is free."""
     steady: float
-    """Since the server began to answer without a stall."""
+    """Seconds since the server began to answer without a stall."""
 
     @classmethod
     def since_heartbeat(cls, row: HeartbeatRow) -> Self:

@@ -142,8 +142,8 @@ class GroupRow:
     lane_pauses: int
     """Grows with every pause and resume of one of its lanes."""
     due_in_ms: int | None
-    """Until the next delayed message of any topic is due. Negative: it is due. None: no message was due within
-    `RECENT_MS` or will be due within `HORIZON_MS`."""
+    """Milliseconds until the next delayed message of any topic is due. Negative: it is due. None: no message was due
+    within `RECENT_MS` or will be due within `HORIZON_MS`."""
 
 
 def get(cx: Executor, at: GroupTopic) -> GroupRow | None:

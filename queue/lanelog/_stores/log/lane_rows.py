@@ -99,7 +99,7 @@ class LaneRows:
     first: int | None
     last: int | None
     watermarks: dict[str, int]
-    """By group, without the floor."""
+    """The watermarks by group, without the floor."""
     rows: dict[str, list[tuple[int, int]]]
     """(first, last offset) of the delivery rows, by group. The reserved group '' is one of them."""
 

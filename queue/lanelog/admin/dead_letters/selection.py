@@ -89,11 +89,11 @@ class Choice:
     reason: str | None
     """The text of the reason, or until `resolved` its short name."""
     key: str | None = None
-    """Of those only the dead letters of this key."""
+    """Only the dead letters of this key."""
     since: int = 0
-    """Of those only the dead letters of this time or later, in epoch milliseconds."""
+    """Only the dead letters of this time or later, in epoch milliseconds."""
     limit: int | None = None
-    """Of those at most so many. None: all."""
+    """The most dead letters that are chosen. None: all."""
 
     @property
     def own_ids(self) -> tuple[str, ...]:

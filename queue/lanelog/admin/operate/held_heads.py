@@ -53,7 +53,7 @@ class HeldHead:
     account: str
     """`user@host`. Empty: the server does not report it."""
     seconds: float
-    """For how long the transaction has been open."""
+    """Seconds for which the transaction has been open."""
     waiting: int
     """Connections that wait for the head."""
 

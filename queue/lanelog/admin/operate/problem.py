@@ -48,11 +48,11 @@ class Problem:
     key: str | None = None
     offset: int | None = None
     seconds: float | None = None
-    """For how long the oldest message that it holds back has waited."""
+    """Seconds for which the oldest message that it holds back has waited."""
     lasted: float | None = None
-    """For how long it has lasted, where a row or the server says since when."""
+    """Seconds for which the problem has lasted, where a row or the server says since when."""
     since: str | None = None
-    """When it began, if that is known."""
+    """When the problem began, if that is known."""
     owner: str | None = None
     detail: str
     remedy: str

@@ -95,7 +95,7 @@ class Status:
     Then `GroupInfo.members` says nothing, and no problem follows from it.
     """
     heaviest_lanes: tuple[LaneInfo, ...] = ()
-    """Of each group that is behind, the lane that has at least half of its lag, as it was at first."""
+    """The lane that has at least half of the lag of its group, as it was at first, for each group that is behind."""
     topics_left_out: int = 0
     """Topics that were not read: without a choice, the first 1,000 are."""
     groups_left_out: int = 0

@@ -46,10 +46,10 @@ class Unwritten:
     """Why the heartbeats on this server say nothing about members."""
 
     what: str
-    """In the words of the runbook: `no writes`, `read only`, `another server`."""
+    """The cause in the words of the runbook: `no writes`, `read only`, `another server`."""
     detail: str
     seconds: float | None = None
-    """For how long. None: not known."""
+    """Seconds for which this has lasted. None: not known."""
 
 
 def unwritten(cx: Executor, database: Database) -> Unwritten | None:

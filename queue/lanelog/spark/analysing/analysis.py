@@ -102,7 +102,7 @@ class Analysis:
 
     facts: Facts
     tables: Mapping[str, pa.Table] = field(repr=False)
-    """By name, sorted by `ORDER`."""
+    """The tables by name, sorted by `ORDER`."""
     page: Mapping[str, pa.Table] = field(repr=False)
     """More tables for the page: those in `LONG`, sorted otherwise; `topics`, the sums; `timeline` of a few topics."""
 

@@ -60,7 +60,7 @@ class Positions:
 
     lanes: dict[str, dict[str, int]] = field(factory=dict)
     youngest_ms: dict[str, int] = field(factory=dict)
-    """By topic: the creation time of the youngest known lane."""
+    """The creation time of the youngest known lane, by topic."""
     begun: bool = True
     """Whether the start was pinned."""
 
