@@ -54,7 +54,7 @@ triggers = partial(finding, check="triggers")
 def test_no_hint_leaves_a_copy_for_the_processes_of_the_original(
     copy: Client, lanelog_client: Client, private_server: DevServer
 ) -> None:
-    """Their rows are in the copy, and alive by its clock. Publisher and doctor reach the copy's own member alone."""
+    """The copy has the original's rows of members, alive by its clock. Publisher and doctor reach its own one alone."""
     sender = copy._announcements.hints
     original = lanelog_client._engine.context.receiver
     with lanelog.connect(private_server.url) as member, member.subscribe("t", "g", accept):
@@ -105,7 +105,7 @@ def test_doctor_and_status_agree_on_who_wrote_last(
 
 
 def test_a_trigger_that_an_online_rebuild_left_is_named(lanelog_client: Client, raw: Any) -> None:
-    """Its error names it instead of `lanelog migrate`, which mends nothing here; the doctor lists triggers."""
+    """The SchemaError names the trigger, because `lanelog migrate` cannot repair this; the doctor lists triggers."""
     lanelog_client.publish("t", "k", b"x")
     copy = "REPLACE INTO _queue_messages_new (topic) VALUES (NEW.topic)"
     rows(raw, f"CREATE TRIGGER pt_osc_ins AFTER INSERT ON queue_messages FOR EACH ROW {copy}")

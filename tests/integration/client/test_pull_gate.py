@@ -1,4 +1,4 @@
-"""Pulling while a suspect has, or wants, the process to itself: nobody waits for what only the caller can end."""
+"""Pulling while a quarantined message has, or wants, the process to itself: nobody waits for what only the caller can end."""
 
 import threading
 import time
@@ -19,50 +19,50 @@ WITHIN = 20.0
 
 
 @pytest.mark.thorough
-def test_a_caller_that_holds_messages_gets_others_before_a_suspect(lanelog_client: Client, raw: Any) -> None:
-    """A suspect that needs the process to itself lets the others by while messages are unsettled, then has its turn."""
+def test_a_caller_that_holds_messages_gets_others_before_a_quarantined_one(lanelog_client: Client, raw: Any) -> None:
+    """A quarantined message lets others by while messages are unsettled, then it runs alone."""
     seen = Record()
     with lanelog_client.subscribe("t", "g", seen):
-        lanelog_client.publish_many("t", [("suspect", b"1"), ("a", b"1"), ("b", b"1")])
+        lanelog_client.publish_many("t", [("quarantined", b"1"), ("a", b"1"), ("b", b"1")])
         seen.wait(3)
-    lanelog_client.publish("t", "suspect", b"2")
-    lane = "consumer_group = 'g' AND partition_key = 'suspect'"
+    lanelog_client.publish("t", "quarantined", b"2")
+    lane = "consumer_group = 'g' AND partition_key = 'quarantined'"
     rows(raw, f"UPDATE queue_offsets SET marked_through = 2, marked_epoch = 77 WHERE {lane}")
     lease = "UPDATE queue_partition_leases SET leased_by = %s, lease_epoch = lease_epoch + 1 WHERE partition_key = %s"
-    rows(raw, lease, "gone:1", "suspect")  # nobody knows it: its lanes are left alone for a lease duration
+    rows(raw, lease, "gone:1", "quarantined")  # nobody knows it: its lanes are left alone for a lease duration
     lanelog_client.publish("t", "a", b"2")
     policy = RetryPolicy(stop=tenacity.stop_after_attempt(2))
     with lanelog_client.deliveries("t", "g", timeout=WITHIN, retry=policy) as deliveries:
         first = next(deliveries)
         assert (first.key, first.offset) == ("a", 2)
-        rows(raw, lease, "", "suspect")
-        eventually(lambda: deliveries.subscription.stats().running == 2, what="the suspect on its way")
+        rows(raw, lease, "", "quarantined")
+        eventually(lambda: deliveries.subscription.stats().running == 2, what="the quarantined message on its way")
         lanelog_client.publish("t", "b", b"2")
         second = next(deliveries)  # while the first one is held
         assert (second.key, second.offset) == ("b", 2)
         first.ack()
         second.ack()
         third = next(deliveries)
-        assert (third.key, third.offset, third.attempt) == ("suspect", 2, 2)
+        assert (third.key, third.offset, third.attempt) == ("quarantined", 2, 2)
         third.ack()
-    eventually(lambda: watermark(raw, "g", "t", "suspect") == 2)
+    eventually(lambda: watermark(raw, "g", "t", "quarantined") == 2)
 
 
 @pytest.mark.thorough
-def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, raw: Any) -> None:
+def test_pull_ends_in_time_while_a_quarantined_message_runs_alone(lanelog_client: Client, raw: Any) -> None:
     """The caller's time-out holds although the process's isolation is shut; the message comes with the next pull."""
     lanelog_client.publish("t", "a", b"1")
     deliveries = lanelog_client.deliveries("t", "g", timeout=0.5)
     subscription = deliveries.subscription.start()
     isolation, alone, leave = process_isolation(), threading.Event(), threading.Event()
 
-    def suspect() -> None:
+    def quarantined() -> None:
         assert isolation.enter_alone(lambda: True)
         alone.set()
         leave.wait(WITHIN)
         isolation.leave()
 
-    thread = threading.Thread(target=suspect)
+    thread = threading.Thread(target=quarantined)
     thread.start()
     try:
         assert alone.wait(WITHIN)
@@ -79,7 +79,7 @@ def test_pull_ends_in_time_while_a_suspect_runs_alone(lanelog_client: Client, ra
 
 
 def test_a_lane_lost_while_its_message_is_handed_over(lanelog_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is left inside the process's isolation, where a later suspect would wait for it for ever."""
+    """Nobody is left inside the process's isolation, where a later quarantined message would wait for it for ever."""
     detach = Attempts.detach
 
     def too_late(self: Attempts, attempt: Attempt, leave: Callable[[], None]) -> bool:

@@ -472,7 +472,7 @@ def test_members_behind_what_is_no_member_are_refused(lanelog_client: Client) ->
             members("t", "g", after=other)
 
 
-def test_members_of_half_a_place_are_refused(lanelog_client: Client, command: Command) -> None:
+def test_members_needs_topic_and_group_or_neither(lanelog_client: Client, command: Command) -> None:
     """A topic alone, or a group alone, names no members."""
     for half in ({"topic": "t"}, {"group": "g"}):
         with pytest.raises(ConfigurationError, match="give both names or neither"):

@@ -78,7 +78,7 @@ def test_a_second_redrive_waits_for_the_first_and_finds_nothing(stage: Stage, po
 
 @pytest.mark.thorough
 def test_a_redrive_that_dies_behind_its_commit_is_not_repeated(stage: Stage) -> None:
-    """Nobody heard of it; the dead letters know."""
+    """A redrive whose COMMIT was not answered finds its dead letters settled, and adds no copy."""
     redriving(stage, "after COMMIT following dead_letters.REDRIVE").end(dies=True)
     assert redrive(stage) == 0
     assert_handled(stage, 4, 5, 6)

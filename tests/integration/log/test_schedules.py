@@ -141,7 +141,7 @@ def wall_clock(raw: Any) -> tuple[str, ...]:
 
 
 def test_what_was_published_is_not_published_again(admin_only: Client, raw: Any, fired: Fired) -> None:
-    """Whatever the row says is next, or if it lost its memory: the time in the row, then the message's id, tell."""
+    """The row's last fire time prevents a second publish. Without it, the message's id does."""
     declared(admin_only)
     first = late_by(raw, 0)
     assert fired() == 1
@@ -155,7 +155,7 @@ def test_what_was_published_is_not_published_again(admin_only: Client, raw: Any,
 
 
 def test_what_the_version_before_published_is_not_published_again(admin_only: Client, raw: Any, fired: Fired) -> None:
-    """It noted moments alone, and made the id of the moment. The row tells; if it lost its memory, that id does."""
+    """The older version's row has moments alone, and so has its id. The row prevents a second publish; else the id."""
     declared(admin_only, timezone="Europe/Berlin")
     first = late_by(raw, 0)
     (old_id,) = named("s", first, 1)

@@ -73,7 +73,7 @@ def test_what_happens_is_counted_and_timed(lanelog_client: Client, registry: Col
 
 
 def test_a_pulled_message_takes_until_it_is_settled(lanelog_client: Client, registry: CollectorRegistry) -> None:
-    """As a handler does, from the pull on."""
+    """A pulled message takes the time from the pull to its settlement, as a handler does from call to return."""
     metrics.observe(lanelog_client, registry)
     lanelog_client.publish("t", "a", b"x")
     with lanelog_client.deliveries("t", "g") as deliveries:
@@ -242,7 +242,7 @@ def test_many_topics_are_one_series_of_opentelemetry_too(lanelog_client: Client)
 
 
 def test_whoever_wants_more_series_of_opentelemetry_says_so(lanelog_client: Client) -> None:
-    """Then each has its own."""
+    """With `InstrumentBounds` of 100, each of 40 topics has its own series."""
     reader = InMemoryMetricReader()
     bounds = instruments.InstrumentBounds(groups=100, topics=100, failures=100)
     instruments.observe(lanelog_client, MeterProvider([reader]), bounds=bounds)
@@ -253,7 +253,7 @@ def test_whoever_wants_more_series_of_opentelemetry_says_so(lanelog_client: Clie
 
 
 def test_an_attempt_that_times_out_has_another_outcome_too(lanelog_client: Client, registry: CollectorRegistry) -> None:
-    """So the outcomes of `lanelog_client_messages_total` do not add up to the attempts."""
+    """The outcomes of `lanelog_client_messages_total` therefore do not add up to the attempts."""
     metrics.observe(lanelog_client, registry)
     gate = Gate()
     lanelog_client.publish("t", "a", b"x")
@@ -269,7 +269,7 @@ def test_an_attempt_that_times_out_has_another_outcome_too(lanelog_client: Clien
 def test_an_observer_that_raises_changes_nothing(
     lanelog_client: Client, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, and the other observers are told."""
+    """Its exception is logged, and the other observers still get the event."""
 
     class Broken:
         def __getattr__(self, name: str) -> Any:
@@ -330,7 +330,7 @@ def test_opentelemetry_gets_the_same(lanelog_client: Client) -> None:
 
 
 def test_a_forked_child_measures_itself(lanelog_client: Client, registry: CollectorRegistry) -> None:
-    """It publishes although a thread of its parent had the locks of the times at the fork, and counts from zero."""
+    """The child publishes although a thread of its parent had the locks at the fork, and counts from zero."""
     collector = metrics.observe(lanelog_client, registry)
     instruments.observe(lanelog_client, MeterProvider())
     (times,) = (each for each in lanelog_client.observers if isinstance(each, instruments._Times))

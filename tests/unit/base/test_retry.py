@@ -153,7 +153,7 @@ def test_a_number_of_attempts_must_be_one(value: Any) -> None:
 
 
 def test_a_wait_may_be_a_timedelta() -> None:
-    """As all durations."""
+    """A wait may be a timedelta, like every duration."""
     policy = RetryPolicy(wait=lambda _: timedelta(seconds=1.5))
     assert policy.decide(attempt=1, since_first=0.0, error=None) == 1.5
 

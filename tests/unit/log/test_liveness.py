@@ -29,7 +29,7 @@ MOMENT = 2.0  # for so long a keeper may still wait for its second look
 def test_a_screen_never_shows_dead_what_a_keeper_that_watched_calls_alive(
     lease: int, age: int, freed: int | None, has_lock: bool, restarted: bool, aside: bool, steps: list[int]
 ) -> None:
-    """Nor alive what the keeper calls dead. Only the keeper's second look at a lock just freed is still to come."""
+    """Screens and keepers agree, except while the keeper's second check of a freed lock is due."""
 
     def row(passed: int) -> HeartbeatRow:
         return HeartbeatRow(
@@ -60,7 +60,7 @@ def test_a_screen_never_shows_dead_what_a_keeper_that_watched_calls_alive(
 @pytest.mark.parametrize("ahead", [1, 3_600_000, 2**53])
 @pytest.mark.parametrize(("lasts", "lives"), [(15_000, False), (15_000, True), (0, True)])
 def test_a_lock_decides_while_a_heartbeat_is_of_a_time_to_come(ahead: int, lasts: int, lives: bool) -> None:
-    """After a clock was set back, or of another program: a screen and a keeper's second look come to the same."""
+    """After a clock was set back, or for a row of another program, a screen and a keeper's second check agree."""
     beat = WRITTEN + ahead
 
     def row(now: int) -> HeartbeatRow:

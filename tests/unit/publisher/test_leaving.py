@@ -112,7 +112,7 @@ def test_a_message_that_nobody_took_is_not_stored() -> None:
 
 
 def test_a_holder_that_is_refused_pauses_between_its_attempts() -> None:
-    """Also the one that was told so while it led: it asks the server no more often than the back-off says."""
+    """A holder that was refused while it led also waits for the back-off before it asks the server again."""
     writer = Writer({"k"}, {"k"}, AssertionError("it asked again at once"))
     with pytest.raises(DatabaseError, match="locked by others"):
         publish(grouping(writer, timeout=0.2, backoff=Backoff(least=3600, first=3600, most=3600)), make())
@@ -144,7 +144,7 @@ def test_an_exception_that_is_not_of_the_database_is_raised_where_it_struck_and_
 
 
 def test_who_has_left_may_have_been_the_one_at_fault() -> None:
-    """Two were refused together, and one of them has left: the other is tried by itself before it is told anything."""
+    """Two were refused together, and one of them has left: the other is tried alone before it gets an error."""
     writer = Writer(set())
     group = grouping(writer)
     queue, (first, gone) = queued("a", "b")

@@ -114,7 +114,7 @@ def test_a_lane_that_is_free_again_makes_its_members_ready() -> None:
 
 
 def test_a_holder_that_failed_is_not_tried_again() -> None:
-    """Who was told of an error must not be stored afterwards."""
+    """A message whose publisher got an error must not be stored afterwards."""
     queue = TopicQueue()
     (first,) = admitted(queue, "busy")
     queue.park(queue.take())
@@ -125,7 +125,7 @@ def test_a_holder_that_failed_is_not_tried_again() -> None:
 
 @pytest.mark.parametrize("role", [WaiterRole.LEAD, WaiterRole.HOLD])
 def test_who_leaves_passes_its_role_on(role: WaiterRole) -> None:
-    """A thread whose time is up leaves nobody behind who waits for it."""
+    """A thread whose time is up leaves no other thread waiting for it."""
     queue = TopicQueue()
     first, second = admitted(queue, "k", "k")
     if role is WaiterRole.HOLD:
@@ -194,7 +194,7 @@ def test_members_put_back_come_first() -> None:
 
 
 def test_the_gate_lets_one_wait_for_each_lane_and_few_in_all() -> None:
-    """A refused one gets no place, and a place is free again afterwards."""
+    """A refused waiter gets no slot. A waiter that leaves frees its slot."""
     gate = LockWaiters(2)
     with gate.enter([("t", "a")]) as first, gate.enter([("t", "a")]) as same, gate.enter([("t", "b")]) as second:
         assert (first, same, second) == (True, False, True)

@@ -144,8 +144,8 @@ def test_rows_behind_the_floor_are_deleted() -> None:
     assert (write.watermark, write.deletes, set(lane.state.waiting)) == (4, (1, 2, 3, 4), {5})
 
 
-def test_nothing_beyond_the_head_is_a_suspect() -> None:
-    """A mark that reaches beyond what was published (a server forgot commits) counts only what exists."""
+def test_a_mark_above_the_head_counts_only_existing_messages() -> None:
+    """A run mark above the head, after a server forgot commits, counts only the messages that exist."""
     world = world_of(4)
     world.rows.acked, world.rows.mark, world.rows.mark_epoch = 0, 1000, world.epoch
     world.take_over()
@@ -191,8 +191,8 @@ def test_a_message_that_kills_its_process_ends_in_the_dead_letters() -> None:
     assert world.work() == [(2, 1)]
 
 
-def test_the_suspect_is_marked_when_it_is_alone_and_not_before() -> None:
-    """A suspect that waits for its turn is not counted: who kills the process meanwhile is somebody else."""
+def test_a_quarantined_message_is_marked_when_it_is_alone_and_not_before() -> None:
+    """A quarantined message that waits for its turn is not counted: another message crashes the process meanwhile."""
     world = world_of(1, attempts=2, run=1)
     die(world, 1)
     for _ in range(3):
@@ -203,8 +203,8 @@ def test_the_suspect_is_marked_when_it_is_alone_and_not_before() -> None:
     assert world.work() == [(1, 2)]
 
 
-def test_a_suspect_whose_row_is_written_before_its_turn_is_not_counted() -> None:
-    """A suspect that was recalled and planned again waits with the attempts it had, and not as one that is alone."""
+def test_a_quarantined_message_whose_row_is_written_before_its_turn_is_not_counted() -> None:
+    """A quarantined message that was recalled and planned again waits with its earlier attempts, not as one alone."""
     world = world_of(1, attempts=2, run=1)
     die(world, 1)
     world.go()

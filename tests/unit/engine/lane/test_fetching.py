@@ -15,8 +15,8 @@ def test_messages_of_another_group_are_passed() -> None:
     assert (world.work(), world.rows.acked, world.rows.rows) == ([(2, 1), (5, 1)], 6, {})
 
 
-def test_a_suspect_of_another_group_is_passed_and_never_counted() -> None:
-    """What a crash left under a run mark is joined with the log: another group's message is settled, not tried."""
+def test_a_message_for_another_group_below_a_crashed_mark_is_settled() -> None:
+    """A message below a crashed run mark that is meant for another group is settled, not tried."""
     world = World()
     for target in ("", "other", ""):
         world.publish(target=target)

@@ -66,8 +66,8 @@ def test_what_another_transaction_has_settled_is_not_written_again() -> None:
     assert world.lane.progress.left == ()
 
 
-def test_a_failure_before_is_told_with_the_success() -> None:
-    """As long as the process that met it goes on."""
+def test_the_history_row_of_a_success_has_the_error_before() -> None:
+    """The row has the error of the failed attempt, if one process ran both attempts."""
     world = World(1, history=True)
     world.handle(*world.go(), "nack")
     world.now += 20.0

@@ -51,10 +51,10 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     [(True, True, None, True), (False, True, None, False), (True, False, None, False), (True, False, 3, True)],
     ids=["died alone", "a neighbour of a crash", "attempts left", "none left by its redrive"],
 )
-def test_only_who_died_alone_and_has_no_attempt_left_is_guilty(
+def test_only_a_message_that_crashed_alone_without_attempts_left_is_blamed(
     died_alone: bool, no_attempts_left: bool, own_cap: int | None, caused_crash: bool
 ) -> None:
-    """A dead letter is retried without limit, whatever its rows say."""
+    """A message that is a dead letter is never blamed: it is retried without limit, whatever its rows say."""
     wait = Waiting(3, 0.0, None, crashed=True, died_alone=died_alone, no_attempts_left=no_attempts_left)
     assert judge_again(wait, own_cap, endless=False, ack_first=False).caused_crash == caused_crash
     assert not judge_again(wait, own_cap, endless=True, ack_first=False).caused_crash

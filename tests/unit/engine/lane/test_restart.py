@@ -39,8 +39,8 @@ def test_running_attempts_go_on_where_the_message_is_the_same() -> None:
     all_is_settled(world, runs, 4)
 
 
-def test_what_the_restart_took_from_a_suspect_is_not_taken_for_its_death_later() -> None:
-    """Its row said that it ran alone: written anew, or the next owner would bury what never died."""
+def test_a_reload_rewrites_the_row_of_a_message_that_ran_alone() -> None:
+    """The next owner would otherwise dead-letter a message that crashed nothing."""
     world = World(1, attempts=3)
     (run,) = world.go()
     world.start(run)
@@ -53,7 +53,7 @@ def test_what_the_restart_took_from_a_suspect_is_not_taken_for_its_death_later()
 
 
 def test_a_failure_is_counted_whose_flush_was_on_its_way() -> None:
-    """The lane is loaded again before the server has heard of a failure: the next attempt is the second one."""
+    """The lane is loaded again before the server has received a failure: the next attempt is the second one."""
     world = lanes.serial(1)
     world.handle(*world.go(), "nack")
     world.writing()
@@ -171,8 +171,8 @@ def test_a_redelivery_that_had_not_started_keeps_its_attempts() -> None:
     assert world.work() == [(1, 2)]
 
 
-def test_a_server_that_forgot_commits_is_told_again() -> None:
-    """A watermark that was lost is behind memory: what is not vouched for is delivered again, what runs goes on."""
+def test_outcomes_that_the_server_lost_are_written_or_delivered_again() -> None:
+    """A lost watermark is behind memory: what is not vouched for is delivered again, what runs goes on."""
     world = World(6, run=3)
     forgotten = world.rows.copy()
     world.handle(*world.go(), "ack", "ack", "ack")

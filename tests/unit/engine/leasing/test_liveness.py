@@ -101,7 +101,7 @@ def test_a_lock_that_was_taken_in_between_starts_anew() -> None:
 
 
 @pytest.mark.parametrize("change", [{"heartbeat_at": DB - 500}, {"expires_at": DB + 60_000}])
-def test_a_heartbeat_between_the_looks_is_life(change: dict[str, int]) -> None:
+def test_a_heartbeat_between_two_checks_means_alive(change: dict[str, int]) -> None:
     """An owner that wrote its row between the two checks lives, also when its lock is free for a moment."""
     check = fresh()
     check(100.0, FREE)
@@ -109,7 +109,7 @@ def test_a_heartbeat_between_the_looks_is_life(change: dict[str, int]) -> None:
 
 
 def test_an_unknown_lock_is_not_free() -> None:
-    """An owner without a lock, or whose lock the server would not tell about, is judged by its heartbeat alone."""
+    """An owner without a lock, or whose lock the server does not report, is judged by its heartbeat alone."""
     check = fresh()
     assert not any(dead(check(100.0 + step, heartbeat(lock_free=None))) for step in range(26))
 
@@ -221,7 +221,7 @@ def test_the_own_clock_decides_nothing() -> None:
         assert dead(check(offset + 90, heartbeat(now=DB + 30_000, lock_free=None))) == ["other"]
 
 
-def test_a_name_that_comes_back_is_looked_at_anew() -> None:
+def test_a_name_that_comes_back_is_judged_anew() -> None:
     """An owner that was gone for a check starts without a history."""
     check = fresh()
     check(100.0, FREE)

@@ -191,7 +191,7 @@ def test_a_settled_attempt_cannot_be_given_up(clock: Clock) -> None:
 
 
 def test_a_lost_lane_refuses_everything(clock: Clock) -> None:
-    """Who waits for a flush is told LeaseLost, running handlers cannot settle, and the memory is given back."""
+    """A waiter for a flush gets LeaseLost, running handlers cannot settle, and the memory is given back."""
     engine, lane, run = running(clock, 30)
     waiting = engine.member.attempts.settle(engine.start(run), ACKED)
     on_its_way = engine.collect()
@@ -208,7 +208,7 @@ def test_a_lost_lane_refuses_everything(clock: Clock) -> None:
     assert (budget.messages, budget.payload_bytes) == (0, 0)
 
 
-def test_a_running_handler_of_a_lost_lane_hears_of_it(clock: Clock) -> None:
+def test_a_running_handler_of_a_lost_lane_gets_lease_lost(clock: Clock) -> None:
     """A handler whose lane was lost gets LeaseLost from whatever it tries, and its return is refused."""
     engine, lane, run = running(clock, 3)
     attempt = engine.start(run)

@@ -1,4 +1,4 @@
-"""Messages are handled together, and a suspect alone: with real threads that say where they are; nobody sleeps."""
+"""Messages are handled together, and a quarantined message alone: with real threads that say where they are."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Visitor(threading.Thread):
             self.isolation.leave()
 
     def wanted(self) -> bool:
-        """Asked under the lock: once it was asked twice, the suspect holds the others back."""
+        """Asked under the lock: once it was asked twice, the quarantined message holds the others back."""
         if self.repeated:
             self.asked.set()
         self.repeated = True
@@ -55,7 +55,7 @@ class Visitor(threading.Thread):
         return self.inside.wait(IN_TIME)
 
     def looks(self, times: int = 1) -> bool:
-        """Wait until the suspect has looked again, so many times."""
+        """Wait until the quarantined message has checked again, so many times."""
         for _ in range(times):
             self.asked.clear()
             assert self.asked.wait(IN_TIME)
@@ -79,15 +79,15 @@ def entered(isolation: Isolation) -> Visitor:
 
 
 def waiting(isolation: Isolation, wanted: Callable[[], bool] | None = None) -> Visitor:
-    """A suspect that has looked, and holds others back."""
-    suspect = Visitor(isolation, alone=True, wanted=wanted)
-    assert suspect.asked.wait(IN_TIME)
-    return suspect
+    """A quarantined message that has checked, and holds others back."""
+    quarantined = Visitor(isolation, alone=True, wanted=wanted)
+    assert quarantined.asked.wait(IN_TIME)
+    return quarantined
 
 
 @pytest.fixture
 def isolation(request: pytest.FixtureRequest) -> Iterator[Isolation]:
-    """Of this test alone; nobody is left inside at the end. Suspects look often, and hold others back for long."""
+    """The isolation of one test, empty at its end. Quarantined messages check often, and hold others back for long."""
     made = Isolation(
         **{"check_seconds": 0.001, "hold": Backoff(first=1000.0, most=8000.0), **getattr(request, "param", {})}
     )
@@ -103,29 +103,29 @@ def test_messages_pass_together(isolation: Isolation) -> None:
         visitor.end()
 
 
-def test_a_suspect_waits_until_nobody_is_inside(isolation: Isolation) -> None:
-    """A suspect starts only after the last message that is being handled has left."""
+def test_a_quarantined_message_waits_until_nobody_is_inside(isolation: Isolation) -> None:
+    """A quarantined message starts only after the last message that is being handled has left."""
     first, second = entered(isolation), entered(isolation)
-    suspect = waiting(isolation)
+    quarantined = waiting(isolation)
     first.end()
-    assert suspect.looks()  # it looked again, after the first had left
-    assert not suspect.inside.is_set()
+    assert quarantined.looks()  # it checked again, after the first had left
+    assert not quarantined.inside.is_set()
     second.end()
-    assert suspect.has_entered()
+    assert quarantined.has_entered()
     assert "inside=1, alone=True" in repr(isolation)
-    suspect.end()
+    quarantined.end()
 
 
-def test_nobody_enters_while_a_suspect_is_alone(isolation: Isolation) -> None:
-    """Messages and other suspects wait for the one that is alone, and go on when it leaves."""
-    suspect = Visitor(isolation, alone=True)
-    assert suspect.has_entered()
+def test_nobody_enters_while_a_quarantined_message_is_alone(isolation: Isolation) -> None:
+    """Messages and other quarantined messages wait for the one that is alone, and go on when it leaves."""
+    quarantined = Visitor(isolation, alone=True)
+    assert quarantined.has_entered()
     message, second = Visitor(isolation), Visitor(isolation, alone=True)
     assert second.asked.wait(IN_TIME)
     assert repr(isolation) == "Isolation(inside=1, alone=True, held_back=False)"
     assert not message.inside.is_set()
     assert not second.inside.is_set()
-    suspect.end()
+    quarantined.end()
     for visitor in (message, second):
         visitor.leave.set()  # whoever comes first leaves, and lets the other in
     assert message.has_entered()
@@ -134,70 +134,72 @@ def test_nobody_enters_while_a_suspect_is_alone(isolation: Isolation) -> None:
     second.end()
 
 
-def test_a_waiting_suspect_holds_back_who_comes_later(isolation: Isolation) -> None:
-    """A steady stream of messages cannot keep a suspect waiting: those that come after it wait for it."""
+def test_a_waiting_quarantined_message_holds_back_later_messages(isolation: Isolation) -> None:
+    """A steady stream of messages cannot keep a quarantined message waiting: those that come after it wait for it."""
     inside = entered(isolation)
-    suspect = waiting(isolation)
+    quarantined = waiting(isolation)
     late = Visitor(isolation)
-    assert suspect.looks()
+    assert quarantined.looks()
     assert "held_back=True" in repr(isolation)
     inside.end()
-    assert suspect.has_entered()
+    assert quarantined.has_entered()
     assert not late.inside.is_set()
-    suspect.end()
+    quarantined.end()
     late.passes()
 
 
 @pytest.mark.parametrize("isolation", [{"hold": Backoff(first=0.002, most=0.016)}], indirect=True)
-def test_an_impatient_suspect_lets_others_pass(isolation: Isolation) -> None:
-    """A suspect that waited long for a long handler lets others in meanwhile, and still gets its turn."""
+def test_an_impatient_quarantined_message_lets_others_pass(isolation: Isolation) -> None:
+    """A quarantined message that waited long for a long handler lets others in meanwhile, and still gets its turn."""
     inside = entered(isolation)
-    suspect = waiting(isolation)
+    quarantined = waiting(isolation)
     late = Visitor(isolation)
     assert late.has_entered()
-    assert not suspect.inside.is_set()
+    assert not quarantined.inside.is_set()
     late.end()
     inside.end()
-    suspect.passes()
+    quarantined.passes()
 
 
 @pytest.mark.parametrize("isolation", [{"hold": HOLD}], indirect=True)
-def test_suspects_together_are_as_patient_as_one(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one suspect lets others pass, no other suspect holds them back: turn by turn they would stop everything."""
+def test_quarantined_messages_together_are_as_patient_as_one(
+    isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one quarantined message lets others pass, no other one holds them back: by turns they would stop all."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     inside = entered(isolation)
-    suspects = [waiting(isolation)]
+    all_quarantined = [waiting(isolation)]
     clock.now += 5
-    suspects.append(waiting(isolation))
+    all_quarantined.append(waiting(isolation))
     clock.now += 6  # the first one's patience is over
     for _ in range(3):
-        for suspect in suspects:
-            assert suspect.looks()
+        for quarantined in all_quarantined:
+            assert quarantined.looks()
     assert "held_back=False" in repr(isolation)
     entered(isolation).end()
     clock.now += 11  # their time is over, too
-    assert suspects[0].looks()
+    assert all_quarantined[0].looks()
     assert "held_back=True" in repr(isolation)
     inside.end()
-    for suspect in suspects:
-        suspect.leave.set()
-    for suspect in suspects:
-        suspect.end()
-    assert all(suspect.admitted for suspect in suspects)
+    for quarantined in all_quarantined:
+        quarantined.leave.set()
+    for quarantined in all_quarantined:
+        quarantined.end()
+    assert all(quarantined.admitted for quarantined in all_quarantined)
 
 
 @pytest.mark.parametrize("isolation", [{"hold": Backoff(first=10.0, most=40.0)}], indirect=True)
 def test_a_hold_in_vain_makes_the_next_one_twice_as_long(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handlers that always outlast a hold do not starve a suspect: it holds twice as long each time, up to a bound."""
+    """Handlers that outlast a hold do not starve a quarantined message: each hold is twice as long, up to a bound."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     inside = entered(isolation)
-    suspect = Visitor(isolation, alone=True)
+    quarantined = Visitor(isolation, alone=True)
 
     def looked() -> str:
-        """What its repr says after the suspect has looked at the clock once more."""
-        assert suspect.looks(2)
+        """What its repr says after the quarantined message has looked at the clock once more."""
+        assert quarantined.looks(2)
         return repr(isolation)
 
     for hold in (10.0, 20.0, 40.0, 40.0):
@@ -211,33 +213,33 @@ def test_a_hold_in_vain_makes_the_next_one_twice_as_long(isolation: Isolation, m
         clock.now += 2
     assert "held_back=True" in looked()
     inside.end()
-    suspect.passes()
+    quarantined.passes()
     inside = entered(isolation)
-    suspect = Visitor(isolation, alone=True)
+    quarantined = Visitor(isolation, alone=True)
     assert "held_back=True" in looked()
     clock.now += 11  # one that had its turn: the next begins with the shortest hold
     assert "held_back=False" in looked()
     inside.end()
-    suspect.passes()
+    quarantined.passes()
 
 
-def test_a_suspect_that_is_not_wanted_any_more_gives_up(isolation: Isolation) -> None:
-    """A suspect whose lane is lost or closing stops waiting, and holds nobody back any longer."""
+def test_a_quarantined_message_that_is_not_wanted_any_more_gives_up(isolation: Isolation) -> None:
+    """A quarantined message whose lane is lost or closing stops waiting, and holds nobody back any longer."""
     wanted = threading.Event()
     wanted.set()
     inside = entered(isolation)
-    suspect = waiting(isolation, wanted.is_set)
+    quarantined = waiting(isolation, wanted.is_set)
     late = Visitor(isolation)
     wanted.clear()
-    suspect.join(IN_TIME)
-    assert suspect.admitted is False
+    quarantined.join(IN_TIME)
+    assert quarantined.admitted is False
     late.passes()
     inside.end()
     assert isolation.enter_alone(lambda: False) is False  # also when nobody is there
 
 
 def test_a_question_that_raises_holds_nobody_back(isolation: Isolation) -> None:
-    """An error in the question whether the suspect is wanted passes through, and messages go on."""
+    """An error in the question whether the quarantined message is wanted passes through, and messages go on."""
     isolation.enter()
     answers = iter([True])
     with pytest.raises(StopIteration):

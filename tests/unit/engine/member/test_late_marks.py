@@ -246,7 +246,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 def test_a_worker_may_go_on_when_its_mark_is_committed(engine: Engine) -> None:
-    """And not before: the flush is asked for, and waited for."""
+    """The worker starts only after the flush has committed its mark."""
     mine = Taken(engine)
     (write,) = engine.collect()
     assert (write.mark, mine.answers) == (1, [])

@@ -314,8 +314,8 @@ def test_what_the_user_has_not_settled_goes_back_untried(clock: Clock) -> None:
     assert (again.offset, again.number) == (1, 1)
 
 
-def test_a_settled_message_ends_its_run_and_gives_its_place_back(clock: Clock) -> None:
-    """A pulled message holds its place until it is settled; detaching what is settled already is refused."""
+def test_a_settled_message_ends_its_run_and_frees_its_slot(clock: Clock) -> None:
+    """A pulled message keeps its slot until it is settled. Detaching a settled message is refused."""
     engine = Engine(clock, singly=True)
     engine.open(head=2)
     run = engine.run()
@@ -354,8 +354,8 @@ def test_what_was_acked_first_is_handed_out_once_after_a_reload(clock: Clock) ->
     assert engine.runs.empty()
 
 
-def test_a_failure_is_told_once(clock: Clock) -> None:
-    """A member that cannot go on tells its subscription the first reason, and only that."""
+def test_a_member_reports_its_first_failure_only(clock: Clock) -> None:
+    """A member that cannot go on gives its subscription the first error, and no later one."""
     engine = fast(clock)
     first, second = ValueError("first"), ValueError("second")
     engine.member.fail(first)
@@ -364,7 +364,7 @@ def test_a_failure_is_told_once(clock: Clock) -> None:
 
 
 def test_an_interrupt_loses_no_run_and_no_waiter(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between a step and its effects: whoever takes the next step carries them out."""
+    """After Ctrl-C between a step and its effects, the next step of any thread carries them out."""
     engine, _, run = running(clock, 25)
     waiter = engine.member.attempts.settle(engine.start(run), ACKED)
     engine.member.attempts.finish(run)
