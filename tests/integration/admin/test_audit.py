@@ -37,7 +37,7 @@ def client(lanelog_client: Client) -> Client:
 @pytest.mark.thorough
 @pytest.mark.parametrize("first", [True, False])
 def test_each_verb_leaves_an_entry(lanelog_server: DevServer, first: bool) -> None:
-    """Who, why, on what and from where, for each method that changes something; none for a look or a dry run."""
+    """Each method that changes something records who, why, on what and from where; a read or a dry run does not."""
     late = {
         "delete_dead_letters",
         "release",
@@ -86,7 +86,7 @@ def test_what_was_chosen_and_how_much_it_was(client: Client) -> None:
 def test_an_unanswered_commit_leaves_one_entry(
     client: Client, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    """It committed with its change, or neither did, and the repetition writes it."""
+    """The entry committed with its change, or neither did, and the repetition writes it."""
     with every_commit_unanswered_once(monkeypatch, committed=committed):
         client.admin.skip("t", "g", "k", 3, reason="it hangs", dry_run=False)
     assert acted(client) == [("skip", "g", "k", "offset 3", 1)]
@@ -106,7 +106,7 @@ def test_an_account_that_may_not_write_it_is_refused(lanelog_server: DevServer) 
 
 
 def test_old_entries_go_with_the_next_verb(client: Client, lanelog_url: str, raw: Any) -> None:
-    """Those of more than a year; an account that may not delete them leaves them."""
+    """The next method deletes entries of more than a year; an account that may not delete them leaves them."""
     client.admin.pause("t", "g")
     rows(raw, OLD, audit.RETENTION_MS + 1000)
     client.admin.resume("t", "g")

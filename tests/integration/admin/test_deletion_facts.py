@@ -84,7 +84,7 @@ def test_a_command_reports_what_it_did_and_a_preview_nothing(
 
 
 def test_a_seek_to_what_was_settled_passes_nothing(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
-    """It delivers again, which loses nothing."""
+    """The seek delivers again, which loses nothing."""
     assert admin.seek("t", "g", to="earliest", dry_run=False).again == 1
     assert told(caplog) == []
 

@@ -57,7 +57,7 @@ def test_a_group_with_a_living_member_is_deleted_only_by_an_eviction(
 def test_a_deletion_that_waited_for_a_read_lock_finds_the_members_alive(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:
-    """Their heartbeats have ended when the lock is released, before they can write others. Their locks tell."""
+    """Their heartbeats have ended when the lock is released, before they can write others. Their locks prove life."""
     seen = Record()
     with lanelog_client.subscribe("t", "g", seen, **FAST) as subscription:
         lanelog_client.publish("t", "k", b"x")
@@ -75,7 +75,7 @@ def test_a_deletion_that_waited_for_a_read_lock_finds_the_members_alive(
 
 
 def test_a_member_that_died_without_a_lock_is_waited_for(lanelog_client: Client, made: Situations, raw: Any) -> None:
-    """Its silence counts after a time of its lease."""
+    """The member's silence counts after the time of its lease."""
     lanelog_client.publish("t", "k", b"x")
     made.owner("dead", expires=-0.5)
     assert lanelog_client.admin.delete_group("t", "g", dry_run=False).lag == 2
@@ -85,7 +85,7 @@ def test_a_member_that_died_without_a_lock_is_waited_for(lanelog_client: Client,
 def test_a_member_without_a_lock_that_speaks_meanwhile_keeps_its_group(
     lanelog_client: Client, made: Situations, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could write no heartbeat before, and does as soon as writes go through."""
+    """The member could write no heartbeat before, and does as soon as writes go through."""
     lanelog_client.publish("t", "k", b"x")
     made.owner("mute", expires=-0.5)
     write = living._write
@@ -116,7 +116,7 @@ def test_silence_counts_only_while_writes_go_through(
 def test_silence_counts_for_as_long_as_leases_are_locked(
     lanelog_url: str, made: Situations, raw: Any, monkeypatch: pytest.MonkeyPatch, page: float, deleted: bool
 ) -> None:
-    """That takes longer than a stall for many lanes, page after page. A page that takes so long is one."""
+    """Many lanes take longer than a stall, page after page. A page that takes so long is a stall."""
     keys = ", ".join(f"('g', 't', 'k{number:04}', '', 1, 1)" for number in range(2500))
     columns = "consumer_group, topic, partition_key, leased_by, lease_epoch, leased_at"
     rows(raw, f"INSERT INTO queue_partition_leases ({columns}) VALUES {keys}")
@@ -143,7 +143,7 @@ def test_silence_counts_for_as_long_as_leases_are_locked(
 
 
 def test_a_member_whose_lease_is_long_is_judged_by_an_operator(lanelog_client: Client, made: Situations) -> None:
-    """Nobody waits for an hour: the refusal says what to look at."""
+    """Nobody waits for an hour: the refusal says what to check."""
     lanelog_client.publish("t", "k", b"x")
     made.owner("mute")
     rows(made.raw, f"UPDATE queue_subscriber_heartbeats SET heartbeat_at = {NOW} - 4000000, expires_at = {NOW} - 1000")
@@ -160,7 +160,7 @@ def test_a_member_whose_lease_is_long_is_judged_by_an_operator(lanelog_client: C
 def test_a_verb_does_not_wait_for_a_table_for_ever(
     lanelog_client: Client, lanelog_url: str, made: Situations, raw: Any, open_raw: Callable[..., Any], lock: str
 ) -> None:
-    """It gives up after `publish_timeout`, says what to look for, and is not done later.
+    """A method gives up after `publish_timeout`, names the likely cause, and is not done later.
 
     The connection is then as patient as before.
     """
@@ -193,7 +193,7 @@ def evicted(client: Client, *groups: str) -> None:
 
 
 def test_an_evicted_group_is_registered_again_only_on_demand(lanelog_client: Client, raw: Any) -> None:
-    """Not by a restart, and not after a day. On demand it begins anew, and then it is a group as any other."""
+    """Neither a restart nor a day registers it again. On demand it begins anew, and then it is a group as any other."""
     evicted(lanelog_client, "g")
     rows(raw, "UPDATE queue_subscriber_heartbeats SET deregistered_at = deregistered_at - 86400000")
     with pytest.raises(ConfigurationError, match=r"'g' of topic 't' was deleted while it had members: .*recreate=True"):
@@ -219,7 +219,7 @@ def test_an_eviction_of_nobody_leaves_no_mark(lanelog_client: Client, made: Situ
 
 @pytest.mark.parametrize("left", ["g", "other"])
 def test_a_mark_ends_with_its_topic(lanelog_client: Client, left: str) -> None:
-    """What is subscribed to a topic of the same name later was never evicted from it. Other topics keep their marks."""
+    """A later subscription to a topic of the same name was never evicted from it. Other topics keep their marks."""
     evicted(lanelog_client, "g")
     with lanelog_client.subscribe("kept", "g", Record()) as kept:
         eventually(lambda: lanelog_client.admin.members("kept", "g"))

@@ -153,7 +153,7 @@ def count(url: str, table: str, topic: str) -> int:
 
 
 def test_every_role_of_the_readme_is_tested() -> None:
-    """Who is granted something there has a line here."""
+    """Each role that is granted something in the README has a line in this test."""
     granted = {line.split("'")[1] for line in sql("GRANT").splitlines() if line.startswith("GRANT")}
     assert granted == {*ROLES} == {*MAY}
 
@@ -242,7 +242,7 @@ def test_the_publisher_publishes_and_no_more(role_urls: dict[str, str]) -> None:
 
 @pytest.mark.skipif(not own_host(), reason="hints need Linux")
 def test_the_publisher_may_notify_subscribers(role_urls: dict[str, str]) -> None:
-    """Its grants are enough to read where they listen."""
+    """The publisher's grants are enough to read the addresses at which subscribers listen."""
     with lanelog.connect(role_urls["consumer"]) as consumer, lanelog.connect(role_urls["publisher"]) as publisher:
         subscription = consumer.subscribe("merge", "builders", accept)
 
@@ -307,7 +307,7 @@ def test_the_consumer_consumes_and_deletes_nothing(
 
 @pytest.mark.thorough
 def test_one_janitor_collects_for_a_group_that_may_not(role_urls: dict[str, str]) -> None:
-    """It consumes like any other; what the consumer's group has acked, too, it deletes; then the drained lanes go."""
+    """A member with the grants deletes what the consumer's group has acked, too; then the drained lanes go."""
     with lanelog.connect(role_urls["publisher"]) as client:
         client.publish_many("merge", WORK)
     reader = role_urls["reader"]
@@ -326,7 +326,7 @@ def test_one_janitor_collects_for_a_group_that_may_not(role_urls: dict[str, str]
 
 
 def test_the_reader_reads_and_no_more(role_urls: dict[str, str]) -> None:
-    """It may look at everything, and neither publish nor subscribe."""
+    """The reader may read everything, and neither publish nor subscribe."""
     with lanelog.connect(role_urls["reader"]) as client:
         client.ping()
         client.migrate()  # nothing to do
@@ -337,7 +337,7 @@ def test_the_reader_reads_and_no_more(role_urls: dict[str, str]) -> None:
 
 
 def test_the_dashboard_shows_its_pages_and_does_each_of_its_actions(role_urls: dict[str, str]) -> None:
-    """Its grants are enough for every action and its preview, and for every page's look; it does not publish."""
+    """The dashboard's grants are enough for every page, action and preview; it does not publish."""
     lane = {"topic": "merge", "group": "builders", "key": "repo-2"}
     group = {"topic": "merge", "group": "builders"}
     letters = {**group, "letters": "bad"}

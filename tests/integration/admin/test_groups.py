@@ -119,7 +119,7 @@ def test_a_column_that_does_not_fit_into_one_text_is_read_in_parts(
 def test_groups_beyond_heads_are_found_among_the_first_lanes(
     lanelog_client: Client, made: Situations, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """As many lanes as are asked for, in the order of their keys, over any number of pages; the floor counts, too."""
+    """The search reads as many lanes as asked for, in the order of keys, over any pages; the floor counts, too."""
     monkeypatch.setattr(lane_columns, "PAGE", 4)
     keys = [f"k{number}" for number in range(9)]
     for number, key in enumerate(keys):
@@ -217,7 +217,7 @@ def test_owners_are_alive_aside_dead_expired_stopped_or_missing(made: Situations
 def test_a_dead_member_stays_dead_when_others_have_deregistered_it(
     lanelog_client: Client, made: Situations, admin: Admin, raw: Any
 ) -> None:
-    """Its row says who found it, the first of two, until a heartbeat says that it lives, or it leaves by itself."""
+    """The member's row names the first of two that found it dead, until it writes a heartbeat or leaves by itself."""
     at, started = GroupTopic(topic="t", group="g"), made.server_started_at()
     made.owner("killed", liveness_lock="lanelog-test-free", server_started_at=started)
     beat = one(raw, "SELECT heartbeat_at FROM queue_subscriber_heartbeats")
@@ -243,7 +243,7 @@ def test_a_dead_member_stays_dead_when_others_have_deregistered_it(
 
 
 def test_nothing_is_in_flight_without_a_living_member(made: Situations, admin: Admin) -> None:
-    """What a dead owner had waits, in its lane as in the sums of the group."""
+    """Messages of a dead owner count as waiting, in its lane as in the sums of the group."""
     made.fill("k", 5)
     made.owner("bob", expires=-60)
     made.lease("k", "bob", 7)
@@ -326,7 +326,7 @@ def test_topics_are_added_up(lanelog_client: Client, raw: Any, admin: Admin) -> 
 
 
 def test_a_topic_that_was_emptied_and_left_is_not_listed(lanelog_client: Client, raw: Any, admin: Admin) -> None:
-    """Its row stays, because its offsets must never come again; without lanes and groups nobody would miss it."""
+    """The topic's row stays, because its offsets must never come again; without lanes and groups it is not listed."""
     lanelog_client.publish("t", "k", b"x")
     rows(raw, "DELETE FROM queue_partitions WHERE partition_key <> ''")
     assert admin.topics() == []
@@ -338,7 +338,7 @@ def test_a_topic_that_was_emptied_and_left_is_not_listed(lanelog_client: Client,
 def test_topics_beyond_the_limit_are_counted(
     lanelog_client: Client, raw: Any, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is said of a topic does not depend on the limit, and each topic is listed or counted.
+    """The answer about a topic does not depend on the limit, and each topic is listed or counted.
 
     A deleted topic is neither. A topic is there by a lane, by a group, or by the dead letters that it held. These may
     be in a topic behind the limit.

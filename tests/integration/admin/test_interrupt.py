@@ -105,7 +105,7 @@ def test_a_granted_delivery_that_fails_is_the_last(lanelog_client: Client, raw: 
 @pytest.mark.thorough
 @pytest.mark.parametrize("verb", ["release", "skip a neighbour"])
 def test_what_a_killed_process_ran_is_a_crash(fleet: Fleet, lanelog_client: Client, verb: str) -> None:
-    """Nobody runs it any more: it counts as a crash as before, and under a policy of one attempt it was the last."""
+    """A message of a killed process counts as a crash as before. Under a policy of one attempt it was the last."""
     worker = fleet.worker("w", starts=True, options={"order": "concurrent"})
     lanelog_client.publish_many("t", [("k", {"how": "nack"}), ("k", {"sleep": 60})])
     worker.journal.until(lambda lines: any(line.event == "started" and line["offset"] == 2 for line in lines))

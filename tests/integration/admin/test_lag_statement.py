@@ -47,7 +47,7 @@ def test_any_name_means_itself_under_any_sql_mode(lanelog_client: Client, raw: A
 
 
 def test_it_is_for_one_group(made: Situations, command: Command) -> None:
-    """And one that exists: an autoscaler with a spelling mistake would see no lag for ever."""
+    """The group must exist: an autoscaler with a spelling mistake would see no lag for ever."""
     made.register("h")
     assert command.refused("lag", "t", "--sql").startswith("--sql is for one group: name TOPIC and GROUP")
     assert "no group 'i' is registered" in command.refused("lag", "t", "i", "--sql")

@@ -33,7 +33,7 @@ def client(lanelog_url: str) -> Iterator[Client]:
 
 @pytest.mark.thorough
 def test_topics_without_a_subscriber_are_collected_and_purged(client: Client, raw: Any) -> None:
-    """What every group is past leaves, in bounded steps; drained lanes go; what somebody needs stays."""
+    """Messages that every group has settled leave, in bounded steps; drained lanes go; needed messages stay."""
     lanes, long = LANES_A_TRANSACTION + 5, 2 * STEP_OFFSETS + 5
     count = lanes + long
     for topic in ("done", "behind", "unread"):
@@ -54,7 +54,7 @@ def test_topics_without_a_subscriber_are_collected_and_purged(client: Client, ra
 
 
 def test_the_retention_holds(client: Client, raw: Any) -> None:
-    """What is younger than the longest retention of the topic's groups stays, and a paused lane is not purged."""
+    """Messages younger than the longest retention of the topic's groups stay, and a paused lane is not purged."""
     client.publish_many("t", [("k", b"x")] * 10)
     client.publish("t", "paused", b"x")
     rows(raw, "UPDATE queue_messages SET created_at = created_at - 3600000 WHERE `offset` <= 4")
@@ -93,7 +93,7 @@ def test_settled_dead_letters_leave_with_their_rows(client: Client, raw: Any) ->
 
 
 def test_heartbeats_of_members_long_gone_leave(lanelog_client: Client, raw: Any) -> None:
-    """Those that left and those that fell silent, unless a lease still names them."""
+    """Members that left and members that fell silent lose their rows, unless a lease still names them."""
     lanelog_client.publish("t", "k", b"x")
     made, long = Situations(raw), KEPT_SECONDS + 60
     made.register()
@@ -125,7 +125,7 @@ def test_what_stops_one_topic_does_not_stop_the_others(lanelog_client: Client, l
 @pytest.mark.thorough
 @pytest.mark.parametrize("committed", [True, False])
 def test_unanswered_commits(client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
-    """Whatever is lost on the way, what was to leave has left."""
+    """Whichever COMMIT loses its answer, what was to leave has left."""
     client.publish_many("t", [(f"k{n % 3}", b"x") for n in range(30)])
     settle(client, 30, retention=0)
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:

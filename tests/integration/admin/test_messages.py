@@ -87,7 +87,7 @@ def test_a_message_whose_time_is_over_is_expired_until_it_is_settled(raw: Any, m
 
 
 def test_a_redriven_message_is_settled_for_every_other_group(raw: Any, made: Situations, admin: Admin) -> None:
-    """It is meant for one group; the others pass it."""
+    """The copy is meant for one group; the others pass it."""
     made.register("h")
     rows(raw, "UPDATE queue_messages SET target_group = 'h' WHERE `offset` = 2")
     seen = states(admin, 2)
@@ -116,7 +116,7 @@ def buried(lanelog_client: Client, raw: Any) -> Situations:
 
 
 def test_a_dead_letter_makes_the_message_failed_for_its_group_alone(buried: Situations, admin: Admin) -> None:
-    """With its error and attempts, and the id to redrive it by; settled, it is just completed."""
+    """The message has its error, attempts, and the id to redrive it by. Once settled, it is just completed."""
     shown = [[states(admin, offset)[group].state.value for offset in (1, 2, 3, 4)] for group in ("a", "b")]
     assert shown == [["completed", "failed", "failed", "completed"], ["completed", "failed", "completed", "completed"]]
     failed = states(admin, 3)["a"]
@@ -173,7 +173,7 @@ def test_messages_are_read_a_stretch_at_a_time(made: Situations, admin: Admin) -
 
 
 def test_an_answer_is_bounded_in_bytes(lanelog_client: Client, admin: Admin) -> None:
-    """So many messages as fit, one at least; the next stretch goes on behind them."""
+    """An answer has as many messages as fit, at least one; the next answer continues behind them."""
     lanelog_client.publish_many("t", [("k", b"x" * size) for size in (100, 100, 100, 400, 50)])
     stretches, start = [], 1
     while found := messages(admin._database, "t", "k", from_offset=start, limit=100, bytes_max=250):
@@ -196,7 +196,7 @@ def test_an_admin_of_a_closed_client_says_so(lanelog_url: str) -> None:
 
 
 def test_an_admin_shows_no_password() -> None:
-    """Its repr names the database as the client's does."""
+    """The repr of an `Admin` names the database as the client's does."""
     with lanelog.connect("mysql://root:s3cret@localhost/jobs") as client:
         assert "s3cret" not in repr(client.admin)
         assert "jobs" in repr(client.admin)

@@ -92,7 +92,7 @@ def test_a_read_only_server_is_said_first(lanelog_client: Client, made: Situatio
 def test_doctor_answers_where_nothing_can_be_written(
     lanelog_client: Client, made: Situations, lanelog_url: str, raw: Any, setting: Any, lock: bool
 ) -> None:
-    """Also to an account that it refuses writes: every check is there, and that of privileges says why it cannot be."""
+    """An account without writes gets every check, too; that of privileges says why it cannot be made."""
     checks = [each.check for each in lanelog_client.admin.doctor()]
     with account(raw, lanelog_url, {"*": "SELECT, INSERT, UPDATE, DELETE"}) as limited:
         if lock:
@@ -122,14 +122,14 @@ def test_heartbeats_of_another_server_say_nothing(lanelog_client: Client, made: 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["died", "stopped"])
 def test_a_new_primary_without_workers_has_no_members(lanelog_client: Client, made: Situations, stopped: bool) -> None:
-    """Nobody consumes there, and its figures let the alerts fire: the old primary's heartbeats count for a minute."""
+    """The old primary's heartbeats count for a minute; then the figures of the new one let the alerts fire."""
     made.owner("there", expires=3600 if stopped else -70, stopped=stopped, incarnation="0" * 64, liveness_lock="x")
     assert [each.what for each in lanelog_client.admin.status().problems] == ["nobody consumes"]
     assert 'lanelog_group_members{group="g",topic="t"} 0.0' in scraped(lanelog_client)
 
 
 def test_a_member_that_stands_aside_shows_a_read_lock_too(lanelog_client: Client, made: Situations, raw: Any) -> None:
-    """It lives, and can write no heartbeat."""
+    """The member lives, and can write no heartbeat."""
     rows(raw, "SELECT GET_LOCK('aside', 0)")
     made.owner("aside", expires=-60, liveness_lock="aside")
     rows(raw, "UPDATE queue_subscriber_heartbeats SET heartbeat_at = expires_at - 15000")

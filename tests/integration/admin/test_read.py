@@ -87,7 +87,7 @@ def test_a_lane_that_the_group_has_not_reached_starts_at_its_floor(made: Situati
 
 
 def test_a_hole_behind_the_watermark_does_not_hide_the_age(made: Situations, admin: Admin) -> None:
-    """Where the log has no message, the age is that of the next."""
+    """The age of a hole in the log is that of the next message."""
     made.fill("k", 5)
     made.place("k", 2)
     made.lose("k", 3)
@@ -118,7 +118,7 @@ def test_messages_under_the_run_mark_of_the_owner_are_in_flight(made: Situations
 
 
 def test_what_a_dead_epoch_had_in_flight_waits(made: Situations, admin: Admin) -> None:
-    """Its attempts count, and are due at once whatever their rows say."""
+    """Attempts of a dead epoch count, and are due at once whatever their rows say."""
     made.fill("k", 9)
     made.lease("k", "", 8)
     made.place("k", 2, marked_through=5, marked_epoch=7, marked_at=8000)
@@ -166,7 +166,7 @@ def test_lanes_come_in_the_order_asked_for(made: Situations, admin: Admin) -> No
 
 
 def test_a_message_that_keeps_failing_is_among_the_oldest(made: Situations, admin: Admin) -> None:
-    """With more lanes behind than are looked into, it is chosen by its first attempt: its offsets row is always new."""
+    """With more lanes behind than are read, the first attempt chooses the message: its offsets row is always new."""
     for number in range(6):
         made.fill(f"k{number}", 2)
         made.place(f"k{number}", 0, updated_at=1_000_000 + number)
@@ -179,7 +179,7 @@ def test_a_message_that_keeps_failing_is_among_the_oldest(made: Situations, admi
 
 
 def test_the_oldest_message_of_a_group_is_exact_or_said_to_be_a_lower_bound(made: Situations, admin: Admin) -> None:
-    """It is exact while an answer needs no more look-ups than it may; each group has a share, and what others leave."""
+    """The age is exact within the bound of look-ups of an answer. Each group has a share, and what others leave."""
 
     def groups(exact: int) -> list[GroupInfo]:
         return topics.groups(admin._database, "t", Breadth(exact=exact, candidates=2))

@@ -69,7 +69,7 @@ def test_redrive_of_many_dead_letters_beside_another_group(lanelog_client: Clien
 
 
 def test_a_redriven_message_that_fails_again_is_dead_lettered_again(lanelog_client: Client, raw: Any) -> None:
-    """It is a dead letter with an id of its own, knows its first id, and can be redriven like the first time."""
+    """The new dead letter has an id of its own, knows its first id, and can be redriven like the first one."""
     give_up(lanelog_client, raw, [("k", "1"), ("k", "2")])
     letters_before = lanelog_client.admin.dead_letters("t", "a")
     known = {letter.id for letter in letters_before}
@@ -102,7 +102,7 @@ def test_a_redriven_message_that_fails_again_is_dead_lettered_again(lanelog_clie
 
 @pytest.mark.thorough
 def test_a_message_that_a_seek_brings_back_is_dead_lettered_anew(lanelog_client: Client, raw: Any) -> None:
-    """Its old dead letter, deleted and not collected yet, does not count as the new one; one that is there does."""
+    """A deleted dead letter that is not collected yet does not count as the new one. One that is there does."""
     give_up(lanelog_client, raw, [("k", "1")])
     admin = lanelog_client.admin
     for number, settled in enumerate((True, False, True, True), 2):
@@ -165,7 +165,7 @@ def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason
 
 
 def test_a_short_name_takes_exactly_the_dead_letters_of_its_reason(lanelog_client: Client, raw: Any) -> None:
-    """Those whose errors differ in an address are one reason; the name takes all of them, and none of another reason.
+    """Errors that differ in an address are one reason; its name takes all of them, and none of another reason.
 
     A repetition finds none, whether it puts back or deletes.
     """
@@ -241,7 +241,7 @@ def test_dead_letters_of_a_reason_are_read_in_bounded_pages(lanelog_client: Clie
 
 
 def test_a_page_of_dead_letters_does_not_read_the_pages_before_it(lanelog_client: Client, raw: Any) -> None:
-    """Also within one lane that is long: all pages together read each dead letter about once."""
+    """Within one long lane, too, all pages together read each dead letter about once."""
     give_up(lanelog_client, raw, [("k", "x")])
     columns = "topic, partition_key, payload, payload_bytes, original_topic, failed_group, failed_at"
     same = f"SELECT {columns} FROM queue_messages WHERE topic = 't_dlq'"
@@ -263,7 +263,7 @@ def test_a_page_of_dead_letters_does_not_read_the_pages_before_it(lanelog_client
 
 @pytest.mark.thorough
 def test_two_redrives_at_once_bring_each_back_once(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
-    """Whatever they take from each other, and from a deletion: every dead letter goes one way, once, in order."""
+    """Beside each other and beside a deletion, every dead letter goes one way, once, in order."""
     give_up(lanelog_client, raw, [(f"k{n % 10}", str(n)) for n in range(400)])
     lanelog_client.publish("elsewhere", "k0", b"x")
     with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
@@ -322,7 +322,7 @@ def test_what_stays_held_is_reported(lanelog_url: str, raw: Any, open_raw: Any) 
 @pytest.mark.thorough
 @pytest.mark.parametrize("consumed", [True, False])
 def test_what_is_redriven_with_a_time_to_live_expires(lanelog_client: Client, raw: Any, *, consumed: bool) -> None:
-    """It is a dead letter again, for the same group, whether somebody consumes or maintenance finds it."""
+    """The expired copy is a dead letter of the same group again, whether a consumer or maintenance finds it."""
     give_up(lanelog_client, raw, [("k", "1")])
     lanelog_client.admin.redrive("t", "a", all=True, ttl=0.05, dry_run=False)
     late = f"SELECT expires_at < {NOW} FROM queue_messages WHERE topic = 't' AND expires_at > 0"

@@ -23,7 +23,7 @@ NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 100
 def test_an_unanswered_deletion_is_counted_once(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
-    """Its own are told from what somebody else has deleted before."""
+    """The repetition distinguishes its own deletions from those that somebody else made before."""
     give_up(lanelog_client, raw, [("k", str(n)) for n in range(10)])
     assert lanelog_client.admin.delete_dead_letters("t", "a", all=True, limit=1, dry_run=False).messages == 1
     with every_commit_unanswered_once(monkeypatch, committed=committed) as lost:
@@ -36,7 +36,7 @@ def test_an_unanswered_deletion_is_counted_once(
 def test_dead_letters_are_found_by_their_own_ids(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else is dead is not read; an id that only looks like one is looked for among the originals' ids."""
+    """Other dead letters are not read; an id that only looks like one is searched among the originals' ids."""
     looks_so = "dl-" + "0" * 64
     give_up(lanelog_client, raw, [(key, str(n)) for n in range(10) for key in ("k", "l")])
     lanelog_client.publish("t", "k", "10", id=looks_so)

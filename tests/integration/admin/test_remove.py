@@ -44,7 +44,7 @@ def topic_row(raw: Any, topic: str = "t") -> tuple[int, int]:
 
 @pytest.mark.thorough
 def test_a_deleted_group_holds_nothing_back_any_more(lanelog_client: Client, raw: Any) -> None:
-    """It says what collection will delete; its rows go, in batches; collection does delete that; others stay.
+    """The deletion reports what collection will delete, and collection does; its rows go in batches; others stay.
 
     The reader begins anew before the collection: while another group is behind, its janitor waits ever longer.
     """
@@ -79,7 +79,7 @@ def test_deleting_the_last_group_collects_nothing(lanelog_client: Client, raw: A
 
 
 def test_a_running_subscription_fails_and_settles_nothing(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
-    """Its handler's ack is refused, the subscription fails, and a group of that name begins anew above its epochs."""
+    """The handler's ack is refused, the subscription fails, and a group of that name begins anew above its epochs."""
     gate, lost = Gate(), Record()
 
     def handle(message: Message) -> None:
@@ -179,7 +179,7 @@ def test_purge_takes_messages_from_groups_that_have_not_settled_them(lanelog_cli
 
 
 def test_purge_by_offset_of_a_group_that_never_came(lanelog_client: Client, raw: Any) -> None:
-    """What is settled ahead is not counted, waits below go, and the group begins behind what was purged."""
+    """Offsets settled ahead are not counted, waits below are removed, and the group begins behind the purge."""
     with lanelog_client.subscribe("t", "never", accept):
         pass
 
@@ -213,7 +213,7 @@ def test_purged_dead_letters_leave_no_rows(lanelog_client: Client, raw: Any) -> 
 def test_a_purge_that_dies_in_the_middle_is_finished_by_the_next(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is released and not deleted yet is deleted by the same call again."""
+    """The same call again deletes the messages that were released and not deleted yet."""
     lanelog_client.publish_many("t", [("k", b"x")] * 10)
     settle(lanelog_client, 10)
     monkeypatch.setattr(purge_messages, "delete_released", lambda *_: 0)
@@ -279,7 +279,7 @@ def test_a_deleted_topic_comes_back_above_its_offsets_and_epochs(lanelog_client:
 
 
 def test_a_topic_that_is_being_read_is_not_deleted(lanelog_client: Client, raw: Any) -> None:
-    """Who is alive is named; nothing is changed, and the subscription goes on."""
+    """The refusal names the living members; nothing is changed, and the subscription goes on."""
     seen = Record()
     lanelog_client.publish("t", "k", b"x")
     subscription = lanelog_client.subscribe("t", "g", lambda m: seen(m.offset))

@@ -35,7 +35,7 @@ def make_due(raw: Any) -> None:
 
 
 def test_what_is_scheduled_is_listed_by_key_and_id(lanelog_client: Client, waiting: None, raw: Any) -> None:
-    """With its times by the database's clock; nothing that is in the log, and never more than was asked for."""
+    """A scheduled message is listed with its times by the database's clock, within the limit; none of the log is."""
     admin = lanelog_client.admin
     lanelog_client.publish("t", "a", b"x", id="logged")
     found = admin.scheduled("t")
@@ -68,7 +68,7 @@ def test_a_cancelled_message_is_gone_and_its_id_is_free(lanelog_client: Client, 
 
 
 def test_cancelling_within_a_transaction_of_the_same_thread_is_refused(lanelog_client: Client) -> None:
-    """It would wait for the transaction's own message, and the transaction for it; the transaction goes on."""
+    """The call would wait for the transaction's own message, and the transaction for it; the transaction goes on."""
     with lanelog_client.transaction() as connection:
         lanelog_client.publish("t", "a", b"x", id="mine", delay=3600, connection=connection)
         with pytest.raises(ConfigurationError, match="before it or after it"):
@@ -167,7 +167,7 @@ def test_a_shell_lists_and_cancels(command: Command, waiting: None, raw: Any) ->
 
 
 def test_a_shell_maintains(command: Command, waiting: None, raw: Any) -> None:
-    """What was due is in the log afterwards, and it says so."""
+    """`lanelog maintain` appends due messages to the log, and says so."""
     make_due(raw)
     assert "appended 3 messages that had become due" in command("maintain", "--once").stdout
     assert "appended" not in command("maintain", "--once").stdout

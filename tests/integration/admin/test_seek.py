@@ -181,7 +181,7 @@ def test_what_was_settled_or_tried_ahead_is_forgotten(lanelog_client: Client, ra
 
 
 def test_a_lane_that_the_group_has_never_reached(lanelog_client: Client, raw: Any) -> None:
-    """It gets its place and its lease row, born above every epoch of the topic, by the seek itself."""
+    """The seek itself creates its offset row and its lease row, born above every epoch of the topic."""
     with lanelog_client.subscribe("t", "g", accept):
         pass
     lanelog_client.publish_many("t", [("k", b"x")] * 4)

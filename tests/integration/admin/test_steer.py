@@ -130,7 +130,7 @@ def test_what_is_about_one_lane_needs_its_key(lanelog_client: Client, verb: str)
 
 
 def test_skip_settles_one_message_for_one_group(lanelog_client: Client, raw: Any) -> None:
-    """Its group passes it, without an attempt of the others lost; the log and the other group keep it."""
+    """The group passes the message, without an attempt of the others lost; the log and the other group keep it."""
     lanelog_client.publish_many("t", [lanelog.Outgoing("k", str(n), id=f"m{n}") for n in range(1, 7)])
     for group in ("g", "other"):
         settle(lanelog_client, 6, group, start="earliest")
@@ -280,7 +280,7 @@ def test_release_of_a_lane_that_nobody_ever_had(lanelog_client: Client, raw: Any
 def test_release_of_an_owner_that_is_gone_takes_all_its_lanes(
     lanelog_client: Client, raw: Any, open_raw: Any, silent: int, lost: list[str]
 ) -> None:
-    """Whoever holds its lock; after that it is no member. One that has missed a beat or two keeps the others."""
+    """The owner is no member after that, whoever holds its lock. One that missed a beat or two keeps the others."""
     assert one(open_raw(), "SELECT GET_LOCK('lanelog:kept', 0)") == 1
     lanelog_client.publish_many("t", [(key, b"x") for key in "abc"])
     with lanelog_client.subscribe("t", "g", accept):

@@ -88,7 +88,7 @@ def test_seek_lists_the_lanes_that_move(command: Command, shop: lanelog.Client, 
 
 
 def test_pause_and_resume_act_at_once(command: Command, shop: lanelog.Client, raw: Any) -> None:
-    """They can be taken back: --dry-run shows, without it it is done; a second time says that it was done."""
+    """--dry-run shows the change; without it, it is made. The second time, the command says that it was made."""
     before = everything(raw)
     shown = command("pause", "merge", "builders", "--dry-run")
     assert shown.stdout == "would pause builders on merge: 1 message waiting\n"
@@ -205,7 +205,7 @@ def test_retry_of_all_lanes_ends_what_waits_in_each(
 
 
 def test_release_takes_a_lane_from_its_owner(command: Command, shop: lanelog.Client, raw: Any) -> None:
-    """It names him and what is known of him; a lane that nobody has stays as it is."""
+    """The command names the owner and what is known of it; a lane without an owner stays as it is."""
     said = command("release", "merge", "builders", "good", "--execute").stdout
     assert said == "nobody has builders on merge, lane good\n"
     rows(raw, "UPDATE queue_partition_leases SET leased_by = 'gone:1' WHERE partition_key = 'good'")

@@ -61,7 +61,7 @@ def test_what_the_account_may_do(lanelog_client: lanelog.Client, raw: Any, lanel
 
 
 def test_a_table_that_differs_is_an_error(command: Command, raw: Any) -> None:
-    """With the statement that mends it, and exit status 1."""
+    """The error shows the statement that repairs the table; the exit status is 1."""
     rows(raw, "ALTER TABLE queue_groups DROP COLUMN pause_reason")
     result = command("doctor", status=1)
     assert "ALTER TABLE queue_groups ADD COLUMN `pause_reason`" in result.stdout
@@ -69,7 +69,7 @@ def test_a_table_that_differs_is_an_error(command: Command, raw: Any) -> None:
 
 
 def test_older_tables_are_a_warning(command: Command, lanelog_client: lanelog.Client, raw: Any) -> None:
-    """They are worked on, without what is new; the remedy is to migrate, and does what it says."""
+    """Older tables are worked on, without newer features; the remedy is to migrate, and it works."""
     set_back(raw)
     found = finding(lanelog_client, "schema")
     assert (found.status, found.remedy.split(",")[0]) == ("warning", "run `lanelog migrate` as the owner")
@@ -91,7 +91,7 @@ def test_newer_tables_are_fine_if_they_admit_this_lanelog(lanelog_client: lanelo
 
 
 def test_a_missing_table_leaves_the_other_checks(lanelog_client: lanelog.Client, raw: Any) -> None:
-    """Also those that look into it."""
+    """Checks that read the missing table answer, too."""
     rows(raw, "DROP TABLE queue_subscriber_heartbeats")
     found = {each.check: each.status for each in lanelog_client.admin.doctor()}
     assert found.pop("schema") == "error"
@@ -99,7 +99,7 @@ def test_a_missing_table_leaves_the_other_checks(lanelog_client: lanelog.Client,
 
 
 def test_lost_durability_is_a_warning(lanelog_client: lanelog.Client, setting: Any) -> None:
-    """With the setting that restores it."""
+    """The warning has the setting that restores durability."""
     assert finding(lanelog_client, "durability").status == "ok"
     setting("innodb_flush_log_at_trx_commit", 2)
     found = finding(lanelog_client, "durability")
@@ -147,7 +147,7 @@ def test_a_clock_that_went_back_is_an_error(lanelog_client: lanelog.Client, raw:
 
 
 def test_a_clock_that_is_off_is_a_warning(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine's and the server's differ: which of them is ahead, and by how much."""
+    """The warning says which clock is ahead, this machine's or the server's, and by how much."""
     real = clock.time.time
     monkeypatch.setattr(clock.time, "time", lambda: real() - 3600)
     found = finding(lanelog_client, "clock")

@@ -117,7 +117,7 @@ def start() -> Iterator[Start]:
 def test_a_worker_that_is_still_imported_ends_at_sigterm(
     start: Start, lanelog_url: str, module: str, first: bool
 ) -> None:
-    """It starts no process, logs the signal, and has drained: there was nothing to drain."""
+    """The command starts no process, logs the signal, and has drained: there was nothing to drain."""
     worker = start(lanelog_url, "worker", "jobs:client", first=first)
     worker.imported(module)
     worker.terminate()
@@ -200,7 +200,7 @@ jobs.client.run()
 def test_a_program_with_the_handler_of_the_page(
     start: Start, lanelog_url: str, lanelog_client: Client, raw: Any
 ) -> None:
-    """As process 1 it ends while it is imported. Within `run()`, a signal drains."""
+    """As process 1, the program ends while it is imported. Within `run()`, a signal drains."""
     program = example(Example.PROCESS_ONE).text + PROGRAM
     imported = start(lanelog_url, program=program)
     imported.imported("lanelog.errors")

@@ -68,7 +68,7 @@ def test_an_error_is_one_message() -> None:
 
 @pytest.mark.parametrize("encoding", ["latin-1", pytest.param("cp1252", marks=pytest.mark.thorough)])
 def test_what_the_terminal_cannot_show_is_escaped(lanelog_url: str, encoding: str) -> None:
-    """Whoever sees a command fail repeats it. One that has published does not fail for the sake of its output."""
+    """A command that has published does not fail for the sake of its output: a failure would invite a repetition."""
     done = run("publish", "orders", "☃", "x", LANELOG_URL=lanelog_url, PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\u2603" in done.stdout

@@ -21,7 +21,7 @@ def payloads(raw: Any, key: str) -> list[bytes]:
 
 
 def test_one_message(command: Command, raw: Any) -> None:
-    """With id and metadata; the same id a second time is a duplicate, and says so."""
+    """A message is published with id and metadata; the same id a second time is reported as a duplicate."""
     arguments = ("publish", "merge", "k", "pr 17", "--id", "a", "--metadata", "by=ann", "--metadata", "why=a=b")
     assert command(*arguments).stdout == "published offset 1 of merge, lane k\n"
     assert command(*arguments).stdout == "a is there already, at offset 1 of merge, lane k\n"
@@ -31,7 +31,7 @@ def test_one_message(command: Command, raw: Any) -> None:
 
 
 def test_a_message_is_bytes_and_may_be_said_to_be_something(command: Command, lanelog_client: Client) -> None:
-    """As the lines of a file are: nothing is said of their type unless --metadata does."""
+    """A message has no type unless --metadata gives one, just as the lines of a file."""
     for more in ((), ("--metadata", "content-type=application/json")):
         command("publish", "merge", "k", '{"pr": 17}', *more)
     found = []
@@ -93,7 +93,7 @@ def test_lines_of_a_slow_pipe_go_at_once() -> None:
 
 
 def test_an_endless_line_is_not_read_to_its_end() -> None:
-    """What is longer than a payload may be is refused when that is seen."""
+    """A line that is longer than a payload may be is refused as soon as that is seen."""
 
     class Endless(io.RawIOBase):
         read_so_far = 0

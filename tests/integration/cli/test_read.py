@@ -107,7 +107,7 @@ def test_groups_topics_lag_and_offsets_count_the_same(command: Command, working:
 
 
 def test_topics_describes_one(command: Command, working: lanelog.Client) -> None:
-    """Its lanes, messages, dead letters and groups, and as JSON its own fields; an unknown name is refused."""
+    """The answer has lanes, messages, dead letters and groups, also as JSON; an unknown name is refused."""
     lines = command("topics", "merge").stdout.splitlines()
     assert [line.split(maxsplit=1)[0] for line in lines] == ["topic", "lanes", "messages", "dead", "groups"]
     assert lines[0].split() == ["topic", "merge"]
@@ -120,7 +120,7 @@ def test_topics_describes_one(command: Command, working: lanelog.Client) -> None
 
 
 def test_members_and_leases_name_the_owner(command: Command, working: lanelog.Client) -> None:
-    """Who is alive, and which lanes are his; none of them is stale."""
+    """The commands show who is alive, and which lanes it owns; no lease is stale."""
     ((member, state, lanes, *_),) = command.table("members", "merge", "builders")[1]
     assert (state, lanes) == ("alive", "3")
     assert {(line[3], line[4]) for line in command.table("leases", "merge")[1]} == {(member, "alive")}
@@ -215,7 +215,7 @@ def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
 def test_a_bound_of_the_age_is_not_kept_where_older_messages_may_be(
     command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where too many lanes lag, the age is a lower bound: beyond it nobody knows, so the exit status is 1."""
+    """With too many lanes that lag, the age is a lower bound only, so the exit status is 1."""
     lanelog_client.subscribe("t", "g", accept).stop()
     lanelog_client.publish_many("t", [(key, b"x") for key in "abc"])
     few = Breadth(exact=0, candidates=2)
@@ -274,7 +274,7 @@ def test_a_bound_of_the_age_covers_lanes_that_were_not_compared(
 
 
 def test_a_monitor_bounds_dead_letters(command: Command, lanelog_client: lanelog.Client) -> None:
-    """Those of all topics, of one, or of one group alone; what is redriven or deleted is none any more."""
+    """The bound is for all topics, one, or one group; redriven and deleted dead letters do not count."""
     admin = lanelog_client.admin
     bound = "--max-dead-letters"
     lanelog_client.publish_many("merge", [("a", b"1"), ("b", b"2")])
@@ -377,7 +377,7 @@ def test_tail_prints_the_last_messages_of_a_lane(command: Command, lanelog_clien
 
 
 def test_tail_ends_in_a_lane_that_grows(lanelog_client: lanelog.Client) -> None:
-    """With the last message of its beginning, or never where somebody publishes faster than it reads."""
+    """The command ends with the last message of its beginning, or never if publishers are faster than it reads."""
     lanelog_client.publish_many("t", [("k", b"x")] * 5)
     seen = []
     for message in lanelog_client.admin.tail("t", "k", lines=3):
@@ -389,7 +389,7 @@ def test_tail_ends_in_a_lane_that_grows(lanelog_client: lanelog.Client) -> None:
 
 
 def test_tail_of_a_lane_is_the_same_among_any_number_of_lanes(lanelog_client: lanelog.Client) -> None:
-    """Also of one that is not among those that are followed without a key."""
+    """A lane that is not among those followed without a key can be tailed, too."""
     last = partial(tail.tail, lanelog_client._database, "merge", lines=2, follow=False, interval=1.0, lanes=2)
     lanelog_client.publish_many("merge", [(key, f"m{n}") for key in ("a", "b", "z") for n in range(1, 6)])
     for key in ("a", "z"):
@@ -401,7 +401,7 @@ def test_tail_of_a_lane_is_the_same_among_any_number_of_lanes(lanelog_client: la
 def test_tail_of_a_topic_prints_the_newest_messages_of_all_lanes(
     command: Command, lanelog_client: lanelog.Client, raw: Any
 ) -> None:
-    """As they were inserted, the newest last; with --follow it goes on from there. It says which lanes it left out."""
+    """Messages come in the order of their insertion, the newest last; --follow continues. Omitted lanes are named."""
     for number in range(1, 13):
         lanelog_client.publish("merge", f"k{number % 3}", f"m{number}")
         rows(raw, "UPDATE queue_messages SET created_at = %s WHERE payload = %s", 1000 * number, f"m{number}")
@@ -422,7 +422,7 @@ def test_tail_of_a_topic_prints_the_newest_messages_of_all_lanes(
 def test_tail_of_a_topic_says_which_lanes_it_left_out(
     command: Command, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their number, on standard error: messages of others may be newer."""
+    """Standard error has the number of omitted lanes: messages there may be newer."""
     lanelog_client.publish_many("merge", [(key, key.encode()) for key in "abc"])
     assert command("tail", "merge").stderr == ""
     monkeypatch.setattr(messages, "_LANES", 2)
@@ -507,7 +507,7 @@ def test_a_backlog_in_one_key_is_named_with_its_key_and_rates(
 
 
 def test_no_backlog_is_read_twice(lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is behind, an answer takes no second look."""
+    """An answer needs no second read when nothing is behind."""
     lanelog_client.publish("merge", "k", b"1")
     monkeypatch.setattr("lanelog.admin.operate.backlog.APART", 60.0)
     began = time.monotonic()

@@ -72,7 +72,7 @@ def bare(text: str | None) -> str:
 
 
 def test_watch_redraws_until_ctrl_c(terminal: Terminal, lanelog_client: lanelog.Client) -> None:
-    """What changes shows without a new call; Ctrl-C ends it with status 0, and the cursor is back."""
+    """Changes show without a new call; Ctrl-C ends the watch with status 0, and the cursor is back."""
     lanelog_client.publish("merge", "k", b"1")
     child = terminal("status", "--watch", "--interval", "0.2")
     child.expect("1 topic, 0 groups")
@@ -119,7 +119,7 @@ def test_keys_scroll_a_watch(terminal: Terminal, lanelog_client: lanelog.Client)
 
 @pytest.mark.thorough
 def test_sigterm_gives_the_terminal_back(terminal: Terminal) -> None:
-    """As Ctrl-C does."""
+    """SIGTERM restores the terminal as Ctrl-C does."""
     child = terminal("topics", "--watch", "--interval", "60", then="stty -a")
     child.expect("q ends it")
     (program,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
@@ -129,7 +129,7 @@ def test_sigterm_gives_the_terminal_back(terminal: Terminal) -> None:
 
 @pytest.mark.thorough
 def test_a_watch_outlives_the_database(terminal: Terminal, lanelog_client: lanelog.Client, lanelog_url: str) -> None:
-    """What was seen last stays, with a line that says since when there is no answer; then it goes on."""
+    """The last answer stays, with a line that says since when there is no newer one; then the watch goes on."""
     lanelog_client.publish("merge", "k", b"1")
     target = ConnectConfig.from_url(lanelog_url)
     proxy = Proxy(target)
@@ -151,7 +151,7 @@ def test_a_watch_outlives_the_database(terminal: Terminal, lanelog_client: lanel
 
 @pytest.mark.thorough
 def test_a_watch_of_a_database_that_is_not_there_is_refused(terminal: Terminal) -> None:
-    """Nobody waits for a slip in a URL; one line, status 2."""
+    """A wrong URL ends the command at once, with one line and status 2."""
     child = terminal("topics", "--watch", "--url", "mysql://nobody@127.0.0.1:1/none")
     assert ended(child) == 2
     (line,) = bare(child.before).strip().splitlines()
@@ -176,7 +176,7 @@ def test_a_narrow_terminal_crops_and_says_what_it_hides(terminal: Terminal, lane
 def test_the_database_stands_above_each_answer(
     terminal: Terminal, lanelog_client: lanelog.Client, lanelog_url: str
 ) -> None:
-    """Its name and its host: of what looks, and of a preview; a pipe gets columns only."""
+    """Name and host stand above reads and previews; a pipe gets columns only."""
     target = ConnectConfig.from_url(lanelog_url)
     lanelog_client.publish("merge", "k", b"1")
     for arguments in (["topics"], ["status"], ["purge", "merge", "--before-offset", "1"]):
@@ -189,7 +189,7 @@ def test_the_database_stands_above_each_answer(
 def test_colour_is_for_terminals_that_want_it(
     terminal: Terminal, lanelog_client: lanelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is wrong is coloured; with NO_COLOR nothing is."""
+    """Problems are coloured; with NO_COLOR nothing is."""
     lanelog_client.publish("merge", "k", b"1")
     lanelog_client.subscribe("merge", "builders", lambda _message: None).stop()
     lanelog_client.publish("merge", "k", b"2")
@@ -266,7 +266,7 @@ def test_nothing_to_publish_does_not_wait_for_the_keyboard(terminal: Terminal) -
 @pytest.mark.thorough
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_can_complete(terminal: Terminal, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the help says prints the shell's own script."""
+    """The command that the help names prints the shell's own script."""
     monkeypatch.setenv("_LANELOG_COMPLETE", f"{shell}_source")
     script = answer(terminal())
     assert "lanelog" in script
@@ -275,7 +275,7 @@ def test_shells_can_complete(terminal: Terminal, shell: str, monkeypatch: pytest
 
 @pytest.mark.thorough
 def test_completion_knows_the_verbs(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As bash asks for them."""
+    """Bash gets the commands when it asks for them."""
     for name, value in (("_LANELOG_COMPLETE", "bash_complete"), ("COMP_WORDS", "lanelog delete-"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)
     assert answer(terminal()).split() == ["plain,delete-group", "plain,delete-topic"]
@@ -295,7 +295,7 @@ def test_completion_knows_the_verbs(terminal: Terminal, monkeypatch: pytest.Monk
 def test_completion_knows_topics_groups_and_keys(
     lanelog_client: lanelog.Client, lanelog_url: str, words: list[str], found: list[str]
 ) -> None:
-    """As bash asks for them: those that begin so."""
+    """Bash gets the names that begin with what was typed."""
     lanelog_client.publish_many("orders", [(key, b"1") for key in ("anna", "ann", "bob")])
     lanelog_client.publish("orders-eu", "k", b"1")
     lanelog_client.subscribe("orders", "billing", lambda _message: None).stop()
@@ -304,7 +304,7 @@ def test_completion_knows_topics_groups_and_keys(
 
 @pytest.mark.thorough
 def test_completion_is_silent_and_soon_over() -> None:
-    """Where no database answers, a prompt gets nothing, within seconds; not even an error."""
+    """Without a database that answers, a prompt gets nothing within seconds, not even an error."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:  # accepts, and never says a word
         url = f"mysql://root@127.0.0.1:{deaf.getsockname()[1]}/none"
         assert completed(url, ["lag", "or"]) == ([], "")

@@ -1,4 +1,4 @@
-"""Pulling while a quarantined message has, or wants, the process to itself: nobody waits for what only the caller can end."""
+"""Pulling while a quarantined message has, or wants, the process to itself; nobody waits for the caller."""
 
 import threading
 import time
