@@ -131,7 +131,7 @@ def test_dead_letters_and_redrive_keep_both(coded: Client, lanelog_client: Clien
 
 
 def test_delayed_and_recurring_messages_keep_both(coded: Client, raw: Any) -> None:
-    """They wait as they will be stored, with the client's codec or the call's."""
+    """Such messages wait as they will be stored, with the client's codec or the call's."""
     coded.publish("t", "k", {"n": 1}, delay=60.0)
     coded.schedule("s", "* * * * *", "t", "k", {"n": 2})
     coded.schedule("u", "* * * * *", "t", "k", {"n": 3}, codec=Marked("call"))

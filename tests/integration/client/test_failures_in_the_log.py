@@ -162,7 +162,7 @@ def test_an_end_that_takes_long_says_what_it_waits_for(
 
 @pytest.mark.thorough
 def test_an_end_without_the_database_says_so(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever looks at the terminal after Ctrl-C learns that it is the database which is waited for."""
+    """After Ctrl-C, the terminal says that the end waits for the database."""
     with paced(lanelog.connect(private_server.url), waited_seconds=0.1) as client:
         client.migrate()
         client.publish("t", "k", b"1")

@@ -135,7 +135,7 @@ def test_messages_come_back_as_they_were_published(
 @settings(on_one_server, max_examples=20)
 @given(st.data())
 def test_topics_groups_and_subscribers_may_have_any_name(lanelog_url: str, raw: Any, data: st.DataObject) -> None:
-    """They reach the handler and the tables as they are; the subscriber's name stands in its leases."""
+    """Names reach the handler and the tables unchanged; the subscriber's name stands in its leases."""
     # 200 characters leave room for the suffix and for what is added to a subscriber's name. Drawn before there are
     # loops, whose jitter would move Python's random numbers under Hypothesis.
     short = (names | nasty_names).map(lambda text: text[:200].strip()).filter(bool)
@@ -231,7 +231,7 @@ def test_no_reason_prevents_the_settlement(lanelog_client: Client, raw: Any, rea
 def test_a_callers_connection_carries_a_text_or_refuses_it(
     lanelog_client: Client, open_raw: Any, raw: Any, charset: str, mode: str
 ) -> None:
-    """Whatever its character set and mode: nothing arrives garbled, and what is refused leaves no hole."""
+    """With any character set and mode nothing arrives garbled, and a refused text leaves no hole."""
     connection = open_raw(charset=charset, autocommit=False)
     rows(connection, "SET SESSION sql_mode = %s", mode)
     texts = ["plain", "é", "日本", "🚀", "'\"\\%s", "ソ'", "誠'\\", "\u0301'"]

@@ -115,7 +115,7 @@ def test_without_a_suffix_an_exhausted_message_is_dropped_loudly(
 
 
 def test_a_failing_hook_changes_nothing(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """What on_dead_letter raises is logged; the message is dead-lettered and its successors run."""
+    """An exception of on_dead_letter is logged; the message is dead-lettered and its successors run."""
     seen = Record()
 
     def handle(message: Message) -> None:

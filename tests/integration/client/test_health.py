@@ -49,7 +49,7 @@ class Holding:
 
 
 def test_a_loop_that_stands_still_is_a_failure_of_livez(lanelog_client: Client) -> None:
-    """With its name; the answer is ok again when the loop goes on."""
+    """The answer names the loop, and is ok again when the loop goes on."""
     paced(lanelog_client, health=Bounds(stuck=0.3, unanswered=35.0))
     holding, health = Holding(), lanelog_client.health
     lanelog_client.observe(holding)
@@ -74,7 +74,7 @@ def test_a_loop_may_wait_for_an_answer_as_long_as_the_time_outs_say(lanelog_url:
 
 @pytest.mark.thorough
 def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kill_it(lanelog_url: str) -> None:
-    """Its loops wait for answers, and then fail and try again; the reason is told; it is ready again by itself."""
+    """The loops wait for answers, then fail and try again; the probe has the reason; the worker recovers by itself."""
     proxy = Proxy(ConnectConfig.from_url(lanelog_url))
     with lanelog.connect(proxy.url, connect_timeout=1.0, read_timeout=2.0) as client:
         paced(client, health=Bounds(stuck=30.0, unanswered=3.0, silence=0.5))
@@ -104,7 +104,7 @@ def test_a_database_that_does_not_answer_makes_a_worker_unready_and_does_not_kil
 def test_a_client_that_only_publishes_is_ready_while_the_database_answers(
     lanelog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked by who wants to know, not again within five seconds, and nobody waits long for a silent one."""
+    """A probe asks the database, at most once in five seconds, and does not wait long for a silent one."""
     proxy = Proxy(ConnectConfig.from_url(lanelog_url))
     with lanelog.connect(proxy.url, connect_timeout=1.0, read_timeout=2.0, publish_timeout=3.0) as client:
         found = client.health()
@@ -161,7 +161,7 @@ def test_a_worker_serves_its_probes_while_it_runs(fleet: Fleet, lanelog_client: 
 
 @pytest.mark.parametrize("address", ["8081", "127.0.0.1:http", "127.0.0.1:65536", ":8081"])
 def test_an_address_of_probes_is_checked_before_anything_starts(lanelog_client: Client, address: str) -> None:
-    """And so is one that is taken."""
+    """An address that is taken is refused then, too."""
     lanelog_client.subscriber("t", "g")(accept)
     with pytest.raises(lanelog.ConfigurationError, match=r"is no HOST:PORT: write 127\.0\.0\.1:8081"):
         lanelog_client.run(health=address)

@@ -193,7 +193,7 @@ def test_a_second_end_waits_for_the_first(lanelog_client: Client, held: Held, wh
 
 
 def test_a_signal_handler_that_closes_while_the_main_thread_does(lanelog_client: Client, held: Held) -> None:
-    """It returns without waiting, as what it interrupted cannot go on before; that one closes the client."""
+    """The handler returns without waiting: the call that it interrupted closes the client, and must go on first."""
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", held)
     assert held.inside.wait(20)
@@ -340,7 +340,7 @@ def test_sigterm_drains_and_exits_with_0(fleet: Fleet, lanelog_client: Client, r
 
 @pytest.mark.thorough
 def test_a_drain_that_has_taken_long_enough_cuts_handlers_off(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
-    """What runs goes back with an attempt that does not count; the process ends; the next one has it at once."""
+    """Running messages go back with an attempt that does not count; the process ends; the next gets them at once."""
     lanelog_client.publish_many("t", [("a", {"wait": "w1"}), ("a", {}), ("b", {"wait": "w1"})])
     worker = fleet.worker("w1", run={"drain_timeout": 0.2}, starts=True)
     worker.said("waiting", count=2)
@@ -362,7 +362,7 @@ def test_a_drain_that_has_taken_long_enough_cuts_handlers_off(fleet: Fleet, lane
 def test_a_handler_that_was_cut_off_settles_nothing(
     lanelog_client: Client, lanelog_url: str, caplog: pytest.LogCaptureFixture, policy: str
 ) -> None:
-    """Its message is somebody else's, who may be through with it; what is acked first is lost, and said to be."""
+    """Another process may have settled its message. Under ACK_FIRST the message is lost, and an event says so."""
     started, go, refused = Record(), threading.Event(), Record()
 
     def handle(message: Message) -> None:

@@ -159,7 +159,7 @@ def test_a_lost_lease_rolls_the_block_back(lanelog_client: Client, raw: Any) -> 
 
 @pytest.mark.parametrize("then", ["swallows the error", *thorough("goes on", "ends")])
 def test_a_connection_killed_under_the_block_fails_the_attempt(lanelog_client: Client, raw: Any, then: str) -> None:
-    """Its first writes are gone, whether the handler notices, swallows that, or only the COMMIT does."""
+    """The first writes are gone, whether the handler notices, swallows the error, or only the COMMIT fails."""
     attempts = Record()
 
     def handle(message: Message) -> None:
@@ -210,7 +210,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_by_reading(lanelog_url: str, r
 def test_a_commit_that_was_lost_is_not_mistaken_for_the_next_owners(
     lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It never reached the server, and before anybody could ask another owner has settled the message: LeaseLost."""
+    """The COMMIT never arrived, and another owner settled the message before anybody could ask: LeaseLost."""
     was_committed, gate, outcome = Delivery._was_committed, Gate(), Record()
 
     def ask_late(delivery: Delivery) -> bool:
@@ -258,7 +258,7 @@ def test_a_block_in_a_thread_of_the_handlers_own(lanelog_client: Client, raw: An
 def test_a_neighbour_about_to_commit_is_refused_once_the_lane_is_read_again(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can tell the outcome of a COMMIT: the lane goes on under another token, and each effect is there once.
+    """The outcome of a COMMIT is unknown: the lane goes on under another token, and each effect is there once.
 
     The neighbour was claimed before the lane was lost, and commits after another attempt has.
     """

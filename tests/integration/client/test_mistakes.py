@@ -55,7 +55,7 @@ def test_a_decorator_without_its_arguments(lanelog_client: Client) -> None:
 )
 @pytest.mark.parametrize("derived", [False, True])
 def test_an_object_of_sqlalchemy(lanelog_client: Client, name: str, module: str, remedy: str, derived: bool) -> None:
-    """Also of a class of the application's own: the error says how its DB-API connection is reached."""
+    """The error says how the DB-API connection is reached, also for a subclass of the application's own."""
     kind: type = type(name, (), {"__module__": module})
     if derived:
         kind = type("Own", (kind,), {})

@@ -53,7 +53,7 @@ def test_what_is_given_up_without_dead_letters_is_notified(lanelog_client: lanel
 def test_a_message_that_expired_in_the_queue_of_a_worker_had_no_attempt(
     lanelog_client: lanelog.Client, told: Told
 ) -> None:
-    """As its event and all other expired messages say, also where it is dropped."""
+    """The notice says so, as the event and all other expired messages do, also where the message is dropped."""
     gate = Gate()
     lanelog_client.publish("t", "first", b"x")
     with lanelog_client.subscribe("t", "g", gate, workers=1, dead_letter_suffix=None), gate:
@@ -84,7 +84,7 @@ def test_what_an_operator_does_to_a_group_is_notified(lanelog_client: lanelog.Cl
 
 @pytest.mark.thorough
 def test_a_handler_that_takes_too_long_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
-    """That it is slow, and that its time is over."""
+    """One notice says that the handler is slow, and one that its time is over."""
     gate = Gate()
     lanelog_client.publish("t", "k", b"x")
     options: lanelog.SubscriptionOptions = {"visibility_timeout": 0.2, "max_handler_time": 0.6}
@@ -95,7 +95,7 @@ def test_a_handler_that_takes_too_long_is_notified(lanelog_client: lanelog.Clien
 
 
 def test_a_subscription_that_fails_is_notified(lanelog_client: lanelog.Client, told: Told) -> None:
-    """With the reason: its group is gone."""
+    """The notice has the reason: the group is gone."""
     subscription = lanelog_client.subscribe("t", "g", lambda _: None)
     lanelog_client.admin.delete_group("t", "g", evict=True, dry_run=False)
     (notice,) = eventually(lambda: [each for each in told if each.name == "subscription_failed"])
@@ -105,6 +105,6 @@ def test_a_subscription_that_fails_is_notified(lanelog_client: lanelog.Client, t
 
 
 def test_every_name_is_in_the_documentation() -> None:
-    """And the names of the type are those that are taken."""
+    """The docstring of `Client.on` has every name that the type has."""
     documented = lanelog.Client.on.__doc__ or ""
     assert {name for name in NAMES if f'`"{name}"`' in documented} == NAMES

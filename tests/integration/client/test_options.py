@@ -42,7 +42,7 @@ def test_durations_may_be_timedeltas_everywhere(lanelog_client: lanelog.Client) 
 
 @pytest.mark.parametrize("timeout", ["5", True])
 def test_a_wrong_timeout_closes_nothing(lanelog_client: lanelog.Client, timeout: object) -> None:
-    """It is refused first; what is over already does not wait, and None waits."""
+    """A wrong value is refused first; a negative timeout does not wait, and None waits."""
     subscription = lanelog_client.subscribe("orders", "billing", print)
     for end in (subscription.stop, lanelog_client.close):
         with pytest.raises(lanelog.ConfigurationError, match="timeout must be a number of seconds or a timedelta"):

@@ -53,7 +53,7 @@ def test_strict_holds_a_key_until_its_failing_message_is_through(lanelog_client:
 
 
 def test_strict_holds_a_key_behind_a_failure_in_the_middle_of_a_run(lanelog_client: Client, raw: Any) -> None:
-    """With fast handlers a run holds many messages; a failure in one sends the rest back, and they keep attempt 1."""
+    """A run of fast handlers has many messages; a failure in one sends the rest back, and they keep attempt 1."""
     seen = Record()
     failing = {37, 120, 121, 250}
 

@@ -77,7 +77,7 @@ def kill(raw: Any, session: int) -> None:
 def test_a_dead_connection_fails_one_attempt_at_most(
     fleet: Fleet, lanelog_client: Client, raw: Any, name: str, driver: str
 ) -> None:
-    """With the middleware, and none where connections are checked before their use or are not kept."""
+    """With the middleware it fails one; none where connections are checked before their use or are not kept."""
     orm = ORMS[name]
     running = orm.start(fleet, driver, middleware=True)
     for number in range(1, 5):
@@ -99,7 +99,7 @@ def test_a_dead_connection_fails_one_attempt_at_most(
 def test_without_the_middleware_a_dead_connection_fails_every_later_message(
     fleet: Fleet, lanelog_client: Client, raw: Any, name: str, driver: str
 ) -> None:
-    """What the page says of a thread whose sessions and connections nothing closes."""
+    """This is what the page says of a thread whose sessions and connections nothing closes."""
     ORMS[name].start(fleet, driver, middleware=False)
     kill(raw, handle(lanelog_client, raw, 1))
     assert [handle(lanelog_client, raw, number) for number in range(2, 5)] == [0, 0, 0]

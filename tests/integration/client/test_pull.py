@@ -98,7 +98,7 @@ def test_a_transaction_settles_a_pulled_message(lanelog_client: Client, raw: Any
 def test_as_many_of_a_key_are_handed_out_as_its_order_allows(
     lanelog_client: Client, options: dict[str, Any], bound: int
 ) -> None:
-    """So many unsettled messages of one key are in the caller's hands; one that is settled makes room for the next."""
+    """The caller holds at most so many unsettled messages of one key; a settled one makes room for the next."""
     lanelog_client.publish_many("t", [("k", f"{n}") for n in range(1, 8)])
     with lanelog_client.deliveries("t", "g", timeout=20.0, **options) as deliveries:
         taken = [next(deliveries) for _ in range(bound)]

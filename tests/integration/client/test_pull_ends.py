@@ -20,7 +20,7 @@ WITHIN = 20.0
 
 
 def test_a_forked_child_cannot_pull_what_its_parent_leased(lanelog_client: Client, raw: Any) -> None:
-    """Its next() raises ClosedError and takes nothing; closing there gives nothing back; the parent gets them all."""
+    """The child's next() raises ClosedError and takes nothing; its close gives nothing back; the parent gets all."""
     lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1"), ("c", b"1")])
     deliveries = lanelog_client.deliveries("t", "g", timeout=10.0)
     first = next(deliveries)

@@ -110,7 +110,7 @@ def garbage(connection: socket.socket) -> None:
 
 
 def test_a_password_on_its_way_stays_hidden() -> None:
-    """What both drivers are given shows itself neither whole nor cut nor with something before or behind it."""
+    """The password that both drivers get is shown neither whole, nor cut, nor with text around it."""
     for secret in (_Secret(PASSWORD.encode()), _SecretText(PASSWORD)):
         assert secret in (PASSWORD, PASSWORD.encode())
         assert {repr(part) for part in (secret, secret[:10], secret[10:], secret[::2])} == {"***"}

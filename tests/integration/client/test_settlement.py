@@ -186,7 +186,7 @@ def test_manual_is_settled_by_hand_only(lanelog_client: Client, raw: Any) -> Non
 def test_manual_raising_before_settling_settles_nothing(
     lanelog_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a MANUAL handler raises is logged; the message stays the user's until its time-out."""
+    """An exception of a MANUAL handler is logged; the message stays the user's until its time-out."""
     taken = Record()
 
     def handle(message: Message) -> None:

@@ -86,7 +86,7 @@ class HandsOver:
 def test_a_commit_that_fails_after_the_handler_returned_is_a_failed_attempt(
     lanelog_client: Client, raw: Any, open_raw: Any, others: list[threading.Thread], order: str, raises: bool
 ) -> None:
-    """Its message is delivered again as the next attempt, soon, and the lane goes on."""
+    """The message is delivered again as the next attempt, soon, and the lane goes on."""
     handle = HandsOver(open_raw(), others, raises=raises)
     lanelog_client.publish_many("t", [("a", b"x")] * 3)
     subscription = lanelog_client.subscribe("t", "g", handle, order=order, retry=QUICK)

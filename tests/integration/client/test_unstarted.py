@@ -49,7 +49,7 @@ def errors_of(directory: Path, url: str, *command: str) -> str:
 
 @pytest.mark.parametrize("name", LOUD)
 def test_a_program_that_forgets_to_run_its_client_is_warned(tmp_path: Path, name: str) -> None:
-    """With nothing configured, at its end, in one line that shows where, and what to call."""
+    """With nothing configured, one line at the program's end shows where the client is, and what to call."""
     (tmp_path / "program.py").write_text(LOUD[name])
     said = errors_of(tmp_path, "mysql://u:geheim@h/d", "program.py")
     assert said.count("RuntimeWarning") == 1
@@ -68,5 +68,5 @@ def test_who_does_anything_or_only_imports_is_not_meant(tmp_path: Path, lanelog_
 
 
 def test_importing_a_module_to_check_it_warns_nobody(tmp_path: Path) -> None:
-    """Whoever checks with `python -c` that it can be imported."""
+    """A check with `python -c` that the module can be imported prints no warning."""
     assert errors_of(tmp_path, "mysql://u@h/d", "-c", "import handlers") == ""

@@ -43,7 +43,7 @@ def test_a_stop_object_may_ask_for_statistics_when_a_crashed_message_is_planned(
 
 
 def test_each_message_has_a_context_of_its_own(lanelog_client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """What a handler sets for one message (a precision, a tenant) is gone with the next one, and with the next notice.
+    """A value that a handler sets (a precision, a tenant) is gone with the next message, and with the next notice.
 
     The event of a failure has what its handler has bound.
     """
@@ -172,7 +172,7 @@ def test_what_breaks_beside_the_handler_is_a_failed_attempt(lanelog_client: Clie
 def test_a_fault_of_the_engine_ends_the_run(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever else fails in a worker's thread ends the subscription without a time-out.
+    """Another exception in a worker's thread ends the subscription without a time-out.
 
     The message has one attempt more, its lane is free, and the error says what failed.
     """

@@ -279,7 +279,7 @@ def test_every_action_is_done_by_clicks_alone(page: Page, lanelog_server: DevSer
 
 @pytest.mark.thorough
 def test_a_page_that_is_watched_changes_by_itself(page: Page, lanelog_server: DevServer) -> None:
-    """What is paused appears, the charts move on, and the focus of the keyboard stays, beyond the end of a stream."""
+    """Pauses appear, the charts move on, and the focus of the keyboard stays, beyond the end of a stream."""
     with open_shop(lanelog_server) as url, lanelog.connect(url) as client, served(client, QUICK) as address:
         page.visit(address)
         page.ask("document.querySelector('[id$=-act1]').focus()")

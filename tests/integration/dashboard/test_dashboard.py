@@ -160,7 +160,7 @@ def routes(app: Any) -> list[Route]:
 
 @pytest.mark.parametrize("address", PAGES)
 def test_every_page_answers_a_reader(shop: lanelog.Client, address: str) -> None:
-    """With what it is for, without a button, a script of its own or a foreign address, and under a strict policy."""
+    """A page says what it is for, without a button, a script or a foreign address, and under a strict policy."""
     answer = Visitor(dashboard(shop)).send("GET", address)
     assert answer.status_code == 200, answer.text
     assert PAGES[address] in answer.text
@@ -174,7 +174,7 @@ def test_every_page_answers_a_reader(shop: lanelog.Client, address: str) -> None
 
 
 def test_every_page_names_its_database_and_environment(shop: lanelog.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a page that refuses, and a preview; the environment is that of the caller, or of the process."""
+    """A refusal and a preview name them, too; the environment is that of the caller, or of the process."""
     database, address = shop.config.database, f"127.0.0.1:{shop.config.port}"
     monkeypatch.setenv("LANELOG_ENVIRONMENT", "staging")
     for given, environment in ((None, "staging"), ("production", "production"), ("", "")):
@@ -300,7 +300,7 @@ def test_the_first_page_does_not_wait_for_rates(
 
 @pytest.mark.parametrize("root", ["", "/queue"])
 def test_the_navigation_says_which_page_this_is(shop: lanelog.Client, root: str) -> None:
-    """Also where the dashboard is mounted under a prefix."""
+    """The mark is right also where the dashboard is mounted under a prefix."""
     visitor = Visitor(dashboard(shop), root=root)
     for address, name in (("/", "Is it stuck?"), ("/topics", "Topics"), ("/schedules", "Schedules")):
         found = re.findall(r'<a href="[^"]*" aria-current="page">([^<]*)</a>', visitor.get(root + address).text)
@@ -318,7 +318,7 @@ def test_lanes_are_read_on_behind_a_key_alone(shop: lanelog.Client) -> None:
 
 
 def test_a_payload_is_hidden_until_asked_for(lanelog_client: lanelog.Client) -> None:
-    """Then it is shown as text, JSON or hex, and of a masked one only what the mask lets through."""
+    """On request it is shown as text, JSON or hex; of a masked one, only what the mask lets through."""
     lanelog_client.publish("t", "k", b'{"card": "4111"}')
     here: dict[str, Any] = {"topic": "t", "key": "k", "offset": 1}
     visitor = Visitor(dashboard(lanelog_client))
@@ -349,7 +349,7 @@ def test_a_payload_that_no_text_can_hold_is_escaped(lanelog_client: lanelog.Clie
 
 
 def test_archives_are_shown_as_the_groups_they_are(lanelog_client: lanelog.Client) -> None:
-    """With their names, and what they have not read yet."""
+    """Archives are shown with their names, and what they have not read yet."""
     lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
     at = GroupTopic(topic="t", group="nightly")
     register(lanelog_client.admin._database, at, SubscriptionConfig(start="earliest"), order="archive")
@@ -436,7 +436,7 @@ def test_it_is_mounted_in_a_wsgi_application(shop: lanelog.Client) -> None:
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_shows_first_what_it_would_change(shop: lanelog.Client, name: str) -> None:
-    """And where, and changes nothing by that; the form behind it asks for a reason."""
+    """The preview says where the change is, and changes nothing; the form behind it asks for a reason."""
     visitor = Visitor(dashboard(shop, Access(allow_actions=True)))
     before = shop.admin.lanes("merge", "builders", order_by="key")
     answer = visitor.get(f"/act/{name}", **FORMS[name])
@@ -490,7 +490,7 @@ def test_a_group_is_sought_to_a_time(own_shop: lanelog.Client) -> None:
 
 @pytest.mark.thorough
 def test_a_group_shows_rates_and_the_front_pages_state(lanelog_client: lanelog.Client) -> None:
-    """What was published and settled in a second, once there are two samples; its worst problem in the same words."""
+    """A group shows the rates of its last two samples, and its worst problem in the words of the front page."""
     lanelog_client.publish("t", "k", b"x")
     lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
     lanelog_client.admin.pause("t", "g", key="k", by="ann", reason="looking")
@@ -598,7 +598,7 @@ def test_a_search_reads_no_further_than_it_says(lanelog_client: lanelog.Client) 
 
 @pytest.mark.thorough
 def test_a_search_ends_after_so_many_bytes(lanelog_client: lanelog.Client) -> None:
-    """And says so. The newest messages of a lane are among those that were read, and what was found is shown."""
+    """The page says so. The newest messages of a lane are read first, and every match is shown."""
     for key in ("a", "b", "c"):
         lanelog_client.publish_many("t", [(key, b"x" * 1_000_000)] * 9)
         lanelog_client.publish("t", key, b"newest" + b"x" * 1_000_000)
@@ -642,7 +642,7 @@ def test_a_result_leads_back(own_shop: lanelog.Client) -> None:
 
 
 def test_buttons_of_what_destroys_are_red(shop: lanelog.Client) -> None:
-    """Its buttons are red on every page; those of harmless actions are not."""
+    """Buttons that destroy are red on every page; those of harmless actions are not."""
     visitor = Visitor(dashboard(shop, Access(allow_actions=True)))
     seen = set()
     for page in (
@@ -728,7 +728,7 @@ def test_a_double_click_runs_a_schedule_once(own_shop: lanelog.Client) -> None:
 
 @pytest.mark.thorough
 def test_deleting_dead_letters_by_their_reason_settles_them(own_shop: lanelog.Client) -> None:
-    """They are gone from every list."""
+    """The dead letters are gone from every list."""
     visitor = Visitor(dashboard(own_shop, Access(allow_actions=True)))
     form = {**FORMS["delete-letters"], "why": "x"}
     assert visitor.post("/act/delete-letters", **form).status_code == 400  # nothing was typed
@@ -813,7 +813,7 @@ def an_edge_ago(raw: Any, seconds: int) -> int:
 
 
 def test_the_times_of_handlers_survive_a_restart(lanelog_client: lanelog.Client, raw: Any) -> None:
-    """They come from the history of a group that keeps one. The page of another group has none, nor that of all."""
+    """The times come from the history of a group that keeps one. The pages of other groups, or of all, have none."""
     with lanelog_client.subscribe("t", "kept", accept, history=True), lanelog_client.subscribe("t", "none", accept):
         lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(100)])
         eventually(lambda: len(lanelog_client.admin.history("t", "kept")) == 100)
@@ -914,7 +914,7 @@ def test_an_action_without_the_privilege_is_refused_and_logged(
 def test_the_card_of_dead_letters_offers_what_its_command_does(
     lanelog_client: lanelog.Client, lanelog_url: str
 ) -> None:
-    """Those of its reason and group, and no others, whatever their names and reasons are. No two cards have an id."""
+    """A card offers those of its reason and group alone, whatever the names and reasons. No two cards have an id."""
     topic, reasons = "-t;", ["it's --reason $HOME & more", "--all"]
     lanelog_client.publish_many(topic, [(f"k{number}", reasons[number % 2].encode()) for number in range(5)])
     for group in ("g h", "other"):
@@ -942,7 +942,7 @@ def test_the_card_of_dead_letters_offers_what_its_command_does(
 
 
 def test_dead_letters_are_read_page_by_page(lanelog_client: lanelog.Client) -> None:
-    """Whatever their number, a page has 25 of them and 10 reasons, and none is left out between two pages."""
+    """A page has 25 dead letters and 10 reasons, whatever their number, and none is missing between two pages."""
     words = [f"reason {'abcdef'[number // 10]}{'abcdefghij'[number % 10]}" for number in range(60)]
     lanelog_client.publish_many("t", [(f"k{number // 2:02}", word.encode()) for number, word in enumerate(words)])
     with lanelog_client.subscribe("t", "g", saying, start="earliest") as subscription:
@@ -1124,7 +1124,7 @@ def test_malformed_headers_are_no_error(shop: lanelog.Client, malformed: str) ->
 
 @pytest.mark.parametrize("path", [*PAGES, *STREAMS, *STATIC, *JOB, "/act/skip"])
 def test_no_page_is_shown_without_the_token_or_to_a_forged_host(shop: lanelog.Client, path: str) -> None:
-    """Not even the style sheet, nor a stream."""
+    """The style sheet and the stream are refused as well."""
     app = dashboard(shop, ACTING)
     assert Visitor(app).send("GET", path).status_code == 401
     assert Visitor(app, {**basic("ann"), "host": "evil.example"}).send("GET", path).status_code == 421
@@ -1132,7 +1132,7 @@ def test_no_page_is_shown_without_the_token_or_to_a_forged_host(shop: lanelog.Cl
 
 
 def test_a_link_from_elsewhere_may_be_followed(shop: lanelog.Client) -> None:
-    """As from a chat or an alert: it only looks."""
+    """A link from a chat or an alert works, because it only reads."""
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert Visitor(dashboard(shop), headers).get("/topics").status_code == 200
 
@@ -1147,7 +1147,7 @@ def test_a_proxys_header_counts_from_the_proxy_alone(shop: lanelog.Client) -> No
 
 
 def test_without_authentication_only_this_machine_is_served(shop: lanelog.Client) -> None:
-    """Also where an application mounts it and listens to the world."""
+    """Other machines are refused also where an application mounts it and listens to the world."""
     assert Visitor(dashboard(shop), address="10.0.0.6").get("/topics").status_code == 401
     known = Access(identify=lambda scope: "ann" if scope["client"][0] == "10.0.0.6" else None)
     assert Visitor(dashboard(shop, known), address="10.0.0.6").get("/topics").status_code == 200
@@ -1158,7 +1158,7 @@ def test_without_authentication_only_this_machine_is_served(shop: lanelog.Client
 
 @pytest.mark.parametrize("given", ["Basic \u00e9", "Basic =", "Basic /w==", "Bearer \u00e9", "Basic", ""])
 def test_what_is_no_token_is_refused_without_an_error(given: str) -> None:
-    """Not ASCII, no base64, no UTF-8, nothing."""
+    """A token that is not ASCII, base64 or UTF-8, or empty, is refused."""
     assert ACTING.user({"client": ("127.0.0.1", 1)}, {"authorization": given}) is None
 
 
@@ -1216,7 +1216,7 @@ def test_the_verb_serves_it_on_this_machine(
 
 
 def test_the_verb_refuses_other_addresses_without_authentication(tmp_path: Path) -> None:
-    """And a token that is none."""
+    """A token that is none is refused, too."""
     command = Command("mysql://nobody@127.0.0.1:1/none")
     refused = command("web", "--listen", "0.0.0.0:0", status=2)
     assert "LANELOG_WEB_TOKEN" in refused.stderr

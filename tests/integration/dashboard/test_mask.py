@@ -87,6 +87,6 @@ def test_what_names_no_function_is_refused(masks: str, named: str, says: str) ->
 
 
 def test_an_error_of_the_module_itself_is_shown_as_it_is(masks: str) -> None:
-    """With its traceback: whoever wrote the module must see where it is."""
+    """The error has its traceback: the module's author must see where it is."""
     with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
         Command(NOWHERE).any("web", "--listen", "127.0.0.1:0", "--mask", f"{masks}_broken:hide")

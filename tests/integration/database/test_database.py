@@ -38,7 +38,7 @@ def session(database: Database) -> Iterator[Session]:
 
 
 def test_a_transaction_commits_at_the_end_of_its_block(database: Database, raw: Any, table: str) -> None:
-    """What the block wrote is visible to others after it, and not before."""
+    """The writes of the block are visible to others after it, and not before."""
     with database.transaction() as transaction:
         transaction.execute(f"INSERT INTO {table} (id) VALUES (1)")
         assert rows(raw, f"SELECT COUNT(*) FROM {table}") == [(0,)]
@@ -228,7 +228,7 @@ def test_a_missing_database_says_so(lanelog_server: DevServer) -> None:
 def test_localhost_with_a_port_is_the_server_at_that_port(
     lanelog_server: DevServer, private_server: DevServer, monkeypatch: pytest.MonkeyPatch, driver: Any
 ) -> None:
-    """Also where a client library knows the unix socket of another server on this host."""
+    """The port counts also where a client library knows the unix socket of another server on this host."""
     assert isinstance(private_server, LocalServer)
     monkeypatch.setenv("MYSQL_UNIX_PORT", str(private_server.socket))
     meant = urlsplit(lanelog_server.url)
@@ -240,7 +240,7 @@ def test_localhost_with_a_port_is_the_server_at_that_port(
 
 
 def test_mysqlclient_missing_is_a_clear_error(lanelog_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for the other driver without having it reads what to install."""
+    """A URL of the missing driver raises an error that says what to install."""
     monkeypatch.setitem(__import__("sys").modules, "MySQLdb", None)
     database = Database(ConnectConfig.from_url(lanelog_url, driver="mysqlclient"))
     with pytest.raises(ConfigurationError, match=r"pip install .mysqlclient"), database.transaction():

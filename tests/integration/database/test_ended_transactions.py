@@ -101,7 +101,7 @@ def test_a_publish_of_many(client: Client, raw: Any) -> None:
 
 @pytest.mark.thorough
 def test_a_publish_that_fits_in_no_packet(client: Client, raw: Any) -> None:
-    """Its heads move by one statement, and its rows come by others."""
+    """The heads move by one statement, and the rows come by others."""
     many = [Outgoing("a", b"", id=f"a{n}") for n in range(1001)]
     published(client, raw, lambda topic: [receipt.id for receipt in client.publish_many(topic, many)], least=5)
 
@@ -229,7 +229,7 @@ def given_up(url: str, raw: Any, driver: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_message_with_a_delay(lanelog_url: str, raw: Any, driver: str) -> None:
-    """It is appended once, and waits no more."""
+    """The message is appended once, and waits no more."""
     delayed(lanelog_url, raw, driver)
 
 
@@ -251,7 +251,7 @@ def delayed(url: str, raw: Any, driver: str) -> None:
 
 @pytest.mark.thorough
 def test_a_redrive(client: Client, raw: Any) -> None:
-    """What it counts is there again, and the dead letter is settled."""
+    """The redriven message is there again, and the dead letter is settled."""
     redriven(client, raw)
 
 
@@ -311,7 +311,7 @@ def test_a_session_that_was_reset_before_is_replaced(
 
 @pytest.mark.thorough
 def test_a_publish_whose_session_is_reset_in_the_middle(client: Client, raw: Any) -> None:
-    """It is repeated on another connection, which is given back: each message is there once."""
+    """The publish is repeated on another connection, which is given back: each message is there once."""
     for after in (1, 2):
         topic = f"t{after}"
         client.publish_many(topic, [("a", b"first"), ("b", b"first")])
@@ -370,7 +370,7 @@ def test_behind_a_proxy_that_takes_one_statement_at_a_time(
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_proxy_that_answers_set_itself_does_not_swallow_a_commit(narrow: Proxy, raw: Any, driver: str) -> None:
-    """What is acknowledged is there, though the statement that commits on MySQL does not reach it."""
+    """An acknowledged message is there, though the statement that commits on MySQL does not reach it."""
     begins, ends = b"SET autocommit = IF(CONCAT(", b", 1, 2), autocommit = 0"
     assert savepoint.COMMIT_IN_STATE.encode().startswith(begins)
     assert savepoint.COMMIT_IN_STATE.encode().endswith(ends)
@@ -384,7 +384,7 @@ def test_a_proxy_that_answers_set_itself_does_not_swallow_a_commit(narrow: Proxy
 
 @pytest.mark.parametrize("where", ["alone", "first", "second"])
 def test_a_statement_that_is_refused_leaves_the_next_transaction_whole(client: Client, raw: Any, where: str) -> None:
-    """Nobody knows how far its packet came, and whether autocommit is on: the next one says it again."""
+    """Nobody knows how far the packet came, and whether autocommit is on: the next one sets it again."""
     client.publish("t", "k", b"x")
     with closing(client._database.session("keeper")) as session:
         with session.transaction() as cx:

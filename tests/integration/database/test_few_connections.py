@@ -33,7 +33,7 @@ def purposes(raw: Any, user: str) -> int:
 def test_what_there_is_goes_to_the_loops_that_matter(
     lanelog_url: str, raw: Any, caplog: pytest.LogCaptureFixture, most: int
 ) -> None:
-    """With one for keeper, settler and fetcher each, messages are handled and acked; one ERROR says how many lack."""
+    """With one for keeper, settler and fetcher each, messages are handled and acked. One ERROR says how many lack."""
     with lanelog.connect(lanelog_url) as other:
         other.publish_many("t", [("k", b"x")] * 3)
     with account(raw, lanelog_url, {"*": "ALL"}) as url:
@@ -195,7 +195,7 @@ def test_what_runs_is_finished_and_settled_before_its_lane_goes(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("logged")
 def test_a_server_that_is_away_moves_no_lane(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody can do better, so nobody stands aside: after seven seconds the same members go on with their lanes."""
+    """Nobody stands aside when no member can connect: after seven seconds the same members go on with their lanes."""
     epochs = "SELECT partition_key, leased_by, lease_epoch FROM queue_partition_leases ORDER BY 1"
     seen = Record()
     with lanelog.connect(private_server.url) as client:

@@ -107,7 +107,7 @@ def ask(port: int, path: str) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_gunicorn_with_preload(gunicorn: tuple[subprocess.Popen[bytes], int], raw: Any) -> None:
-    """Its workers publish through the client that the master made, and the master's own subscription sees it all."""
+    """Workers publish through the client that the master made, and the master's own subscription sees it all."""
     process, port = gunicorn
     published: dict[int, int] = {}
 

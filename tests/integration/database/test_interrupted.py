@@ -193,7 +193,7 @@ def test_an_interrupted_publish_on_a_connection_of_the_callers_leaves_nothing(
 
 
 def test_a_row_that_was_interrupted_half_way_is_read_by_nobody(lanelog_url: str) -> None:
-    """With an unbuffered cursor of PyMySQL, between the header of a row and the row."""
+    """The interrupt strikes an unbuffered cursor of PyMySQL between the header of a row and the row."""
     with lanelog.connect(lanelog_url, driver="pymysql", pool_size=2) as client:
         with suppress(InterruptError, DatabaseError), client.transaction() as connection:
             cursor = connection.cursor(SSCursor)
@@ -266,7 +266,7 @@ def test_a_block_without_an_exception_asks_nothing_more(lanelog_url: str, raw: A
 
 
 def test_a_block_that_sends_nothing_needs_no_commit(lanelog_url: str, raw: Any) -> None:
-    """Its session is as it was. Packets stay refused, so that the next block need not refuse them."""
+    """The session is unchanged. Packets stay refused, so that the next block need not refuse them."""
     with lanelog.connect(lanelog_url, driver="pymysql", pool_size=2) as client:
         client.publish("t", "k", b"x")
         with client.transaction():

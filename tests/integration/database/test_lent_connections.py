@@ -53,7 +53,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("raises", [False, True], ids=["commits", "raises"])
 def test_a_lent_connection_comes_back_as_it_was(client: Client, raw: Any, name: str, *, raises: bool) -> None:
-    """Whatever user code set, made or locked in it is gone when it is lent again; the same session goes on."""
+    """Settings, tables and locks of user code are gone when the connection is lent again; the session goes on."""
     with client.transaction() as connection:
         before = seen(connection)
     with suppress(ZeroDivisionError), client.transaction() as connection:
@@ -80,7 +80,7 @@ def select_db(connection: Any, database: str) -> None:
 def test_another_database_diverts_nothing(
     client: Client, raw: Any, other_database: str, switch: Callable[[Any, str], None]
 ) -> None:
-    """Neither a publish inside the lent transaction nor any after it, on any connection of the pool."""
+    """Publishes inside the lent transaction and after it, on any connection of the pool, reach lanelog's database."""
     with client.transaction() as first, client.transaction() as second:
         for key, connection in (("first", first), ("second", second)):
             switch(connection, other_database)

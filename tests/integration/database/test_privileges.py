@@ -68,7 +68,7 @@ def test_publishing_or_subscribing_without_the_privilege_says_so(
 
 @pytest.mark.thorough
 def test_a_privilege_that_is_missing_later_fails_the_subscription(make: Make) -> None:
-    """What registration does not need and the engine does: state failed after a lease, with the error."""
+    """Registration does not need the privilege, the engine does: state failed after a lease, with the error."""
     with lanelog.connect(make(everything_but("queue_partition_leases", "SELECT"))) as client:
         client.publish("t", "k", b"x")
         subscription = client.subscribe("t", "g", accept, lease_duration=1.0, lease_renewal=0.3)

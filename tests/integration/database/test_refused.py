@@ -125,7 +125,7 @@ def test_a_server_that_is_shut_for_a_while_costs_nothing(
 
 
 def test_a_statement_that_is_refused_ends_nothing(lanelog_client: Client, raw: Any) -> None:
-    """Whatever number the server gives: the settler tries on, the process is unready, and nothing is handled twice."""
+    """With any error number, the settler tries on, the process is unready, and nothing is handled twice."""
     record = Record()
     subscription = lanelog_client.subscribe("t", "g", lambda message: record(message.payload))
     lanelog_client.publish("t", "k", b"1")
@@ -154,7 +154,7 @@ def renamed(raw: Any, table: str) -> Iterator[None]:
 def test_a_table_that_is_missing_for_less_than_a_lease_ends_nothing(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As while somebody swaps it for a copy."""
+    """A table is missing for a moment while somebody swaps it for a copy."""
     record = Record()
     subscription = lanelog_client.subscribe("t", "g", lambda message: record(message.payload))
     lanelog_client.publish("t", "k", b"1")
@@ -171,7 +171,7 @@ def test_a_table_that_is_missing_for_less_than_a_lease_ends_nothing(
 def test_a_table_that_is_missing_for_a_lease_ends_the_subscription(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And not before."""
+    """The subscription does not end before that."""
     subscription = lanelog_client.subscribe("t", "g", accept, lease_duration=LEASE, lease_renewal=0.5)
     eventually(lambda: lanelog_client.health().ready)
     with renamed(raw, "queue_partition_leases"):

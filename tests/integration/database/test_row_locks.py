@@ -46,7 +46,7 @@ def test_migrate_and_doctor_refuse_a_server_that_locks_nothing(imitation: Proxy)
 
 
 def test_a_subscription_takes_no_lane_where_nothing_is_locked(imitation: Proxy, lanelog_client: Client) -> None:
-    """It fails with the sentence after its first heartbeats. No message is handled, and no lane is taken."""
+    """The subscription fails with the sentence after its first heartbeats. It takes no lane and handles no message."""
     lanelog_client.publish("t", "k", b"x")
     with lanelog.connect(imitation.url) as client:
         subscription = client.subscribe("t", "g", accept)

@@ -57,7 +57,7 @@ def hostile_url(private_server: DevServer) -> str:
 
 @pytest.mark.parametrize("lent", ["pool", "session"])
 def test_every_session_has_its_own_settings(hostile_url: str, lent: str) -> None:
-    """Whatever is set globally: a limit of rows, safe updates, a size of joins, read-only transactions, no checks."""
+    """Global settings do not apply: a limit of rows, safe updates, a size of joins, read-only, no checks."""
     database = Database(ConnectConfig.from_url(hostile_url))
     asked = f"SELECT {', '.join('@@' + name for name in MEANT)}"
     if lent == "pool":

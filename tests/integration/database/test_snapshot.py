@@ -12,7 +12,7 @@ from support.sql import rows
 
 
 def test_a_snapshot_is_one_moment_and_the_next_transaction_is_not(lanelog_url: str, raw: Any) -> None:
-    """What others commit meanwhile stays unseen until it ends; the connection is then at READ COMMITTED again."""
+    """Commits of others stay unseen until the snapshot ends; the connection is then at READ COMMITTED again."""
     rows(raw, "CREATE TABLE seen (n INT PRIMARY KEY)")
     count = "SELECT COUNT(*) FROM seen"
     pool = ConnectConfig.from_url(lanelog_url, pool_size=2)  # one after the other, so always the same connection

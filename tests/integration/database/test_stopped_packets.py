@@ -44,7 +44,7 @@ def database(proxy: Proxy, driver: Driver) -> Iterator[Database]:
 def test_a_loop_goes_on_after_a_packet_was_stopped(
     database: Database, proxy: Proxy, behind: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its statement fails within six seconds with a retriable error, and the next one has another connection."""
+    """The statement fails within six seconds with a retriable error, and the next one has another connection."""
     session = database.session("settler")
     for _ in range(2):
         with session.transaction() as cx:

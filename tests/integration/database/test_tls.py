@@ -95,7 +95,7 @@ def refusal(where: str, password: str) -> DatabaseError:
 @pytest.mark.thorough
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_everything_works_encrypted(server: TlsServer, ca: Path, host: str) -> None:
-    """With the authority's file: publish, transactions, subscribe and every loop of it, by name and by address."""
+    """With the authority's file, publish, transactions and every loop of subscribe work, by name and by address."""
     record = Record()
     topic = f"merge-{host}"
     with lanelog.connect(url(server, host, ssl_ca=ca)) as client:
@@ -115,7 +115,7 @@ def test_everything_works_encrypted(server: TlsServer, ca: Path, host: str) -> N
 
 
 def test_a_broken_connection_is_encrypted_again(server: TlsServer, ca: Path) -> None:
-    """What is opened after the first one is verified like the first one."""
+    """A later connection is verified like the first one."""
     with lanelog.connect(url(server, ssl_ca=ca)) as client:
         client.publish("again", "k", b"1")
         server.kill_clients()

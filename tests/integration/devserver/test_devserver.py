@@ -114,7 +114,7 @@ def test_only_its_own_account_gets_in(local_kind: str) -> None:
 @pytest.mark.local_server
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signal.Signals) -> None:
-    """It outlives the thread that started it, and ends with the process, even when that is killed with SIGKILL."""
+    """The server outlives the thread that started it, and ends with the process, also after SIGKILL."""
     server, guard, directory, url = owner.stdout.readline().split()
     descriptors = [os.pidfd_open(int(pid)) for pid in (server, guard)]
     try:

@@ -45,7 +45,7 @@ def test_each_test_of_a_user_has_a_database_of_its_own(pytester: pytest.Pytester
 def test_the_header_names_host_and_database(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Whoever gives a server sees which, before anything is created there, and no password."""
+    """The header shows the given server before anything is created there, and no password."""
     url = "mysql://tester:geheim@db.example:3307/checks"
     options = ["--lanelog-server", url] if where.startswith("--") else []
     monkeypatch.setenv("LANELOG_TEST_URL", "mysql://other/one" if options else url)
