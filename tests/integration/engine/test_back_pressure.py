@@ -46,7 +46,7 @@ def test_large_payloads_stay_within_the_bytes(lanelog_client: Client, order: str
 
 
 def test_a_payload_larger_than_the_bound_comes_through_and_again(lanelog_client: Client) -> None:
-    """It is read when nothing else is in memory, also for a retry; what is before and behind it comes, too."""
+    """The payload is read when nothing else is in memory, also for a retry; earlier and later messages come, too."""
     seen, sizes = Record(), (10, 50_000, 10, 60_000, 10)
 
     def handle(message: Message) -> None:
@@ -65,7 +65,7 @@ def test_a_payload_larger_than_the_bound_comes_through_and_again(lanelog_client:
 
 @pytest.mark.thorough
 def test_prefetch_bounds_the_count(lanelog_client: Client) -> None:
-    """However large the backlog, no more than `prefetch` messages wait in memory; every one is handled."""
+    """With any backlog, no more than `prefetch` messages wait in memory; every one is handled."""
     lanelog_client.publish_many("t", [(f"k{n % 7}", b"x") for n in range(2000)])
     stats, ready = Record(), threading.Event()
 

@@ -80,7 +80,7 @@ def test_what_runs_beside_it_goes_back_whosoever_it_is(fleet: Fleet, lanelog_cli
 
 
 def test_two_that_hang_count_both(fleet: Fleet, lanelog_client: Client) -> None:
-    """They began together, so both are over the limit when the process ends, or the later one is given back."""
+    """The two began together, so both are over the limit when the process ends, or the later one is given back."""
     lanelog_client.publish_many("t", [("a", HANG), ("b", HANG), ("c", b"{}")])
     program = hanging(fleet, hangs=2)
     assert program.ended(within=20) == 3
@@ -101,7 +101,7 @@ def test_in_one_lane_others_than_the_one_that_hangs_go_back(fleet: Fleet, lanelo
 
 
 def test_its_open_transaction_rolls_back(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
-    """With the connection that the process had."""
+    """The transaction ends with the connection that the process had."""
     rows(raw, "CREATE TABLE effects (what VARCHAR(20))")
     lanelog_client.publish("t", "a", json.dumps({"hang": "transaction"}))
     assert hanging(fleet).ended(within=20) == 3
@@ -118,7 +118,7 @@ def test_what_it_acked_before_stays_acked(fleet: Fleet, lanelog_client: Client) 
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_after_its_last_attempt_it_is_a_dead_letter(fleet: Fleet, lanelog_client: Client, most: int) -> None:
-    """As one that kills its process: the last attempt runs alone, and history has each outcome once."""
+    """As after a crash, the last attempt runs alone, and history has each outcome once."""
     options, seen = {"retry": most, "history": True}, Record()
     lanelog_client.publish_many("t", [("a", HANG), ("b", b"{}")])
     for name in ("first", "second")[:most]:
@@ -149,7 +149,7 @@ def test_a_lane_that_was_taken_away_meanwhile_is_left_to_its_owner(
 
 
 def test_a_server_that_stands_still_does_not_hold_up_the_end(fleet: Fleet, lanelog_client: Client) -> None:
-    """What could not be written counts as crashed; the process ends within the bound all the same."""
+    """Outcomes that could not be written count as crashes; the process ends within the bound all the same."""
     lanelog_client.publish_many("t", [("a", HANG), ("b", HANG)])
     with proxy_to(fleet.url) as proxy:
         program = hanging(fleet, url=proxy.url, hangs=2)
@@ -161,7 +161,7 @@ def test_a_server_that_stands_still_does_not_hold_up_the_end(fleet: Fleet, lanel
 
 
 def test_a_log_that_stands_still_does_not_hold_up_the_end(fleet: Fleet, lanelog_client: Client) -> None:
-    """What goes back is written before anything is logged. From then on, the log has `LOGS` seconds."""
+    """Messages are given back before anything is logged. From then on, the log has `LOGS` seconds."""
     lanelog_client.publish_many("t", [("a", HANG), ("b", b"{}")])
     program = hanging(fleet, options={"workers": 1}, **{"log stands still": 0.5})
     began = time.monotonic()
@@ -190,7 +190,7 @@ def test_no_other_handler_begins_before_the_process_has_ended(
 
 
 def test_handlers_below_the_limit_end_nothing(lanelog_client: Client) -> None:
-    """Nor does one that has ended by the time at which the process looks again."""
+    """A handler that has ended before the process checks again ends nothing either."""
     seen = Record()
 
     def handle(message: Message) -> None:
@@ -205,7 +205,7 @@ def test_handlers_below_the_limit_end_nothing(lanelog_client: Client) -> None:
 
 
 def test_a_limit_beyond_the_time_at_which_a_handler_is_abandoned_is_refused(lanelog_client: Client) -> None:
-    """It would never be reached."""
+    """Such a limit would never be reached."""
     for limit, options, why in (
         (61, {"max_handler_time": 60}, "less than max_handler_time (60), at which a handler is abandoned"),
         (60, {"max_handler_time": 60}, "less than max_handler_time (60), at which a handler is abandoned"),

@@ -139,7 +139,7 @@ def test_postponing_is_not_leaving(lanelog_client: Client, raw: Any) -> None:
 
 
 def test_an_offset_for_another_group_leaves_no_row(lanelog_client: Client, raw: Any) -> None:
-    """What was redriven for one group is passed by the others, and that is no event of theirs."""
+    """A message that was redriven for one group is passed by the others, and leaves no history of theirs."""
     lanelog_client.publish_many("t", [("k", b"x")] * 2)
     with lanelog_client.subscribe("t", "g", rejects, history=True):
         eventually(lambda: len(left(raw)) == 2)

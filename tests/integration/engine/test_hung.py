@@ -132,7 +132,7 @@ def test_what_ends_is_remembered(lanelog_client: Client, locked: Locked, stuck: 
 def test_each_topic_of_a_subscription_says_what_all_its_workers_do(
     lanelog_client: Client, locked: Locked, raw: Any
 ) -> None:
-    """They share the workers, so a worker that hangs with one topic is missing for the other."""
+    """The topics share the workers, so a worker that hangs with one topic is missing for the other."""
     lanelog_client.publish("t", "k", b"1")
     with lanelog_client.subscribe(["t", "u"], "g", locked, workers=1, **BEATS) as subscription:
         locked.seen.wait(1)
@@ -144,7 +144,7 @@ def test_each_topic_of_a_subscription_says_what_all_its_workers_do(
 
 @pytest.mark.thorough
 def test_a_member_that_pulls_has_no_workers(lanelog_client: Client, raw: Any) -> None:
-    """Its row says nothing of them."""
+    """The member's row says nothing of workers."""
     with lanelog_client.deliveries("t", "g", **BEATS):
         eventually(lambda: lanelog_client.admin.members("t", "g"))
         assert workload(lanelog_client) is None
@@ -192,7 +192,7 @@ def problems(client: Client, *, without: str = "behind") -> list[Problem]:
 
 
 def test_status_names_the_process_whose_workers_hang(lanelog_client: Client, stuck: Subscription, raw: Any) -> None:
-    """It is the only problem: which workers, for how long, where they stand, and what ends the process."""
+    """The only problem says which workers hang, for how long and where, and what ends the process."""
     let_pass(stuck, 31)
     grow_older(raw, 65)
     eventually(lambda: w if (w := workload(lanelog_client)) and w.hung else None)
@@ -246,7 +246,7 @@ def test_command_line_and_dashboard_show_where_the_handlers_stand(
 
 @pytest.mark.thorough
 def test_members_show_who_waited_for_a_connection(lanelog_url: str, command: Command) -> None:
-    """With the next heartbeat, and only if some thread did: the column is a finding."""
+    """The next heartbeat shows it, and only if some thread waited: the column is a finding."""
     with lanelog.connect(lanelog_url, pool_size=2) as client:
         client.subscribe("t", "g", lambda _message: None, **BEATS)
         eventually(lambda: workload(client))
@@ -293,7 +293,7 @@ def test_one_handler_that_hangs_beside_others_is_a_slow_lane(lanelog_client: Cli
 
 @pytest.mark.thorough
 def test_a_process_that_died_is_not_called_hung(lanelog_client: Client, stuck: Subscription, raw: Any) -> None:
-    """Its last heartbeat said so, more than a second ago, but its lock is free."""
+    """The last heartbeat reported a hang, more than a second ago, but the lock is free."""
     let_pass(stuck, 31)
     eventually(lambda: w if (w := workload(lanelog_client)) and w.hung else None)
     gone = "UPDATE queue_subscriber_heartbeats SET liveness_lock = 'nobody has it', heartbeat_at = heartbeat_at - 2000"
@@ -505,7 +505,7 @@ def test_a_process_whose_workers_hang_for_too_long_is_unhealthy(lanelog_client: 
 
 @pytest.mark.thorough
 def test_workers_that_wait_for_a_quarantined_message_are_busy(lanelog_client: Client, raw: Any) -> None:
-    """It hangs where it runs alone, so the process handles nothing: it is unhealthy until the workers go on."""
+    """The message hangs where it runs alone, so the process handles nothing: it is unhealthy until then."""
     seen, isolation = Record(), process_isolation()
     assert isolation.enter_alone(lambda: True)
     try:

@@ -83,7 +83,7 @@ def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_tw
 
 @pytest.mark.thorough
 def test_a_process_that_dies_while_it_stands_aside_is_replaced(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
-    """Its row says that it left, and it held a lane all the same, for a handler that still ran."""
+    """The dead member's row says that it left, and yet it held a lane, for a handler that still ran."""
     worker = fleet.worker("aside")
     lanelog_client.publish("t", "a", json.dumps({"wait": "aside"}))
     worker.said("waiting")
@@ -120,7 +120,7 @@ def test_a_host_that_vanishes_without_a_farewell_is_replaced_when_the_server_dro
 
 @pytest.mark.thorough
 def test_a_server_that_stands_still_for_27_seconds_moves_no_lane(private_server: DevServer) -> None:
-    """With default options. Every running message is started once and none is dead-lettered."""
+    """With default options, every running message is started once and none is dead-lettered."""
     with ExitStack() as stack:
         client = stack.enter_context(lanelog.connect(private_server.url))
         client.migrate()

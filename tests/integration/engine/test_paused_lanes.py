@@ -109,7 +109,7 @@ def test_a_paused_group_has_no_owners_until_it_is_resumed(
 
 @pytest.mark.thorough
 def test_a_paused_lane_is_kept_while_its_handler_runs(lanelog_client: Client, raw: Any, turns: Turns) -> None:
-    """It is no prisoner of a long handler: resumed meanwhile, it goes on at once, under the same token."""
+    """A lane that is resumed while a long handler runs goes on at once, under the same token."""
     started, go = Record(), threading.Event()
 
     def handle(message: Message) -> None:

@@ -140,7 +140,7 @@ def test_what_a_transaction_of_its_own_has_settled_is_done_again_when_the_tail_i
 def test_a_commit_while_its_lane_is_loaded_again_is_done_once(
     lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, comes: str
 ) -> None:
-    """It comes after the rows were read: only a locking read can know of it, whoever asks."""
+    """The commit comes after the rows were read: only a locking read can know of it, whichever thread asks."""
     create_effects(raw)
     seen, settled, go, committed = Record(), threading.Event(), threading.Event(), threading.Event()
     load, settle = loading.load, Delivery._settle

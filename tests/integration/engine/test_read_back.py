@@ -217,7 +217,7 @@ def test_rows_of_the_server_before_get_into_no_lane(lanelog_client: Client, monk
 def test_a_server_that_ends_every_digest_of_a_poll_hides_no_message(
     lanelog_client: Client, lanelog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a limit of time may do for a huge topic: the polls are made without digests then."""
+    """A time limit may end the digests of a huge topic: the polls are made without digests then."""
     digest = partitions.digest
 
     def ended(cx: Any, topic: str) -> Any:

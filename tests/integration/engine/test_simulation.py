@@ -458,7 +458,7 @@ def world(lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, errors: l
 @pytest.mark.timeout(1800)  # a failure takes as long as Hypothesis needs to find the shortest script
 @pytest.mark.parametrize("examples", [4, EXAMPLES or 30])
 def test_the_engine_keeps_its_promises_in_every_simulated_history(world: World, examples: int) -> None:
-    """Whoever crashes, freezes, comes or goes: order, fences, counts and collection hold, and everything is handled."""
+    """Through any crash, freeze, start or end, order, fences, counts and collection hold, and everything is handled."""
     run_state_machine_as_test(
         lambda: Simulation(world),
         settings=settings(

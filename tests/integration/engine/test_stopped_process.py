@@ -22,7 +22,7 @@ WATERMARKS = "SELECT * FROM queue_offsets WHERE consumer_group = 'g' ORDER BY pa
 def test_a_process_that_slept_past_its_lease_changes_nothing_any_more(
     fleet: Fleet, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its handlers' late ack and transaction raise LeaseLost; what the new owner has done stands."""
+    """The late ack and transaction of its handlers raise LeaseLost; the new owner's outcomes stand."""
     trust_heartbeats_at_once(monkeypatch.setattr)
     create_effects(raw)
     rows(raw, "ALTER TABLE effects ADD topic VARCHAR(9)")

@@ -209,7 +209,7 @@ def test_a_living_handler_is_extended_up_to_max_handler_time(
 
 @pytest.mark.thorough
 def test_a_living_handler_that_ends_in_time_has_not_timed_out(lanelog_client: Client, turns: Turns) -> None:
-    """Its return after several time-outs is an ack like any other."""
+    """A return after the time of several time-outs is an ack like any other."""
     sleeper = Sleeper(lambda _: None)
     lanelog_client.publish("t", "k", b"1")
     subscription = lanelog_client.subscribe("t", "g", sleeper, visibility_timeout=30.0, retry=QUICK)

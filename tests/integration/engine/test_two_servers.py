@@ -29,7 +29,7 @@ def fetchers_connection(client: lanelog.Client) -> int:
 
 @pytest.mark.thorough
 def test_a_client_settles_on_one_of_two_servers_and_names_both(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    """Its fetcher comes to a replica that takes no writes: messages are handled, and few connections are made."""
+    """The fetcher comes to a replica that takes no writes: messages are handled, and few connections are made."""
     for server in (pair.primary, pair.replica):
         with closing(pair.open(server)) as root:
             database = rows(root, "SELECT DATABASE()")[0][0]

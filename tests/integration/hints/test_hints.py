@@ -265,7 +265,7 @@ def test_a_fetch_of_few_rows_misses_nothing(lanelog_client: Client, other: Clien
 def test_a_lane_that_has_messages_in_memory_hides_no_later_one(
     lanelog_client: Client, other: Client, raw: Any, idle: int
 ) -> None:
-    """Its later ones are read ahead, also if other lanes have nothing, and few or many are asked for news."""
+    """Later messages are read ahead, also if other lanes have none, and whether few or many lanes are polled."""
     for number in range(idle):
         other.publish("t", f"idle-{number}", b"x")
     handled, go_on = Record(), threading.Event()
@@ -341,7 +341,7 @@ def test_equal_sums_of_two_lanes_hide_neither(lanelog_client: Client, other: Cli
 
 
 def test_a_forked_child_counts_its_own_hints(lanelog_client: Client, other: Client, raw: Any) -> None:
-    """It shows none of those that its parent has sent."""
+    """The child counts none of the hints that its parent has sent."""
     lanelog_client.subscribe("t", "g", accept)
     acquaint(other, raw)
     assert exit_status_of(lambda: other.measures().hints_sent + other.measures().hints_lost) == 0
@@ -714,7 +714,7 @@ def test_a_row_of_another_program_harms_no_other_topic(
 def test_a_subscriber_on_another_host_is_notified_where_both_allow_it(
     lanelog_url: str, other: Client, raw: Any, address: str, network: str
 ) -> None:
-    """Its row says that it is on another host; a publisher whose `wake_networks` have its address notifies it."""
+    """Its row names another host; a publisher whose `wake_networks` have its address notifies it."""
     handled = Record()
     with (
         lanelog.connect(lanelog_url, wake_address=address) as subscriber,

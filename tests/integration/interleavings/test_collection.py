@@ -104,7 +104,7 @@ def test_a_collection_does_not_wait_for_a_flush_and_leaves_what_it_has_not_commi
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", [RAISING, "after offsets.TRY_LOCK_FLOORS", "after leaving.DELETE"])
 def test_a_publish_does_not_wait_for_a_collection_of_its_lane(stage: Stage, point: str) -> None:
-    """It returns while the collection is paused; what it published stays until both groups have acked it."""
+    """The publish returns while the collection is paused; its message stays until both groups have acked it."""
     collector = collecting(stage, point)
     assert stage.client.publish("t", "k", b"{}").offset == LAST + 1
     assert [r.offset for r in stage.client.publish_many("t", [("k", b"{}"), ("new", b"{}")])] == [LAST + 2, 1]

@@ -67,7 +67,7 @@ def ended(step: Call, *, dies: bool) -> None:
 def test_publishers_wait_for_who_appends_to_their_lane(
     stage: Stage, publisher: Publisher, point: str, delay: Any, dies: bool
 ) -> None:
-    """And find the id in the log; or in the schedule still, if that one dies. Other lanes do not wait."""
+    """Then they find the id in the log; or in the schedule, if the appender dies. Other lanes do not wait."""
     mover = moving(stage, point)
     again = stage.aside(publisher.publish, "t", Outgoing("k", b"again", id="a", delay=delay))
     new = stage.aside(publisher.publish, "t", Outgoing("k", b"new", id="b"))
@@ -88,7 +88,7 @@ def test_publishers_wait_for_who_appends_to_their_lane(
 def test_who_appends_leaves_the_lane_of_a_publisher_for_later(
     stage: Stage, publisher: Publisher, appending: DelayedMessages, point: str, dies: bool
 ) -> None:
-    """And moves other lanes. A second publish of the id that is being scheduled waits for what becomes of it."""
+    """The appender moves other lanes. A second publish of the scheduled id waits for the outcome."""
     publisher.publish("t", Outgoing("other", b"x", id="other", delay=3600))
     make_due(stage)
     publishing = stage.stopped(point, "publish", topic="t", key="k", id="new", delay=3600.0)
@@ -127,7 +127,7 @@ def test_two_who_append_share_the_lanes(
 
 @pytest.mark.thorough
 def test_one_who_read_before_the_other_committed_moves_nothing_twice(stage: Stage, appending: DelayedMessages) -> None:
-    """What it found due is gone when it comes to lock it, also if the id was scheduled anew for later."""
+    """A due row that was read is gone when it is to be locked, also if the id was scheduled anew for later."""
     mover = moving(stage, "after scheduled.DUE")
     assert appending.append() == 1
     columns = "topic, partition_key, id, payload, payload_bytes, deliver_at"
@@ -156,7 +156,7 @@ def drained(stage: Stage, publisher: Publisher) -> None:
 def test_a_purge_leaves_a_lane_that_somebody_appends_to(
     stage: Stage, appending: DelayedMessages, point: str, dies: bool
 ) -> None:
-    """It never waits. The message comes behind the lane's old end in any case."""
+    """The purge never waits. The message comes behind the lane's old end in any case."""
     mover = moving(stage, point)
     assert stage.purge() is False
     ended(mover, dies=dies)
@@ -176,7 +176,7 @@ def test_a_purge_leaves_a_lane_that_somebody_appends_to(
 def test_what_is_due_in_a_lane_that_is_being_purged_comes_when_that_is_over(
     stage: Stage, appending: DelayedMessages, point: str, dies: bool
 ) -> None:
-    """Nobody waits for the purge; the lane is made again above its old end, if it went."""
+    """No other lane waits for the purge; if the lane went, it is made again above its old end."""
     purging = stage.stopped(point, "purge", topic="t", key="k")
     assert appending.append() == 0
     assert purging.end(dies=dies) is (None if dies else True)
@@ -221,7 +221,7 @@ def test_who_appends_leaves_a_message_that_is_being_cancelled(
     point: str,
     dies: bool,
 ) -> None:
-    """And moves the others of its lane; if the one who cancels dies, it follows."""
+    """The appender moves the others of its lane; if the cancelling process dies, the message follows."""
     clock = Clock()
     monkeypatch.setattr("lanelog._log.due.time", clock)
     publisher.publish("t", Outgoing("k", b"b", id="b", delay=3600))

@@ -125,7 +125,7 @@ def assert_all_begun(stage: Stage, owner: Actor, *begun: tuple[int, int]) -> Non
 
 
 def test_a_retry_before_the_fence_has_the_settlement_refused(stage: Stage) -> None:
-    """What waited and what ran begin again, each with one attempt more."""
+    """Waiting and running messages begin again, each with one attempt more."""
     point = BEFORE_THE_FENCE["return"]
     owner = settling_beside_a_wait(stage, point)
     assert retry_now(stage) == (1,)
@@ -136,7 +136,7 @@ def test_a_retry_before_the_fence_has_the_settlement_refused(stage: Stage) -> No
 
 @pytest.mark.thorough
 def test_a_retry_behind_the_fence_waits_for_the_settlement(stage: Stage) -> None:
-    """What ran is settled, and only what waited begins again."""
+    """Running messages are settled, and only waiting ones begin again."""
     point = BEHIND_THE_FENCE["return"]
     owner = settling_beside_a_wait(stage, point)
     retrying = stage.waiting(retry_now, stage)

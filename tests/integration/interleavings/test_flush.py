@@ -95,7 +95,7 @@ def test_a_lane_is_not_shed_before_its_last_settlement_is_known(stage: Stage, ho
     ],
 )
 def test_a_message_that_comes_while_its_lane_is_released_is_the_next_owners(stage: Stage, point: str) -> None:
-    """Who leaves starts nothing any more; who comes waits for nobody, and has the lane as soon as that commits."""
+    """The leaving owner starts nothing any more; the next waits for nobody, and has the lane after that COMMIT."""
     owner = stage.member("owner")
     stage.client.publish("t", "k", "{}")
     owner.handled(1, "key")
@@ -159,7 +159,7 @@ def in_transaction(stage: Stage, point: str) -> Actor:
 
 @pytest.mark.thorough
 def test_a_time_out_before_the_claim_fences_the_transaction(stage: Stage) -> None:
-    """Its block is through, its claim is not: attempt 2 commits, attempt 1 raises LeaseLost and leaves nothing."""
+    """The block has ended, its claim has not: attempt 2 commits, attempt 1 raises LeaseLost and leaves nothing."""
     point = "before RECLAIM"
     owner = in_transaction(stage, point)
     owner.do("let_pass", seconds=VISIBLE)

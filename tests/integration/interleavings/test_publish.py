@@ -34,7 +34,7 @@ def call(client: Client, *keys: str) -> list[int]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("end", ["commits", "rolls back", "dies"])
 def test_a_callers_lock_holds_back_its_own_lane_and_no_other(stage: Stage, end: str) -> None:
-    """Whoever wants that lane waits for the caller, holding nothing: neither other keys nor the caller's next one."""
+    """A publisher to that lane waits for the caller and holds nothing: other keys and the caller's next one go on."""
     client, next_one = stage.client, f"{IN_THE_BLOCK} before next"
     client.publish_many("t", [("held", b"0"), ("next", b"0"), ("other", b"0")])
     seen = Record()
@@ -142,7 +142,7 @@ def payloads(stage: Stage, key: str) -> list[int]:
 def test_the_members_of_a_batch_have_the_fate_of_its_leader(stage: Stage, end: str) -> None:
     """Nobody else's lane waits. Of its own, strangers and later members come behind it, or first if it dies.
 
-    If only its session is killed, the batch is tried again, and each message is there once.
+    If only the leader's session is killed, the batch is tried again, and each message is there once.
     """
     leader, members = leading(stage, BEFORE_COMMIT)
     stranger = stage.waiting(stage.client.publish, "t", "b", b"4")
@@ -173,7 +173,7 @@ def test_the_members_of_a_batch_have_the_fate_of_its_leader(stage: Stage, end: s
 @pytest.mark.thorough
 @DIES
 def test_a_leader_right_behind_its_commit_keeps_its_members_waiting_and_no_stranger(stage: Stage, dies: bool) -> None:
-    """Its batch is there, whether it tells its members or dies. Later members have the next transaction, or none."""
+    """The batch is there, even if the leader dies. Later members have the next transaction, or none."""
     leader, members = leading(stage, AFTER_COMMIT)
     (later,) = gather(leader, ("b", "6"), count=1)
     assert stage.client.publish("t", "b", b"4").offset == 3

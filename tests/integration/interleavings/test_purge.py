@@ -77,7 +77,7 @@ def test_a_publish_under_a_purge_that_has_no_head_yet_goes_on_and_keeps_the_lane
 def test_a_publish_under_a_purge_that_has_the_head_waits_and_brings_the_lane_back_above(
     stage: Stage, point: str
 ) -> None:
-    """It waits for as long as the purge is paused, finds no lane, and makes it anew: no offset and no token twice."""
+    """The publish waits while the purge is paused, finds no lane, and makes it anew: no offset and no token twice."""
     purge = purging(stage, point)
     published = stage.waiting(stage.client.publish, "t", "k", b"{}")
     assert purge.end() is True
@@ -115,7 +115,7 @@ def test_publish_many_and_a_caller_meet_the_same_purge(stage: Stage) -> None:
     ],
 )
 def test_a_purge_gives_up_at_once_when_a_publisher_has_the_head(stage: Stage, step: str, point: str) -> None:
-    """It ends while the publisher is still paused; the message is there afterwards, and is delivered."""
+    """The purge ends while the publisher is still paused; the message is there afterwards, and is delivered."""
     publish = publishing(stage, step, "k", point)
     assert stage.purge() is False
     assert publish.end() in (HEAD + 1, [HEAD + 1])
@@ -193,7 +193,7 @@ def test_a_keeper_does_not_wait_for_a_purge_and_never_keeps_a_lane_that_is_gone(
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", ["after leases.TAKE", "after leases.TRY_LOCK_OWNERS"])
 def test_a_purge_gives_up_at_once_when_the_lease_is_being_taken(stage: Stage, point: str) -> None:
-    """It ends while the keeper is paused; the keeper has the lane then, and its messages are handled."""
+    """The purge ends while the keeper is paused; the keeper has the lane then, and its messages are handled."""
     keeper = stage.member("keeper", point, retention=0)
     assert stage.purge() is False
     keeper.go(point)

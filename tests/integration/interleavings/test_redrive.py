@@ -89,7 +89,7 @@ def test_a_redrive_that_dies_behind_its_commit_is_not_repeated(stage: Stage) -> 
 
 @pytest.mark.thorough
 def test_a_redrive_comes_back_to_a_head_that_a_publisher_has(stage: Stage) -> None:
-    """It goes behind the publisher's message."""
+    """The redriven message goes behind the publisher's message."""
     publishing = stage.stopped("before COMMIT following messages.INSERT", "publish", topic="t", key="k")
     redriver = stage.actor("redriver")
     moving = redriver.call("admin", **ALL)
@@ -102,7 +102,7 @@ def test_a_redrive_comes_back_to_a_head_that_a_publisher_has(stage: Stage) -> No
 
 @pytest.mark.thorough
 def test_a_publisher_waits_for_a_redrive_that_has_its_head(stage: Stage) -> None:
-    """Its message comes behind all that was brought back."""
+    """The publisher's message comes behind all redriven ones."""
     moving = redriving(stage, COPYING)
     publishing = stage.waiting(stage.client.publish, "t", "k", b"{}")
     assert moving.end()["messages"] == 3
@@ -114,7 +114,7 @@ def test_a_publisher_waits_for_a_redrive_that_has_its_head(stage: Stage) -> None
 
 
 def test_a_redrive_does_not_wait_for_a_burial_and_leaves_it_to_the_next(stage: Stage) -> None:
-    """What is not committed is no dead letter yet; what was brought back meanwhile stands in front of nobody."""
+    """A dead letter that is not committed is none yet; a redriven message stands in front of nobody."""
     point = "before COMMIT following dead_letters.BURY"
     owner = stage.member("owner").pause(point)
     stage.client.publish("t", "k", json.dumps({"how": "reject"}))
@@ -163,7 +163,7 @@ def test_a_message_that_fails_again_while_its_dead_letter_is_brought_back_is_not
 @DIES
 @pytest.mark.parametrize("point", [COPYING, *thorough("after offsets.SHARE_FLOORS", "after deliveries.SETTLE_LETTERS")])
 def test_a_collection_leaves_the_dead_letters_that_are_being_brought_back(stage: Stage, point: str, dies: bool) -> None:
-    """It does not wait for them, and deletes them once they are settled, with the rows that say so."""
+    """The collection does not wait for them, and deletes them and their delivery rows once they are settled."""
     moving = redriving(stage, point)
     stage.client.admin.maintain()
     assert stage.letters() == [1, 2, 3]

@@ -79,9 +79,9 @@ def wait_until_all_is_collected(stage: Stage) -> None:
 def test_a_registration_under_a_collection_owns_nothing_that_was_released_and_all_that_follows(
     stage: Stage, point: str, start: str
 ) -> None:
-    """It waits for a collection that asks who reads the topic, and not for the deletion.
+    """The registration waits for a collection that reads the topic's groups, and not for the deletion.
 
-    What was released before it is not its own, in the log or not; what is published after it is kept for it.
+    Messages released before it are not its own, in the log or not; messages published after it are kept for it.
     """
     begin = start_of(stage, start)
     collector = stage.member("collector", point, group="early", retention=0)
@@ -148,7 +148,7 @@ def old_letters(stage: Stage) -> None:
 @pytest.mark.usefixtures("old_letters")
 @pytest.mark.parametrize("point", [RAISING, RAISED, DELETED, "after offsets.TRY_LOCK_FLOORS", "after leaving.LETTERS"])
 def test_a_reader_registered_under_retention_begins_behind_what_it_releases(stage: Stage, point: str) -> None:
-    """It waits until the release is committed, not for the deletion; what it releases was read by all there were."""
+    """The registration waits for the release's COMMIT, not for the deletion; all readers had read the released ones."""
     releasing = stage.stopped(point, "admin", "t_dlq", verb="maintain", topics=["t_dlq"])
     if point in (RAISED, DELETED):
         stage.register("late", topic="t_dlq")
@@ -225,7 +225,7 @@ def test_publishers_of_lanes_that_exist_do_not_wait_for_a_registration(stage: St
 def test_a_registration_under_an_open_publish_does_not_wait_and_the_group_gets_the_message(
     stage: Stage, point: str, start: str
 ) -> None:
-    """It is visible after the registration, so it is the group's, wherever it begins; also if its clock is before."""
+    """A message visible after the registration is the group's, wherever it begins; also if its clock is before."""
     stage.client.publish("t", "k", b"{}")
     make_old(stage, 1)
     publishing = stage.stopped(point, "publish", topic="t", key="k")

@@ -108,7 +108,7 @@ def abandoned(stage: Stage) -> None:
 @pytest.mark.usefixtures("abandoned")
 @pytest.mark.parametrize("point", [ENDING, "after partitions.LOCK_TOPIC"])
 def test_a_registration_waits_for_the_deletion_and_begins_anew(stage: Stage, point: str, dies: bool) -> None:
-    """What the old group had is not the new one's; if the deletion dies, it is the old group that goes on."""
+    """The new group has nothing of the old one; if the deletion dies, the old group goes on."""
     deleting = deleting_group(stage, point)
     registering = stage.waiting(stage.register, "g")
     deleting.end(dies=dies)
@@ -178,7 +178,7 @@ def test_a_topic_is_not_deleted_from_under_an_open_publish(stage: Stage, point: 
     ["before COMMIT following partitions.PURGE", *thorough("after partitions.LOCK_HEADS", "after offsets.PURGE")],
 )
 def test_a_publisher_waits_for_the_deletion_of_its_lane_and_makes_it_anew(stage: Stage, point: str, dies: bool) -> None:
-    """Its message is above all that ever was in the topic, and stays."""
+    """The message is above all that ever was in the topic, and stays."""
     stage.client.publish_many("t", [("k", b"{}"), ("l", b"{}"), ("l", b"{}")])
     deleting = stage.stopped(point, "admin", "k", verb="delete_topic", topic="t", dry_run=False)
     publishing = stage.waiting(stage.client.publish, "t", "k", b"{}")

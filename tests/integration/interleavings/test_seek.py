@@ -61,9 +61,9 @@ def stopped_after(stage: Stage, first: str, point: str) -> Actor:
 @pytest.mark.usefixtures("acked")
 @pytest.mark.parametrize("point", [RAISING, RELEASED[0], *HOLDING_THE_FLOOR, RELEASED[1]])
 def test_a_seek_under_a_collection_goes_as_far_back_as_that_leaves(stage: Stage, point: str) -> None:
-    """It waits for who has the floor, and for nobody who deletes: what the new floor releases, it comes not back to.
+    """The seek waits for the floor's owner, and for no deletion: it does not return to offsets below the new floor.
 
-    Whether or not that is still in the log. Everything above is delivered, and nothing is a hole.
+    This holds whether they are still in the log or not. Everything above is delivered, and nothing is a hole.
     """
     collecting = stage.stopped(point, "admin", "k", verb="maintain")
     if point in RELEASED:
@@ -83,7 +83,7 @@ def test_a_seek_under_a_collection_goes_as_far_back_as_that_leaves(stage: Stage,
 @pytest.mark.usefixtures("acked")
 @pytest.mark.parametrize("point", [SEEKING, *thorough("after offsets.SHARE_FLOORS")])
 def test_a_collection_leaves_alone_the_lane_that_is_being_sought(stage: Stage, point: str, dies: bool) -> None:
-    """It does not wait, and collects the other lane; afterwards it knows what the group wants to have again."""
+    """The collection does not wait, and collects the other lane; afterwards it sees the group's new watermark."""
     moving = seeking(stage, point, 3)
     stage.client.admin.maintain()
     assert (stage.stored("l"), len(stage.stored())) == ([], LAST)
@@ -126,7 +126,7 @@ def test_a_seek_waits_for_the_acquisition_of_the_lane_and_takes_it_away_again(st
 @pytest.mark.usefixtures("acked")
 @pytest.mark.parametrize("point", ["before deliveries.LOAD", TAKEN, "after leases.OWNED_AMONG"])
 def test_a_seek_between_acquisition_and_loading_is_not_undone_by_what_is_loaded(stage: Stage, point: str) -> None:
-    """Whatever the new owner has read before: what it writes under the old token is refused, and it loads anew."""
+    """Writes of the new owner under the old token are refused, whatever it has read, and it loads anew."""
     owner = stopped_after(stage, TAKEN, point)
     stage.client.publish("t", "k", b"{}")
     assert seek(stage, 4).again == 2

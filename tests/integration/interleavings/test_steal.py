@@ -142,7 +142,7 @@ def test_a_lane_with_a_settlement_behind_its_fence_is_not_stolen_before_that_com
 @pytest.mark.usefixtures("turns")
 @pytest.mark.parametrize(("how", "point"), COMMITTED)
 def test_a_lane_that_is_stolen_right_after_the_commit_goes_on_behind_it(stage: Stage, how: str, point: str) -> None:
-    """Whatever the old owner does not know yet: its settlement stands, and the heir begins with the next message."""
+    """The settlement stands, whatever the old owner knows of it, and the next owner begins with the next message."""
     seen = Record()
     zombie = dying_owner(stage, how, point)
     inherit(stage.client, seen)
@@ -192,7 +192,7 @@ def test_a_settlement_that_meets_a_steal_waits_for_it_and_is_decided_by_it(stage
 def test_an_owner_that_stands_aside_keeps_a_lane_until_its_settlement_is_written(
     stage: Stage, turns: Turns, how: str, point: str
 ) -> None:
-    """It lacks connections: the heir takes idle lanes at once, and this one after the commit. Nothing is repeated."""
+    """The next owner takes idle lanes at once, and this one after the COMMIT. Nothing is repeated."""
     seen = Record()
     owner = settling(stage, how, point, "free", name="zombie")
     owner.do("stand_aside")
@@ -230,7 +230,7 @@ def judged(stage: Stage, point: str) -> tuple[Actor, Actor]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", UNDECIDED)
 def test_an_owner_whose_heartbeat_comes_before_the_second_check_keeps_its_lane(stage: Stage, point: str) -> None:
-    """Whatever the thief has seen before: nothing is delivered twice, nothing is refused."""
+    """The heartbeat counts, whatever the taking member has seen before: nothing is repeated, nothing is refused."""
     owner, thief = judged(stage, point)
     thief.go(point)
     thief.turn()
@@ -247,7 +247,7 @@ def test_an_owner_whose_heartbeat_comes_before_the_second_check_keeps_its_lane(s
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", DECIDED)
 def test_an_owner_whose_heartbeat_comes_behind_the_second_check_loses_its_lane_alone(stage: Stage, point: str) -> None:
-    """What it does then is refused, and the thief begins it again. It still has a heartbeat, and a share."""
+    """Its later writes to the lane are refused; the new owner begins it again. It keeps a heartbeat, and a share."""
     owner, thief = judged(stage, point)
     thief.go(point)
     thief.paused(HANDLING).go(HANDLING)
