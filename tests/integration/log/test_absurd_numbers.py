@@ -90,7 +90,7 @@ def test_an_epoch_to_which_nothing_can_be_added_stops_no_lane(
 
 @pytest.mark.thorough
 def test_an_owner_whose_epoch_was_made_absurd_goes_on_and_hands_over(group: Group, raw: Any, other: Client) -> None:
-    """Its read-back finds another epoch, and loads the lane again. Who leaves gives all lanes back to the other one."""
+    """The owner's read-back finds another epoch, and loads the lane again. At its end it gives all lanes back."""
     first = group.join()
     group.handles(b"1", *KEYS)
     rows(raw, SET_EPOCH, GREATEST)
@@ -153,7 +153,7 @@ def test_a_deleted_group_leaves_no_absurd_epoch_behind(group: Group, admin: Admi
 def test_a_head_to_which_nothing_can_be_added_goes_back_to_the_log(
     group: Group, raw: Any, caplog: pytest.LogCaptureFixture, running: bool, head: int
 ) -> None:
-    """Its lane goes on behind its last message. The others go on meanwhile, and no offset counts as a hole."""
+    """The lane goes on behind its last message. The others go on meanwhile, and no offset counts as a hole."""
     first = group.join()
     group.handles(b"1", *KEYS)
     if not running:
@@ -230,7 +230,7 @@ def test_no_hole_is_skipped_up_to_a_floor_above_the_head(group: Group, raw: Any)
 
 
 def test_a_lane_that_lost_head_and_floor_gives_out_no_offset_again(group: Group, admin: Admin, raw: Any) -> None:
-    """What the groups have settled is all that says how far it was: the lane goes on above that."""
+    """Only the groups' watermarks show how far the lane was: it goes on above them."""
     first = group.join()
     for payload in (b"1", b"2", b"3"):
         group.handles(payload, *KEYS)
@@ -246,7 +246,7 @@ def test_a_lane_that_lost_head_and_floor_gives_out_no_offset_again(group: Group,
 
 
 def test_a_watermark_beyond_counting_says_nothing_about_a_lost_head(group: Group, admin: Admin, raw: Any) -> None:
-    """Its group begins again at the floor. The other group's watermark says where the lane ends."""
+    """The group begins again at the floor. The other group's watermark says where the lane ends."""
     for name in ("g", "h"):
         assert group.client.subscribe("t", name, group.seen).stop(10)
     group.client.publish_many("t", [("bad", b"%d" % n) for n in range(5)])
@@ -263,7 +263,7 @@ def test_a_watermark_beyond_counting_says_nothing_about_a_lost_head(group: Group
 
 
 def test_collection_ends_where_the_head_was_raised_far_above_the_log(group: Group, admin: Admin, raw: Any) -> None:
-    """What was never stored is not deleted one by one. The lane goes on behind its head."""
+    """Offsets that were never stored are not deleted one by one. The lane goes on behind its head."""
     first = group.join()
     group.handles(b"1", *KEYS)
     assert first.stop(10)
@@ -320,7 +320,7 @@ def test_a_lane_is_paused_and_resumed_where_the_count_of_pauses_is_absurd(group:
 
 
 def test_a_member_that_never_expires_keeps_no_group(group: Group, admin: Admin, database: Database, raw: Any) -> None:
-    """It holds no liveness lock, so administration counts it as expired, and its group as one that nobody consumes."""
+    """The member has no liveness lock, so administration counts it as expired, and its group as unattended."""
     assert group.join().stop(10)
     rows(raw, "DELETE FROM queue_subscriber_heartbeats")
     rows(raw, GHOST, None, GREATEST)
@@ -333,7 +333,7 @@ def test_a_member_that_never_expires_keeps_no_group(group: Group, admin: Admin, 
 def test_status_names_such_a_lane_and_the_doctor_repairs_it(
     group: Group, admin: Admin, raw: Any, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    """Nobody consumes: publishes of the key are refused until then, and of the others they are not."""
+    """Without a consumer, publishes of this key are refused until the repair, and those of other keys are not."""
     monkeypatch.setattr(status, "COMPARING", 60.0)  # a busy machine compares more slowly
     group.client.publish_many("t", [(key, b"1") for key in KEYS])
     rows(raw, SET_HEAD, GREATEST, "bad")
@@ -397,7 +397,7 @@ def test_a_member_that_never_expires_holds_its_lanes_for_one_lease(
 def test_a_time_beyond_all_calendars_fails_no_command(
     group: Group, admin: Admin, raw: Any, table: str, column: str
 ) -> None:
-    """It is shown as the end of the year 9998, and `status` goes on to name what is wrong elsewhere."""
+    """The time is shown as the end of the year 9998, and `status` goes on to name what is wrong elsewhere."""
     member = group.join()
     group.handles(b"1", *KEYS)
     assert member.stop(10)

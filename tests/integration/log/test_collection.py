@@ -134,7 +134,7 @@ def test_dead_letters_stay_when_they_are_acked(
 
 
 def test_collection_goes_in_bounded_steps(collected: Callable[..., None], lanelog_client: Client, raw: Any) -> None:
-    """However much can leave at once, a lane's floor rises by at most STEP_OFFSETS in one transaction."""
+    """A lane's floor rises by at most STEP_OFFSETS in one transaction, however much can leave at once."""
     floors = "NEW.partition_key, OLD.offset_acked, NEW.offset_acked"
     risen = "NEW.consumer_group = '' AND NEW.offset_acked <> OLD.offset_acked"
     audit(raw, "floors", "UPDATE", "queue_offsets", "lane, a, b", floors, risen)
@@ -249,7 +249,7 @@ def test_a_late_group_gets_every_message_of_a_lane_that_came_back(
 def test_a_group_registered_after_a_lane_was_purged_starts_where_it_said(
     collected: Callable[..., None], client: Client, start: str
 ) -> None:
-    """Whatever its start, a group registered after the purge sees what is published after it."""
+    """With any start, a group that is registered after the purge gets messages published after it."""
     early = client.subscribe("t", "early", accept, retention=0)
     client.publish_many("t", [("a", b"old")] * 5)
     eventually(lambda: early.stats().acked == 5)
@@ -311,7 +311,7 @@ def test_a_deletion_that_failed_is_repeated(janitors: Janitors, lanelog_client: 
 def test_lanes_that_another_client_purged_are_forgotten(
     janitors: Janitors, collected: Callable[..., None], client: Client, lanelog_url: str
 ) -> None:
-    """With a key for every job, memory does not grow with the jobs of the past, whoever purged their lanes."""
+    """With a key for every job, memory does not grow with past jobs, whichever client purged their lanes."""
     with lanelog.connect(lanelog_url, lane_idle_purge=0.05) as other:
         members = [each.subscribe("t", "g", accept, retention=0) for each in (client, other)]
         client.publish_many("t", [(f"job-{number}", b"x") for number in range(JOBS)])

@@ -53,7 +53,7 @@ def _held_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("_held_up")
 def test_nothing_is_deleted_that_a_group_still_needs(lanelog_client: Client, database: Database, raw: Any) -> None:
-    """What lies above a watermark is there, also one that a seek has just lowered; no floor rises past a new group."""
+    """Messages above a watermark are there, also one that a seek has just lowered; no floor rises above a new group."""
     register(database, GroupTopic(topic="t", group="old"), SubscriptionConfig.from_options(retention=0))
     audit(
         raw,

@@ -95,9 +95,9 @@ def test_deleted_dead_letters_are_passed_in_one_step(
 
 @pytest.mark.parametrize("length", [248, 251])
 def test_the_dead_letters_of_a_topic_with_a_long_name_can_be_read(lanelog_url: str, raw: Any, length: int) -> None:
-    """Their topic's name has no room for a second suffix, and needs none: a dead letter is tried again.
+    """The dead letter topic's name has no room for a second suffix, and needs none: a dead letter is tried again.
 
-    What was published there by hand and is given up becomes a dead letter of the same topic.
+    A message that was published there by hand and fails becomes a dead letter of the same topic.
     """
     topic, letters = "t" * length, Record()
 

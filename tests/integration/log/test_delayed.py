@@ -97,7 +97,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Record:
 
 @pytest.mark.thorough
 def test_a_message_with_a_delay_is_delivered_when_it_is_due(lanelog_client: Client, raw: Any) -> None:
-    """Not before; its offset is the moment at which it becomes due: what is published meanwhile is before it."""
+    """The message gets its offset when it is due, not before: messages published meanwhile are before it."""
     seen = Record()
     lanelog_client.subscribe("t", "g", lambda message: seen((message.id, message.offset, time.monotonic(), message)))
     begun = time.monotonic()
@@ -134,7 +134,7 @@ def test_deliver_at_is_an_instant_and_one_in_the_past_is_due_at_once(lanelog_cli
 def test_an_idle_client_reads_at_the_moment_at_which_a_message_is_due(
     lanelog_client: Client, raw: Any, turns: Record, subscribes: bool
 ) -> None:
-    """Whatever the delay: what it schedules wakes it, and each look plans the next one for then at the latest."""
+    """A scheduled message wakes the scheduler, whatever its delay; each poll plans the next for then at the latest."""
     if subscribes:
         lanelog_client.subscribe("other", "g", accept)
     late = []
@@ -322,7 +322,7 @@ def test_in_a_callers_transaction_it_is_scheduled_if_and_only_if_that_commits(
 def test_an_id_used_both_ways_in_one_transaction_of_a_caller_ends_in_one_message(
     publisher: Publisher, open_raw: Any, raw: Any, appending: DelayedMessages
 ) -> None:
-    """Nobody but the caller's transaction sees its own rows; when the scheduled one is due, it is dropped."""
+    """Only the caller's transaction sees its own rows; when the scheduled one is due, it is dropped."""
     publisher.publish("t", Outgoing("k", b"x", id="first"))
     mine = open_raw()
     for first, second in ((None, 3600.0), (3600.0, None)):
@@ -363,7 +363,7 @@ def test_our_own_transactions_wake_the_scheduler_when_they_commit(
 def test_what_becomes_visible_during_a_read_does_not_wait_for_a_later_one(
     lanelog_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who sees it while the scheduler is at work has it look again: this look may have read before that."""
+    """A request while the scheduler polls makes it poll again: the present poll may have read before the commit."""
     answers = Record()
     append = DelayedMessages.append
 
@@ -380,7 +380,7 @@ def test_what_becomes_visible_during_a_read_does_not_wait_for_a_later_one(
 def test_what_a_transaction_of_the_callers_own_has_scheduled_is_seen_when_it_commits(
     lanelog_client: Client, by_hand: Scheduler, open_raw: Any, raw: Any, turns: Record
 ) -> None:
-    """Nobody tells the client that only publishes; it looks more often for a while, and then no more."""
+    """Nobody notifies the client that only publishes; it polls more often for a while, and then no more."""
     paced(lanelog_client, scheduler={"attention_seconds": 100.0})
     mine = open_raw()
     lanelog_client.publish("t", "k", b"x", id="a", delay=0.1, connection=mine)
@@ -476,7 +476,7 @@ def test_a_page_that_cuts_a_lane_and_a_payload_bound_keep_the_order(
 def test_a_lane_that_somebody_holds_does_not_delay_the_others(
     publisher: Publisher, appending: DelayedMessages, open_raw: Any, raw: Any, waits_of_appending: Clock
 ) -> None:
-    """However much waits for it; it is tried again less and less often, and nothing spins meanwhile."""
+    """However much waits for the lane, it is tried again less and less often, and nothing spins meanwhile."""
     publisher.publish_many("t", [Outgoing("held", b"x", f"{n}", delay=3600) for n in range(3000)])
     publisher.publish_many("t", [Outgoing(f"k{n}", b"x", f"{n}", delay=3600.0) for n in range(20)])
     make_due(raw)
@@ -607,7 +607,7 @@ def test_a_session_that_is_lost_is_replaced(lanelog_client: Client, raw: Any) ->
 def test_a_page_of_due_messages_costs_eight_round_trips(
     publisher: Publisher, appending: DelayedMessages, raw: Any
 ) -> None:
-    """However many they are, up to a thousand: none has one of its own, and no payload travels."""
+    """The cost is the same for up to a thousand messages: none has a trip of its own, and no payload travels."""
     publisher.publish_many("t", [Outgoing(f"k{n % 100}", b"x" * 1000, delay=3600) for n in range(1000)])
     make_due(raw)
     appending.session.ensure()

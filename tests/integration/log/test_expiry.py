@@ -56,7 +56,7 @@ def left(raw: Any, group: str = "g") -> list[tuple[Any, ...]]:
 def test_what_expired_before_it_was_read_is_never_handled(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, order: str, policy: AckPolicy
 ) -> None:
-    """Those that are late are dead letters without an attempt, the others are handled, in their order."""
+    """Late messages become dead letters without an attempt; the others are handled, in their order."""
     seen = Record()
     lanelog_client.publish_many("t", [("k", b"x")] * 6)
     expire(raw, -1, 1, 3, 4)
@@ -131,7 +131,7 @@ def test_two_groups_only_the_late_one_misses_it(lanelog_client: Client, raw: Any
 def test_a_message_that_was_read_and_marked_in_time_expires_in_memory(
     lanelog_client: Client, raw: Any, let_pass: Callable[[float], None], order: str
 ) -> None:
-    """It waits behind a handler: it does not start when that ends."""
+    """The message waits behind a handler, and does not start when that ends."""
     seen, gate = Record(), Gate()
 
     def handle(message: Message) -> None:
@@ -205,7 +205,7 @@ def test_what_waits_for_another_attempt_is_not_shown_as_expired(lanelog_client: 
 
 @pytest.mark.thorough
 def test_a_message_that_killed_its_process_does_not_expire(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
-    """It had started: the next owner delivers it again, however late."""
+    """The message had started: the next owner delivers it again, however late."""
     worker = fleet.worker("dies")
     lanelog_client.publish("t", "k", b'{"exit": true}')
     assert worker.ended() == 9
@@ -240,7 +240,7 @@ def test_a_pause_beyond_the_time_to_live_expires_what_waits(
 def test_a_pulled_message_expires_before_it_is_handed_over(
     lanelog_client: Client, raw: Any, let_pass: Callable[[float], None]
 ) -> None:
-    """It was read and marked, and nobody took it in time: the next one is handed out."""
+    """The message was read and marked, and nobody took it in time: the next one is handed out."""
     lanelog_client.publish_many("t", [("k", b"x")] * 3)
     expire(raw, 3600, 2)
     with lanelog_client.deliveries("t", "g", timeout=5.0) as deliveries:

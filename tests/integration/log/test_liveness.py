@@ -95,7 +95,7 @@ def test_a_screen_shows_no_owner_dead_that_a_keeper_that_watched_it_calls_alive(
 
 
 def test_the_search_for_unattended_groups_judges_as_the_judge(lanelog_client: Client, cases: dict[str, Case]) -> None:
-    """Its condition is written in SQL once more, because it looks at all members of all groups of a topic."""
+    """The search has the condition in SQL once more, because it reads all members of all groups of a topic."""
     with lanelog_client._database.autocommit() as cx:
         unattended = {each.group for each in groups.unattended(cx, "t")}
         for name in cases:

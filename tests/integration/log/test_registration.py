@@ -71,7 +71,7 @@ def delete_group(raw: Any, group: str, topic: str) -> None:
 
 
 def test_a_group_deleted_under_its_subscription_fails_it(lanelog_client: Client, raw: Any) -> None:
-    """It stops, says why, gives its lanes back, never registers again by itself, and others go on."""
+    """The subscription stops, says why, gives its lanes back, never registers again by itself, and others go on."""
     lanelog_client.publish("t", "a", b"1")
     subscription = lanelog_client.subscribe("t", "g", accept)
     other = lanelog_client.subscribe("t", "other", accept)

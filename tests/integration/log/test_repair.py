@@ -193,7 +193,7 @@ def acked(raw: Any, group: str, offset: int) -> None:
 def test_a_full_pass_repairs_groups_that_nobody_runs(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended
 ) -> None:
-    """Their watermark goes back before later messages reach it, after which nothing would tell that it was wrong."""
+    """The watermark goes back before later messages reach it. After that, nothing would show that it was wrong."""
     awake, asleep = Record(), Record()
     handle(lanelog_client, awake, "awake")
     assert handle(lanelog_client, asleep, "asleep", start="latest").stop(10)
@@ -225,7 +225,7 @@ def test_a_full_pass_makes_heads_anew(janitors: Janitors, lanelog_client: Client
 def test_an_owner_whose_memory_is_above_the_head_loses_the_lane(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended
 ) -> None:
-    """Its settlements are refused from the mend on, under the new token, and it loads what the tables say."""
+    """The owner's settlements are refused from the repair on, under the new token, and it loads the tables."""
     tokens = Record()
     subscription = lanelog_client.subscribe("t", "g", lambda m: tokens((m.offset, m.fencing_token)), **QUICK)
     publish(lanelog_client, *names(1, 5))
@@ -350,7 +350,7 @@ def test_a_delayed_message_whose_offset_is_taken_is_appended_all_the_same(lanelo
 
 
 def test_a_schedule_whose_offset_is_taken_fires_all_the_same(lanelog_client: Client, raw: Any) -> None:
-    """It is not put off as faulty."""
+    """The schedule is not put off as faulty."""
     lanelog_client.schedule("tick", "* * * * *", "t", "a", b"tick")
     publish(lanelog_client, "m1")
     set_head_back(raw, "t")
@@ -437,7 +437,7 @@ def finding(client: Client, *, repair: bool = False) -> Finding:
 def test_a_read_only_server_is_left_as_it_is(
     janitors: Janitors, lanelog_client: Client, raw: Any, mended: Mended, setting: Any
 ) -> None:
-    """A replica is mended on its primary, also if the account could write: by no pass, and by no doctor."""
+    """A replica is repaired on its primary, also if the account could write: by no pass, and by no doctor."""
     assert handle(lanelog_client, Record()).stop(10)
     publish(lanelog_client, *names(1, 3))
     set_head_back(raw, "t", 1)

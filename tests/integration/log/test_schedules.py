@@ -111,7 +111,7 @@ def berlin_row(milliseconds: int) -> str:
 def test_a_schedule_publishes_one_message_at_its_time(
     admin_only: Client, raw: Any, session: Session, fired: Fired, published: list[str]
 ) -> None:
-    """Not before; with an id of name and wall-clock time, its metadata, its expiry, and the next time noted."""
+    """The message has an id of name and wall-clock time, metadata, and expiry; the next time is noted."""
     info = declared(admin_only, metadata={"by": "ann"}, payload={"n": 1}, ttl=90.0, timezone="Europe/Berlin")
     assert (info.fired, info.last_fire_at, info.expression, info.payload) == (0, None, "* * * * *", b'{"n":1}')
     assert timedelta(0) < info.next_fire_at - info.created_at <= timedelta(minutes=1)
@@ -171,7 +171,7 @@ def test_what_the_version_before_published_is_not_published_again(admin_only: Cl
 def test_the_version_before_may_fire_in_between(
     admin_only: Client, raw: Any, database: Database, session: Session, fired: Fired
 ) -> None:
-    """It moves the moments on, and leaves the wall-clock times behind: they count no more, and nothing is lost."""
+    """The older version moves the moments on, and not the wall-clock times: these count no more; nothing is lost."""
     check(database)
     declared(admin_only, timezone="Europe/Berlin")
     first = late_by(raw, 0)
@@ -250,7 +250,7 @@ def test_many_schedules_share_transactions_and_lanes(admin_only: Client, raw: An
 def test_a_lane_that_somebody_holds_stops_no_other_schedule(
     admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Fired
 ) -> None:
-    """It is left for a later turn, at once; the others fire, also behind a long list of missed ones."""
+    """The lane is left for a later turn, at once; the others fire, also behind a long list of missed ones."""
     admin_only.publish("t", "busy", b"x")
     declared(admin_only, "a", key="busy", catch_up="all")
     declared(admin_only, "b", key="free")
@@ -271,7 +271,7 @@ def test_a_lane_that_somebody_holds_stops_no_other_schedule(
 def test_a_row_that_somebody_holds_stops_no_other_schedule(
     admin_only: Client, raw: Any, open_raw: Callable[..., Any], fired: Fired
 ) -> None:
-    """Another process is firing it."""
+    """Another process fires the locked row."""
     declared(admin_only, "a")
     declared(admin_only, "b", key="k2")
     late_by(raw, 0, "a")
@@ -343,7 +343,7 @@ def test_a_held_schedule_is_tried_again_soon_and_a_faulty_one_is_not(
 def test_a_process_that_cannot_start_what_fires_has_declared_all_the_same(
     lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is committed, other processes will fire it, and the caller must not believe otherwise."""
+    """The declaration is committed, other processes will fire it, and the caller must not believe otherwise."""
     monkeypatch.setattr(ClientAnnouncements, "scheduled", raising(RuntimeError, "can't start new thread"))
     with caplog.at_level(logging.ERROR, "lanelog"):
         assert declared(lanelog_client).name == "s"
@@ -459,7 +459,7 @@ def test_what_is_too_large_is_refused_before_anything_is_written(admin_only: Cli
 def test_a_paused_schedule_fires_nothing_and_what_it_misses_is_skipped(
     admin_only: Client, raw: Any, fired: Fired
 ) -> None:
-    """Whatever `catch_up` says; who paused it, why and since when is shown; resumed, it goes on with the next time."""
+    """Any `catch_up` skips; the list shows who paused it, why and since when; resumed, it takes the next time."""
     declared(admin_only, catch_up="all")
     late_by(raw, 0)
     assert admin_only.admin.pause_schedule("s", dry_run=True).changed
@@ -546,7 +546,7 @@ def test_a_token_runs_a_schedule_once(admin_only: Client, raw: Any) -> None:
 def test_a_run_waits_for_locks_and_holds_up_no_firing(
     admin_only: Client, raw: Any, lanelog_url: str, fired: Fired, table: str
 ) -> None:
-    """It waits for the schedule's row and for the lane's head. What fires leaves both out, and has its turn later."""
+    """The run waits for the schedule's row and the lane's head. The scheduler skips both, and fires them later."""
     declared(admin_only)
     declared(admin_only, name="other", key="elsewhere")
     admin_only.publish("t", "k", b"x")
@@ -599,7 +599,7 @@ def test_steering_survives_a_commit_that_is_not_answered(
 
 
 def test_a_preview_begins_now_or_at_a_given_time(admin_only: Client) -> None:
-    """As many times as asked for; the same ones are fired, see the next test."""
+    """The preview has as many times as asked for; the next test shows that the same ones are fired."""
     preview = admin_only.admin.preview_schedule
     (soon,) = preview("* * * * *", count=1)
     assert timedelta(0) < soon - datetime.now(UTC) <= timedelta(minutes=1, seconds=5)
@@ -701,7 +701,7 @@ def test_a_schedule_that_was_declared_by_a_clock_that_was_ahead_fires(
 def test_a_last_time_in_the_future_holds_up_nothing_that_is_due(
     admin_only: Client, raw: Any, session: Session, fired: Fired
 ) -> None:
-    """As after a new expression, which goes on from the right clock; a server that is some seconds behind waits."""
+    """A new expression goes on from the right clock, too; a server that is some seconds behind waits."""
     declared(admin_only)
     first = one(raw, "SELECT next_fire_at FROM queue_schedules")
     rows(raw, "UPDATE queue_schedules SET last_fire_at = %s", first + 60 * MINUTE)
@@ -715,7 +715,7 @@ def test_a_last_time_in_the_future_holds_up_nothing_that_is_due(
 
 
 def test_maintenance_goes_on_with_schedules_after_a_clock_went_back(admin_only: Client, raw: Any) -> None:
-    """Where no client runs that fires them."""
+    """No client fires them here."""
     declared(admin_only)
     first = one(raw, "SELECT next_fire_at FROM queue_schedules")
     rows(raw, "UPDATE queue_schedules SET next_fire_at = next_fire_at + %s", 60 * MINUTE)

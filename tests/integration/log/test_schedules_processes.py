@@ -39,7 +39,7 @@ def consecutive(times: list[datetime]) -> bool:
 
 @pytest.mark.thorough
 def test_five_processes_with_clocks_an_hour_apart_publish_once_a_second(fleet: Fleet, lanelog_client: Client) -> None:
-    """As many messages as seconds, no duplicate, none missing."""
+    """There are as many messages as seconds, no duplicate, none missing."""
     library = libfaketime()
     programs = [
         fleet.start(
@@ -81,7 +81,7 @@ def test_five_processes_with_clocks_an_hour_apart_publish_once_a_second(fleet: F
 def test_a_process_killed_at_the_commit_loses_and_doubles_nothing(
     stage: Stage, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, point: str, left: int
 ) -> None:
-    """What it has not committed another one fires; what it has committed nobody fires again."""
+    """Another process fires what was not committed, and nobody fires again what was."""
     monkeypatch.setattr(ClientAnnouncements, "scheduled", lambda _announcements, **_: None)
     lanelog_client.schedule("s", "0 0 1 1 *", "t", "k", b"x")
     lanelog_client.publish_many("t", [("k", b"x"), ("other", b"x")])
@@ -104,7 +104,7 @@ def test_a_process_killed_at_the_commit_loses_and_doubles_nothing(
 def test_what_changed_since_it_was_seen_to_be_due_is_not_fired(
     stage: Stage, lanelog_client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    """Another process fired it, or somebody paused or removed it, between the look and the lock."""
+    """Another process fired it, or somebody paused or removed it, between the poll and the lock."""
     monkeypatch.setattr(ClientAnnouncements, "scheduled", lambda _announcements, **_: None)
     lanelog_client.schedule("s", "0 0 1 1 *", "t", "k", b"x")
     rows(raw, f"UPDATE queue_schedules SET next_fire_at = ({NOW}) DIV 1000 * 1000")

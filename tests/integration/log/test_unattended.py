@@ -50,7 +50,7 @@ def test_maintenance_buries_what_nobody_consumes(
 
 @pytest.mark.thorough
 def test_without_dead_letters_it_is_passed(lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """With an ERROR each, as a consumer does."""
+    """Each dropped message is logged as an ERROR, as by a consumer."""
     lanelog_client.subscribe("t", "g", accept, dead_letter_suffix=None).stop()
     expired(lanelog_client, raw, 3, of=3)
     assert lanelog_client.admin.maintain().expired == 3
@@ -61,7 +61,7 @@ def test_without_dead_letters_it_is_passed(lanelog_client: Client, raw: Any, cap
 
 @pytest.mark.thorough
 def test_the_command_line_says_what_became_of_it(lanelog_client: Client, command: Command, raw: Any) -> None:
-    """They were settled. Dead letters are no more than a part of them: a group need not keep any."""
+    """The output counts settled messages. Dead letters are no more than a part of them: a group need not keep any."""
     lanelog_client.subscribe("t", "g", accept, dead_letter_suffix=None).stop()
     expired(lanelog_client, raw, 3, of=3)
     said = command("maintain", "--once").stdout
@@ -69,7 +69,7 @@ def test_the_command_line_says_what_became_of_it(lanelog_client: Client, command
 
 
 def test_another_groups_janitor_does_it(lanelog_client: Client, raw: Any) -> None:
-    """As long as somebody reads the topic, the groups that nobody runs are looked after."""
+    """Any member of the topic looks after the groups that nobody runs."""
     paced(lanelog_client, janitor={"turn_seconds": 0.1, "expired_seconds": 0.1})
     lanelog_client.subscribe("t", "gone", accept).stop()
     expired(lanelog_client, raw, 2, of=3)
@@ -185,7 +185,7 @@ def _nobody(stage: Stage) -> None:
 @DIES
 @pytest.mark.parametrize("point", [COMMITTING, *POINTS])
 def test_a_consumer_that_comes_meanwhile(stage: Stage, point: str, dies: bool) -> None:
-    """Its registration waits, or comes before; each message is buried once, and the third handled once."""
+    """The registration waits, or comes before; each message is dead-lettered once, and the third handled once."""
     burying = stage.stopped(point, "admin", verb="maintain")
     member = stage.actor("member")
     coming = member.call("subscribe", topic="t", group="g")

@@ -81,7 +81,7 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def test_each_query_of_alerts_and_board_finds_its_series_in_a_scrape(log: lanelog.Client) -> None:
-    """With the labels that it asks by, and that its legend and its annotations name."""
+    """The series have the labels that the query asks by, and that its legend and its annotations name."""
     worker = observe(log, CollectorRegistry())
     with log.subscribe("t", "g", handle) as subscription:
         eventually(lambda: subscription.stats().dead_lettered == 1)
@@ -128,7 +128,7 @@ def test_an_archive_that_nobody_runs_is_an_alert_as_it_is_a_problem(
 
 
 def test_an_account_with_process_sees_the_oldest_transaction(log: lanelog.Client, open_raw: Any) -> None:
-    """And how many deleted rows the server keeps for it."""
+    """The account sees how many deleted rows the server keeps for it, too."""
     other = open_raw()
     rows(other, "START TRANSACTION")
     rows(other, "SELECT COUNT(*) FROM queue_messages")
@@ -171,7 +171,7 @@ def test_a_paused_group_says_so(log: lanelog.Client) -> None:
 
 @pytest.mark.parametrize(("fresh", "seen"), [(3600.0, 3), (0.0, 4)])
 def test_monitors_that_ask_at_the_same_time_cost_one_read(log: lanelog.Client, fresh: float, seen: int) -> None:
-    """They get the answer of the last look while it is fresh."""
+    """The monitors get the answer of the last read while it is fresh."""
     registry = CollectorRegistry()
     registry.register(LogCollector(log.admin, fresh=fresh))
     labels = {"topic": "t", "group": "left"}
@@ -181,7 +181,7 @@ def test_monitors_that_ask_at_the_same_time_cost_one_read(log: lanelog.Client, f
 
 
 def test_a_database_that_is_away_is_a_figure() -> None:
-    """Not an error: the scrape succeeds and says so."""
+    """The scrape succeeds, and reports that the database is away."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with lanelog.connect(f"mysql://root@127.0.0.1:{port}/jobs", publish_timeout=0.2) as client:

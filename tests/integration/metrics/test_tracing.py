@@ -275,7 +275,7 @@ class TracedConnection(wrapt.ObjectProxy):
 def test_an_instrumented_driver_traces_what_the_handler_says(
     lanelog_url: str, provider: Traces, monkeypatch: pytest.MonkeyPatch, driver: Literal["pymysql", "mysqlclient"]
 ) -> None:
-    """As OpenTelemetry's and ddtrace's instrumentors do. Its statements are in its trace, and the loops' are in none.
+    """The handler's statements are in its trace, and the loops' are in none, as with OpenTelemetry's or ddtrace's.
 
     A publish on the connection that it got is part of the transaction, and is announced.
     """

@@ -66,7 +66,7 @@ def test_migrate_makes_every_declared_table(empty: Database) -> None:
 
 
 def test_migrate_again_changes_nothing(empty: Database) -> None:
-    """It is idempotent: rows stay, and the version is recorded once."""
+    """A migration is idempotent: rows stay, and the version is recorded once."""
     assert migrate(empty)[-1] == f"recorded version {VERSION}"
     run(empty, "INSERT INTO queue_partitions (topic, partition_key, head_offset) VALUES ('t', 'k', 7)")
     before = run(empty, "SELECT * FROM queue_schema")
@@ -210,7 +210,7 @@ def in_block(client: lanelog.Client) -> None:
 def test_newer_tables_that_do_not_admit_this_library_are_refused(
     empty: Database, empty_url: str, begin: Callable[[lanelog.Client], object]
 ) -> None:
-    """However a process begins: it says what they are and that it must be upgraded, and changes nothing."""
+    """However a process begins, its error names the tables and asks for an upgrade, and changes nothing."""
     migrate(empty)
     run(empty, NEWER.format(VERSION + 1), "DROP TABLE queue_history")
     said = rf"version {VERSION + 1}, which needs.*upgrade lanelog"
@@ -221,7 +221,7 @@ def test_newer_tables_that_do_not_admit_this_library_are_refused(
 
 
 def test_newer_tables_that_admit_this_library_are_worked_on(empty: Database, empty_url: str) -> None:
-    """Whatever the next version added: this one neither reads nor writes it, and makes nothing of an older shape."""
+    """This version neither reads nor writes the next one's additions, and makes nothing of an older shape."""
     migrate(empty)
     run(empty, NEWER.format(VERSION), "ALTER TABLE queue_offsets ADD COLUMN later INT NOT NULL DEFAULT 7")
     assert check(Database(empty.config)) == VERSION + 1
@@ -269,7 +269,7 @@ def test_older_tables_are_worked_on_with_one_warning(
 
 
 def test_older_tables_that_differ_from_their_own_version_are_refused(old: Database) -> None:
-    """What a later version adds may be missing, nothing else."""
+    """Only the additions of later versions may be missing."""
     run(old, "ALTER TABLE queue_subscriber_heartbeats DROP COLUMN liveness_lock")
     with pytest.raises(SchemaError, match=r"liveness_lock is missing. To repair it, run ALTER TABLE") as caught:
         check(old)
@@ -399,7 +399,7 @@ def test_a_user_without_rights_reads_what_to_grant(empty: Database, empty_url: s
 
 @pytest.mark.parametrize(("view", "of"), [("columns", "column"), ("statistics", "index")])
 def test_columns_and_indexes_are_commented(empty: Database, view: str, of: str) -> None:
-    """Whoever looks at a table reads what each column means and which query each index serves."""
+    """Each table says what each column means and which query each index serves."""
     migrate(empty)
     bare = f"SELECT table_name, {of}_name FROM information_schema.{view} WHERE table_schema = DATABASE()"
     assert run(empty, f"{bare} AND {of}_comment = ''") == []
@@ -409,7 +409,7 @@ def test_columns_and_indexes_are_commented(empty: Database, view: str, of: str) 
 @pytest.mark.local_server
 @pytest.mark.thorough
 def test_a_server_with_small_pages_is_explained(local_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its keys are too short for the tables: the error names the server's page size and the one that is needed."""
+    """The server's keys are too short for the tables: the error names its page size and the one that is needed."""
     small = ("--innodb-page-size=8k",)
     for name in ("MARIADB_INSTALL", "MYSQL_INSTALL"):
         monkeypatch.setattr(_programs, name, getattr(_programs, name) + small)

@@ -121,7 +121,7 @@ def test_tables_that_are_set_back_are_those_of_the_version_before(old_url: str, 
 def test_the_version_before_works_on_newer_tables_as_long_as_they_admit_it(
     lanelog_url: str, raw: Any, previous: Previous
 ) -> None:
-    """It changes nothing there; refused, it says by its own error to upgrade."""
+    """The older version changes nothing there; refused, its own error asks for an upgrade."""
     asked = [lambda: previous.script(PING, lanelog_url), lambda: previous.lanelog("migrate", "--url", lanelog_url)]
     for ask in asked:
         done = ask()

@@ -75,7 +75,7 @@ def test_admin_lag_after_partial_ack(lanelog_client: Client) -> None:
 
 
 def test_admin_leases_and_offsets(lanelog_client: Client) -> None:
-    """Who owns which lane while it is worked on, and how far the group is."""
+    """The lists show who owns which lane while it is worked on, and how far the group is."""
     lanelog_client.publish_many("t", [("k1", b"x"), ("k2", b"x")])
     with lanelog_client.deliveries("t", "g", timeout=20.0, name="worker-1") as deliveries:
         first, second = next(deliveries), next(deliveries)

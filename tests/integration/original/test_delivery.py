@@ -182,7 +182,7 @@ def test_dead_letter_queue(lanelog_client: Client) -> None:
 
 
 def test_late_subscriber(lanelog_client: Client) -> None:
-    """Whoever subscribes after the messages were published gets all of them."""
+    """A subscriber that comes after the messages were published gets all of them."""
     names = [f"early-{n}" for n in range(5)]
     for name in names:
         lanelog_client.publish("t", "k", b"x", id=name)

@@ -127,7 +127,7 @@ def test_rebalance_even_distribution(lanelog_client: Client, join: Join, raw: An
 
 @pytest.mark.thorough
 def test_subscriber_leaves(lanelog_client: Client, join: Join, raw: Any) -> None:
-    """What a member leaves behind is the other's: two and two lanes, then four."""
+    """The remaining member takes the lanes of the one that leaves: two and two lanes, then four."""
     publish(lanelog_client, 4)
     join("s1")
     leaving = join("s2")

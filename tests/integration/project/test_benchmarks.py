@@ -52,7 +52,7 @@ def test_the_guard_fails_when_a_message_costs_half_as_much_again(
     times: float,
     status: int,
 ) -> None:
-    """It names what became dearer. It measures that once more before: a disturbed machine is no reason."""
+    """The guard names what became dearer. It measures that once more before: a disturbed machine is no reason."""
     recorded = tmp_path / "guard.json"
     recorded.write_text(json.dumps({"cheap": 2.0, "dear": 2.0}))
     measured: list[str] = []

@@ -35,7 +35,7 @@ def assert_dropped(lent: Databases, name: str) -> None:
 
 
 def test_a_database_is_lent_again_when_others_were(lent: Databases) -> None:
-    """It is empty, as the first time."""
+    """The database is empty, as the first time."""
     names = [used(lent) for _ in range(RESTING + 1)]
     assert len(set(names)) == len(names)
     again = lent.take()
@@ -57,7 +57,7 @@ def test_a_database_is_lent_again_when_others_were(lent: Databases) -> None:
     ],
 )
 def test_a_database_that_is_not_as_it_was_made_is_dropped(lent: Databases, change: str) -> None:
-    """Whatever was changed."""
+    """Any change counts."""
     name = lent.take()
     with connect(lent.server.root_url(name)) as cx:
         rows(cx, change)

@@ -31,7 +31,7 @@ def test_examples_of_a_page(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """They run, with `lanelog` and a `client`; where a block of text follows an example, that is what it prints."""
+    """The examples run, with `lanelog` and a `client`; a block of text after an example is what it prints."""
     monkeypatch.setenv("LANELOG_URL", lanelog_url)
     namespace = {"lanelog": lanelog, "client": lanelog_client, "__name__": "docs"}
     for block in PROGRAMS[page]:

@@ -41,7 +41,7 @@ def grow_older(raw: Any, table: str, *columns: str, seconds: int) -> None:
 
 
 def test_a_handler_that_fails_for_one_key(on_call: OnCall, lanelog_client: Client, raw: Any) -> None:
-    """Its lane alone waits. The cause is mended, it is tried at once, and what waited behind it is handled."""
+    """Only the key's lane waits. The cause is repaired, the message is tried at once, and later ones are handled."""
     seen, mended = Record(), Event()
 
     def handle(message: lanelog.Message) -> None:
@@ -107,7 +107,7 @@ def test_a_poison_message(on_call: OnCall, fleet: Fleet, lanelog_client: Client)
 def test_a_group_that_nobody_runs_any_more_holds_up_collection(
     on_call: OnCall, lanelog_client: Client, raw: Any
 ) -> None:
-    """What another group has handled long ago stays in the log, until the group is deleted."""
+    """Messages that another group handled long ago stay in the log, until the group is deleted."""
     lanelog_client.subscribe(TOPIC, GROUP, accept, retention=0).stop()
     grow_older(raw, "queue_groups", "created_at", seconds=3600)
     grow_older(raw, "queue_subscriber_heartbeats", "heartbeat_at", "expires_at", "deregistered_at", seconds=3600)

@@ -63,7 +63,7 @@ def test_first_lines(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_quick_start(lanelog_url: str, tmp_path: Path) -> None:
-    """It publishes and handles; two processes share the four keys; the one that is left has all of them."""
+    """The program publishes and handles; two processes share the four keys; the remaining one gets all of them."""
     path = tmp_path / "quickstart.py"
     shop = example(Example.QUICK_START).text
     path.write_text(shop.replace("time.sleep(1)", "time.sleep(0.1)"))  # the example publishes so often: no wait of ours
@@ -155,7 +155,7 @@ def test_exactly_once_effects(run: Run, lanelog_client: lanelog.Client, raw: Raw
 
 
 def test_dead_letters(run: Run, lanelog_client: lanelog.Client, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a group gives up arrives at the handler of its dead letters."""
+    """A message without attempts left arrives at the handler of dead letters."""
     run(Example.DEAD_LETTERS)
     lanelog_client.publish("merge", "repo-42", b"pr 17")
     lanelog_client.subscribe("merge", "builders", raising(lanelog.Reject, "no such branch"))
@@ -180,7 +180,7 @@ def test_pulling(run: Run, lanelog_client: lanelog.Client, capsys: pytest.Captur
 
 
 def test_middleware(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is called around the handler, and prints the key and the seconds."""
+    """The middleware is called around the handler, and prints the key and the seconds."""
     found = run(Example.MIDDLEWARE)
     found["client"].publish("merge", "repo-42", b"x")
     eventually(lambda: found["subscription"].stats().acked == 1)
@@ -222,7 +222,7 @@ def test_tests_of_handlers(pytester: pytest.Pytester, lanelog_server: DevServer)
 
 
 def test_the_statement_for_the_lag(lanelog_client: lanelog.Client, raw: Raw) -> None:
-    """It knows lanes that the group has not reached as well."""
+    """The statement knows lanes that the group has not reached as well."""
     lanelog_client.publish_many("merge", [("a", b"1"), ("a", b"2"), ("a", b"3"), ("b", b"1")])
     with lanelog_client.deliveries("merge", "builders", timeout=20.0) as deliveries:
         message = next(delivery for delivery in deliveries if delivery.key == "a")

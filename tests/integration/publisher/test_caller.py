@@ -74,7 +74,7 @@ class Asynchronous:
 
 
 def test_a_connection_of_an_asynchronous_driver_is_refused(publisher: Publisher) -> None:
-    """Its calls return before anything has happened."""
+    """The calls of such a driver return before anything has happened."""
     with pytest.raises(ConfigurationError, match=r"synchronous driver, as PyMySQL or mysqlclient, not .*Asynchronous"):
         publisher.publish("t", Outgoing("k", b"1"), connection=Asynchronous())
 
@@ -90,7 +90,7 @@ def test_rollback_leaves_no_hole(publisher: Publisher, open_raw: Any, raw: Any) 
 
 
 def test_a_connection_with_autocommit_is_refused(publisher: Publisher, raw: Any, open_raw: Any) -> None:
-    """Its head lock would end with each statement, and nothing is written; with a transaction open it is accepted."""
+    """The head lock would end with each statement, and nothing is written; with an open transaction it is accepted."""
     with pytest.raises(ConfigurationError, match="autocommit"):
         publisher.publish("t", Outgoing("k", b"x"), connection=raw)
     assert rows(raw, "SELECT COUNT(*) FROM queue_partitions") == [(0,)]

@@ -172,7 +172,7 @@ def test_no_second_copy_of_what_was_collected(
 def test_what_is_found_is_no_matter_of_age(
     distant: Publisher, proxy: Proxy, lanelog_client: Client, raw: Any, outage: Outage, publish: Publish
 ) -> None:
-    """However late the repetition is: the copy is there still, and its publisher is told so."""
+    """However late the repetition is, the copy is there still, and its receipt is no duplicate's."""
     assert lanelog_client.subscribe("t", "g", accept, retention=60.0).stop(10)
     outage.meanwhile = [lambda: outage.last(raw, 3600.0)]
     proxy.cut_at = b"COMMIT"
@@ -228,7 +228,7 @@ def test_many_stay_unknown_when_their_lane_is_locked_after_the_commit(
 def test_a_delayed_message_may_be_repeated_for_longer(
     distant: Publisher, proxy: Proxy, lanelog_client: Client, raw: Any, outage: Outage
 ) -> None:
-    """It is not in the schedule a minute after the unanswered COMMIT, and not due yet: it never was there."""
+    """The message is not in the schedule a minute after the unanswered COMMIT, and not due yet: it never was there."""
     assert lanelog_client.subscribe("t", "g", accept, retention=60.0).stop(10)
     outage.meanwhile = [lambda: outage.last(raw, 61.0)]
     proxy.cut_at, proxy.deliver = b"COMMIT", False
@@ -238,7 +238,7 @@ def test_a_delayed_message_may_be_repeated_for_longer(
 
 
 def test_our_transaction_reports_an_unknown_commit(distant: Publisher, proxy: Proxy, raw: Any) -> None:
-    """What the block did cannot be repeated by the library: it says that the outcome is unknown."""
+    """The library cannot repeat the user's block: the error says that the outcome is unknown."""
     with pytest.raises(DatabaseError) as caught, distant.transaction() as connection:
         distant.publish("t", Outgoing("k", b"x"), connection=connection)
         proxy.cut_at = b"COMMIT"

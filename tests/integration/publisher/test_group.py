@@ -303,10 +303,10 @@ class Strike:
 def test_an_exception_at_any_point_strikes_one_publisher_only(
     publisher: Publisher, raw: Any, threads: ThreadPoolExecutor
 ) -> None:
-    """Whatever a signal handler raises in the thread that commits for others, and wherever: the others get receipts.
+    """A signal handler raises in the thread that commits for others, at any point: the others get receipts.
 
-    At worst they wait for the second after which they look for a thread that has left. None is told of an error, or of
-    a duplicate, and each message is stored once, where its receipt says.
+    At worst they wait for the second after which they check for a thread that has left. None gets an error or a
+    duplicate, and each message is stored once, at the offset of its receipt.
     """
     ensure_lanes(publisher, "t", ["mine", "a", "b"])
     place = "SELECT partition_key, `offset` FROM queue_messages WHERE id = %s"
@@ -349,7 +349,7 @@ def test_ids_in_a_shared_transaction(publisher: Publisher, open_raw: Any, thread
 def test_a_lane_whose_publisher_gave_up_in_a_batch_is_held_by_nobody(
     publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its time is up while a leader's transaction has it, and its lane turns out to be busy: others publish to it."""
+    """The time is up while a leader's transaction has the message, and the lane is busy: others publish to it."""
     ensure_lanes(publisher, "t", ["first", "second", "taken"])
     stopped = {"first": threading.Event(), "second": threading.Event()}
 
@@ -389,9 +389,9 @@ def test_a_lane_whose_publisher_gave_up_in_a_batch_is_held_by_nobody(
 def test_a_batch_whose_lane_is_taken_before_its_repetition_waits_and_is_committed_once(
     publisher: Publisher, open_raw: Any, raw: Any, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection breaks in the transaction that has claimed it, and somebody else has the head when it is repeated.
+    """The connection of the first transaction breaks, and another process has the head at the repetition.
 
-    No place is left for it among those who wait, so it asks with SKIP LOCKED; nobody is forgotten, then or later.
+    No slot is left for it among the waiters, so it asks with SKIP LOCKED; nobody is forgotten, then or later.
     """
     ensure_lanes(publisher, "t", ["k"])
     publisher._group._gate.slots = 0

@@ -52,7 +52,7 @@ def test_the_lane_and_its_holder_are_named(lanelog_url: str, number: int, many: 
 
 @pytest.mark.thorough
 def test_the_error_of_each_of_many_that_give_up_at_once_names_the_holder(lanelog_url: str, number: int) -> None:
-    """They ask the server together."""
+    """The threads ask the server together."""
     with publisher_at(lanelog_url, impatient=True, publish_timeout=0.5) as publisher, ThreadPoolExecutor(12) as threads:
         publishing = [threads.submit(publisher.publish, "t", Outgoing("k", b"2")) for _ in range(12)]
         errors = [each.exception(30) for each in publishing]
@@ -80,7 +80,7 @@ def test_a_holder_is_distinguished_from_those_who_wait(lanelog_url: str, number:
 
 @pytest.mark.thorough
 def test_in_a_callers_transaction_too(publisher: Publisher, number: int, open_raw: Any) -> None:
-    """It may go on, or must not, as the error said before."""
+    """The transaction may go on, or must not, as the error says."""
     mine = open_raw()
     rows(mine, "SET SESSION innodb_lock_wait_timeout = 1")
     with pytest.raises(DatabaseError) as caught:
@@ -92,7 +92,7 @@ def test_in_a_callers_transaction_too(publisher: Publisher, number: int, open_ra
 
 @pytest.mark.thorough
 def test_who_may_not_see_the_holder_gets_the_lane(lanelog_url: str, number: int, raw: Any) -> None:
-    """And no other error than without the question."""
+    """The error names the lane, and is the same as without the question."""
     granted = {"*": "SELECT, INSERT, UPDATE, DELETE"}
     with (
         account(raw, lanelog_url, granted) as url,
@@ -136,7 +136,7 @@ def waiting(url: str) -> Iterator[int]:
 
 @pytest.mark.thorough
 def test_status_names_the_transaction_that_publishers_wait_for(watching: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its lane, connection and account; the monitor gets its age. A young one is no problem."""
+    """Status shows lane, connection and account; the monitor gets the age. A young transaction is no problem."""
     with waiting(watching) as number, connect(watching) as client:
         look(client.admin, number, monkeypatch)
 

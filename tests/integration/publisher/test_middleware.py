@@ -98,7 +98,7 @@ def changing(**fields: Any) -> Callable[[Publication, Next], Any]:
 def test_a_bad_result_is_refused_before_anything_is_written(
     client_with: Callable[..., Client], raw: Any, layer: Callable[..., object], words: str
 ) -> None:
-    """Whatever a layer hands on is checked as a caller's own arguments are."""
+    """A layer's result is checked as a caller's own arguments are."""
     client = client_with(layer)
     with pytest.raises(ConfigurationError, match=words):
         client.publish("t", "k", b"1")

@@ -75,7 +75,7 @@ def test_an_id_has_one_lane_however_it_is_published(lanelog_client: Client, raw:
 
 
 def test_a_delayed_message_can_be_taken_back_without_its_key(lanelog_client: Client) -> None:
-    """Its id says which lane it waits for; the receipt does as well."""
+    """The id says which lane the message waits for; the receipt does as well."""
     receipt = lanelog_client.publish("t", None, b"x", id="a", delay=3600)
     lanelog_client.publish("t", None, b"x", id="b", delay=3600)
     assert lanelog_client.cancel_scheduled("t", None, "a")
@@ -94,7 +94,7 @@ def test_a_delayed_message_is_delivered(lanelog_client: Client) -> None:
 
 
 def test_a_schedule_without_a_key_keeps_to_one_lane(lanelog_client: Client) -> None:
-    """Whoever declares it, and as often as he likes: its runs follow each other."""
+    """Its runs follow each other, whoever declares it, and however often."""
     declared = [lanelog_client.schedule("nightly", "0 0 3 1 1 *", "t", None, b"x").key for _ in range(2)]
     assert declared == [lane_of("nightly", 64)] * 2
 
@@ -247,7 +247,7 @@ def test_idle_open_lanes_stay_and_those_that_are_too_many_go(lanelog_url: str, r
 
 @pytest.mark.thorough
 def test_the_janitor_keeps_idle_open_lanes(lanelog_url: str, raw: Any) -> None:
-    """As `maintain` does."""
+    """`maintain` keeps them, too."""
     with lanelog.connect(lanelog_url, lane_idle_purge=0) as client:
         client.publish_many("t", [(None, b"x")] * 600 + [("k", b"x")])
         with client.subscribe("t", "g", accept, retention=0):
@@ -274,7 +274,7 @@ def test_older_tables_have_as_many_as_ever(lanelog_url: str, raw: Any) -> None:
 
 
 def test_the_command_line_shows_and_sets_the_number(lanelog_client: Client, lanelog_url: str) -> None:
-    """It acts at once, and tells what it did; open lanes are lanes like any other to all the verbs."""
+    """The command acts at once, and reports what it did; other commands treat open lanes like any other lane."""
     command = Command(lanelog_url)
     receipt = lanelog_client.publish("t", None, b"x", id="a")
     assert command("open-lanes", "t").stdout == "t has 64 open lanes\n"

@@ -79,7 +79,7 @@ def test_one_round_trip(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_an_early_time_out_locks_before_it_sends(proxy: Proxy, driver: Driver) -> None:
-    """Its caller might repeat a message that is still on its way: the repetition has to wait for the head."""
+    """The caller might repeat a message that is still on its way: the repetition has to wait for the head."""
     with publisher_at(proxy.url, driver=driver, publish_timeout=29.0) as publisher:
         publisher.publish("t", Outgoing("k", b"x"))
         before = proxy.requests
@@ -108,7 +108,7 @@ def test_a_busy_lane_holds_up_nobody_else(publisher: Publisher, raw: Any, open_r
 def test_a_lost_answer_is_followed_by_no_second_copy(
     publisher: Publisher, proxy: Proxy, raw: Any, deliver: bool
 ) -> None:
-    """Whether the server has it or not: it is there once, and its publisher is told no duplicate."""
+    """Whether the server has the message or not, it is there once, and its publisher gets no duplicate."""
     proxy.cut_at, proxy.deliver = b"COMMIT", deliver
     receipt = publisher.publish("t", Outgoing("k", b"x"))
     assert (receipt.offset, receipt.duplicate) == (3, False)
@@ -213,7 +213,7 @@ def test_a_statement_that_is_refused(
 
 @BOTH_WAYS
 def test_a_trigger_on_the_heads_hides_no_offset(publisher: Publisher, raw: Any, way: str) -> None:
-    """As an online change of the table makes one: below it, the server tells no LAST_INSERT_ID of a statement."""
+    """An online change of the table makes such a trigger: below it, a statement has no LAST_INSERT_ID."""
     rows(raw, "CREATE TABLE copies LIKE queue_partitions")
     columns = "topic, partition_key, head_offset"
     copy = f"REPLACE INTO copies ({columns}) VALUES (NEW.topic, NEW.partition_key, NEW.head_offset)"
@@ -244,7 +244,7 @@ def test_an_offset_whose_answer_is_lost_after_the_commit_is_found_again(
 def test_a_server_that_stands_still_in_the_middle(
     publisher: Publisher, raw: Any, open_raw: Any, way: str, statement: str, end: str
 ) -> None:
-    """Its client gives up and repeats, waiting for the head; the packet goes on or dies, and it is there once."""
+    """The client gives up and repeats, waiting for the head; the packet goes on or dies; the message is there once."""
     stalling = open_raw()
     rows(raw, f"CREATE TRIGGER stall BEFORE {statement} FOR EACH ROW {STALL}")
     assert one(stalling, "SELECT GET_LOCK('stalled', 0)") == 1
@@ -296,7 +296,7 @@ def test_a_packet_that_ends_between_two_statements_frees_its_lane(
 
 @pytest.mark.thorough
 def test_a_server_that_stands_still_before_the_lock(publisher: Publisher, raw: Any, open_raw: Any) -> None:
-    """Its client gives up and repeats; then the packet and its repetition go on at once, and it is there once."""
+    """The client gives up and repeats; packet and repetition then go on at once, and the message is there once."""
     before = waiting_for_a_table(raw)
     with ThreadPoolExecutor(1) as threads:
         with tables_locked(open_raw(), "LOCK TABLES queue_partitions WRITE"):
@@ -313,7 +313,7 @@ def test_a_server_that_stands_still_before_the_lock(publisher: Publisher, raw: A
 def test_a_message_that_waited_for_its_lane_is_no_older_than_the_one_before_it(
     publisher: Publisher, raw: Any, open_raw: Any
 ) -> None:
-    """It has waited since before the other one was inserted; its time is that of its own insert, behind the lock."""
+    """The message waited from before the other's insert on; its time is that of its own insert, behind the lock."""
     holder = open_raw()
     hold(holder, "k")
     with ThreadPoolExecutor(1) as threads:
@@ -329,7 +329,7 @@ def test_a_message_that_waited_for_its_lane_is_no_older_than_the_one_before_it(
 
 @pytest.mark.thorough
 def test_hostile_text_stays_text(publisher: Publisher, proxy: Proxy, raw: Any) -> None:
-    """Whatever topic, key, metadata and payload say, they are stored as they are, in one packet."""
+    """Topic, key, metadata and payload are stored as they are, in one packet."""
     everything = bytes(range(256)) + "".join(HOSTILE).encode()
     for text in HOSTILE:
         name = text.strip()
@@ -367,7 +367,7 @@ def test_the_clock_of_a_lane_never_falls(lanelog_url: str, raw: Any, driver: Dri
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_proxy_that_takes_one_statement_at_a_time(proxy: Proxy, raw: Any, driver: Driver) -> None:
-    """It is asked once on each connection; everything is published in as many trips as it takes."""
+    """The proxy is asked once on each connection; everything is published in as many trips as it takes."""
     proxy.refuse = SET_OPTION
     with publisher_at(proxy.url, driver=driver, pool_size=2) as publisher:
         assert publisher.publish("t", Outgoing("k", b"1")).offset == 1
@@ -421,7 +421,7 @@ def test_nothing_is_sent_to_a_server_that_has_hung_up(lanelog_url: str, raw: Any
 def test_what_may_still_arrive_is_waited_for_where_copies_leave_early(
     proxy: Proxy, lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the copy may be collected before its packet arrives, nothing is written until it cannot arrive any more."""
+    """If the copy may be collected before its packet arrives, nothing is written until it cannot arrive any more."""
     monkeypatch.setattr(batch, "fits_a_packet", lambda draft, _left: not draft.needs_lookup)
     with lanelog.connect(lanelog_url, publish_timeout=1.0) as reader:
         assert reader.subscribe("t", "g", lambda _: None, retention=2.0).stop(10)

@@ -84,7 +84,7 @@ def test_a_delivery_row_comes_back_as_it_was_written(cx: Executor) -> None:
 def test_a_time_beyond_all_calendars_keeps_no_message_waiting(
     cx: Executor, made: Situations, raw: Any, column: str, time: int
 ) -> None:
-    """Its message is due, and its first attempt is of now at the latest."""
+    """The message is due, and its first attempt is of now at the latest."""
     made.row("k", 1, invisible_until=1, first_attempt_at=1)
     rows(raw, f"UPDATE queue_delivery_state SET {column} = %s", time)
     (row,) = deliveries.load(cx, AT, ["k"])["k"]
@@ -113,7 +113,7 @@ def test_watermarks_go_up_down_and_back(cx: Executor, made: Situations) -> None:
 
 
 def test_a_drained_lane_is_idle_when_all_is_released_and_deleted(cx: Executor, made: Situations) -> None:
-    """Its floor has reached its head, no message is left below it, and it has not moved for a while."""
+    """The lane's floor has reached its head, no message is left below it, and it has not moved for a while."""
     for key, floor, deleted, moved in (("a", 3, 3, 1), ("b", 2, 2, 1), ("c", 3, 2, 1), ("d", 3, 3, 0)):
         cx.execute("INSERT INTO queue_partitions (topic, partition_key, head_offset) VALUES ('t', %s, 3)", (key,))
         made.place(key, floor, group="", marked_through=deleted, updated_at=1 if moved else 2**60)

@@ -91,7 +91,7 @@ def test_it_changes_the_row_that_memory_knows_and_no_other(session: Session, raw
 def test_it_waits_for_whoever_takes_the_lane(
     session: Session, raw: Any, open_raw: Callable[..., Any], end: str
 ) -> None:
-    """It sees the lease as it is after that, and writes nothing if the lane was taken."""
+    """The flush sees the lease as it is after that, and writes nothing if the lane was taken."""
     thief = open_raw()
     rows(thief, f"UPDATE {LEASE.replace(' WHERE', ' SET lease_epoch = 6, leased_by = %s WHERE')}", "you")
     with ThreadPoolExecutor(1) as threads:
@@ -104,7 +104,7 @@ def test_it_waits_for_whoever_takes_the_lane(
 
 @pytest.mark.thorough
 def test_it_holds_the_lease_until_it_is_committed(session: Session, open_raw: Callable[..., Any]) -> None:
-    """Nobody takes the lane between its look at the lease and its commit; who skips locked leases skips this one."""
+    """Nobody takes the lane between the read of its lease and the COMMIT; SKIP LOCKED skips this lease."""
     thief = open_raw()
     rows(thief, "SET SESSION innodb_lock_wait_timeout = 1")
     with session.transaction():
@@ -120,7 +120,7 @@ def test_it_holds_the_lease_until_it_is_committed(session: Session, open_raw: Ca
 
 @pytest.mark.thorough
 def test_one_that_meets_a_lock_fails_alone(session: Session, raw: Any, open_raw: Callable[..., Any]) -> None:
-    """Its error may pass, nothing is written, and the lease is free."""
+    """The flush's error may pass, nothing is written, and the lease is free."""
     holder = open_raw()
     session.execute("SET SESSION innodb_lock_wait_timeout = 1")
     rows(holder, "SELECT 1 FROM queue_offsets WHERE consumer_group = 'g' AND partition_key = 'k' FOR UPDATE")
@@ -135,7 +135,7 @@ def test_one_that_meets_a_lock_fails_alone(session: Session, raw: Any, open_raw:
 
 @pytest.mark.thorough
 def test_a_mark_that_the_network_kept_hides_no_message_from_the_next_owner(lanelog_url: str, raw: Any) -> None:
-    """It arrives when a later message is marked and has a handler: the row keeps the later mark."""
+    """The delayed mark arrives when a later message is marked and has a handler: the row keeps the later mark."""
     running, go = Record(), threading.Event()
 
     def handle(message: lanelog.Message) -> None:

@@ -61,7 +61,7 @@ def test_due_messages_are_found_locked_in_order_and_deleted(cx: Executor, open_r
 def test_a_schedule_that_is_declared_again_keeps_its_time_or_gets_another(
     cx: Executor, tables: int, at: int, *, paused: bool, changed: bool, kept: bool
 ) -> None:
-    """It gets another if its expression is another one, unless it is due and not paused."""
+    """The schedule gets another time if its expression is another one, unless it is due and not paused."""
     schedules.declare(cx, evolve(SCHEDULE, next_fire_at=at, next_local="then", tzdata="a"), tables=tables)
     if paused:
         schedules.pause(cx, "s", 7, "me", "why")
