@@ -93,7 +93,7 @@ def _fate(history: History, group: str, runs: Sequence[Run], *, passed: bool) ->
 
 
 def unacknowledged(history: History) -> Iterator[Anomaly]:
-    """unseen, effect-lost: what is in the log although no publisher heard so, and what became of it in each group.
+    """unseen, effect-lost: what is in the log although no publisher got a receipt, and what became of it in each group.
 
     Offsets are dense: whatever lies up to the head was published, also what collection has deleted by now.
     """

@@ -214,7 +214,7 @@ class Redriven(Place):
 
 @frozen(kw_only=True)
 class Hinted:
-    """How many hints a process had sent, and how many it had heard, when it ended as it was asked to."""
+    """How many hints a process had sent, and how many it had received, when it ended as it was asked to."""
 
     at: float
     process: str

@@ -76,7 +76,7 @@ class Node(LocalServer):
         return other
 
     def copy_to(self, target: Path) -> None:
-        """Copy the files as a snapshot of the machine would: nothing is written meanwhile, nothing is told."""
+        """Copy the files as a snapshot of the machine would: nothing is written meanwhile, nothing is notified."""
         with self.standing_still() if self._running() else _nothing():
             _copy(self.directory / "data", target)
 

@@ -225,7 +225,7 @@ class Pair:
         return self.replica
 
     def _follow(self, replica: Node) -> tuple[str, ...]:
-        """What the copy has, its own log tells; everything after that comes from the primary."""
+        """The copy's own log shows what it has; everything after that comes from the primary."""
         at = f"'127.0.0.1', {{0}}_PORT={self.primary.port}, {{0}}_USER='root', {{0}}_PASSWORD='{self.primary.password}'"
         if self.family == "mariadb":
             (position,) = replica.ask(POSITION["mariadb"])[0]

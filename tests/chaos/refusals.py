@@ -30,7 +30,7 @@ REMEMBERED: Final = 60.0
 
 
 def refused(history: History) -> Iterator[Late]:
-    """A publisher was told of an error, and neither its network nor the server had a reason."""
+    """A publisher got an error, and neither its network nor the server had a reason."""
     attempts = {event.id: event.at for event in history.events if isinstance(event, Publish) if not event.error}
     for event in history.events:
         if not isinstance(event, Publish) or not event.error:

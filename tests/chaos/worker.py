@@ -127,7 +127,7 @@ def follow_parent() -> None:
 
 
 def noted(client: lanelog.Client, name: str) -> Hinted:
-    """How many hints a client has sent and heard."""
+    """How many hints a client has sent and received."""
     sender, engine = client._announcements.hints, client._engine
     sent, heard = sender.sent if sender else 0, engine.context.receiver.received if engine else 0
     return Hinted(at=time.monotonic(), process=name, sent=sent, heard=heard)

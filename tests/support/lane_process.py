@@ -50,7 +50,7 @@ class Process:
             self.world.unwritten(write)
 
     def land(self) -> None:
-        """What is on its way commits; the settler does not hear of it yet."""
+        """What is on its way commits; the settler does not know of it yet."""
         if self.writing is not None and not self.landed:
             self.world.rows.commit(self.writing, self.world.now)
             self.world.commits.append(self.world.rows.copy())
@@ -61,7 +61,7 @@ class Process:
             self.moved = True
 
     def end_burial(self, *, committed: bool) -> None:
-        """The settler hears of the dead letter that is on its way."""
+        """The settler learns of the dead letter that is on its way."""
         assert self.burying is not None
         (dead_letter, term), self.burying = self.burying, None
         moved, self.moved = self.moved, False
@@ -74,7 +74,7 @@ class Process:
             self.world.dead_letters.append(dead_letter)
 
     def end_one(self, pick: int, outcome: str, *, last: bool) -> None:
-        """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
+        """A handler returns or raises: the lane gets it when the run is finished or relieved."""
         attempt, run = list(self.open.items())[pick % len(self.open)]
         del self.open[attempt]
         if attempt.state is State.RUNNING:

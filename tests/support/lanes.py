@@ -254,7 +254,7 @@ class World:
         return self.writing()
 
     def unanswered(self, write: LaneWrite) -> None:
-        """A flush that was committed, and nobody heard of it."""
+        """A flush that was committed, and whose answer was lost."""
         self.rows.commit(write, self.now)
         self.lane.progress.unwritten(write)
 
@@ -268,14 +268,14 @@ class World:
         self.written(write)
 
     def written(self, write: LaneWrite) -> None:
-        """The settler hears that a flush is durable: of a lane that was loaded again meanwhile it says nothing."""
+        """The settler learns that a flush is durable: of a lane that was loaded again meanwhile it says nothing."""
         if write.term == self.lane.term:
             self.at_workers.extend(self.lane.progress.written(write))
         for waiter in write.waiters:
             waiter.resolve()
 
     def unwritten(self, write: LaneWrite) -> None:
-        """The settler hears that a flush failed, or does not know: of a lane that was loaded again it says nothing."""
+        """The settler learns that a flush failed, or does not know: of a lane that was loaded again it says nothing."""
         if write.term == self.lane.term:
             self.lane.progress.unwritten(write)
 
@@ -297,7 +297,7 @@ class World:
         self.commits.append(self.rows.copy())
 
     def buried(self, dead_letter: DeadLetterWrite, term: Term) -> None:
-        """The settler hears of that commit; if the lane was loaded again meanwhile, the move is repeated.
+        """The settler learns of that commit; if the lane was loaded again meanwhile, the move is repeated.
 
         It is not repeated where a later load has dropped its message: the settler's next turn finds it gone.
         """

@@ -30,7 +30,7 @@ SCRAPES = 180
 
 @frozen
 class Alert:
-    """What Prometheus tells whoever is paged."""
+    """What Prometheus sends to the person on call."""
 
     name: str
     severity: str
@@ -41,7 +41,7 @@ class Alert:
 
 @frozen
 class OnCall:
-    """Nobody told them anything but the URL of the database."""
+    """They know nothing but the URL of the database."""
 
     url: str
     place: Path

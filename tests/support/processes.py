@@ -21,7 +21,7 @@ STARTS_WITHIN = 20.0
 
 @frozen
 class Line:
-    """What a process said, and when it was heard."""
+    """What a process said, and when it was received."""
 
     process: str
     at: float  # monotonic, by this process's clock
@@ -111,7 +111,7 @@ class Program:
         self._stopped = False
 
     def ended(self, *, within: float = 30.0) -> int:
-        """Wait until it has ended and everything it said was heard; its exit status."""
+        """Wait until it has ended and everything it said was received; its exit status."""
         status = self.popen.wait(within)
         if self._reader is not None:
             self._reader.join(5)
@@ -152,7 +152,7 @@ class Fleet:
         return running
 
     def heard(self, event: str) -> list[Line]:
-        """Every line of one event, of all processes, in the order in which they were heard."""
+        """Every line of one event, of all processes, in the order in which they were received."""
         return [line for line in self.journal.items if line.event == event]
 
     def logged(self, name: str) -> list[Line]:

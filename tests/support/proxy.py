@@ -82,7 +82,7 @@ class Proxy:
     told_instead: Mapping[bytes, bytes] = field(factory=dict)
     """The same for answers."""
     silent: bool = False
-    """The host is gone: nothing is forwarded, and the server is not told that its connections have ended."""
+    """The host is gone: nothing is forwarded, and the server does not learn that its connections have ended."""
     upload: float = 0.0
     """Bytes per second of requests. 0: as fast as it can."""
     download: float = 0.0

@@ -106,7 +106,7 @@ class Clock:
 
 
 class Hand(threading.Thread):
-    """One worker's thread with one run: it goes on when it is told how its message ends, up to the next message."""
+    """One worker's thread with one run: it goes on when the test says how its message ends, up to the next message."""
 
     def __init__(self, process: Process, member: Member, run: Run) -> None:
         super().__init__(name=f"hand of {process!r}", daemon=True)
@@ -155,7 +155,7 @@ class Hand(threading.Thread):
             self._waits.release()
 
     def handle(self, message: Message) -> None:
-        """The handler: wait to be told what to do."""
+        """The handler: wait for an order."""
         self.message = message
         self._waits.release()
         self._may_go.acquire()

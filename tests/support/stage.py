@@ -82,7 +82,7 @@ class Call:
 
 @define
 class Actor:
-    """A process that does as it is told, and stops where it is told."""
+    """A process that follows orders, and stops where it is ordered to."""
 
     program: Program
     _calls: int = 0

@@ -34,7 +34,7 @@ TRACEBACK = re.compile(r"Traceback \(most recent call last\):(?:\\.|[^'\\])*")
 
 
 class Recorder:
-    """The lines of one history. Also cuts a connection before or after its next COMMIT, when it is told to."""
+    """The lines of one history. Also cuts a connection before or after its next COMMIT, on demand."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -111,7 +111,7 @@ class Troubled(Simulation):
         self.look(None)
 
     def lose_commit(self, name: str, committed: bool) -> None:
-        """A settler does not hear what became of its COMMIT: this one's, or another's that has something to write."""
+        """A settler does not learn what became of its COMMIT: this one's, or another's that has something to write."""
         self.mail(name=name, outcomes=["ack"], then="", loops=True)
         for other in sorted(self.living, key=lambda each: each != name):
             process = self.process(other)

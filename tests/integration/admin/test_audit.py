@@ -62,7 +62,7 @@ def test_each_verb_leaves_an_entry(lanelog_server: DevServer, first: bool) -> No
 
 
 def test_what_was_chosen_and_how_much_it_was(client: Client) -> None:
-    """Entries tell what the arguments were, and count messages; what changes nothing leaves none."""
+    """Entries have the arguments, and count messages; a call that changes nothing leaves none."""
     admin = client.admin
     admin.skip("t", "g", "k", 3, reason="it hangs", dry_run=False)
     admin.skip("t", "g", "k", 3, reason="it hangs", dry_run=False)

@@ -72,7 +72,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_command_reports_what_it_did_and_a_preview_nothing(
     admin: Admin, caplog: pytest.LogCaptureFixture, who: str, name: str
 ) -> None:
-    """One event for the call, with the account, the machine and the process; nothing to be done is not told."""
+    """One event for the call has the account, the machine and the process; a call that deletes nothing has none."""
     verb, event, says = VERBS[name]
     verb(admin, True)
     assert told(caplog) == []
@@ -105,7 +105,7 @@ def test_the_deletion_of_dead_letters_is_logged(
 def test_retention_logs_the_dead_letters_that_it_deletes(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture, who: str
 ) -> None:
-    """Once for the topic, with their number; those that an operator has settled were told before."""
+    """One event for the topic has their number; those that an operator had settled were logged before."""
     caplog.set_level("INFO")
     give_up(lanelog_client, raw, [("a", "1"), ("a", "2"), ("b", "3"), ("c", "4")], group="g", dead_letter_retention=600)
     others = "topic = 't_dlq' AND partition_key <> 'c'"
@@ -135,7 +135,7 @@ def test_what_an_unanswered_commit_did_is_logged_once(
 def test_a_call_that_fails_in_its_middle_logs_what_it_had_done(
     admin: Admin, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The groups are gone, though their rows and the messages are not: it is told with the error."""
+    """The groups are gone, though their rows and the messages are not: the event has the error."""
     monkeypatch.setattr(end_groups, "clear", raising(DatabaseError, "no privilege"))
     with pytest.raises(DatabaseError):
         admin.delete_topic("t", dry_run=False)

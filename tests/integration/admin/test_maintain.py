@@ -108,7 +108,7 @@ def test_heartbeats_of_members_long_gone_leave(lanelog_client: Client, raw: Any)
 
 @pytest.mark.thorough
 def test_what_stops_one_topic_does_not_stop_the_others(lanelog_client: Client, lanelog_url: str, open_raw: Any) -> None:
-    """The error is told for its topic; the rest is done; the next call finds nothing in its way."""
+    """The error is reported for its topic; the rest is done; the next call finds nothing in its way."""
     for topic in ("a", "b", "c"):
         lanelog_client.publish_many(topic, [("k", b"x")] * 5)
         settle(lanelog_client, 5, topic=topic, retention=0)

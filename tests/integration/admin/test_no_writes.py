@@ -23,7 +23,7 @@ EXPIRED = f"SELECT COUNT(*) FROM queue_subscriber_heartbeats WHERE deregistered_
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group without a member is told at once, also on a server that has just started."""
+    """A group without a member is reported at once, also on a server that has just started."""
     monkeypatch.setattr("lanelog.admin.operate.problems.GRACE", -1.0)
 
 

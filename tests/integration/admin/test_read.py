@@ -131,7 +131,7 @@ def test_what_a_dead_epoch_had_in_flight_waits(made: Situations, admin: Admin) -
 
 
 def test_a_paused_lane_says_by_whom_and_why(made: Situations, admin: Admin) -> None:
-    """The lane's pause and the group's are told apart."""
+    """The answer distinguishes the lane's pause and the group's."""
     made.fill("k", 1)
     made.place("k", 0, paused_at=8000, paused_by="ada", pause_reason="disk")
     seen = lane(admin, "k")

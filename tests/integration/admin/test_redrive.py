@@ -134,7 +134,7 @@ def test_a_dead_letter_released_by_a_purge_does_not_count_as_the_new_one(lanelog
 def test_dead_letters_are_chosen_by_their_ids_their_messages_ids_or_their_reason(
     lanelog_client: Client, raw: Any
 ) -> None:
-    """Each choice takes what it names and nothing else, tells what is not there, and dry_run changes nothing."""
+    """Each choice takes what it names and nothing else, reports what is not there, and dry_run changes nothing."""
     words = ["zero", "one", "two", "three", "four", "five"]
     give_up(lanelog_client, raw, [("k", word) for word in words] + [("l", "zero")])
     admin = lanelog_client.admin

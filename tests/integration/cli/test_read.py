@@ -190,7 +190,7 @@ def test_status_finds_a_paused_lane_in_which_nothing_lags(
 def test_status_reads_the_reasons_of_dead_letters_of_some_topics(
     lanelog_client: lanelog.Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those with the most dead letters; of another topic it tells their number, and the command that reads them.
+    """Of those with the most dead letters; of another topic it shows their number, and the command that reads them.
 
     A topic with too many to read takes nobody's turn.
     """

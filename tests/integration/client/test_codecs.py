@@ -15,7 +15,7 @@ from support.waiting import eventually
 
 
 class Marked:
-    """A codec that is told from others by its mark."""
+    """A codec that differs from others by its mark."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark

@@ -292,7 +292,7 @@ LISTS = {"topic of subscribe", "topic of deliveries"}
 
 
 def test_what_is_forbidden_costs_no_statement(lanelog_client: Client, raw: Any) -> None:
-    """Names, payloads, metadata: each is refused before the server hears of it, in a transaction too."""
+    """Names, payloads, metadata: each is refused before the server gets it, in a transaction too."""
     with commands_sent() as sent:
         lanelog_client.publish("t", "k", b"connected")
     assert sent

@@ -33,7 +33,7 @@ def test_a_loop_that_is_stopped_is_named_until_it_goes_on(stage: Stage) -> None:
 
 
 class Holding:
-    """An observer that holds up who tells it of a flush."""
+    """An observer that holds up the thread that reports a flush."""
 
     def __init__(self) -> None:
         self.entered, self.go = threading.Event(), threading.Event()

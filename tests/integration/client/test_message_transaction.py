@@ -183,7 +183,7 @@ def test_a_connection_killed_under_the_block_fails_the_attempt(lanelog_client: C
 
 
 def test_a_commit_whose_answer_is_lost_is_decided_by_reading(lanelog_url: str, raw: Any) -> None:
-    """The server has committed, nobody heard: the message is acked, the handler returns, nothing happens twice."""
+    """The server has committed without an answer: the message is acked, the handler returns, nothing happens twice."""
     attempts, outcome = Record(), Record()
 
     def handle(message: Message) -> None:

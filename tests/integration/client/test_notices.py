@@ -15,7 +15,7 @@ Told = list[Notice]
 
 @pytest.fixture
 def told(lanelog_client: lanelog.Client) -> Told:
-    """Everything that the program is told."""
+    """All notices that the program gets."""
     found: Told = []
     for name in get_args(NoticeName):
         lanelog_client.on(name, found.append)

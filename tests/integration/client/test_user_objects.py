@@ -109,7 +109,7 @@ def leave_marks(client: Client, raw: Any, through: int, order: str = "strict") -
 def test_a_logging_handler_may_ask_for_statistics_about_a_dropped_message(
     lanelog_client: Client, raw: Any, curious_log: CuriousLog, *, crashed: bool
 ) -> None:
-    """Without dead letters an exhausted message is an ERROR in the log, once, told when no lock is held.
+    """Without dead letters an exhausted message is an ERROR, logged once when no lock is held.
 
     Also when its last attempt was a dead owner's.
     """

@@ -514,7 +514,7 @@ def test_delayed_messages_are_counted(lanelog_client: lanelog.Client) -> None:
 
 @pytest.mark.thorough
 def test_messages_are_found_by_key_id_and_payload(lanelog_client: lanelog.Client) -> None:
-    """Within bounds, which the page tells; text is text, and no pattern."""
+    """A search keeps within bounds, which the page shows; text is text, and no pattern."""
     lanelog_client.subscribe("t", "g", accept, start="earliest").stop()
     for number in range(60):
         lanelog_client.publish("t", f"customer-{number:02}", f'{{"order": {number}}}'.encode(), id=f"id-{number}")
@@ -611,7 +611,7 @@ def test_a_search_ends_after_so_many_bytes(lanelog_client: lanelog.Client) -> No
 
 
 def test_a_search_finds_nothing_that_the_mask_hides(lanelog_client: lanelog.Client) -> None:
-    """Else the answers would tell what is hidden, letter by letter."""
+    """Otherwise the answers would show what is hidden, letter by letter."""
     lanelog_client.publish("t", "k", b"card 4111", id="an-id")
     visitor = Visitor(dashboard(lanelog_client, mask=lambda message: message.payload.replace(b"4111", b"****")))
     assert "1 message<" in visitor.get("/search", topic="t", text="card").text

@@ -56,7 +56,7 @@ def test_a_fork_leaves_the_parent_undisturbed_and_the_child_with_connections_of_
 def test_a_fork_beside_a_thread_that_waits_for_an_answer(
     fleet: Fleet, raw: Any, driver: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The child gets connections of its own, also where a driver refuses to tell about one that is in use."""
+    """The child gets connections of its own, also where a driver refuses to describe one that is in use."""
     rows(raw, "SELECT GET_LOCK('held by the test', 0)")
     forking = fleet.start("forking", "forking_beside.py", driver=driver)
     eventually(lambda: any("GET_LOCK" in str(row) for row in rows(raw, "SHOW PROCESSLIST")), within=30)

@@ -106,7 +106,7 @@ def test_unreadable_heartbeats_stop_nothing(
 def test_who_never_wrote_a_heartbeat_takes_nothing_and_fails(
     make: Make, lanelog_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No privilege at all on that table: another member handles everything once, and after a lease the remedy is told.
+    """Without a privilege on that table: another member handles everything once; after a lease the remedy is logged.
 
     Others would see no sign of life and take its lanes, and it theirs.
     """

@@ -72,7 +72,7 @@ def test_a_message_that_kills_its_process_ends_in_the_dead_letters_and_nothing_b
 
 @pytest.mark.thorough
 def test_two_messages_that_kill_their_process_are_both_found(fleet: Fleet, lanelog_client: Client, raw: Any) -> None:
-    """On two lanes of one process: each dies alone before it is given up, and the innocent third lane is not."""
+    """Two lanes of one process crash it: each runs alone before it is given up, and the third lane is not."""
     lanelog_client.publish_many(
         "t", [("a", {"exit": True, "n": 1}), ("b", {"exit": True, "n": 1}), ("c", {"sleep": 0.5}), ("a", {}), ("b", {})]
     )

@@ -55,7 +55,7 @@ def test_a_clock_that_steps_by_an_hour_moves_no_lane(
 def test_a_session_that_somebody_keeps_for_a_dead_process_holds_its_lanes_for_two_leases(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:
-    """A proxy may not hear that a process has died. Its heartbeat tells, when it has not changed for so long."""
+    """A proxy may not notice that a process has died. The heartbeat shows it, when it has not changed for so long."""
     seen = Record()
     with lanelog.connect(lanelog_url) as before:
         before.subscribe("t", "g", seen)

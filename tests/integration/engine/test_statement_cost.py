@@ -219,7 +219,7 @@ def test_a_publish_in_a_callers_transaction_is_seven_statements(client: Client, 
 
 
 def test_our_own_transaction_costs_five_statements_more(client: Client, raw: Any) -> None:
-    """A savepoint at its start and released before its commit tell whether it is still the same transaction.
+    """A savepoint at its start, released before its commit, shows whether it is still the same transaction.
 
     Two more make the connection as new: a reset of the session, which is one of the questions, and its settings.
     """

@@ -35,7 +35,7 @@ def pass_by(seconds: float, subscription: Subscription, turns: Turns) -> None:
 
 
 class Sleeper:
-    """A handler whose first attempt sleeps until it is told, and then tries to settle; the second waits as well."""
+    """A handler whose first attempt sleeps until released, and then tries to settle; the second waits as well."""
 
     def __init__(self, settle: Callable[[Message], object]) -> None:
         self.settle = settle

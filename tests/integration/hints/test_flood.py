@@ -39,7 +39,7 @@ TURN = 0.02
 
 @pytest.fixture
 def lanelog_client(lanelog_url: str) -> Iterator[Client]:
-    """A client that hears hints."""
+    """A client that receives hints."""
     with lanelog.connect(lanelog_url) as client:
         yield client
 

@@ -190,7 +190,7 @@ def test_a_leader_right_behind_its_commit_keeps_its_members_waiting_and_no_stran
 
 @pytest.mark.thorough
 def test_members_who_run_out_of_time_know_whether_their_leader_may_commit_them(stage: Stage) -> None:
-    """Whom a transaction has may be there afterwards, and is told so; who came later never is."""
+    """The messages of a transaction may be there afterwards, and their errors say so; later ones never are."""
     leader, members = leading(stage, BEFORE_COMMIT, connect={"publish_timeout": 6.0})
     (later,) = gather(leader, ("b", "6"), count=1)
     eventually(lambda: later.done and [call.done for call in members].count(True) == 2, within=20)

@@ -88,7 +88,7 @@ def test_a_publish_under_a_purge_that_has_the_head_waits_and_brings_the_lane_bac
 
 @pytest.mark.thorough
 def test_publish_many_and_a_caller_meet_the_same_purge(stage: Stage) -> None:
-    """A batch makes the lane anew; a caller's transaction is told to repeat, and its repetition succeeds."""
+    """A batch makes the lane anew; a caller's transaction gets a retriable error, and its repetition succeeds."""
 
     def caller(client: Client) -> int:
         with client.transaction() as connection:

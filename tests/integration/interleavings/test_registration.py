@@ -48,7 +48,7 @@ def start_of(stage: Stage, start: str) -> Any:
 
 
 def for_actors(stage: Stage, start: str) -> dict[str, Any]:
-    """The same, as an actor is told."""
+    """The same, as an order for an actor."""
     return {"start_ms": int(hour_ago(stage).timestamp() * 1000)} if start == "instant" else {"start": start}
 
 

@@ -11,7 +11,7 @@ from support.stage import DIES, EPOCH, HEAD, Stage, wait_until_blocked
 
 
 def tables(raw: Any) -> list[Any]:
-    """What a mend may change of the lane."""
+    """What a repair may change of the lane."""
     return [
         rows(raw, f"SELECT * FROM queue_{table} WHERE topic = 't' AND partition_key = 'k' ORDER BY 1, 2, 3, 4")
         for table in ("partitions", "offsets", "partition_leases", "delivery_state")
@@ -25,7 +25,7 @@ def errors(stage: Stage, name: str) -> list[str]:
 
 
 def test_a_purge_and_rebirth_between_two_reads_of_a_load_is_no_contradiction(stage: Stage, drained: None) -> None:
-    """The head is of the lane that was purged, the floor of the one that came back and was drained: nothing is mended.
+    """The head is of the lane that was purged, the floor of the one that came back and was drained: no repair.
 
     The suspicion brings the lane under locks, where all of it is read again.
     """
@@ -82,7 +82,7 @@ def test_a_settlement_under_a_repair_waits_and_is_refused(stage: Stage, dies: bo
 @pytest.mark.thorough
 @DIES
 def test_a_second_repair_waits_and_finds_what_the_first_has_left(stage: Stage, drained: None, dies: bool) -> None:
-    """One of them mends the lane, and tells it; if the first dies, that is the second."""
+    """One of them repairs the lane, and logs it; if the first dies, that is the second."""
     rows(stage.raw, "UPDATE queue_offsets SET offset_acked = 9 WHERE consumer_group = 'g'")
     first = stage.stopped("before COMMIT following offsets.REWIND", "audit", "k", topic="t")
     second = stage.actor("second")

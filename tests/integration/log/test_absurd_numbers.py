@@ -218,7 +218,7 @@ def test_a_floor_above_the_head_of_a_running_lane_releases_nothing(
 
 @pytest.mark.thorough
 def test_no_hole_is_skipped_up_to_a_floor_above_the_head(group: Group, raw: Any) -> None:
-    """The owner loads the lane again, which mends it. What is published then is handled."""
+    """The owner loads the lane again, which repairs it. Later messages are handled."""
     group.client.subscribe("t", "g", lambda message: group.seen((message.key, message.payload)), lease_duration=30)
     group.handles(b"1", "bad")
     rows(raw, SET_FLOOR, GREATEST)

@@ -99,7 +99,7 @@ def test_without_dead_letters_it_is_dropped(lanelog_client: Client, raw: Any, ca
 
 
 def test_a_time_to_live_that_is_over_when_a_group_comes(lanelog_client: Client, raw: Any) -> None:
-    """Counted from the publish, for the message that has one; the hook hears of it, and of no attempt."""
+    """The time to live counts from the publish; the hook gets the message, and no attempt."""
     seen, told = Record(), Record()
     lanelog_client.publish("t", "k", b"late", ttl=0.05)
     lanelog_client.publish("t", "k", b"x", ttl=3600)

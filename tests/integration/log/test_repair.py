@@ -31,7 +31,7 @@ QUICK = {"lease_duration": 2.0, "lease_renewal": 0.5, "retention": 3600.0}
 
 @pytest.fixture
 def mended(caplog: pytest.LogCaptureFixture) -> Mended:
-    """What was mended so far, each an ERROR, without the names of topic and lane that it must have."""
+    """The repairs so far, each an ERROR, without the names of topic and lane that it must have."""
     caplog.set_level(logging.ERROR, "lanelog")
 
     def found() -> list[str]:
@@ -321,7 +321,7 @@ def set_head_back(raw: Any, topic: str, head: int = 0) -> None:
 
 
 def test_a_dead_letter_whose_offset_is_taken_is_buried_all_the_same(lanelog_client: Client, raw: Any) -> None:
-    """The lane of the dead letters is mended by who meets it: no subscription fails, and no dead letter is lost."""
+    """The member that meets the lane repairs it: no subscription fails, and no dead letter is lost."""
 
     def reject(message: Message) -> None:
         raise Reject(message.payload.decode())
@@ -337,7 +337,7 @@ def test_a_dead_letter_whose_offset_is_taken_is_buried_all_the_same(lanelog_clie
 
 
 def test_a_delayed_message_whose_offset_is_taken_is_appended_all_the_same(lanelog_client: Client, raw: Any) -> None:
-    """The lane is mended by who meets it; the scheduler of a client goes on."""
+    """The process that meets the lane repairs it; the scheduler of a client goes on."""
     seen = Record()
     publish(lanelog_client, "m1", "m2")
     set_head_back(raw, "t")

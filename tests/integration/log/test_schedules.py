@@ -646,7 +646,7 @@ def test_maintain_fires_what_is_due(admin_only: Client, raw: Any) -> None:
 
 @pytest.fixture
 def scheduler(database: Database, publisher: Publisher, published: list[str]) -> Iterator[Scheduler]:
-    """A scheduler whose turns are taken by the test, and by whose connection's clock it is told how late it is."""
+    """A scheduler whose turns the test takes. The connection's clock says how late it is."""
     scheduler = Scheduler(EngineContext(database, appender_of(publisher, published.append)))
     yield scheduler
     scheduler.close()

@@ -30,7 +30,7 @@ def expired(client: Client, raw: Any, count: int, *, of: int, topic: str = "t") 
 def test_maintenance_buries_what_nobody_consumes(
     lanelog_client: Client, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Up to the first that has not expired, in history too, told, and announced; the next consumer goes on there."""
+    """Each expired one is logged, announced, and in history, up to the first that has not; a consumer goes on there."""
     lanelog_client.subscribe("t", "g", accept, history=True).stop()
     expired(lanelog_client, raw, 250, of=252)
     assert lanelog_client.admin.maintain().expired == 250

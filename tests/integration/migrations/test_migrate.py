@@ -336,7 +336,7 @@ def test_an_added_column_that_was_lost_is_added_again(empty: Database) -> None:
 
 @pytest.mark.thorough
 def test_a_server_that_forces_another_engine_is_named_by_its_setting(private_server: DevServer) -> None:
-    """MariaDB names the mode by which it refuses InnoDB, not `enforce_storage_engine`. It is told, and not repeated."""
+    """MariaDB names the mode by which it refuses InnoDB. The error names the setting, and is not retried."""
     private_server.create_database("lanelog_test_engine")
     database = Database(ConnectConfig.from_url(private_server.root_url("lanelog_test_engine")))
     if database.facts().mariadb:  # MySQL has no such setting

@@ -101,7 +101,7 @@ def purge(topic: str, key: str) -> bool:
 
 
 def audit(topic: str) -> int:
-    """Look through a topic for contradictions, as a full pass does; how many were mended."""
+    """Look through a topic for contradictions, as a full pass does; how many were repaired."""
     with closing(client._database.session("audit")) as session:
         return len(repair.audit(session, topic).repaired)
 

@@ -90,7 +90,7 @@ def test_a_dead_worker_behind_a_proxy_that_hides_it(
 
 
 def test_a_poison_message(on_call: OnCall, fleet: Fleet, lanelog_client: Client) -> None:
-    """Each process that handles it dies, until it is a dead letter. A worker that is mended gets it again."""
+    """Each process that handles it dies, until it is a dead letter. A repaired worker gets it again."""
     workers = [fleet.worker(f"w{number}", topic=TOPIC, group=GROUP, attempts=2) for number in range(3)]
     lanelog_client.publish(TOPIC, "a", json.dumps({"exit": True}))
     eventually(lambda: lanelog_client.admin.topic(TOPIC).dead_letters == 1, within=30)

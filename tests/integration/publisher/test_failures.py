@@ -45,7 +45,7 @@ def test_an_unknown_commit_is_repeated_without_a_second_copy(distant: Publisher,
 
 
 def test_an_unknown_commit_of_many_is_repeated(distant: Publisher, proxy: Proxy, raw: Any) -> None:
-    """All of them are there once, in order, and old ids are still told to be duplicates."""
+    """All of them are there once, in order, and old ids are still reported as duplicates."""
     distant.publish("t", Outgoing("k", b"old", id="old"))
     items: list[Any] = [("k", b"1"), Outgoing("k", b"2", id="new"), Outgoing("k", b"3", id="old"), ("j", b"4")]
     for deliver, offset in ((True, 3), (False, 5)):

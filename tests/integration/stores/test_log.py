@@ -43,7 +43,7 @@ def test_heads_are_locked_advanced_and_purged(cx: Executor) -> None:
 
 
 def test_the_digest_of_the_heads_tells_what_is_published_and_which_lanes_there_are(cx: Executor) -> None:
-    """A publish changes it; a lane that was purged and came back at the same head is told apart by its age."""
+    """A publish changes the digest; so does the age of a lane that was purged and came back at the same head."""
     keys = ["b", "a", "A", "ä", "日本", "😀", "a'b\"c\\d", "%_", "x" * 191, "0"]
     fill(cx, keys)
     before, parts = partitions.digest(cx, "t"), partitions.parts(cx, "t")

@@ -100,7 +100,7 @@ def test_leases_leave_with_their_lane_or_their_group(cx: Executor, database: Dat
 
 
 def test_heartbeats_say_which_server_wrote_them(cx: Executor, database: Database, made: Situations, raw: Any) -> None:
-    """The latest of all tells a copy. Who left has no end, and what a version before wrote is of no server."""
+    """The latest heartbeat shows a copy. A member that left has no end, and a row of an older version has no server."""
     mariadb = database.facts().mariadb
     assert origins.load(cx, mariadb=mariadb) == Origins()
     here = one(raw, f"SELECT {Incarnation.identity_in_sql(mariadb=mariadb)}")

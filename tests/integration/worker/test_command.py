@@ -373,7 +373,7 @@ def test_a_process_whose_database_does_not_answer_is_not_killed(bounds: Callable
 def test_processes_that_were_stopped_with_their_supervisor_are_not_killed(
     start: Start, lanelog_client: Client, bounds: Callable[..., None]
 ) -> None:
-    """As a frozen container is: the supervisor awakes first, and all that it has heard is old."""
+    """As a frozen container is: the supervisor awakes first, and all reports that it has are old."""
     bounds("silence", SILENCE=1.0, GRACE=3.0)
     worker = start("--processes", "2")
     pids = worker.started(2)
@@ -481,7 +481,7 @@ def test_a_change_of_the_source_replaces_the_processes(start: Start, tmp_path: P
 def test_a_client_that_is_not_found_ends_the_command(
     lanelog_url: str, target: str, says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With the reason: nobody would mend it while the command tries again."""
+    """The exit has the reason: nobody would repair it while the command tries again."""
     with closing(Commanded(lanelog_url, target=target)) as worker:
         assert worker.program.ended() == 2
     assert says in capfd.readouterr().err
@@ -492,7 +492,7 @@ def test_a_client_that_is_not_found_ends_the_command(
     ("fails", "says"), [("raise RuntimeError('not today')", "RuntimeError: not today"), ("raise SystemExit(77)", "")]
 )
 def test_it_gives_up_when_no_process_can_start(tmp_path: Path, fails: str, says: str) -> None:
-    """After five of each place whose module raises: whoever started the command must hear of it.
+    """The command ends after five processes of each slot whose module raises: its caller must learn of it.
 
     The status is the command's own, whatever the module's was.
     """

@@ -338,7 +338,7 @@ def plain(entries: list[list[Line]]) -> list[str]:
 
 
 def test_forty_lanes_that_fail_alike_are_one_line_with_a_count() -> None:
-    """Alike but for numbers: the oldest is told, some are named, and the command shows them all."""
+    """Problems that differ in numbers: the oldest is shown, some are named, and the command shows them all."""
     failing = [
         of_lane(lane(**{**FAILING, "last_error": f"no branch {n}"}, key=f"k{n}", oldest_age=100.0 - n), GROUP, None)
         for n in range(40)

@@ -24,7 +24,7 @@ class Shout(Repr):
     content_type: Any = "application/x-shout"
 
     def decode(self, payload: bytes) -> object:
-        """With a mark, to be told from others."""
+        """With a mark that distinguishes it from others."""
         return "shouted " + payload.decode()
 
 

@@ -52,7 +52,7 @@ def test_every_reason_has_a_name_of_its_own(reasons: list[str]) -> None:
 
 
 def test_names_that_would_be_equal_are_longer() -> None:
-    """Among many reasons some share four digits: all of their names are told apart."""
+    """Among many reasons some share four digits: all of their names differ."""
     reasons = ["a" * number for number in range(1, 1001)]
     names = names_of(reasons)
     assert len(set(names.values())) == 1000

@@ -43,7 +43,7 @@ def one_profile(name: str) -> dict[str, Any]:
 
 
 def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JSON has every seed, what was explained added up, and the failed ones; the exit status tells, too."""
+    """The JSON has every seed, what was explained added up, and the failed ones; the exit status shows it, too."""
     modules: list[str] = []
 
     def run(module: str, directory: Path, *args: str) -> tuple[int, str, dict[str, Any] | None, Path | None]:

@@ -123,7 +123,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("berlin")
 def test_days_are_those_of_the_terminal_and_distances_are_from_now() -> None:
-    """A day is the midnight that begins it, also on the day on which the clocks change; a preview tells both zones."""
+    """A day is the midnight that begins it, also on the day on which the clocks change; a preview shows both zones."""
     for day, begins in (("2026-01-31", (1, 30, 23)), ("2026-03-29", (3, 28, 23)), ("2026-03-30", (3, 29, 22))):
         assert instant(day) == datetime(2026, *begins, tzinfo=UTC)
     before = datetime.now(UTC).replace(microsecond=0)

@@ -140,7 +140,7 @@ def injecting(function: Callable[..., object]) -> Callable[..., object]:
     ],
 )  # fmt: skip
 def test_what_takes_one_argument_is_a_handler(handler: object) -> None:
-    """What a decorator wraps may need more than the decorator takes; what does not tell is believed."""
+    """A wrapped function may need more than the decorator takes; a callable without a signature is believed."""
     assert check_handler(handler) is handler
 
 

@@ -80,7 +80,7 @@ def test_a_line_is_broken_where_nothing_was_sampled() -> None:
 
 
 def test_the_last_value_is_of_the_last_sample() -> None:
-    """Not of the time before a gap, nor the highest of a column; of a gap no rate is told."""
+    """The value is not of the time before a gap, nor the highest of a column; a gap has no rate."""
     steps = [(10.0, 10 * each, 500) for each in range(100, 105)]
     gap, back = (GAP + 1, 1060, 0), (10.0, 1060, 3)
     assert everything(sampled(*steps, gap))["Lag, in messages"].lines[0].now == "0"

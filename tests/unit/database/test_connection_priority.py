@@ -23,7 +23,7 @@ def refuse(priority: ConnectionPriority, purpose: str, *, times: int) -> None:
 
 @pytest.mark.parametrize("purpose", ["fetcher", "janitor", "scheduler"])
 def test_a_loop_that_can_wait_asks_less_and_less_often(purpose: str) -> None:
-    """It is told the last refusal instead, and still counts as lacking. With a connection, it begins anew."""
+    """The loop gets the last refusal instead, and still counts as lacking. With a connection, it begins anew."""
     priority = ConnectionPriority()
     refuse(priority, purpose, times=1)
     assert priority.too_soon(purpose) is None  # an idle connection was closed for it meanwhile

@@ -138,7 +138,7 @@ def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
     ],
 )
 def test_family_and_version(text: str, expected: tuple[str, str]) -> None:
-    """The version text tells the family; MariaDB's prefix for old replicas is not a version."""
+    """The version text names the family; MariaDB's prefix for old replicas is not a version."""
     assert family_and_version(text) == expected
 
 

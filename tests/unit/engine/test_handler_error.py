@@ -72,7 +72,7 @@ def test_the_members_of_an_exception_group_are_in_its_text() -> None:
 
 
 def test_a_circle_of_causes_ends() -> None:
-    """Each exception is told once."""
+    """Each exception is reported once."""
     error, other = caught(charge), ValueError("again")
     error.__cause__, other.__cause__ = other, error
     assert render(error).count("no money") == 2  # its message, and its line of source

@@ -53,7 +53,7 @@ def test_a_datagram_says_what_was_packed_to_whoever_has_its_token(*, new_lanes: 
 
 
 def test_merged_hints_say_what_each_of_them_said() -> None:
-    """A target that is found later is told everything since the last reading."""
+    """A target that is found later gets all hints since the last reading."""
     created, committed = Hint(1, new_lanes=True, messages=False), Hint(1, new_lanes=False)
     assert committed.merged(created) == created.merged(committed) == Hint(1, new_lanes=True)
     assert created.merged(None) == created
@@ -93,7 +93,7 @@ def test_one_reading_is_bounded_and_followed_by_deafness(receiver: Receiver) -> 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "::1"])
 def test_both_sockets_are_read_each_within_its_bound(ip: str) -> None:
-    """One that is flooded keeps nobody from being heard at the other; the place tells both addresses."""
+    """A flooded socket does not hold up the other one; the endpoint has both addresses."""
     receiver = Receiver()
     receiver.open(UdpAddress.parse(ip))
     if len(receiver.filenos()) == 1:
@@ -116,7 +116,7 @@ def test_both_sockets_are_read_each_within_its_bound(ip: str) -> None:
 
 
 def test_behind_nat_the_socket_listens_at_its_port_of_every_address(caplog: pytest.LogCaptureFixture) -> None:
-    """The row tells the address that publishers see; without a port nobody could send there, so it is left out."""
+    """The row has the address that publishers see; without a port nobody could send there, so it is left out."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -138,7 +138,7 @@ def test_behind_nat_the_socket_listens_at_its_port_of_every_address(caplog: pyte
 
 
 def test_a_hint_and_a_set_end_the_wait(receiver: Receiver) -> None:
-    """Whichever comes first; a hint is told to the listener, who sets it."""
+    """A wait ends with whichever comes first; the listener gets the hint, and sets the event."""
     heard = Record()
 
     def listen(hint: Hint) -> None:

@@ -15,7 +15,7 @@ PATIENCE = 20.0  # for what happens at once unless something is broken
 
 
 class Turns:
-    """A turn that tells when it runs, and can be held in the middle of itself, or fail."""
+    """A turn that reports when it runs, and can be held in the middle of itself, or fail."""
 
     def __init__(self, delay: float = LONG, *, gated: bool = False, failures: int = 0) -> None:
         self.delay, self.gated, self.failures = delay, gated, failures

@@ -55,7 +55,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 def test_five_failures_in_a_row_are_reported_once() -> None:
-    """`failed` hears of the fifth error, and of no later one until a turn succeeds: a bug, or of the tree and final."""
+    """`failed` gets the fifth error, and no later one until a turn succeeds: a bug, or of the tree and final."""
     heard: list[BaseException] = []
     errors = [(ConfigurationError if number % 2 else ValueError)(str(number)) for number in range(12)]
     loop = make(failing([*errors, None, *errors[:5]]), failed=heard.append)

@@ -115,7 +115,7 @@ def test_a_scaler_asks_for_the_lag_of_a_deployments_group(name: str) -> None:
 
 
 def test_a_deployment_shows_the_metrics_that_the_scaler_asks_for() -> None:
-    """One process, also during an update; where it listens is what Prometheus is told."""
+    """One process runs, also during an update; it listens at the address that Prometheus has."""
     (deployment,) = loaded("metrics.yaml")
     assert (deployment["apiVersion"], deployment["kind"]) == ("apps/v1", "Deployment")
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})

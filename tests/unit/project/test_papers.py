@@ -278,7 +278,7 @@ def test_editors_show_the_defaults_of_the_code(kind: type) -> None:
 
 
 def test_the_waits_of_the_default_policy_are_documented_as_they_are() -> None:
-    """Wherever they are told: so many seconds after each attempt, up to a second more, and 60 s at most."""
+    """Every page says the same: so many seconds after each attempt, up to a second more, and 60 s at most."""
     policy = lanelog.RetryPolicy(max_attempts=None)
     waits = [policy.decide(attempt=number, since_first=0.0, error=None) or 0.0 for number in (1, 2, 3, 4, 50)]
     assert [least <= wait <= least + 1 for least, wait in zip((1, 2, 4, 8, 60), waits, strict=True)] == [True] * 5

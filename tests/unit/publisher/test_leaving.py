@@ -18,7 +18,7 @@ from lanelog.publisher.topic_queue import TopicQueue, Waiter
 
 
 class Writer:
-    """Answers as told, once for each transaction; then never again."""
+    """Gives the prepared answers, one for each transaction; then none."""
 
     def __init__(self, *answers: set[str] | BaseException) -> None:
         self.answers = list(answers)

@@ -40,7 +40,7 @@ def heard() -> Iterator[tuple[Process, socket.socket]]:
 
 
 class Played:
-    """A process that the test plays. It reports at each turn, until it is told otherwise."""
+    """A process that the test plays. It reports at each turn, until the test changes that."""
 
     def __init__(self, report: Report | None) -> None:
         ours, self.theirs = socket.socketpair()
@@ -123,7 +123,7 @@ def test_orders_and_reports_survive_the_way() -> None:
 
 
 def test_the_last_whole_report_counts(heard: tuple[Process, socket.socket]) -> None:
-    """However the lines are cut on their way; and it is heard that the process is gone."""
+    """The report counts however its lines are cut on their way, and the end of the process is noticed."""
     process, theirs = heard
     assert process.receive()
     assert not process.ready

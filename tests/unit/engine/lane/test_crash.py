@@ -77,7 +77,7 @@ def test_a_row_in_flight_of_a_dead_owner_is_due_at_once(visible_in: int) -> None
 
 
 def test_nacked_rows_keep_their_wait() -> None:
-    """A failed message waits as long as it was told to, whoever owns its lane, and its crash is not its own."""
+    """A failed message waits for its whole back-off, whoever owns its lane, and its crash is not its own."""
     world = world_of(2, strict=False)
     world.work("nack")
     world.now += 4

@@ -144,7 +144,7 @@ class LaneMachine(Process, RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), last=st.booleans())
     def handler_ends(self, pick: int, outcome: str, last: bool) -> None:
-        """A handler returns or raises: the lane hears of it when the run is finished or relieved."""
+        """A handler returns or raises: the lane gets it when the run is finished or relieved."""
         self.end_one(pick, outcome, last=last)
 
     @precondition(lambda self: self.open)

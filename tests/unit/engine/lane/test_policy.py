@@ -174,7 +174,7 @@ def test_a_dead_letter_takes_its_exception_along() -> None:
 
 
 def test_a_postponed_message_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
-    """Only what is a failure is told as one, with its traceback where there is something to show."""
+    """Only a failure is reported as one, with its traceback where there is something to show."""
     for error in (BOOM, Reject("bad"), Postpone(60)):
         policy.report({"topic": "t"}, error, judged(error))
     assert [(record.__dict__["outcome"], record.exc_info is None) for record in caplog.records] == [

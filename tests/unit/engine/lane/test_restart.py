@@ -138,7 +138,7 @@ def test_acks_that_the_rows_know_already_are_not_settled_twice(last_first: bool)
 
 
 def test_a_transaction_that_committed_before_the_reload_is_known_from_its_row() -> None:
-    """The reload finds the acked row of a handler whose thread has not heard of its commit: it is settled once."""
+    """The reload finds the acked row of a handler whose thread does not know of its commit: it is settled once."""
     world = concurrent(3)
     runs, (one, two, three) = started(world)
     two.move(State.CLAIMED)

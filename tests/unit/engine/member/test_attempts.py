@@ -271,7 +271,7 @@ def test_the_end_answers_everybody() -> None:
 
 
 def test_the_first_answer_to_a_waiter_stands() -> None:
-    """A lane lost before the answer to its flush arrives: the waiting caller hears of it, and lets go once."""
+    """A lane lost before the answer to its flush arrives: the waiting caller gets the error, and lets go once."""
     released: list[int] = []
     waiter = FlushWaiter(lambda: released.append(1))
     waiter.resolve(LeaseLost("lost"))

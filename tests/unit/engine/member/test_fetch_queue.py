@@ -30,7 +30,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans(), st
 def test_what_is_taken_is_what_wants_rows_and_first_what_can_go_out(
     changes: list[tuple[int, bool, bool, bool]], limit: int, room: int, unread: int
 ) -> None:
-    """However lanes change, told or untold: none comes twice or in vain, none is left out, the full ones come last.
+    """However lanes change, reported or not: none comes twice or in vain, none is left out, the full ones come last.
 
     Each time only the last one taken may have more unread rows than there is room for.
     """

@@ -21,7 +21,7 @@ IN_TIME = 20.0
 
 
 class Visitor(threading.Thread):
-    """A thread that handles a message, says when it begins, and ends when it is told to."""
+    """A thread that handles a message, says when it begins, and ends when the test says so."""
 
     def __init__(self, isolation: Isolation, *, alone: bool = False, wanted: Callable[[], bool] | None = None) -> None:
         super().__init__(daemon=True)

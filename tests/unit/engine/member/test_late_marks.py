@@ -106,7 +106,7 @@ def test_what_is_handed_back_lies_behind_what_is_still_out() -> None:
 
 
 def test_what_was_taken_back_before_it_was_marked_is_not_marked() -> None:
-    """The worker hears it, and lets go."""
+    """The worker gets a refusal, and lets go."""
     world = lane()
     (run,) = world.go()
     world.lane.dispatch.recall()
