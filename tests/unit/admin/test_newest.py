@@ -19,7 +19,7 @@ LANES, LONGEST = "abcdef", 12
 def test_the_newest_messages_are_those_inserted_last(
     heads: dict[str, int], collected: dict[str, int], times: list[int], most: int
 ) -> None:
-    """Whatever was inserted when, and whatever was collected. No message is read twice, and not many are in vain."""
+    """The answer holds for any order of inserts and any collection. No message is read twice, and few in vain."""
     left = {
         (key, offset): created
         for lane, (key, head) in enumerate(heads.items())

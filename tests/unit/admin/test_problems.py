@@ -165,7 +165,7 @@ def test_no_problem_names_a_command_that_destroys() -> None:
 
 
 def test_a_group_without_members_names_who_was_there_last() -> None:
-    """With the host, and since when each is gone; once their rows are deleted, that it is not known any more."""
+    """The problem has the host, and since when each is gone; without their rows, it says that this is not known."""
     gone = (
         LastMember(name="vm-1-23:abc", state=OwnerState.DEAD, silent=185.0),
         LastMember(name="vm-2-7:def", state=OwnerState.STOPPED, silent=4000.0),
@@ -180,7 +180,7 @@ def test_a_group_without_members_names_who_was_there_last() -> None:
 
 
 def test_a_growing_lag_says_so() -> None:
-    """As messages a second; one that shrinks does not."""
+    """The growth is shown as messages a second; a lag that shrinks has none."""
     (growing,) = of_group(group(oldest_age=61.0), 12.34)
     (shrinking,) = of_group(group(oldest_age=61.0), -1.0)
     assert "growing by 12.3/s" in growing.detail
@@ -211,7 +211,7 @@ def test_a_growing_lag_says_so() -> None:
     ],
 )
 def test_a_lane(changes: dict[str, Any], running: float | None, what: str | None, mend: str | None) -> None:
-    """What is not moving by itself, with the offset it stands at; a wait that a handler asked for is none."""
+    """The problem is a lane that does not move by itself, with its offset; a wait that a handler asked for is none."""
     found = of_lane(lane(**changes), GROUP, running)
     assert (found and (found.what, found.command)) == (what and (what, mend))
 
@@ -223,7 +223,7 @@ def test_lanes_of_a_group_without_members_are_no_problems_of_their_own() -> None
 
 
 def test_a_group_whose_lanes_are_not_read_has_no_lane_with_a_problem() -> None:
-    """Whatever its lanes are like, as far as their sums in the group allow it."""
+    """This holds for any lanes, as far as their sums in the group allow it."""
     lanes: tuple[dict[str, Any], ...] = (
         {},
         FREE,
@@ -252,7 +252,7 @@ def test_a_group_whose_lanes_are_not_read_has_no_lane_with_a_problem() -> None:
 
 
 def test_lanes_of_a_group_that_moves_are_not_read() -> None:
-    """Nor those of a group of which one line says it all: it is paused, or nobody consumes."""
+    """Lanes of a group that is paused, or that nobody consumes, are not read either: one line says it all."""
     assert lanes_may_be_wrong(GROUP)
     for changes in ({"oldest_age": 30.0}, {"lag": 0, "oldest_age": None}, {"members": 0}, {"paused_at": WHEN}):
         assert not lanes_may_be_wrong(group(**changes)), changes
@@ -314,7 +314,7 @@ def test_nothing_is_concluded_from_heartbeats_that_are_not_believed(changes: dic
 
 
 def test_a_problem_is_three_lines() -> None:
-    """What, where, since when and who; the detail; the command."""
+    """The lines are: what, where, since when and who; the detail; the command."""
     found = of_lane(lane(state=MessageState.RETRYABLE, attempts=2, last_error="no\nway"), GROUP, None)
     assert isinstance(found, Problem)
     assert found.lines() == [
@@ -431,7 +431,7 @@ def test_the_colour_of_a_problem_says_how_bad_it_is() -> None:
 
 
 def test_an_attempt_that_an_operator_ended_is_no_failure() -> None:
-    """Neither a problem of its lane, nor counted or coloured as one; a lane that nobody takes is a problem."""
+    """The attempt is no problem of its lane, nor counted or coloured as one; a lane that nobody takes is a problem."""
     ended = lane(**{**FAILING, "last_error": INTERRUPTED})
     assert of_lane(ended, GROUP, None) is None
     free = of_lane(attrs.evolve(ended, **FREE), GROUP, None)
@@ -441,7 +441,7 @@ def test_an_attempt_that_an_operator_ended_is_no_failure() -> None:
 
 
 def test_dead_letters_of_several_topics_are_one_line_each() -> None:
-    """With their most frequent reason; those of a single topic keep the command that puts them back."""
+    """Each line has the most frequent reason; those of a single topic keep the command that puts them back."""
     orders = attrs.evolve(TOPIC, topic="orders")
     letters = [*of_letters(TOPIC, [reason("bad " * 40, 5), reason("x", 2)]), *of_letters(orders, [reason("y", 1)])]
     head, merge, other, look = plain(entries(letters, most=100))
@@ -475,7 +475,7 @@ def test_a_hung_process_shows_where_its_handlers_stand() -> None:
 
 
 def test_elsewhere_the_command_of_status_ends_nothing() -> None:
-    """Its number may be another process's there. The first process of a container is ended from outside."""
+    """The process number may be another process's there. The first process of a container is ended from outside."""
     of = attrs.evolve(HUNG, host="it's else", pid=os.getpid())
     (hung,) = members_hung(GROUP, {"vm:1": of})
     assert subprocess.run(["sh", "-c", hung.command], check=False).returncode == 1

@@ -83,7 +83,7 @@ def test_a_content_type_is_one_line_of_ascii(content_type: object) -> None:
 
 
 def test_a_clients_codec_is_checked_when_it_is_given() -> None:
-    """Not at the first publish; and two configurations do not differ by it."""
+    """A wrong codec is not left to the first publish, and two configurations do not differ by their codecs."""
     codec = Odd()
     codec.decode = 7  # type: ignore[attr-defined]
     for wrong in (object(), codec, 7):

@@ -42,7 +42,7 @@ def test_a_daily_time_comes_once_on_each_day(expression: str) -> None:
 
 
 def test_a_job_with_a_star_follows_the_clock_on_the_wall() -> None:
-    """What is skipped in spring is left out, and what comes twice in autumn fires twice."""
+    """Times skipped in spring are left out, and times that come twice in autumn fire twice."""
     assert times("*/30 * * * *", BERLIN, "2027-03-28T01:00:00+01:00", 3) == [
         "2027-03-28T01:30:00+01:00",
         "2027-03-28T03:00:00+02:00",
@@ -66,7 +66,7 @@ def test_every_second_is_every_second_in_both_nights() -> None:
 
 
 def test_fields_may_be_lists_ranges_steps_names_and_the_last() -> None:
-    """What people write in a crontab, and seconds."""
+    """An expression may be what people write in a crontab, and have seconds."""
     assert times("15,45 9-10 * * MON", "UTC", "2026-11-21T00:00:00+00:00", 4) == [
         f"2026-11-23T{time}:00+00:00" for time in ("09:15", "09:45", "10:15", "10:45")
     ]
@@ -142,14 +142,14 @@ def test_an_expression_that_never_fires_is_refused_in_time() -> None:
     ],
 )
 def test_an_unknown_zone_is_refused(name: str, hint: str) -> None:
-    """Also what means something else on every machine, and what is a path."""
+    """A name that means something else on every machine, and a path, are refused, too."""
     with pytest.raises(ConfigurationError, match=hint):
         parse("* * * * *", name)
 
 
 @given(text=st.text(st.sampled_from("0123456789*/,-#LWMONJAN ?\t"), max_size=30))
 def test_any_text_is_an_expression_or_a_configuration_error(text: str) -> None:
-    """Whatever somebody types."""
+    """No text raises another error."""
     try:
         cron = parse(text, BERLIN)
         cron.after(ms("2027-03-28T00:30:00+00:00"))
@@ -209,7 +209,7 @@ def test_the_last_one_of_an_interval_is_the_last_of_all_in_it(
 
 
 def test_the_last_one_of_years_of_seconds_is_found_at_once() -> None:
-    """Not by going through a hundred million of them."""
+    """The search does not go through a hundred million times."""
     since, until = ms("2023-01-01T00:00:00+00:00"), ms("2028-01-01T00:00:00+00:00")
     assert parse("* * * * * *", BERLIN).last(since, until) == until
     assert parse("30 30 2 28 3 *", BERLIN).last(since, until) == ms("2027-03-28T03:00:30+02:00")

@@ -149,14 +149,14 @@ def test_circles_and_depths_are_refused() -> None:
     ],
 )
 def test_what_comes_back_different_is_warned_of(value: object, says: str) -> None:
-    """It is stored, and a warning that Python shows by default names the place in the payload and in the code."""
+    """The payload is stored, and a warning that Python shows by default has the path in it, and the line of code."""
     with pytest.warns(FutureWarning, match=says) as caught:
         encode_json(value)
     assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_a_line_of_code_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many messages it publishes, and as long as it runs: the texts that Python remembers are bounded."""
+    """The warning comes once for any number of messages: the texts that Python remembers are bounded."""
     monkeypatch.setattr(_json, "_named", set())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")

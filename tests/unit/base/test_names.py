@@ -40,7 +40,7 @@ def test_usual_names_pass_unchanged(name: str) -> None:
     ],
 )
 def test_names_that_could_be_confused_are_refused(name: object, reason: str) -> None:
-    """What the servers would pad, fold or fail on never reaches them; the error says which argument it was."""
+    """Names that the servers would pad, fold or reject never reach them; the error says which argument it was."""
     text = refused(check_name, "topic", name)
     assert text.startswith("topic ")
     assert reason in text

@@ -40,7 +40,7 @@ def test_the_default_is_the_columns() -> None:
 
 
 def test_an_open_lane_may_be_named_and_nothing_else_may_be_called_like_one() -> None:
-    """What was read in an open lane can be copied there; a key that only looks like one is refused."""
+    """A message of an open lane can be copied there; a key that only looks like one is refused."""
     assert check_key("open~007") == "open~007"
     assert check_key("opening") == "opening"
     for key in ("open~7", "open~", "open~0007", "open~abc", "open~007 x"):
@@ -58,7 +58,7 @@ def test_ids_are_spread_evenly(count: int) -> None:
 
 @given(st.text(min_size=1, max_size=20), st.integers(1, 999))
 def test_one_lane_more_takes_ids_from_the_others_and_moves_none_between_them(message_id: str, count: int) -> None:
-    """So few ids change their lane when the number changes."""
+    """Few ids change their lane when the number changes."""
     assert lane_of(message_id, count + 1) in (lane_of(message_id, count), lane_key(count))
 
 

@@ -33,7 +33,7 @@ class TestPayload:
             assert decode_payload(encoded, None, None) == data
 
     def test_a_buffer_is_copied(self) -> None:
-        """What the caller does to its buffer afterwards does not change the message."""
+        """Later changes of the caller's buffer do not change the message."""
         buffer = bytearray(b"abc")
         encoded, _ = encode_payload(buffer)
         buffer[0] = 0
@@ -48,7 +48,7 @@ class TestPayload:
 
     @given(JSON.filter(lambda value: not isinstance(value, str)))
     def test_json_comes_back_equal(self, value: object) -> None:
-        """What was published as JSON is what json() and decode() return, and nothing is warned of."""
+        """json() and decode() return what was published as JSON, and nothing is warned of."""
         encoded, content_type = encode_payload(value)
         assert json.loads(encoded) == decode_payload(encoded, content_type, None) == value
         assert encoded == json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
@@ -72,12 +72,12 @@ class TestPayload:
         assert encode_payload(value)[0] == encoded
 
     def test_a_lone_surrogate_in_text_is_refused(self) -> None:
-        """It cannot be UTF-8."""
+        """A lone surrogate cannot be UTF-8."""
         with pytest.raises(ConfigurationError, match="the payload contains a lone surrogate at position 1"):
             encode_payload("a\ud800")
 
     def test_a_tuple_is_refused(self) -> None:
-        """It would come back as a list."""
+        """A tuple would come back as a list."""
         with pytest.raises(ConfigurationError, match=r"is a tuple.* publish a list, or give a codec="):
             encode_payload((1, 2))
 

@@ -26,7 +26,7 @@ def test_errors_that_differ_in_an_address_have_one_reason() -> None:
 @example("5aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
 @example("x" * 199 + " 7")
 def test_a_reason_is_one_line_without_digits_and_its_own_reason(error: str) -> None:
-    """So a reason that is shown can be given back, whatever the error was."""
+    """A reason that is shown can therefore be given back, whatever the error was."""
     reason = reason_of(error)
     assert reason_of(reason) == reason
     assert len(reason) <= REASON_MAX
@@ -41,7 +41,7 @@ def test_numbers_in_an_error_make_no_difference(error: str, one: int, other: int
 
 @given(REASONS)
 def test_every_reason_has_a_name_of_its_own(reasons: list[str]) -> None:
-    """It means this reason and no other of them; a longer or shorter one means it, too."""
+    """The name means this reason and no other of them; a longer or shorter name means it, too."""
     names = names_of(reasons)
     assert set(names) == set(reasons)
     for reason, name in names.items():
@@ -60,7 +60,7 @@ def test_names_that_would_be_equal_are_longer() -> None:
 
 
 def test_a_name_is_the_same_in_another_process() -> None:
-    """It is made from the text alone, whatever seed the process has. The value is pinned: it is in people's notes."""
+    """The name is made from the text alone, under any hash seed. Its value is pinned: it is in people's notes."""
     program = "from lanelog._base.reasons import names_of; print(names_of(['no such address #'])['no such address #'])"
     environs = [{"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)} for seed in ("1", "2")]
     names = [ran(sys.executable, "-c", program, env=environ, check=True).stdout for environ in environs]

@@ -247,7 +247,7 @@ class Unshowable:
     ids=lambda value: type(value).__name__,
 )
 def test_a_wait_must_be_seconds(value: Any) -> None:
-    """What is no number of seconds is refused with the value that was returned."""
+    """A wait that is no number of seconds is refused, and the error has the value."""
     with pytest.raises(ConfigurationError, match="wait, wait_exception, returned"):
         RetryPolicy(wait=tenacity.wait_exception(lambda _: value)).decide(attempt=1, since_first=0.0, error=None)
 
@@ -256,7 +256,7 @@ def test_a_wait_must_be_seconds(value: Any) -> None:
     "value", [10**400, 10**5000, 2**63, 1e300, math.inf], ids=["400 digits", "5,000 digits", "64 bits", "float", "inf"]
 )
 def test_a_wait_beyond_every_bound_is_the_longest_one(value: float) -> None:
-    """Also an int that no float can hold."""
+    """An int that no float can hold is the longest wait, too."""
     policy = RetryPolicy(wait=lambda _: value)  # type: ignore[arg-type]
     assert policy.decide(attempt=1, since_first=0.0, error=None) == MAX_SECONDS
     assert policy.would_retry(1, 0.0)

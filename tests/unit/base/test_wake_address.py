@@ -38,7 +38,7 @@ def config(**options: object) -> ConnectConfig:
     ],
 )
 def test_an_address_is_read_as_it_is_written(text: str, address: str, port: int) -> None:
-    """With a port and without, IPv4 and IPv6; what a heartbeat row says of it reads the same."""
+    """An address has a port or none, and is IPv4 or IPv6; the text in a heartbeat row reads the same."""
     found = config(wake_address=text).wake_address
     assert (str(found.ip), found.port) == (address, port)
     assert UdpAddress.parse(str(found)) == found
@@ -83,7 +83,7 @@ def test_a_wrong_address_is_refused(value: object, reason: str) -> None:
 
 @pytest.mark.parametrize("option", [{"wake_address": "10.0.3.7"}, {"wake_networks": ["10.0.0.0/8"]}], ids=str)
 def test_where_hints_go_is_refused_without_hints(option: dict[str, Any]) -> None:
-    """With `wake=False` nothing would read it."""
+    """With `wake=False` nothing would read the option."""
     with pytest.raises(ConfigurationError, match=f"{next(iter(option))} is for hints, and wake=False disables them"):
         config(wake=False, **option)
 
@@ -133,7 +133,7 @@ def test_wrong_networks_are_refused(value: object, reason: str) -> None:
 def test_a_row_of_another_host_aims_no_packets(
     address: str, networks: list[str], where: tuple[str, int] | None
 ) -> None:
-    """It is sent to if the publisher's own networks have its address; whatever else it says, nobody is."""
+    """Packets go there only if the publisher's own networks have its address, whatever else the row says."""
     found = target_of(WakeEndpoint(ELSEWHERE, address, 7), config(wake_networks=networks).wake_networks)
     assert (None if found is None else found.address) == where
 
@@ -141,7 +141,7 @@ def test_a_row_of_another_host_aims_no_packets(
 @pytest.mark.skipif(not own_host(), reason="hints need Linux")
 @pytest.mark.parametrize(("address", "named"), [(UNIX, True), (f"{UNIX}@10.0.3.7:7000", True), ("/org/bus", False)])
 def test_a_row_of_this_host_names_a_socket_of_lanelog(address: str, *, named: bool) -> None:
-    """Its Unix socket is taken, whatever networks are allowed, and no other program's socket."""
+    """The row's Unix socket is taken, whatever networks are allowed, and no other program's socket."""
     found = target_of(WakeEndpoint(own_host(), address, 7), config(wake_networks=["10.0.0.0/8"]).wake_networks)
     assert found == (Target(socket.AF_UNIX, f"\0{address}", 7) if named else None)
 

@@ -260,7 +260,7 @@ def test_a_bad_history_is_found(title: str, events: list[Event]) -> None:
 
 @pytest.mark.parametrize("events", CORRECT.values(), ids=list(CORRECT))
 def test_a_good_history_is_clean(events: list[Event]) -> None:
-    """What at-least-once delivery permits after a fault, and what an operator asked for, breaks no promise."""
+    """Events that at-least-once delivery permits, and those that an operator asked for, break no promise."""
     assert unexplained(check(events, effect_groups=["e"])) == []
 
 
@@ -353,7 +353,7 @@ def walk(dice: random.Random, steps: int) -> list[Event]:
 @pytest.mark.thorough
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
 def test_a_correct_history_has_no_anomaly(dice: random.Random, steps: int) -> None:
-    """However correct workers are killed, stopped and fail, in whatever order the files are read: nothing is named."""
+    """Workers are killed, stopped and fail at any point, and the files are read in any order: nothing is named."""
     events = walk(dice, steps)
     dice.shuffle(events)
     assert unexplained(check(events, effect_groups=["e"])) == []

@@ -49,7 +49,7 @@ def test_nothing_is_sent_within_a_request_or_before_a_session_has_begun() -> Non
 
 
 def test_a_server_that_refuses_the_rollback_costs_the_connection() -> None:
-    """What would come next belongs to nobody."""
+    """The next answer would belong to no statement."""
     link = Unseen()
     asked(link)
     with pytest.raises(ConnectionError):

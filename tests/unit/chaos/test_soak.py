@@ -41,12 +41,12 @@ THIRD = Figure(title="third", relative=0.2)
     ],
 )
 def test_what_is_flat(what: str, values: list[float], figure: Figure, expected: bool) -> None:
-    """What grows is found in spite of noise, and a rate that falls; what is constant, swings or jumps once is flat."""
+    """Growth is found in spite of noise, and a rate that falls; a constant, a swing or one jump is flat."""
     assert flat(TIMES, values, figure, WARM_UP) is expected
 
 
 def test_the_warm_up_decides_nothing() -> None:
-    """What happens before the warm-up is over is not looked at."""
+    """Samples before the end of the warm-up are left out."""
     values = [1e9 if at < WARM_UP else 10.0 for at in TIMES]
     found = judge(TIMES, values, LEVEL, WARM_UP)
     assert (found.middle, found.last, found.allowed, found.flat) == (10.0, 10.0, 5.0, True)

@@ -169,7 +169,7 @@ def test_a_command_that_ctrl_c_breaks_off_ends_without_a_word() -> None:
 
 
 def test_a_text_of_several_lines_is_a_block_that_steers_nothing() -> None:
-    """As a traceback: each line on its own, whole, and below what it is."""
+    """A traceback, for example, has each line on its own, whole, and below its title."""
     text = "ValueError: \x1b[31m\nTraceback:\n  File\n\n" + "x" * 1000
     lines = ["error", r"  ValueError: \x1b[31m", "  Traceback:", "    File", "", "  " + "x" * 1000]
     assert block("error", text) == lines

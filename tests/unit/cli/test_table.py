@@ -283,7 +283,7 @@ class _Group:
     ],
 )
 def test_topics_and_groups_by_pattern(topic: str | None, group: str | None, found: int) -> None:
-    """As a shell's; a name that is there is itself, whatever it looks like."""
+    """A pattern is a shell's; a name that exists is itself, whatever it looks like."""
     named = groups_of(Shop(), topic, group)  # type: ignore[arg-type]
     assert (len(named.found), named.left_out) == (found, "")
 
@@ -370,7 +370,7 @@ def test_a_table_is_cut_to_the_height_of_the_terminal(width: int) -> None:
 
 
 def test_the_line_below_a_table_is_never_cropped() -> None:
-    """It is broken between its words."""
+    """The line is broken between its words."""
     total = " ".join(["word"] * 30)
     answer = Answer(data=None, table=Table(LANES, [lane()], NOW), total=total)
     below = lines_of(answer, 40)[3:]

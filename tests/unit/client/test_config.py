@@ -180,7 +180,7 @@ class TestSubscriptionOptions:
         assert (start, start.tzinfo) == (noon, UTC)
 
     def test_middleware_may_be_a_list(self) -> None:
-        """It is kept as a tuple, which nobody changes later."""
+        """The list is kept as a tuple, which nobody changes later."""
         assert SubscriptionConfig(middleware=[print]).middleware == (print,)
 
     def test_an_unknown_option_names_the_closest(self) -> None:

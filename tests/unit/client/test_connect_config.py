@@ -28,7 +28,7 @@ class TestUrl:
         assert (config.tls, config.ssl_verify) == (True, False)
 
     def test_a_short_url(self) -> None:
-        """What it does not say takes the defaults, which the README's table pins; there is no TLS."""
+        """Missing parts take the defaults, which the README's table pins; there is no TLS."""
         config = ConnectConfig.from_url("mysql://root@localhost/jobs")
         assert config == ConnectConfig(host="localhost", port=3306, user="root", password="", database="jobs")
         assert (config.tls, config.ssl_verify) == (False, True)
@@ -154,7 +154,7 @@ class TestConnectOptions:
 
     @pytest.mark.parametrize("option", ["publish_timeout", "lane_idle_purge", "connect_timeout", "read_timeout"])
     def test_durations_may_be_timedeltas(self, option: str) -> None:
-        """They are kept as seconds."""
+        """A timedelta is kept as seconds."""
         given: dict[str, Any] = {option: timedelta(minutes=1, milliseconds=500)}
         assert getattr(ConnectConfig.from_url(URL, **given), option) == 60.5
 

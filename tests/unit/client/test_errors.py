@@ -55,6 +55,6 @@ def test_a_database_error_survives_copies(duplicate: Callable[[DatabaseError], D
 
 
 def test_an_oversized_payload_is_a_configuration_error() -> None:
-    """Who catches wrong arguments catches too large payloads with them."""
+    """A caller that catches wrong arguments catches too large payloads with them."""
     with pytest.raises(ConfigurationError):
         raise PayloadTooLarge

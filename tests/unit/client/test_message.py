@@ -80,7 +80,7 @@ class TestMessage:
             make(payload=b"plain").json()
 
     def test_decode_goes_by_the_content_type_then_by_the_clients_codec(self, make: Make) -> None:
-        """What a str or a dict was comes back as that; without a content type there is the codec, then the bytes."""
+        """A str or a dict comes back as that; without a content type the codec decides, then the bytes are returned."""
 
         class Size:
             def decode(self, payload: bytes) -> int:

@@ -14,7 +14,7 @@ def notice(offset: int) -> Notice:
 
 
 def test_no_thread_runs_before_somebody_asks() -> None:
-    """What is off costs nothing: the engine looks into an empty dict."""
+    """Notices without a listener cost nothing: the engine reads an empty dict."""
     notices = Notices()
     notices.close()
     assert notices.wanted == {}
@@ -85,7 +85,7 @@ def test_an_unknown_notice_or_listener_is_refused() -> None:
 
 
 def test_a_forked_child_has_no_listeners() -> None:
-    """Their thread stays with the parent."""
+    """The listeners' thread stays with the parent."""
     with lanelog.connect("mysql://root@127.0.0.1:1/jobs") as client:
         client.on("retried", print)
         assert exit_status_of(lambda: bool(client._notices.wanted)) == 0

@@ -120,7 +120,7 @@ class TestUrls:
     def test_no_object_shows_the_password(
         self, before: str, after: str, host: str, database: str, options: dict[str, str]
     ) -> None:
-        """Neither configuration nor client nor driver, in repr, str or safe_url; not even a part of it."""
+        """Configuration, client and driver show no part of it in repr, str or safe_url."""
         password = f"{before}{SECRET}{after}".replace("\0", "").encode("utf-8", "replace").decode()
         url = written("ann", password, host, None, database, options)
         with lanelog.connect(url) as client:
@@ -204,7 +204,7 @@ class TestTexts:
 
     @given(st.text(), st.sampled_from(["topic", "key", "group", "id"]))
     def test_names_stay_as_they_are(self, text: str, kind: str) -> None:
-        """Neither normalised nor trimmed nor folded: taken as it is, or refused in one line."""
+        """A name is neither normalised nor trimmed nor folded: it is taken as it is, or refused in one line."""
         name, refused = outcome(check_name, kind, text)
         assert name in (None, text)
         assert refused is None or (str(refused).startswith(kind) and str(refused).isprintable())
@@ -213,7 +213,7 @@ class TestTexts:
     def test_what_is_published_comes_back_or_is_refused_without_being_quoted(
         self, text: str, metadata: dict[str, str]
     ) -> None:
-        """As text, inside JSON and as metadata: only lone surrogates cannot be stored."""
+        """As text, inside JSON and as metadata, only lone surrogates cannot be stored."""
         for value in (SECRET + text, [SECRET + text], {SECRET + text: 1}):
             encoded, refused = outcome(encode_payload, value)
             assert (refused is None) is storable(text)
@@ -228,7 +228,7 @@ class TestTexts:
 
     @given(st.text(), st.text())
     def test_one_event_is_one_line(self, key: str, value: str) -> None:
-        """Whatever a name, an error or a reason holds: no line break, escape or lone surrogate reaches the log."""
+        """No line break, escape or lone surrogate of a name, an error or a reason reaches the log."""
         lines: list[str] = []
 
         class Keep(logging.Handler):

@@ -55,25 +55,25 @@ def test_what_happened_between_two_samples() -> None:
 
 
 def test_without_two_samples_there_is_no_chart() -> None:
-    """And none is invented."""
+    """No chart is invented."""
     for steps in ((), ((0, 1, 1),), ((0, 1, 1), (GAP + 1, 1, 1))):
         assert draw(sampled(*steps), lambda _: True) == []
 
 
 def test_what_waits_and_never_leaves_has_no_latency() -> None:
-    """It is not 0, and the line is broken; where nothing waits it is 0."""
+    """The latency is not 0, and the line is broken; without waiting messages it is 0."""
     assert everything(sampled((0, 10, 10), (10, 10, 10)))["Latency, from publish to settlement"].lines[0].now == "-"
     assert everything(sampled((0, 10, 0), (10, 10, 0)))["Latency, from publish to settlement"].lines[0].now == "0.0s"
 
 
 def test_a_group_that_goes_back_and_a_purged_lane_make_nothing_negative() -> None:
-    """Then less is settled, or published, than before."""
+    """Less is settled, or published, than in the sample before."""
     rates = everything(sampled((0, 1000, 0), (10, 1000, 900), (10, 500, 400)))["Messages a second"]
     assert [line.now for line in rates.lines] == ["0.0", "0.0"]
 
 
 def test_a_line_is_broken_where_nothing_was_sampled() -> None:
-    """What happened when is unknown there."""
+    """The values in such a gap are unknown."""
     steps = [(10.0, 10 * each, 5) for each in range(5)]
     chart = everything(sampled(*steps, (GAP + 1, 60, 5), *steps[1:]))["Lag, in messages"]
     assert len(chart.lines[0].pieces) == 2
@@ -118,7 +118,7 @@ def test_a_forked_child_waits_for_no_sample_of_its_parent() -> None:
 
 @given(steps=STEPS)
 def test_lines_stay_in_their_box(steps: list[tuple[float, int, int]]) -> None:
-    """Whatever was sampled: at most so many points, from left to right, none above the top or below 0."""
+    """A line has at most so many points, from left to right, none above the top or below 0, for any samples."""
     for chart in draw(sampled(*steps), lambda _: True):
         for line in chart.lines:
             points = [tuple(map(float, point.split(","))) for piece in line.pieces for point in piece.split()]
@@ -129,7 +129,7 @@ def test_lines_stay_in_their_box(steps: list[tuple[float, int, int]]) -> None:
 
 
 def test_a_clock_that_is_set_back_begins_anew() -> None:
-    """What follows would have no place behind what is there."""
+    """Later samples would otherwise lie before earlier ones."""
     samples = Samples(lambda: STATUS, 15)
     for seconds in (0, 15, 15, -100, -85):
         samples.add(evolve(STATUS, at=THEN + timedelta(seconds=seconds)))

@@ -38,7 +38,7 @@ def test_a_loop_that_can_wait_asks_less_and_less_often(purpose: str) -> None:
 
 @pytest.mark.parametrize("purpose", ["keeper", "settler", "publishing", "archive"])
 def test_leases_outcomes_and_publishers_do_not_wait(purpose: str) -> None:
-    """Their own back-off is enough: a lane, a settlement or a caller waits for them."""
+    """The back-off of these purposes is enough: a lane, a settlement or a caller waits for them."""
     priority = ConnectionPriority()
     refuse(priority, purpose, times=30)
     assert priority.too_soon(purpose) is None

@@ -24,7 +24,7 @@ class Inherited:
 
 
 def test_each_object_is_abandoned_and_shared_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever fails, the others follow. The first failure is raised at the end."""
+    """After any failure the others follow. The first failure is raised at the end."""
     monkeypatch.setattr(fork, "_wires", type(fork._wires)())
     monkeypatch.setattr(fork, "_shared", type(fork._shared)())
     order: list[str] = []

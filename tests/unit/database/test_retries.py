@@ -67,7 +67,7 @@ def test_what_may_pass_is_repeated() -> None:
 
 @pytest.mark.parametrize("error", [DatabaseError("no", code=1062), ConfigurationError("no")])
 def test_what_will_not_pass_is_raised_at_once(error: LanelogError) -> None:
-    """Also after attempts that were worth repeating."""
+    """A lasting error is raised at once also after attempts that failed with passing ones."""
     for op in (Failing(error), Failing(passing(), error)):
         with pytest.raises(type(error), match="no"):
             with_retries(op, deadline=soon(), what="testing")
@@ -103,7 +103,7 @@ def test_giving_up_is_asked_after_every_failure() -> None:
 
 
 def test_stopping_cuts_the_waits_short() -> None:
-    """Who stops does not wait for a back-off to end."""
+    """A stopping thread does not wait for a back-off to end."""
     stopping = threading.Event()
     stopping.set()
     op = Failing(*(passing() for _ in range(200)))
@@ -123,7 +123,7 @@ class Payload:
 
 @pytest.mark.parametrize("errors", [1, 3])
 def test_a_failure_is_freed_without_the_garbage_collector(errors: int) -> None:
-    """Nor does what the caller's frame holds, a message for example, wait for it."""
+    """Objects of the caller's frame, such as a message, are freed at once as well."""
 
     def fail() -> "weakref.ref[Payload]":
         payload = Payload()

@@ -90,7 +90,7 @@ def test_who_was_connected_before_may_be_again(code: int) -> None:
 
 
 def test_aurora_s_patch_below_a_connection_has_rolled_back() -> None:
-    """Its number is that of any unknown error, so its text decides; the connection is replaced."""
+    """The number is that of any unknown error, so the text decides; the connection is replaced."""
     text = "The last transaction was aborted due to Zero Downtime Patch. Please retry."
     for committing in (False, True):
         error = translated(1105, text, committing=committing)
@@ -151,7 +151,7 @@ def test_other_drivers_numbers_are_found() -> None:
 
 
 def test_a_refused_certificate_is_not_retried() -> None:
-    """It would be refused again; the options to look at are named."""
+    """The certificate would be refused again; the error names the options to check."""
     cause = pymysql.err.OperationalError(2003, "Can't connect")
     cause.original_exception = ssl.SSLCertVerificationError("self-signed certificate")  # type: ignore[attr-defined]
     error = translate(cause)

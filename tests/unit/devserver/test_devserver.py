@@ -167,7 +167,7 @@ def test_database_names_are_plain(name: str) -> None:
 
 
 def test_a_given_server_is_left_alone() -> None:
-    """What was not started here is not ended here; another database is another path; no repr has the password."""
+    """A server started elsewhere is not ended here; another database is another path; no repr has the password."""
     with GivenServer(url="mysql://u:p%40@h:1/a?ssl_ca=/ca.pem", version="9.7.4", family="mysql") as server:
         with pytest.raises(ConfigurationError, match="cannot be killed"):
             server.kill()

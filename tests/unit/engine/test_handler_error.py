@@ -41,7 +41,7 @@ def test_a_text_is_the_message_and_the_innermost_frames() -> None:
 
 
 def test_an_exception_without_frames_is_its_message() -> None:
-    """As of a time-out, or one that was made and never raised."""
+    """Such an exception is that of a time-out, or one that was made and never raised."""
     assert render(TimeoutError("too late")) == "TimeoutError: too late"
 
 
@@ -108,7 +108,7 @@ def test_a_text_can_always_be_stored() -> None:
 
 
 def test_an_exception_that_cannot_be_rendered_raises_nothing() -> None:
-    """Whatever the application's own class does."""
+    """The application's own class may do anything."""
 
     def fail() -> None:
         raise Mute
@@ -140,7 +140,7 @@ def test_lanelogs_own_frames_before_the_handler_are_left_out() -> None:
 
 @pytest.mark.parametrize("error", [Reject("bad"), Retry(1), Postpone(1)])
 def test_what_a_handler_raises_to_say_what_it_wants_has_no_traceback(error: BaseException) -> None:
-    """It is no fault, unless it was raised from one; nor has an attempt that ended well a traceback."""
+    """Such an exception is no fault, unless it was raised from one; nor has an attempt that ended well a traceback."""
 
     def say() -> None:
         raise error

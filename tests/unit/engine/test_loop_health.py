@@ -37,7 +37,7 @@ def begin() -> Iterator[Start]:
 
 
 def test_a_loop_that_waits_for_its_next_turn_is_not_late(begin: Start) -> None:
-    """However long that wait is: its bound runs from the time at which the next turn is due."""
+    """The bound runs from the time at which the next turn is due, however long the wait is."""
     turned = threading.Event()
 
     def turn(_now: float) -> float:
@@ -53,7 +53,7 @@ def test_a_loop_that_waits_for_its_next_turn_is_not_late(begin: Start) -> None:
 
 
 def test_a_loop_that_stands_still_in_its_turn_is_late_after_its_bound(begin: Start) -> None:
-    """And no longer once it goes on."""
+    """The loop is no longer late once it goes on."""
     gate = threading.Event()
 
     def turn(_now: float) -> float:
@@ -130,7 +130,7 @@ def test_a_call_that_fails_is_no_answer_and_its_error_says_why(begin: Start) -> 
 
 
 def test_a_loop_whose_thread_has_ended_is_late(begin: Start) -> None:
-    """Nobody has stopped it, so something went wrong that it could not survive."""
+    """Nobody has stopped the loop, so something went wrong that it could not survive."""
     loop = begin(lambda _now: LONG)
     eventually(lambda: loop.pulse.expected > time.monotonic() + 60)
     ended = threading.Thread(target=time.monotonic)

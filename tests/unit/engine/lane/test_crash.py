@@ -100,7 +100,7 @@ def test_a_postponed_message_starts_again_as_attempt_one() -> None:
 
 
 def test_acked_runs_are_loaded_as_settled() -> None:
-    """What was acked ahead is not handed out again, and goes when the watermark reaches it."""
+    """Messages acked ahead are not handed out again, and their rows go when the watermark reaches them."""
     world = concurrent(5, 5)
     runs = world.go()
     for run in (runs[1], runs[2], runs[4]):
@@ -175,7 +175,7 @@ def die(world: World, offset: int) -> None:
 
 
 def test_a_message_that_kills_its_process_ends_in_the_dead_letters() -> None:
-    """With three attempts allowed, the third runs alone and is the last; what is behind it goes on."""
+    """With three attempts allowed, the third runs alone and is the last; later messages go on."""
     world = world_of(2, attempts=3, run=1)
     die(world, 1)
     die(world, 1)
@@ -254,7 +254,7 @@ def test_a_policy_of_one_attempt_buries_at_the_crash() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_max_deliveries_is_checked_before_the_handler(limit: int) -> None:
-    """Whatever the policy answered, no handler gets a message more often; the error of the last attempt is kept."""
+    """No handler gets a message more often, whatever the policy answered; the error of the last attempt is kept."""
     world = world_of(1, strict=False, attempts=99, max_deliveries=limit)
     for number in range(1, limit + 1):
         assert world.work("nack") == [(1, number)]

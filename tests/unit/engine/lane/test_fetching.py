@@ -91,9 +91,10 @@ def test_a_message_that_vanished_while_its_row_was_written_leaves_no_row() -> No
 
 @pytest.mark.parametrize("new_owner", [False, True])
 def test_a_lane_with_too_many_waiting_fetches_no_new_ones(new_owner: bool) -> None:
-    """What is new stays in the database until some are through.
+    """New messages stay in the database until some waiting ones are done.
 
-    A new owner reads up to what waits, however much that is: at the limit it must not stop before the first one.
+    A new owner reads up to the last waiting message, however many wait: at the limit it must not stop before the first
+    one.
     """
     world = World(20, strict=False, batch_size=20, max_waiting=20)
     world.work(*["nack"] * 20)

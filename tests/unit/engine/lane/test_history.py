@@ -80,7 +80,7 @@ def test_the_history_row_of_a_success_has_the_error_before() -> None:
 
 
 def test_what_is_late_when_it_would_go_out_is_buried_without_a_mark() -> None:
-    """What is in time before it goes out first; a strict lane waits for the dead_letter."""
+    """Earlier messages in time go out first; a strict lane waits for the dead letter."""
     world = World(3)
     late(world, 2)
     world.fetch()
@@ -100,7 +100,7 @@ def test_what_is_late_when_it_would_go_out_is_buried_without_a_mark() -> None:
 
 
 def test_what_is_late_when_it_would_start_is_no_start() -> None:
-    """It was marked in time; the run goes on as its caller decides, and does not count it as handled."""
+    """The message was marked in time; the run goes on as its caller decides, and does not count it as handled."""
     world = World(2)
     late(world, 2)
     (run,) = world.go()
@@ -111,7 +111,7 @@ def test_what_is_late_when_it_would_start_is_no_start() -> None:
 
 
 def test_what_came_back_unstarted_expires() -> None:
-    """It was handed out and taken back, below a mark that stays: no handler has had it."""
+    """The message was handed out and taken back, below a mark that stays: no handler has had it."""
     world = concurrent(3)
     late(world, 2)
     runs = world.go()
@@ -143,7 +143,7 @@ def test_what_was_started_once_never_expires() -> None:
 
 
 def test_what_is_acked_first_was_in_time_when_it_was_acked() -> None:
-    """It runs, however long a worker lets it wait: else it would be lost."""
+    """The message runs, however long it waits for a worker: otherwise it would be lost."""
     world = World(1, ack_first=True)
     late(world, 1)
     (run,) = world.go()

@@ -219,7 +219,7 @@ def test_a_claimed_message_is_left_alone_by_the_flush() -> None:
 
 @pytest.mark.parametrize("how", ["stop", "drop", "work"])
 def test_the_budget_comes_back_exactly(how: str) -> None:
-    """What is fetched is counted in messages and bytes, and given back when it is dropped, recalled or settled."""
+    """Fetched rows count in messages and bytes, and are given back when they are dropped, recalled or settled."""
     world = concurrent(20)
     world.fetch(12)
     assert (world.budget.messages, world.budget.payload_bytes) == (12, sum(offset % 7 for offset in range(1, 13)))

@@ -96,7 +96,7 @@ def test_a_stop_while_the_mark_is_being_written_undoes_it(answered: bool) -> Non
 
 
 def test_rolling_restarts_leave_every_attempt_at_one() -> None:
-    """However often a lane changes hands in good order, what was not started was not tried."""
+    """A message that was not started was not tried, however often its lane changes hands in good order."""
     world = World(6, strict=False, concurrency=3, run=2)
     for _ in range(20):
         world.go()
@@ -124,7 +124,7 @@ def test_a_pause_takes_back_what_has_not_started_and_goes_on_later() -> None:
 
 
 def test_a_nack_in_strict_order_lowers_the_mark() -> None:
-    """What is held back by a failed message is not marked any more: a crash meanwhile does not count against it."""
+    """Messages behind a failed one are not marked any more: a crash meanwhile does not count against them."""
     world = lane()
     world.handle(*world.go(), "ack", "nack")
     world.go()

@@ -162,12 +162,12 @@ def test_an_exception_without_words_is_an_exception_like_any_other(ack_policy: A
 
 @pytest.mark.parametrize("error", [ValueError(), ValueError("")])
 def test_an_exception_without_text_is_its_class(error: Exception) -> None:
-    """What is kept is never empty."""
+    """The stored text is never empty."""
     assert judged(error).error == "ValueError"
 
 
 def test_a_dead_letter_takes_its_exception_along() -> None:
-    """Its event shows the traceback; a retry keeps nothing of the handler's frames, and a rejection has none."""
+    """The event shows the traceback; a retry keeps nothing of the handler's frames, and a rejection has none."""
     for options in ({"max_deliveries": 1}, {"ack_policy": REJECT}):
         assert (judged(BOOM, **options).raised or ())[1] is BOOM
     assert [judged(error).raised for error in (BOOM, Reject("bad"))] == [None, None]

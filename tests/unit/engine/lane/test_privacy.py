@@ -53,7 +53,7 @@ def touched(source: str) -> list[str]:
     ],
 )
 def test_the_search_sees_a_write(source: str, found: list[str]) -> None:
-    """However long the way to the lane is; it does not see what everybody may read."""
+    """The search sees a write by any path to the lane; it does not see reads of public state."""
     assert touched(source) == found
 
 

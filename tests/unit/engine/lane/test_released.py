@@ -14,7 +14,7 @@ def released(attempts: int, **rules: object) -> World:
 
 
 def test_it_is_delivered_again_beyond_the_cap() -> None:
-    """With all its deliveries used up it goes to a handler, not to the dead letters, and runs in company."""
+    """With all its deliveries used up the message goes to a handler, not to the dead letters, and runs in company."""
     world = released(2, max_deliveries=2)
     runs = world.go()
     assert [(attempt.offset, attempt.number) for run in runs for attempt in run.attempts] == [(1, 3)]

@@ -75,7 +75,7 @@ def test_a_mark_is_undone_that_came_in_behind_the_reload() -> None:
 
 
 def test_attempts_at_another_message_are_superseded() -> None:
-    """Where the crashed server gave the offset to another message, the old attempt is fenced and the new one comes."""
+    """If the crashed server gave the offset to another message, the old attempt is fenced and the new one comes."""
     world = concurrent()
     runs, attempts = started(world)
     lane = world.restart(changed=(2,))
@@ -207,7 +207,7 @@ def test_a_burial_goes_on() -> None:
 
 
 def test_waiters_and_closing_move_over() -> None:
-    """Who waits for a flush waits for the new lane's; a lane that was on its way out stays so."""
+    """A waiter for a flush waits for the new lane's; a lane that was on its way out stays so."""
     world = concurrent(2)
     runs, (one, _) = started(world)
     world.ack(one)

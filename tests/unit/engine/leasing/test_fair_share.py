@@ -82,5 +82,5 @@ def test_lanes_on_their_way_out_are_not_shed_again() -> None:
 
 
 def test_without_a_surplus_nothing_is_shed() -> None:
-    """Who has no more than its share keeps everything."""
+    """A member that has no more than its share keeps everything."""
     assert [to_shed([lane("a")], surplus) for surplus in (0, -1, -100)] == [[], [], []]

@@ -69,7 +69,7 @@ def test_a_lock_free_in_two_checks_is_a_dead_owner() -> None:
 
 
 def test_an_owner_that_stands_aside_gets_no_share_and_may_die() -> None:
-    """It lives, and nothing of it is taken, while its lock is held. When that is free in two checks, it is dead.
+    """The owner lives, and keeps its lanes, while its lock is held. When that is free in two checks, it is dead.
 
     An owner that left holds nothing, and is neither.
     """
@@ -85,7 +85,7 @@ def test_an_owner_that_stands_aside_gets_no_share_and_may_die() -> None:
 
 
 def test_an_owner_that_comes_back_is_no_newcomer() -> None:
-    """It was seen before, so it gets its share at once, also beside a dead owner."""
+    """The owner was seen before, so it gets its share at once, also beside a dead owner."""
     check = fresh()
     gone = attrs.evolve(FREE, owner="gone")
     check(100.0, heartbeat(deregistered_at=DB - 1000), gone)
@@ -214,7 +214,7 @@ def test_an_expiry_from_the_future_is_death_when_it_stands_still() -> None:
 
 
 def test_the_own_clock_decides_nothing() -> None:
-    """Whatever this machine's clock shows, only the database's times and the seconds between checks count."""
+    """Only the database's times and the seconds between checks count, whatever this machine's clock shows."""
     for offset in (-3600.0, 0.0, 3600.0, 1e9):
         check = Checks(steady_since=offset)
         assert not any(dead(check(offset + step, heartbeat())) for step in range(90))
@@ -281,7 +281,7 @@ def test_a_free_lock_is_a_suspicion_until_it_is_taken_again() -> None:
 
 @pytest.mark.parametrize(("written", "ends"), [(DB, 2**64 - 1), (2**64 - 1, 2**64 - 1), (0, 2**64 - 1)])
 def test_a_heartbeat_that_no_lease_explains_counts_for_a_lease_of_ours(written: int, ends: int) -> None:
-    """Another program wrote it: its owner is dead after our own duration, or after two if its lock is held."""
+    """Another program wrote it: the owner is dead after our own duration, or after two if its lock is held."""
     free = heartbeat(heartbeat_at=written, expires_at=ends, lock_free=None)
     held = heartbeat(heartbeat_at=written, expires_at=ends)
     for row, durations in ((free, 1), (held, 2)):

@@ -50,7 +50,7 @@ def test_each_kind_is_shared_out_evenly_and_both_together_as_ever(opened: int, k
 
 
 def test_five_processes_have_twelve_or_thirteen_of_sixty_four() -> None:
-    """Whatever keys the topic has besides."""
+    """The shares are the same whatever other keys the topic has."""
     for keyed in (0, 3, 1000):
         found = [fair_shares(64, keyed, "abcde", owner).open for owner in "abcde"]
         assert found == [13, 13, 13, 13, 12]
@@ -128,7 +128,7 @@ def test_whoever_comes_and_goes_both_kinds_come_to_rest_evenly(
 def test_beside_older_members_no_lane_stays_free(
     owners: set[str], old: set[str], keyed: int, opened: int, dice: Any
 ) -> None:
-    """They take no more than their share, whatever the kind: the others leave nothing to them for long, and rest."""
+    """Older members take their share of any kind: the others leave nothing to them for long, and rest."""
     fleet = Fleet([*KEYS[:keyed], *lane_keys(opened)])
     fleet.holder = {key: dice.choice(sorted(owners)) for key in fleet.holder}
     live, older = sorted(owners), owners & old
@@ -157,7 +157,7 @@ def test_when_the_older_ones_are_gone_it_shares_by_kind_again() -> None:
 
 
 def test_lanes_of_another_kind_are_left_to_others_for_a_moment() -> None:
-    """They have to see first that these are free."""
+    """The others have to see first that these are free."""
     sharing, share = Sharing(), fair_shares(4, 4, "ab", "a")
     mine = lanes(["k1", "k2"])
     assert sharing.plan([], mine, share, ("a", "b"), 0.0).claim == {Kind.OPEN: 2}

@@ -90,7 +90,7 @@ def test_settling_twice_is_refused(clock: Clock, first: Outcome) -> None:
 
 
 def test_settling_and_then_returning_changes_nothing(clock: Clock) -> None:
-    """What a handler's return would mean is dropped when the handler settled explicitly."""
+    """The outcome of a handler's return is dropped when the handler settled explicitly."""
     engine, lane, run = running(clock, 2)
     attempt = engine.start(run)
     engine.member.attempts.settle(attempt, RETRY)
@@ -180,7 +180,7 @@ def test_the_next_attempt_runs_beside_the_zombie(clock: Clock) -> None:
 
 
 def test_a_settled_attempt_cannot_be_given_up(clock: Clock) -> None:
-    """Whoever comes first decides: a time-out just after the settlement has no effect."""
+    """The first one decides: a time-out just after the settlement has no effect."""
     engine, _, run = running(clock, 2)
     attempt = engine.start(run)
     engine.member.attempts.settle(attempt, ACKED)
@@ -319,7 +319,7 @@ def test_outcomes_that_are_taken_while_others_are_recorded(clock: Clock) -> None
 def test_no_handler_starts_when_authority_ends_between_two(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
-    """Neither after a long handler nor after a long decision, which may be the user's own code."""
+    """No handler starts after a long handler or a long decision, which may be the user's own code."""
     engine, _, run = running(clock, 3, order="serial")
     monkeypatch.setattr(workers, "time", clock)
     handled: list[int] = []
@@ -346,7 +346,7 @@ def test_no_handler_starts_when_authority_ends_between_two(
 def test_what_a_handler_raised_is_freed_without_the_garbage_collector(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, *, measured: bool
 ) -> None:
-    """Its traceback has the worker's frame, which must not have it: the frames of the handler keep the message."""
+    """The traceback has the worker's frame, which must not have it: the frames of the handler keep the message."""
     engine, _, run = running(clock, 1)
     monkeypatch.setattr(policy, "report", lambda *_: None)  # what captures a log keeps its errors
     if measured:

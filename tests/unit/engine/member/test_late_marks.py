@@ -115,7 +115,7 @@ def test_what_was_taken_back_before_it_was_marked_is_not_marked() -> None:
 
 
 def test_a_server_restart_between_mark_and_handler_takes_the_run_back() -> None:
-    """Its worker starts nothing; the message comes again in the reloaded lane, as the attempt that it is."""
+    """The worker starts nothing; the message comes again in the reloaded lane, as the attempt that it is."""
     world = lane()
     (run,) = world.go()
     waiter = taken(world, run)
@@ -127,7 +127,7 @@ def test_a_server_restart_between_mark_and_handler_takes_the_run_back() -> None:
 
 
 def test_a_late_redelivery_counts_when_it_is_taken() -> None:
-    """Its row says how often it was tried, and says so until a worker has it."""
+    """The row has the earlier attempts until a worker takes the message."""
     world = lane()
     world.go()
     world.handle(world.at_workers[0], "nack")
@@ -159,7 +159,7 @@ def test_a_late_redelivery_keeps_its_row_while_it_waits() -> None:
 
 
 def test_a_second_crash_counts_only_what_really_ran() -> None:
-    """However fast the handler is: what one crash has counted is marked late, and the next one does not count it."""
+    """Messages that one crash has counted are marked late for any handler, and the next does not count them."""
     world = World(3, run=3, late=False, strict=False, concurrency=3)
     world.go()
     assert after_a_crash(world) == {1: 1, 2: 1, 3: 1}  # one mark of a fast handler's run
@@ -185,7 +185,7 @@ def test_in_concurrent_order_a_later_mark_covers_an_earlier_run_that_waits() -> 
 
 
 def test_long_messages_are_marked_late() -> None:
-    """Also those of which nobody knows; never those that are acked before their handler."""
+    """Messages of unknown length are marked late, too; never those that are acked before their handler."""
     config = SubscriptionConfig(name="me")
     rules = SubscriptionRules("g", config, singly=False)
     assert rules.marks_late()
@@ -199,7 +199,7 @@ def test_long_messages_are_marked_late() -> None:
 
 @pytest.mark.parametrize(("seconds", "late"), [(0.001, False), (LONG_SECONDS * 2, True)])
 def test_what_users_settle_by_hand_is_measured_too(monkeypatch: pytest.MonkeyPatch, seconds: float, late: bool) -> None:
-    """Who pulls and settles at once has the next mark ride on the flush of his ack; who takes long has none waiting."""
+    """A caller that settles at once has its next mark ride on the flush of its ack; a slow one has none waiting."""
     engine = Engine(Clock().drive(monkeypatch), singly=True)
     engine.open(head=2)
     engine.flush()

@@ -20,7 +20,7 @@ from support.memberships import Clock, Engine, fast, running
 
 
 def test_finish_takes_outcomes_over_and_sends_the_next_run_out(clock: Clock) -> None:
-    """What a worker recorded counts when it lets go of its run; the next run's mark rides on that flush."""
+    """A worker's outcomes count when it lets go of its run; the next run's mark rides on that flush."""
     engine, lane, run = running(clock, 25)
     assert [attempt.offset for attempt in run.attempts] == list(range(1, 21))
     for _ in range(20):
@@ -95,7 +95,7 @@ def test_without_authority_nothing_is_planned(clock: Clock) -> None:
 
 
 def test_authority_ages_while_the_machine_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its monotonic clock stands still meanwhile, and the lease does not."""
+    """The monotonic clock stands still meanwhile, and the lease does not."""
     engine = fast(clock)
     lane = engine.open()
     engine.member.authority_until = clock.now + 15
@@ -165,7 +165,7 @@ def test_a_lane_that_could_not_be_served_stays_hungry(clock: Clock) -> None:
 
 
 def test_rows_read_behind_an_old_cursor_are_dropped(clock: Clock) -> None:
-    """What was read for a lane that has moved on meanwhile, or was lost, is forgotten."""
+    """Rows for a lane that has moved on meanwhile, or was lost, are forgotten."""
     engine = fast(clock)
     lane = engine.open()
     lane.state.head = 3
@@ -244,7 +244,7 @@ def test_a_paused_lane_goes_on_where_it_was(clock: Clock) -> None:
 
 
 def test_a_process_that_ends_keeps_the_mark_of_what_hangs_alone(clock: Clock) -> None:
-    """Its last flush says of all others in the lane that no attempt was made, although the run mark covers them."""
+    """The last flush says of all others in the lane that no attempt was made, although the run mark covers them."""
     engine = Engine(clock, order="concurrent", lane_concurrency=3)
     lane = engine.open(head=3)
     runs = [engine.run() for _ in range(3)]

@@ -27,7 +27,7 @@ def test_every_loop_is_known_here() -> None:
 
 @pytest.mark.parametrize("folder", SIDES)
 def test_a_loop_uses_its_side_and_nothing_else(folder: str) -> None:
-    """It reads the fields of a member, assigns none, and calls no other loop's side."""
+    """A loop reads the fields of a member, assigns none, and calls no other loop's side."""
     others = {"attempts", "fetching", "handing_back", "leasing", "writing"} - SIDES[folder]
     found = []
     for path in (FOLDER / folder).glob("*.py"):
