@@ -57,7 +57,7 @@ def test_each_notice_is_put_by_somebody() -> None:
 
 
 def test_each_module_of_declarations_is_in_the_listing() -> None:
-    """What it declares would be missing in the documentation otherwise."""
+    """The documentation would otherwise lack the module's events."""
     names = {path.stem for path in (SOURCE / "_facts").rglob("*.py") if "= Room(" in path.read_text()}
     assert names == {event.room.name for event in EVENTS}
     assert len({(event.name, event.level, event.room.name) for event in EVENTS}) == len(EVENTS)
@@ -74,7 +74,7 @@ def test_an_event_is_found_by_its_name_and_says_a_sentence(event: Fact[...]) -> 
 
 
 def test_declarations_are_in_order() -> None:
-    """Whoever looks for an event, or adds one, finds its place: by name."""
+    """A reader finds an event, or the line for a new one, by its name."""
     for room in {event.room for event in EVENTS}:
         names = [each.name for each in room.facts]
         assert names == sorted(names)
@@ -86,7 +86,7 @@ def test_the_documentation_is_made_from_the_list() -> None:
 
 
 def test_the_command_lists_every_event_and_describes_one() -> None:
-    """With its level, its logger and its fields; a name that no event has is refused. No database is asked."""
+    """The answer has level, logger and fields; a name that no event has is refused. No database is asked."""
     command = Command(None)
     _, lines = command.table("events")
     assert [line[:3] for line in lines] == [[event.name, event.level, event.logger] for event in EVENTS]

@@ -221,7 +221,7 @@ def test_fields_are_attributes_of_the_record(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_field_whose_name_is_taken_gets_a_prefix(caplog: pytest.LogCaptureFixture) -> None:
-    """What logging itself, or the application's record factory, puts into a record is not overwritten."""
+    """The attributes of logging, and those of the application's record factory, are not overwritten."""
 
     def factory(*arguments: Any, **more: Any) -> logging.LogRecord:
         record = logging.LogRecord(*arguments, **more)
@@ -282,7 +282,7 @@ def test_context_variables_of_the_application_are_fields(caplog: pytest.LogCaptu
 
 
 def test_structlog_is_left_to_the_application() -> None:
-    """It stays unconfigured, and what an application configures does not reach the events of lanelog."""
+    """The library leaves structlog unconfigured, and an application's configuration does not reach lanelog's events."""
     stdout, stderr = in_a_process_of_its_own(
         "import structlog, sys\nassert not structlog.is_configured()\n"
         "structlog.configure(processors=[lambda *_: 1 / 0], wrapper_class=None, logger_factory=None)\n"

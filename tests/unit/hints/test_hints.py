@@ -45,7 +45,7 @@ def send(receiver: Receiver, *datagrams: bytes) -> None:
 @pytest.mark.parametrize("new_lanes", [True, False])
 @pytest.mark.parametrize("messages", [True, False])
 def test_a_datagram_says_what_was_packed_to_whoever_has_its_token(*, new_lanes: bool, messages: bool) -> None:
-    """Another token, or another length, says nothing."""
+    """A datagram of another token, or of another length, says nothing."""
     hint = Hint(number_of("t"), new_lanes, messages)
     packed = hint.packed(7)
     assert unpack(packed, 7) == hint
@@ -60,7 +60,7 @@ def test_merged_hints_say_what_each_of_them_said() -> None:
 
 
 def test_the_receiver_believes_its_token_alone(receiver: Receiver) -> None:
-    """What is wrong is counted and ignored, and equal hints are one."""
+    """Wrong datagrams are counted and ignored, and equal hints are one."""
     token = receiver.endpoint.token
     send(receiver, HINT.packed(token), HINT.packed(token + 1), b"", secrets.token_bytes(500), HINT.packed(token))
     assert (receiver.receive(), receiver.received, receiver.ignored) == ({HINT}, 2, 3)

@@ -43,7 +43,7 @@ def at(text: str, fold: int = 0) -> Occurrence:
 
 
 def test_an_occurrence_in_an_id_and_in_a_row() -> None:
-    """Its wall-clock time and zone; in a row with the moment's offset, too. The second of two says so."""
+    """An id has wall-clock time and zone; a row has the moment's offset, too. The second of two equal times says so."""
     berlin = parse("* * * * *", "Europe/Berlin")
     for hour, in_id, in_row in (
         (0, "2026-10-25T02:30:00[Europe/Berlin]", "2026-10-25T02:30:00+02:00[Europe/Berlin]"),
@@ -77,12 +77,12 @@ def test_an_id_without_room_for_its_wall_clock_time_has_the_moment() -> None:
     ],
 )
 def test_a_row_that_somebody_spoilt_has_no_occurrence(text: str) -> None:
-    """It is read as one without a note."""
+    """The row is read as one without a note."""
     assert from_row(text, "Europe/Berlin") is None
 
 
 def test_a_time_that_the_clock_skips_is_reached_before_the_gap() -> None:
-    """So that what comes at the end of the gap comes after it."""
+    """A time at the end of the gap therefore comes after it."""
     cron = parse("30 2 * * *", "Europe/Berlin")
     skipped = at("2027-03-28T02:30:00")
     assert reached(cron, skipped) == int(datetime(2027, 3, 28, 0, 59, 59, tzinfo=UTC).timestamp() * 1000)
@@ -149,7 +149,7 @@ def test_a_next_time_is_planned_anew_unless_this_data_is_known_to_be_older(there
 
 
 def test_what_was_fired_today_at_another_moment_is_not_awaited_today() -> None:
-    """Another process has fired this noon, which is to come here: the row rightly waits for tomorrow's."""
+    """Another process has fired this noon, which is still to come here: the row rightly waits for tomorrow's."""
     cron = cron_in(NOON, HOUR)
     tomorrow = planned(cron, NEXT_DAY + 11 * HOUR, hours=1, last=START - HOUR)
     fired = Occurrence((START - HOUR) * 1000, datetime(2026, 10, 20, 12))  # noqa: DTZ001 - on the wall
@@ -167,7 +167,7 @@ def test_a_clock_that_went_back_is_distinguished_from_other_data() -> None:
 @pytest.mark.parametrize("zone_name", ["UTC", "Europe/Berlin", "America/New_York"])
 @pytest.mark.parametrize("absurd", [253_370_764_800_000, 253_402_300_799_000, 10**15, 2**63 - 1, 2**63, 2**64 - 1])
 def test_a_next_time_at_the_end_of_the_calendar_or_beyond_is_set_back(zone_name: str, absurd: int) -> None:
-    """As after a clock that was ahead: no time zone data says such a time. Noted or not."""
+    """No time zone data says such a time, noted or not: it comes from a clock that was ahead."""
     cron = parse("0 * * * *", zone_name)
     row = planned(cron, START, hours=0)
     for noted in ("", f"9999-12-31T23:59:59+00:00[{zone_name}]"):
@@ -176,7 +176,7 @@ def test_a_next_time_at_the_end_of_the_calendar_or_beyond_is_set_back(zone_name:
 
 
 def test_a_moment_of_an_older_version_with_older_data_is_planned_anew() -> None:
-    """It is no time of the expression here, so no clock went back. A moment before the own one stays."""
+    """The moment is no time of the expression here, so no clock went back. A moment before the own one stays."""
     cron = cron_in(NOON, 2 * HOUR)
     found = correction(planned(cron, START + 11 * HOUR, hours=1, noted=False), cron)
     assert (found.next.at, found.clock) == ((START + 10 * HOUR) * 1000, False)
@@ -197,7 +197,7 @@ def due(row: ScheduleRow, cron: Cron) -> tuple[list[str], int]:
 def test_a_due_moment_of_an_older_version_with_older_data_is_no_occurrence_of_its_own(
     catch_up: str, there: int, next_day: int
 ) -> None:
-    """It fired this noon and planned its own: nothing more comes before the next noon. Not fired, this noon comes."""
+    """If the older version fired this noon, nothing more comes before the next noon. Otherwise this noon comes."""
     cron = cron_in(NOON, 2 * HOUR)
     hours = next_day + 12 - there
     moment = START + hours * HOUR
@@ -207,7 +207,7 @@ def test_a_due_moment_of_an_older_version_with_older_data_is_no_occurrence_of_it
 
 
 def test_a_moment_that_was_due_before_the_zone_was_declared_stands_for_itself() -> None:
-    """It is a time of the zone before: fired once, and the next one is of this zone."""
+    """The moment is a time of the zone before: it is fired once, and the next one is of this zone."""
     cron = cron_in(NOON, 2 * HOUR)
     row = planned(cron, START + 11 * HOUR, hours=1, noted=False)
     row = evolve(row, now=row.next_fire_at + 1000, expression_at=row.next_fire_at)

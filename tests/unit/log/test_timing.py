@@ -40,7 +40,7 @@ NOW = datetime.now(UTC)
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
-    """With an error that names the argument."""
+    """The error names the argument."""
     with pytest.raises(ConfigurationError, match=said):
         make_timing(**{"delay": None, "deliver_at": None, "ttl": None, **given})
 
@@ -73,7 +73,7 @@ def draft(message_id: str | None, delay: float | None = None) -> Draft:
 
 
 def test_a_message_with_a_delay_takes_no_offset() -> None:
-    """It is scheduled, in the order of the call; an id that is there, here or in the log, is a duplicate."""
+    """The message is scheduled, in the order of the call; an id that exists, here or in the log, is a duplicate."""
     later = 1.0
     drafts = [draft("a", later), draft("b"), draft("a"), draft("b", later)]
     drafts += [draft("c", later), draft("logged", later), draft("waiting")]

@@ -30,7 +30,7 @@ def draft(key: str, message_id: str | None = None) -> Draft:
 def test_offsets_are_dense_and_duplicates_take_none(
     wanted: list[tuple[str, str]], stored: dict[tuple[str, str], int]
 ) -> None:
-    """Whatever is published in one transaction: rows follow the heads without a hole, each id is there once."""
+    """In one transaction of any messages, rows follow the heads without a hole, and each id is there once."""
     heads = {"a": 10, "b": 20, "c": 30}
     drafts = [draft(key, message_id or None) for key, message_id in wanted]
     plan = give_offsets(drafts, heads, stored)
@@ -133,7 +133,7 @@ def test_the_size_on_the_wire_is_never_underestimated(
 
 @given(NAMES)
 def test_only_a_plain_text_becomes_part_of_a_statement(text: str) -> None:
-    """What has a quote, a backslash, a per cent sign or another character of some meaning is sent by the driver."""
+    """A text with a quote, a backslash, a per cent sign or another special character is sent by the driver."""
     args: list[str] = []
     sql = as_sql(text, args)
     if sql == "%s":

@@ -98,7 +98,7 @@ Served = Callable[[], AbstractContextManager[str]]
 @pytest.mark.thorough
 @SERVED
 def test_slow_peers_keep_nobody_out(served: Served) -> None:
-    """They may hold all threads. Whoever comes then is answered, and the oldest of them is closed."""
+    """Slow peers may hold all threads. A new peer is answered, and the oldest of them is closed."""
     with served() as url, ExitStack() as opened:
         slow = [opened.enter_context(socket.create_connection(served_at(url), timeout=IN_TIME)) for _ in range(AT_ONCE)]
         for each in slow:
@@ -175,7 +175,7 @@ def test_a_scrape_counts_what_it_leaves_out() -> None:
 
 
 def test_what_the_account_may_not_see_is_absent() -> None:
-    """Not 0, which would say that all is well."""
+    """The figure is not 0, which would say that all is well."""
     unseen = ServerFigures(oldest_transaction=None, history_list_length=None, tables={})
     names = {metric.name for metric in metrics_of(figures(["t"], GROUP, server=unseen)) if metric.samples}
     assert not {name for name in names if name.startswith(("lanelog_database", "lanelog_table"))}
@@ -183,7 +183,7 @@ def test_what_the_account_may_not_see_is_absent() -> None:
 
 
 def test_an_archive_has_no_lanes_without_owner() -> None:
-    """It takes none."""
+    """An archive takes no lanes."""
     found = list(metrics_of(figures(["t"], evolve(GROUP, order="archive", owned_lanes=0))))
     assert values(found, "lanelog_group_unowned_lanes") == {("t", "g"): 0}
     found = list(metrics_of(figures(["t"], evolve(GROUP, owned_lanes=0))))
@@ -191,7 +191,7 @@ def test_an_archive_has_no_lanes_without_owner() -> None:
 
 
 def test_every_alert_has_its_entry_in_the_runbook() -> None:
-    """Its annotation links to the entry, and there is no entry without an alert."""
+    """The alert's annotation links to the entry, and there is no entry without an alert."""
     rules = alert_rules("https://wiki.example/runbook")
     alerts = re.findall(r"- alert: (\w+)", rules)
     anchors = [each.lower() for each in alerts]
@@ -208,7 +208,7 @@ def prometheus(tmp_path: Path) -> Callable[[str, str], None]:
 
 
 def test_prometheus_takes_the_alerts_and_the_queries_of_the_board(prometheus: Callable[[str, str], None]) -> None:
-    """Its own checker reads both."""
+    """Prometheus's own checker reads both."""
     prometheus("check", alert_rules())
     asked = [
         target["expr"].replace("$topic", ".*").replace("$group", ".*")
@@ -359,7 +359,7 @@ def test_each_alert_fires_on_its_incident_with_a_command_for_a_shell(prometheus:
 def test_an_archive_that_runs_or_rests_for_a_day_is_no_alert(
     prometheus: Callable[[str, str], None], rests: dict[str, float]
 ) -> None:
-    """Nor is one that an operator has paused. A group that takes lanes has another alert."""
+    """An archive that an operator has paused is none either. A group that takes lanes has another alert."""
     (case,) = (each for each in STAGED if each.alert == "LanelogJobNotRun")
     test = staged(evolve(case, series={**case.series, **rests}))
     test["alert_rule_test"][0]["exp_alerts"] = []
@@ -373,7 +373,7 @@ def test_rules_without_a_runbook_say_how_to_set_it() -> None:
 
 
 def test_the_documentation_names_each_metric() -> None:
-    """And no other one. A name after the first of its row may be short."""
+    """The documentation names no other metric. A name after the first of its row may be short."""
     found = set()
     for row in (ROOT / "docs/howto/monitoring.md").read_text().splitlines():
         names = re.findall(r"`((?:lanelog|…)_[a-z_]+)`", row.split("|")[1] if row.startswith("| `lanelog_") else "")

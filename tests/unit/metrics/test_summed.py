@@ -50,7 +50,7 @@ def test_counts_are_added_up_and_of_times_and_facts_the_greatest_is_shown() -> N
 
 
 def test_the_counts_of_a_process_that_has_ended_stay() -> None:
-    """Its gauges do not: it has nothing in work any more. One that was never asked leaves nothing."""
+    """The process's gauges do not stay: it has nothing in work any more. One that was never asked leaves nothing."""
     first = Played(counted=3, took=[0.5], running=2, age=7.0)
     living = [first.text]
     collector, registry = summed(living)

@@ -82,7 +82,7 @@ def test_steps_are_numbered_and_only_add_columns_with_defaults() -> None:
 
 
 def test_an_older_shape_lacks_what_came_later() -> None:
-    """And nothing else; the newest shape is what is declared."""
+    """An older shape lacks nothing else; the newest shape is what is declared."""
     assert shape(VERSION) == declared_tables()
     lacking = [
         (name, column)

@@ -96,7 +96,7 @@ def test_wake_cuts_a_wait_short(make: Make, delay: float) -> None:
 
 
 def test_a_wake_during_a_turn_is_not_lost(make: Make) -> None:
-    """What arrives while a turn runs is looked at by a turn after it."""
+    """Work that arrives during a turn is done by a turn after it."""
     turns = Turns(gated=True)
     loop = started(make, turns)
     loop.wake()

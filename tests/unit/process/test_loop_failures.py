@@ -95,7 +95,7 @@ def test_failure_and_recovery_are_logged_once_each(caplog: pytest.LogCaptureFixt
 
 
 def test_an_outage_is_one_event_whatever_the_database_says(caplog: pytest.LogCaptureFixture) -> None:
-    """And one more each minute, with the reason of then and how long it lasts."""
+    """One more event follows each minute, with the reason at that time and the length of the outage."""
     full = DatabaseError("too many connections", code=1040, retriable=True)
     loop = make(failing([LOST, full] * 50 + [None, LOST]))
     steps(loop, 102)

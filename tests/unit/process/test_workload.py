@@ -41,7 +41,7 @@ def handler(key: str, stack: str) -> RunningHandler:
 
 @pytest.mark.parametrize("filling", ["x", "é", "株", "🙂", "\0", "\udc80"])
 def test_what_is_written_fits_and_is_read_again(filling: str) -> None:
-    """Whatever the characters of paths and keys: the handlers that began last are left out, if need be."""
+    """Any characters of paths and keys fit: the handlers that began last are left out, if need be."""
     handlers = tuple(handler(f"{number}{filling * 254}", filling * STACK_CHARACTERS) for number in range(8))
     whole = of(workers=8, busy=8, handlers=handlers)
     text = whole.dumped()
@@ -103,7 +103,7 @@ def taken_here() -> str:
 
 
 def test_a_stack_is_cut_at_its_outer_end() -> None:
-    """Where the thread stands is kept, within 4 KiB; the engine's frames are none of the handler's."""
+    """The inner end, where the thread stands, is kept within 4 KiB; the engine's frames are none of the handler's."""
     here = test_a_stack_is_cut_at_its_outer_end.__code__
     shallow = text_of(deep(2), here).splitlines()
     assert len(shallow) == 3

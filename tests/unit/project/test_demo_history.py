@@ -111,7 +111,7 @@ def test_a_rename_is_one_job_within_a_lane(made: Maker) -> None:
 
 
 def test_a_merge_is_one_step(made: Maker) -> None:
-    """What came from the other side arrives with the merge, by its author, and so does what only the merge changed."""
+    """Changes of the other side arrive with the merge, by its author, and so do changes of the merge alone."""
     made.commit({b"a/b/one": b"1\n"})
     made.git("checkout", "-qb", "side")
     made.commit({b"a/b/side": b"s\n"})
@@ -203,7 +203,7 @@ def test_without_history_there_is_one_line(made: Maker, tmp_path: Path, capsys: 
 
 
 def test_several_repositories_have_lanes_of_their_own(tmp_path: Path) -> None:
-    """Their names are put before the lanes, numbered where they are the same; one given twice is taken once."""
+    """The repositories' names precede the lanes, numbered if they are equal; one given twice is taken once."""
     places = []
     for parent in ("one", "two"):
         maker = Maker(tmp_path / parent / "same: name")

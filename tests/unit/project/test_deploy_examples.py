@@ -68,7 +68,7 @@ def test_every_file_has_a_test() -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_deployment_runs_and_drains_one_group(group: str) -> None:
-    """Its command is one, its probes ask where it listens, and its grace is longer than the drain."""
+    """The deployment has one command, its probes ask where it listens, and its grace is longer than the drain."""
     (deployment,) = loaded(f"{group}.yaml")
     assert (deployment["apiVersion"], deployment["kind"]) == ("apps/v1", "Deployment")
     spec = deployment["spec"]["template"]["spec"]
@@ -144,7 +144,7 @@ def test_the_unit_drains_before_it_is_killed() -> None:
 
 @pytest.mark.parametrize("verb", ["metrics", "web"])
 def test_a_unit_shows_the_log_to_this_machine_alone(verb: str) -> None:
-    """And nobody changes anything through it."""
+    """The service listens on this machine alone, with the account of a reader and without actions."""
     service = service_of(f"lanelog-{verb}.service")
     words = shlex.split(service["ExecStart"])
     options = options_of(words)
@@ -192,7 +192,7 @@ def test_the_image_starts_the_supervisor_itself() -> None:
     "name", ["docker/Dockerfile", *(f"kubernetes/{group}.yaml" for group in GROUPS), "systemd/shop-worker@.service"]
 )
 def test_a_comment_says_the_seconds_of_the_code(name: str) -> None:
-    """Those that the drain has beyond its time-out, and those for which a hung process makes the probe fail."""
+    """The seconds are those after the drain's time-out, and those until a hung process makes the probe fail."""
     text = (DEPLOY / name).read_text()
     assert re.findall(r"(\d+) s after which", text) == [f"{OVERDUE:.0f}"]
     assert re.findall(r"fails it for (\d+) s", text) == [f"{GRACE:.0f}"] * name.startswith("kubernetes")

@@ -31,21 +31,21 @@ def modules(code: str) -> list[str]:
 
 
 def test_only_what_a_publisher_needs_is_imported() -> None:
-    """Neither administration nor the engine, the command line or rich."""
+    """Administration, the engine, the command line and rich are not imported."""
     rooms = modules(f"{NO_RICH}; import lanelog; lanelog.connect('mysql://a@b/c')")
     unwanted = ("rich.", "click", "lanelog.admin", "lanelog.cli.", "lanelog._engine", "lanelog.migrations")
     assert [name for name in rooms if name.startswith(unwanted)] == []
 
 
 def test_an_import_sets_no_signal_handler() -> None:
-    """Nor does the module that does it for the command: an application's signals are its own."""
+    """The module that sets the command's handlers sets none by its import: an application's signals are its own."""
     code = "import signal; old = [*map(signal.getsignal, signal.valid_signals())]; import lanelog, lanelog_command"
     assert answer(f"{code}; print(json.dumps(old == [*map(signal.getsignal, signal.valid_signals())]))") is True
 
 
 @pytest.mark.thorough
 def test_a_command_imports_no_other() -> None:
-    """Nor what only `--watch` and the progress of a long one need."""
+    """A command does not import what only `--watch` and the progress of a long one need either."""
     rooms = modules("from lanelog.cli._main import cli; cli.get_command(None, 'status')")
     others = ("lanelog.cli.steer.", "lanelog.cli.data.", "lanelog.cli.run.", "lanelog.cli.output.watch")
     unwanted = (*others, "rich.live", "rich.progress")

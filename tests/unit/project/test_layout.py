@@ -65,7 +65,7 @@ def test_the_tables_are_reachable_from_the_package() -> None:
 
 
 def test_the_wheel_contains_the_tables_and_the_types(tmp_path: Path) -> None:
-    """What is installed from a wheel has `schema/` as files of the package, and says that it is typed."""
+    """An installed wheel has `schema/` as files of the package, and says that it is typed."""
     ran(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=ROOT, check=True)
     (wheel,) = tmp_path.glob("lanelog-*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -86,7 +86,7 @@ def test_the_plugin_is_light() -> None:
 
 @pytest.mark.thorough
 def test_one_name_for_one_class() -> None:
-    """Who reads a class's name finds one class of that name in the whole package."""
+    """The whole package has one class of each name."""
     found: dict[str, list[Path]] = {}
     for node, path in nodes(ast.ClassDef):
         found.setdefault(node.name, []).append(path)
@@ -124,20 +124,20 @@ def test_a_class_has_twenty_five_methods_at_most() -> None:
 
 @pytest.mark.thorough
 def test_a_function_has_sixty_lines_at_most() -> None:
-    """Its docstring aside, it is read without scrolling."""
+    """A function is read without scrolling, its docstring aside."""
     for node, path in (*nodes(ast.FunctionDef), *nodes(ast.AsyncFunctionDef)):
         lines = lines_of(node) - (lines_of(node.body[0]) if ast.get_docstring(node) else 0)
         assert lines <= 60, f"{path}: {node.name}"
 
 
 def test_a_face_has_forty_lines_at_most() -> None:
-    """What a wing owns is said in a few lines. Only the package's own face lists names: those that users import."""
+    """An `__init__` says in a few lines what its folder owns. Only the package's own one lists names for users."""
     faces = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*/__init__.py")}
     assert {path: lines for path, lines in faces.items() if lines > 40} == {}
 
 
 def test_imports_make_no_circle() -> None:
-    """Also with the imports for the type checker alone: what a module needs to be understood lies below it."""
+    """Imports for the type checker count, too: what a module needs to be understood lies below it."""
     modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
     graph = {name: {each for each in imported(path, modules) if each in modules} for name, path in modules.items()}
     try:

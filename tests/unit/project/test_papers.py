@@ -78,12 +78,12 @@ def test_every_example_is_executed_by_a_test() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """What it is, for whom, how to begin, what it promises; all else is in docs/."""
+    """The README says what lanelog is, for whom, how to begin, and what it promises; all else is in docs/."""
     assert len(README.splitlines()) <= 150
 
 
 def test_the_readme_has_two_pictures() -> None:
-    """It is the start page of the documentation, too: what a log is made of, and what an operator sees."""
+    """As the start page of the documentation, the README shows what a log is made of, and what an operator sees."""
     pictures = re.findall(r"!\[.{20,}\]\((.+)\)$", README, re.MULTILINE)
     assert [Path(picture).suffix for picture in pictures] == [".svg", ".png"]
 
@@ -134,7 +134,7 @@ def test_the_packages_that_the_user_named_are_required() -> None:
 
 
 def test_the_readme_counts_the_tables() -> None:
-    """It says how many come into the user's database."""
+    """The README says how many tables come into the user's database."""
     words = {11: "eleven", 12: "twelve", 13: "thirteen"}
     assert f"{words[len([*(ROOT / 'schema').glob('*.sql')])]} tables" in README
 
@@ -338,7 +338,7 @@ def test_the_states_of_a_message_are_documented_by_columns_that_exist() -> None:
 
 
 def test_every_make_target_exists() -> None:
-    """And every target that `make help` lists is in CONTRIBUTING."""
+    """Every target that `make help` lists is in CONTRIBUTING, too."""
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z-]+)", CODE)) == targets

@@ -48,12 +48,12 @@ def private(source: str) -> set[str]:
 
 @pytest.mark.parametrize(("owner", "name"), [*PYMYSQLS, *STRUCTLOGS])
 def test_a_private_name_that_is_used_is_there(owner: type, name: str) -> None:
-    """As a method, or as a field that the class sets or declares."""
+    """The name is a method, or a field that the class sets or declares."""
     assert name in private(inspect.getsource(owner))
 
 
 def test_every_private_name_that_is_used_is_listed() -> None:
-    """Those of PyMySQL in the room of the drivers, and those of structlog in the one of events."""
+    """The list has those of PyMySQL in the room of the drivers, and those of structlog in the one of events."""
     for listed, sources, theirs in (
         (PYMYSQLS, (PACKAGE / "_database").rglob("*.py"), (Connection, MySQLResult)),
         (STRUCTLOGS, [PACKAGE / "_facts/log.py"], (structlog.BoundLoggerBase,)),

@@ -103,13 +103,13 @@ Admin.doctor: repair
 
 
 def test_the_public_names_are_these() -> None:
-    """What `from lanelog import …` offers is exactly the documented surface."""
+    """`from lanelog import …` offers exactly the documented surface."""
     assert set(lanelog.__all__) == NAMES
     assert all(hasattr(lanelog, name) for name in NAMES)
 
 
 def test_the_public_names_of_administration_are_these() -> None:
-    """What `from lanelog.admin import …` offers is exactly the facade and all its values."""
+    """`from lanelog.admin import …` offers exactly the facade and all its values."""
     assert set(lanelog.admin.__all__) == ADMIN_NAMES
     assert all(hasattr(lanelog.admin, name) for name in ADMIN_NAMES)
     assert isinstance(lanelog.Client.admin, property)

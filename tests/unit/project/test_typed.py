@@ -59,7 +59,7 @@ def test_checkers_refuse_wrong_calls_and_no_others(checker: Callable[[Path], set
 
 
 def test_the_types_of_options_are_those_of_the_configurations() -> None:
-    """What a checker lets pass is known at run time, and the other way round, in the same order."""
+    """Options that a type checker accepts are known at run time, and the other way round, in the same order."""
     assert list(lanelog.SubscriptionOptions.__annotations__) == [
         field.name for field in attrs.fields(lanelog.SubscriptionConfig)
     ]

@@ -92,7 +92,7 @@ def test_a_message_taken_when_its_time_is_up_is_of_unknown_outcome() -> None:
 
 
 def test_a_message_committed_when_its_time_is_up_is_no_error() -> None:
-    """Its receipt came between the end of the wait and the leaving."""
+    """The receipt came between the end of the wait and the leaving."""
     group = grouping(Writer())
     queue = led(group)
     receipt = Receipt(7, "i", duplicate=False)
@@ -102,7 +102,7 @@ def test_a_message_committed_when_its_time_is_up_is_no_error() -> None:
 
 
 def test_a_message_that_nobody_took_is_not_stored() -> None:
-    """Its time was up in the queue; the leader, whom it does not concern, finds it gone."""
+    """The time was up in the queue; the leader, whom it does not concern, finds the message gone."""
     group = grouping(Writer())
     queue = led(group)
     with pytest.raises(DatabaseError, match="locked by others") as caught:
@@ -179,7 +179,7 @@ def draft() -> Draft:
 
 
 def test_a_message_put_back_after_an_unknown_commit_stays_unknown(draft: Draft) -> None:
-    """Its batch's time was up, its own was not; when that runs out as well, nobody knows whether it is in the log."""
+    """The batch's time was up, the message's was not; when that is up as well, its outcome is still unknown."""
     group, now = grouping(Writer()), time.monotonic()
     queue, waiter = TopicQueue(), Waiter(draft, now + 60, claimer=Waiter(make(), now))
     lost = DatabaseError("lost at COMMIT", code=2013, retriable=True, outcome_unknown=True)
@@ -191,7 +191,7 @@ def test_a_message_put_back_after_an_unknown_commit_stays_unknown(draft: Draft) 
 
 
 def test_a_sure_failure_after_an_unknown_commit_is_unknown(draft: Draft) -> None:
-    """That the second batch met no database says nothing of the first."""
+    """The second batch met no database, which says nothing of the first."""
     unreachable = DatabaseError("no connection", code=2003, retriable=True)
     group = grouping(Writer(unreachable, unreachable), timeout=30.0)
     for tried in (7, None):

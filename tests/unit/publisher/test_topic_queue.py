@@ -31,7 +31,7 @@ def test_the_first_leads_and_takes_all_that_are_ready() -> None:
 
 
 def test_the_leader_hands_over_to_who_came_next() -> None:
-    """Nobody leads for others for ever; with nobody left the queue is empty."""
+    """No thread leads for others for ever; with nobody left the queue is empty."""
     queue = TopicQueue()
     (first,) = admitted(queue, "a")
     queue.take()
@@ -46,7 +46,7 @@ def test_the_leader_hands_over_to_who_came_next() -> None:
 
 
 def test_a_batch_is_bounded_by_count_and_bytes() -> None:
-    """What exceeds a batch stays for the next one; a message larger than the bound is a batch of its own."""
+    """Messages beyond the bound stay for the next batch; a message larger than the bound is a batch of its own."""
     queue = TopicQueue()
     admitted(queue, *["k"] * (MAX_BATCH + 1))
     assert len(queue.take()) == MAX_BATCH
@@ -72,7 +72,7 @@ def test_members_of_a_busy_lane_queue_behind_its_holder() -> None:
 
 
 def test_a_leader_whose_own_lane_is_busy_leads_no_more() -> None:
-    """It holds that lane, or queues for it, and whoever is ready meanwhile is led by another."""
+    """The former leader holds that lane, or queues for it, and another one leads those that are ready meanwhile."""
     queue = TopicQueue()
     (first,) = admitted(queue, "busy")
     batch = queue.take()
@@ -102,7 +102,7 @@ def test_a_holder_stays_with_its_lane_though_it_may_go_to_any(way: str) -> None:
 
 
 def test_a_lane_that_is_free_again_makes_its_members_ready() -> None:
-    """What gathered while the holder committed goes on as usual, led by the first if nobody leads."""
+    """Waiters that came while the holder committed go on as usual, led by the first if nobody leads."""
     queue = TopicQueue()
     (first,) = admitted(queue, "busy")
     queue.park(queue.take())
@@ -140,7 +140,7 @@ def test_who_leaves_passes_its_role_on(role: WaiterRole) -> None:
 
 @pytest.mark.parametrize("way", ["busy", "failed", "held"])
 def test_who_has_left_does_not_come_back_with_its_batch(way: str) -> None:
-    """Its time was up while a transaction had it, which returns it: it holds nothing, leads nobody, waits nowhere."""
+    """A waiter whose time was up during a transaction holds nothing afterwards, leads nobody, and waits nowhere."""
     queue = TopicQueue()
     if way == "held":
         (living,) = admitted(queue, "k")
@@ -169,7 +169,7 @@ def test_who_has_left_does_not_come_back_with_its_batch(way: str) -> None:
 
 
 def test_a_batch_that_lost_its_lane_again_waits_on() -> None:
-    """It comes before what has gathered since, and is in no transaction any more."""
+    """The batch comes before later waiters, and is in no transaction any more."""
     queue = TopicQueue()
     first, second = admitted(queue, "k", "k")
     queue.park(queue.take())

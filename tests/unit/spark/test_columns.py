@@ -57,7 +57,7 @@ def at(offsets: list[tuple[int, int]]) -> Columns:
 
 
 def test_a_page_is_whole_when_all_of_it_is_there_in_order() -> None:
-    """Not when a message is missing, nor when lanes or messages of a lane are in another order."""
+    """A page is not whole when a message is missing, or when lanes or messages of a lane are in another order."""
     assert at(OFFSETS).are(PAGE)
     assert at(OFFSETS[:1]).are([LaneRange("t", "a", 5, 6)])
     for offsets in (OFFSETS[1:], OFFSETS[:-1], OFFSETS[2:] + OFFSETS[:2], [OFFSETS[1], OFFSETS[0], *OFFSETS[2:]]):
@@ -65,7 +65,7 @@ def test_a_page_is_whole_when_all_of_it_is_there_in_order() -> None:
 
 
 def test_a_value_that_the_server_refused_is_an_error() -> None:
-    """It gives NULL for a value that is larger than a packet."""
+    """The server gives NULL for a value that is larger than a packet."""
     values = [value_of((0, 1, "id", b"", None, 0, None, None)), None]
     with pytest.raises(DatabaseError, match="max_allowed_packet") as raised:
         Columns.of_values(values, LARGEST)

@@ -153,7 +153,7 @@ def test_a_disk_that_fails_says_whether_a_version_may_appear(
 def test_a_writer_that_was_swept_is_refused(
     store: ManifestStore, first: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It slept in its commit, and another one has gone on meanwhile: it lost, and its file system is not to blame."""
+    """The writer slept in its commit, and another one has gone on: it lost, and its file system is not to blame."""
     link = os.link
 
     def link_late(*paths: str | os.PathLike[str]) -> None:
@@ -168,7 +168,7 @@ def test_a_writer_that_was_swept_is_refused(
 
 
 def test_files_of_dead_writers_are_swept(store: ManifestStore, first: Manifest) -> None:
-    """What no version can name any more goes; what is being written for the next one, and what is foreign, stays."""
+    """Files that no version can name any more go; files for the next version, and foreign ones, stay."""
     unfinished = store.root / "_manifest" / ".unfinished-abc"
     unfinished.write_bytes(encoded(first.extended([], {"t": {"k": 1}}))[:20])
     assert store.latest() == first
@@ -280,7 +280,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_manifest_is_refused(store: ManifestStore, first: Manifest, content: bytes) -> None:
-    """Not read as an empty archive, which would be archived over."""
+    """A damaged manifest is not read as an empty archive, which would be archived over."""
     (store.root / "_manifest" / "0000000002.json.gz").write_bytes(content)
     with pytest.raises(ConfigurationError, match="has a damaged manifest"):
         store.latest()
@@ -319,7 +319,7 @@ def test_a_path_that_cannot_hold_an_archive_is_refused(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs://name/x", "gs://b", "", "a\nb", "C:/x"])
 def test_only_mounted_file_systems_are_taken(path: str) -> None:
-    """Where a version cannot be made by one step that refuses a taken name, there is no archive."""
+    """An archive needs a file system that makes a version in one step, and refuses a name that exists."""
     with pytest.raises(ConfigurationError, match="directory of a mounted file system"):
         local_path(path)
 

@@ -47,7 +47,7 @@ def test_the_json_has_plain_numbers_in_a_stable_order() -> None:
 
 
 def test_a_checkpoint_of_another_form_is_refused() -> None:
-    """What another version wrote is not guessed at."""
+    """The checkpoint of another version is not guessed at."""
     for form in ({"": 2, "t": {"": 5, "k": 7}}, {"t": {"k": 7}}):
         with pytest.raises(ConfigurationError, match="new checkpointLocation"):
             Positions.from_json(form)
@@ -115,7 +115,7 @@ def test_a_position_above_the_end_of_its_lane_is_lowered_to_it() -> None:
 
 @given(BACKLOGS, st.integers(1, 300), st.integers(0, 1000))
 def test_admission_is_exact_and_even(behind: dict[tuple[str, str], int], limit: int, turn: int) -> None:
-    """As many as the limit allows, none more than it has; who is cut short gets no less than anybody else, less one."""
+    """The limit is used up, and no lane gets more than it has; one cut short gets at most one less than any other."""
     admitted = admit(behind, limit, turn)
     assert sum(admitted.values()) == min(limit, sum(behind.values()))
     assert all(0 < rows <= behind[lane] for lane, rows in admitted.items())
@@ -138,7 +138,7 @@ def test_no_lane_waits_for_ever(lanes: int, limit: int) -> None:
 
 @given(st.integers(2, 9), st.integers(1, 4))
 def test_no_lane_waits_for_busy_ones(lanes: int, limit: int) -> None:
-    """As many messages are published as every step may take, all under the first keys: the others get their turn."""
+    """The first keys get as many messages as every step may take: the others get their turn."""
     heads = {f"k{n}": 100 for n in range(lanes)}
     position = Positions({"t": dict.fromkeys(heads, 1)}, {"t": 5})
     for step in range(2 * lanes):

@@ -87,7 +87,7 @@ GROUP = "a group starts at its watermark"
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
-    """What would have no effect, too: in one line that names the option. A stream has no end, and no other table."""
+    """Options without an effect are refused, too; one line names them. A stream has no end, and no other table."""
     assert said in refused(read, **options)
 
 
@@ -108,7 +108,7 @@ def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_password_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is looked up where a connection is made, and is in no repr; a second one in the URL is one too many."""
+    """The variable is read where a connection is made, and is in no repr; a second one in the URL is one too many."""
     address = parse_write({"url": "mysql://app@db/jobs", "passwordEnv": "JOBS_PASSWORD"})
     with pytest.raises(ConfigurationError, match="'JOBS_PASSWORD', which is not set in this process"):
         address.config()

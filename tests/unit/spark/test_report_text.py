@@ -40,7 +40,7 @@ def test_numbers_have_units(function: Callable[..., str]) -> None:
 
 
 def test_times_are_in_utc() -> None:
-    """Whatever the zone they come in."""
+    """Times of any zone are shown in UTC."""
     there = datetime(2026, 6, 1, 12, 30, 15, tzinfo=timezone(timedelta(hours=2)))
     assert text.moment(there) == "2026-06-01 10:30:15 UTC"
     assert (text.hour(there.astimezone(UTC)), text.moment(None)) == ("2026-06-01 10:30 UTC", "—")
@@ -55,7 +55,7 @@ def test_text_of_others_is_one_visible_line() -> None:
 
 @given(st.text())
 def test_any_text_can_be_shown(value: str) -> None:
-    """It always prints, also halves of surrogate pairs."""
+    """Halves of surrogate pairs print, too."""
     assert text.plain(value, 10**6).isprintable()
 
 

@@ -190,7 +190,7 @@ def test_a_silent_process_is_killed_once_and_long_after_the_probe_fails(turning:
 
 
 def test_a_process_that_drains_is_killed_when_it_is_silent(turning: Callable[..., Turning]) -> None:
-    """Its handlers may take as long as they do: without a bound for the drain, one that speaks stays."""
+    """Handlers may take as long as they do: without a bound for the drain, a process that reports stays."""
     it = turning(WELL, WELL)
     it.supervisor.drain()
     it.go_on(DAY / 24)
@@ -201,7 +201,7 @@ def test_a_process_that_drains_is_killed_when_it_is_silent(turning: Callable[...
 
 
 def test_a_process_whose_database_is_away_is_not_killed(turning: Callable[..., Turning]) -> None:
-    """It speaks, and its loops turn."""
+    """The process reports, and its loops turn."""
     it = turning(AWAY)
     it.go_on(DAY / 24)
     assert it.killed() == [""]
@@ -236,7 +236,7 @@ def test_a_process_whose_workers_hang_is_asked_to_end(turning: Callable[..., Tur
 
 
 def test_a_process_whose_workers_go_on_is_spared(turning: Callable[..., Turning]) -> None:
-    """It was asked to end, and found nothing that hangs. When they hang again, it is asked again."""
+    """The process was asked to end, and found nothing that hangs. When workers hang again, it is asked again."""
     it = turning(HUNG)
     assert it.asked() == [END]
     it.played[0].report = WELL
@@ -248,7 +248,7 @@ def test_a_process_whose_workers_go_on_is_spared(turning: Callable[..., Turning]
 
 
 def test_an_import_that_does_not_end_is_killed(turning: Callable[..., Turning]) -> None:
-    """It may take much longer than a silence, and the probe does not fail meanwhile."""
+    """An import may take much longer than a silence, and the probe does not fail meanwhile."""
     it = turning(None)
     it.go_on(STARTS)
     assert (it.killed(), it.supervisor.dying()) == ([""], [])
@@ -259,7 +259,7 @@ def test_an_import_that_does_not_end_is_killed(turning: Callable[..., Turning]) 
 def test_a_process_that_follows_has_its_own_time_to_import(
     turning: Callable[..., Turning], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the supervisor has been there, and however silent the one before was."""
+    """The supervisor's age and the silence of the process before do not count."""
     it = turning(WELL)
     it.go_on(2 * STARTS)
     (first,) = it.played
@@ -277,7 +277,7 @@ def test_a_process_that_follows_has_its_own_time_to_import(
 
 
 def test_the_hung_are_killed_one_at_a_time(turning: Callable[..., Turning]) -> None:
-    """What they waited for may be over: one that speaks again is spared."""
+    """The cause may be over meanwhile: a process that reports again is spared."""
     it = turning(WELL, WELL, WELL)
     for each in it.played:
         each.report = None
@@ -352,7 +352,7 @@ def test_a_limit_that_is_reached_says_so(limits: Limits, why: str) -> None:
 
 
 def test_an_end_has_a_name() -> None:
-    """That of the signal, also where Python knows none."""
+    """The name is that of the signal, also where Python knows none."""
     assert [named(status) for status in (0, 1, -9, -40)] == ["status 0", "status 1", "SIGKILL", "signal 40"]
     assert named(3) == "status 3: its handlers hung"
 
@@ -375,7 +375,7 @@ def test_sizes_are_read_as_orchestrators_write_them() -> None:
 
 
 def test_a_change_of_a_source_is_seen_once(tmp_path: Path) -> None:
-    """Also of a new one, and of one that is gone; not of other files, nor of an environment's packages."""
+    """A new source and a deleted one count; other files, and an environment's packages, do not."""
     for folder in ("app", ".hidden", "node_modules", "env/lib"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "env/pyvenv.cfg").touch()
