@@ -54,7 +54,7 @@ class BulkWriter:
             return self._publish(topic, drafts, deadline)
         except DatabaseError as exc:
             # The last transaction has committed nothing. An earlier one may have, and no later one got far enough to
-            # look its ids up.
+            # query its ids.
             exc.outcome_unknown = exc.outcome_unknown or _unknown_outcome(drafts)
             raise
 
