@@ -150,7 +150,7 @@ def keys(script: Script, since: int = 0) -> set[str]:
 
 
 def test_a_handler_that_raises(machine: Machine) -> None:
-    """Its traceback is on the terminal, with nothing configured, and in the dead letter; repaired, it is redriven."""
+    """The traceback is on the terminal, with nothing configured, and in the dead letter; repaired, it is redriven."""
     worker = machine.write("worker.py", WORKER)
     with machine.start(f"python {worker}") as terminal:
         eventually(lambda: "message.dead_lettered" in terminal.text, within=30)

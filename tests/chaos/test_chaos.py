@@ -289,7 +289,7 @@ def test_a_wrong_clock_is_wrong_on_the_wall_only() -> None:
 
 
 def test_recovery_is_the_time_until_the_lanes_that_were_met_move_again() -> None:
-    """It counts the lanes whose handler was cut off, and not those that were idle or belonged to others."""
+    """Recovery counts the lanes whose handler was cut off, and not those that were idle or belonged to others."""
     kill = Fault(kind="kill", start=2, end=2.1, processes=("p1",))
     events: list[Event] = [
         kill,
@@ -310,7 +310,7 @@ def test_recovery_from_what_stops_everybody_counts_from_its_end() -> None:
 
 
 def test_a_recovery_that_the_next_fault_disturbed_is_marked() -> None:
-    """Its seconds say nothing; a snapshot that is merely held disturbs nothing."""
+    """The seconds of such a recovery say nothing; a snapshot that is merely held disturbs nothing."""
     kill = Fault(kind="kill", start=2, end=2.1, processes=("p1",))
     met: list[Event] = [kill, begin(1, "p1", "a", 1), begin(4.5, "p2", "a", 1)]
     cut, held = Fault(kind="cut", start=3, end=3), Fault(kind="snapshot", start=3, end=30)

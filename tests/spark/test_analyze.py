@@ -237,7 +237,7 @@ def test_the_page_is_given_the_rows_that_it_shows() -> None:
 
 
 def test_tables_of_the_other_format_do_not_stay_beside_a_newer_report(analyze: Analyze, output: Path) -> None:
-    """They are removed by the names of the tables; nothing else is."""
+    """Old tables are removed by their names; nothing else is."""
     analyze()
     (output / "notes.parquet").write_text("precious")
     analyze(format="csv")

@@ -107,7 +107,7 @@ def test_a_message_that_fails_again_and_again_stalls_its_lane(
 def test_a_lane_that_its_handler_postponed_is_no_warning(
     client: Client, analyze: Analyze, running: ExitStack, raw: Any
 ) -> None:
-    """It is in the table, last, in a state of its own, and not among those that are counted.
+    """A postponed lane is in the table, last, in a state of its own, and not among those that are counted.
 
     The report says, too, that its group keeps history, though it has no outcome yet.
     """
@@ -217,7 +217,7 @@ def test_dead_letters_of_a_topic_are_found_wherever_they_lie(
 def test_dead_letters_that_somebody_dealt_with_are_not_outstanding(
     client: Client, analyze: Analyze, archive: Archive, path: str
 ) -> None:
-    """They are counted, as long as log or archive has them; what the live log alone knows is not guessed."""
+    """Letters are counted, as long as log or archive has them; what the live log alone knows is not guessed."""
     client.publish_many("t", [lanelog.Outgoing(key, b"x") for key in ("a", ODD, "c")])
     with client.subscribe("t", "g", reject):
         settled(client, "t")
@@ -242,7 +242,7 @@ def test_dead_letters_that_somebody_dealt_with_are_not_outstanding(
 def test_a_deleted_topic_is_no_topic_unless_the_archive_has_it(
     client: Client, chosen: Callable[..., list[str]], analyze: Analyze, archive: Archive, path: str
 ) -> None:
-    """Its row stays in the database. One that waits for its first message, read by somebody, is one."""
+    """The topic's row stays in the database. A topic that waits for its first message, with a reader, is one."""
     for topic in ("gone", "t"):
         client.publish(topic, ODD, b"x")
     with client.subscribe("gone", "g", accept, history=True):

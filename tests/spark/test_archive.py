@@ -220,7 +220,7 @@ def test_what_operators_let_go_is_no_loss(
 def test_a_running_archive_takes_what_appears(
     spark: SparkSession, client: Client, archive: Archive, archived: Held, lanelog_url: str, path: str
 ) -> None:
-    """It is a living member that takes new topics, at once and before their first message, and ends when stopped.
+    """The job is a living member that takes new topics, before their first message too, and ends when stopped.
 
     Meanwhile a second one is refused, whatever topics it is for; while an operator has paused the group, no run begins.
     """

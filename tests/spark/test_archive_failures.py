@@ -206,7 +206,7 @@ def test_a_group_that_was_deleted_is_logged(client: Client, archive: Archive, ca
 def test_an_archive_whose_group_went_to_another_location(
     client: Client, archive: Archive, archived: Held, tmp_path: Path
 ) -> None:
-    """Its job is refused: what it archived, and let be collected, would be missing in the new archive."""
+    """The job is refused: what it archived, and let be collected, would be missing in the new archive."""
     wanted = publish(client, "t", 5)
     archive()
     client.admin.delete_group("t", GROUP, dry_run=False)

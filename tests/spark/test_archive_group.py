@@ -66,7 +66,7 @@ def test_one_job_at_a_time(client: Client, job: Jobs, raw: Any) -> None:
 
 
 def test_it_leaves_though_its_database_is_away(private_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """That is waited for once, and not once for each of its topics: the next job finds out that this one is gone."""
+    """The archive waits once, and not once for each topic: the next job finds out that this one is gone."""
     with lanelog.connect(private_server.url) as client:
         client.migrate()
         for topic in "abc":
@@ -146,7 +146,7 @@ def test_an_archive_that_holds_more_than_the_log_gave_out_stops(
 
 
 def test_a_deleted_group_ends_the_job(client: Client, job: Jobs) -> None:
-    """It never registers again by itself: collection may have had what it does not hold."""
+    """The job never registers again by itself: collection may have had what it does not hold."""
     group, presence = job("it")
     client.publish("t", "k", b"x")
     group.take("t", presence)

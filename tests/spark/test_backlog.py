@@ -95,7 +95,7 @@ def test_unsettled_is_what_no_watermark_floor_or_acked_row_covers(spark: SparkSe
 
 
 def test_a_group_that_has_settled_everything_has_no_backlog_and_lag_nought(spark: SparkSession) -> None:
-    """It is in the list of lags all the same, and nothing of it has an age."""
+    """The group is in the list of lags all the same, and nothing of it has an age."""
     groups = [group("done"), group("late", "replay", paused="10:00:30")]
     unsettled = backlog(
         spark,

@@ -150,7 +150,7 @@ def test_the_tables_are_read_as_they_are(client: Client, load: Load) -> None:
 def test_tables_are_read_before_and_after_their_upgrade(
     client: Client, load: Load, raw: Any, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of version 1 with the warning of every client; archives know the database by the same birth as before."""
+    """Tables of version 1 bring the warning of every client; archives know the database by the same birth as before."""
     client.publish("t", "k", b"x")
     new = born(database)
     set_back(raw)
@@ -253,7 +253,7 @@ def test_a_start_below_the_oldest_message_is_data_loss(
 
 
 def test_a_stream_says_that_the_log_went_back(client: Client, lanelog_url: str, raw: Any) -> None:
-    """It fails and says why; with failOnDataLoss=false it warns, and takes a step of its own to the end of the lane."""
+    """The stream fails and says why; with failOnDataLoss=false it warns, and steps to the end of the lane."""
     client.publish_many("t", [("k", b"x")] * 5 + [("other", b"x")] * 5)
     options = {"url": lanelog_url, "subscribe": "t", "startingoffsets": "earliest"}
     strict = LanelogStreamReader(parse_read(options, streaming=True))

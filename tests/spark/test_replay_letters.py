@@ -100,7 +100,7 @@ def test_of_several_letters_of_a_message_the_last_is_replayed(
     read: Read,
     raw: Any,
 ) -> None:
-    """It was replayed and died again. Another message that has its id, because it was collected, is another one."""
+    """A message was replayed and died again. Another one that has its id, because it was collected, is another one."""
     publish(client)
     fails(b"1", b"2")
     archive()

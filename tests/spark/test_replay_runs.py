@@ -182,7 +182,7 @@ def test_what_seems_alive_is_its_own(client: Client, database: Database, caplog:
 def test_a_run_that_begins_when_another_one_ends(
     client: Client, again: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has counted, and is about to take the topics: then it finds that all is done, and lets go what it took."""
+    """The second run has counted, and is about to take the topics: it finds that all is done, and lets them go."""
     works = _replay_rows.counted
 
     def counted(chosen: Any) -> Any:
@@ -217,7 +217,7 @@ def test_what_is_done_stays_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_account_outlives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name is flushed, and its directory's, which the first replay has made."""
+    """The account's name is flushed, and its directory's, which the first replay has made."""
     flushed: list[Path] = []
     monkeypatch.setattr(importlib.import_module("lanelog.spark.replay"), "flush_directory", flushed.append)
     options = some_options()

@@ -175,7 +175,7 @@ def test_the_largest_lag_is_a_consumers() -> None:
 
 
 def test_dead_letters_alarm_while_they_are_outstanding() -> None:
-    """Those that were redriven or deleted are counted and alarm nobody; without the live log, all of them do."""
+    """Letters that were redriven or deleted are counted and alarm nobody; without the live log, all of them do."""
     known, tables = full()
     for outstanding, note, tone in (
         (44, "of 4 reasons, 44 outstanding", "warn"),
@@ -191,7 +191,7 @@ def test_dead_letters_alarm_while_they_are_outstanding() -> None:
 
 
 def test_postponed_lanes_alarm_nobody() -> None:
-    """They are in the table, and distinguished from those that stall."""
+    """Postponed lanes are in the table, and distinguished from those that stall."""
     known, tables = full()
     assert tile(Elements(page_of()), "Stalled lanes") == ["3", "still for 5 min or longer; 1 more postponed"]
     tables["stalled_lanes"] = [row for row in tables["stalled_lanes"] if row["state"] == "postponed"]
@@ -230,7 +230,7 @@ def test_a_single_bar_is_no_plot() -> None:
 
 
 def test_equal_lanes_leave_the_line_of_equality_in_sight() -> None:
-    """It is drawn above the curves, of which that of an even topic lies on it."""
+    """The line is drawn above the curves, of which that of an even topic lies on it."""
     plot = unevenness([[(7, 100)]])
     assert plot.index("stroke-dasharray") > plot.rindex("var(--c1)")
 

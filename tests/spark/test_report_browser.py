@@ -63,7 +63,7 @@ def test_tables_and_plots_are_there(page: Page, tmp_path: Path) -> None:
 
 
 def test_plots_can_be_read_on_a_phone(page: Page, report: Path) -> None:
-    """Their text is hardly smaller there than the page's, and not larger than it on a desk."""
+    """The text of plots is hardly smaller there than the page's, and not larger than it on a desk."""
     size = (
         "[...document.querySelectorAll('svg text')].map(t => parseFloat(getComputedStyle(t).fontSize)"
         " * t.ownerSVGElement.getBoundingClientRect().width / t.ownerSVGElement.viewBox.baseVal.width)"

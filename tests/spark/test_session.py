@@ -70,7 +70,7 @@ def run(*arguments: str | Path) -> str:
 
 
 def test_ctrl_c_leaves_the_callers_session_in_step(lanelog_url: str, tmp_path: Path) -> None:
-    """It ends replay, archive and analyze, and leaves no job; what is interrupted publishes nothing more."""
+    """An interrupt ends replay, archive and analyze, and leaves no job; what is interrupted publishes nothing more."""
     said = [json.loads(line) for line in run(PROGRAMS / "interrupted.py", lanelog_url, tmp_path / "a").splitlines()]
     in_order = {"interrupted": True, "in_step": True, "rows": 7, "jobs": []}
     assert said == [

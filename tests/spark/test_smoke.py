@@ -113,7 +113,7 @@ def test_a_stream_writes_once_through_a_crash(
 
 @pytest.mark.thorough
 def test_the_pages_example(spark: SparkSession, client: Client, lanelog_url: str, read: Read, tmp_path: Path) -> None:
-    """It copies a topic in order, and writes the same messages to Parquet."""
+    """The example copies a topic in order, and writes the same messages to Parquet."""
     client.publish_many("orders", [(f"order-{n % 3}", b"%d" % n) for n in range(30)])
     block = example(Example.SPARK)
     names = {"spark": spark, "url": lanelog_url, "path": str(tmp_path / "data"), "checkpoint": str(tmp_path / "state")}
@@ -186,7 +186,7 @@ def test_a_replay_is_the_same_messages_in_their_order_once(
 def test_the_command_writes_tables_and_a_report(
     spark: SparkSession, client: Client, lanelog_url: str, tmp_path: Path
 ) -> None:
-    """It says what it counted and where the report is; there is a file for every table, and nothing else."""
+    """The command says what it counted and where the report is; there is a file for every table, and nothing else."""
     publish(client, "t", 6, lanes=2)
     output = tmp_path / "results"
     ran = CliRunner().invoke(

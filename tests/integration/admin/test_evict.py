@@ -57,7 +57,7 @@ def test_a_group_with_a_living_member_is_deleted_only_by_an_eviction(
 def test_a_deletion_that_waited_for_a_read_lock_finds_the_members_alive(
     lanelog_client: Client, lanelog_url: str, raw: Any
 ) -> None:
-    """Their heartbeats have ended when the lock is released, before they can write others. Their locks prove life."""
+    """The heartbeats have ended when the lock is released, before members can write others. Held locks prove life."""
     seen = Record()
     with lanelog_client.subscribe("t", "g", seen, **FAST) as subscription:
         lanelog_client.publish("t", "k", b"x")

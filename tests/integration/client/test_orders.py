@@ -204,7 +204,7 @@ def test_postpone_is_a_wait_and_no_failure(lanelog_client: Client, raw: Any, ord
 def test_a_waiting_message_keeps_wait_and_order_with_the_next_owner(
     lanelog_client: Client, lanelog_url: str, raw: Any, how: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both stand in the database: another process of the group waits as long, and holds the key as long."""
+    """Wait and order stand in the database: another process waits as long, and holds the key as long."""
     turns, first, second = Turns(monkeypatch), Record(), Record()
 
     def wait(message: Message) -> None:

@@ -65,7 +65,7 @@ def test_a_process_that_slept_past_its_lease_changes_nothing_any_more(
 def test_a_process_that_is_stopped_in_the_middle_of_a_flush_blocks_nobody_for_long(
     fleet: Fleet, lanelog_client: Client, open_raw: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its open transaction holds locks on its lanes until the server drops its session; then others have them."""
+    """An open transaction holds locks on its lanes until the server drops the session; then others have them."""
     trust_heartbeats_at_once(monkeypatch.setattr)
     sleeper = fleet.worker("sleeper")
     keys = [f"k{number}" for number in range(4)]

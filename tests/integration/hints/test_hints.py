@@ -653,7 +653,7 @@ def test_no_other_publisher_waits_for_the_thread_that_reads_hint_targets(
 def test_a_topic_that_always_follows_another_one_is_hinted(
     lanelog_client: Client, other: Client, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are published to within a second, and not again for longer than a topic is read: each is hinted in time."""
+    """Topics published to within a second, and not again for longer than a topic is read, are each hinted in time."""
     sent = Record()
     monkeypatch.setattr(sender_module, "deliver", lambda targets, hint: sent(hint.topic) or len(targets))
     monkeypatch.setattr(sender_module, "time", clock := Clock(time.monotonic()))
@@ -714,7 +714,7 @@ def test_a_row_of_another_program_harms_no_other_topic(
 def test_a_subscriber_on_another_host_is_notified_where_both_allow_it(
     lanelog_url: str, other: Client, raw: Any, address: str, network: str
 ) -> None:
-    """Its row names another host; a publisher whose `wake_networks` have its address notifies it."""
+    """The row names another host; a publisher whose `wake_networks` have that address notifies it."""
     handled = Record()
     with (
         lanelog.connect(lanelog_url, wake_address=address) as subscriber,

@@ -61,7 +61,7 @@ def wait_for_the_rest(stage: Stage) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", [RAISING, *POINTS])
 def test_a_flush_does_not_wait_for_a_collection_and_is_collected_later(stage: Stage, point: str) -> None:
-    """Both groups ack while the collection is paused; what it read before is stale, and that is safe."""
+    """Two groups ack while the collection is paused; what it read before is stale, and that is safe."""
     flush = "before leases.FENCE"
     slow = stage.member("slow", flush, "k", group="slow", retention=0, config={"janitor_turn": 600})
     collector = collecting(stage, point)

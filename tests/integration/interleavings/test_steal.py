@@ -247,7 +247,7 @@ def test_an_owner_whose_heartbeat_comes_before_the_second_check_keeps_its_lane(s
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", DECIDED)
 def test_an_owner_whose_heartbeat_comes_behind_the_second_check_loses_its_lane_alone(stage: Stage, point: str) -> None:
-    """Its later writes to the lane are refused; the new owner begins it again. It keeps a heartbeat, and a share."""
+    """Later writes of the old owner to the lane are refused; the new one begins it again. The old one keeps a share."""
     owner, thief = judged(stage, point)
     thief.go(point)
     thief.paused(HANDLING).go(HANDLING)

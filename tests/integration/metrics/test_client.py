@@ -269,7 +269,7 @@ def test_an_attempt_that_times_out_has_another_outcome_too(lanelog_client: Clien
 def test_an_observer_that_raises_changes_nothing(
     lanelog_client: Client, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its exception is logged, and the other observers still get the event."""
+    """The exception is logged, and the other observers still get the event."""
 
     class Broken:
         def __getattr__(self, name: str) -> Any:

@@ -94,7 +94,7 @@ def test_a_delayed_message_is_delivered(lanelog_client: Client) -> None:
 
 
 def test_a_schedule_without_a_key_keeps_to_one_lane(lanelog_client: Client) -> None:
-    """Its runs follow each other, whoever declares it, and however often."""
+    """Runs follow each other, whoever declares the schedule, and however often."""
     declared = [lanelog_client.schedule("nightly", "0 0 3 1 1 *", "t", None, b"x").key for _ in range(2)]
     assert declared == [lane_of("nightly", 64)] * 2
 

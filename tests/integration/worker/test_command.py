@@ -164,7 +164,7 @@ def test_a_process_that_is_killed_is_started_again(start: Start, lanelog_client:
 def test_nothing_is_left_running_after_the_supervisor_was_killed(
     start: Start, lanelog_client: Client, tmp_path: Path, raw: Any
 ) -> None:
-    """Its processes notice at once: what runs is finished, and then they end; nothing is lost or done twice."""
+    """Processes notice at once: what runs is finished, and then they end; nothing is lost or done twice."""
     worker = start("--processes", "2")
     pids = worker.started(2)
     done = tmp_path / "done"
@@ -239,7 +239,7 @@ def test_a_process_that_cannot_exit_is_ended(start: Start, lanelog_client: Clien
 def test_a_process_that_takes_no_signal_is_killed_after_its_drain(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], drain: str
 ) -> None:
-    """It is stopped, as one is that hangs in the kernel: the command ends all the same, with status 1."""
+    """A process is stopped, like one that hangs in the kernel: the command ends all the same, with status 1."""
     if drain == "with a bound":
         bounds("supervisor", OVERDUE=0.5)
         worker = start("--drain-timeout", "0.2")
@@ -259,7 +259,7 @@ def test_a_process_that_takes_no_signal_is_killed_after_its_drain(
 def test_a_process_that_hangs_is_replaced(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is stopped while it handles a message, which another process handles. The one that does not hang stays."""
+    """A stopped process's message goes to another process. The process that does not hang stays."""
     bounds("silence", SILENCE=2.0, GRACE=3.0)
     worker = start("--processes", "2")
     pids = worker.started(2)
@@ -295,7 +295,7 @@ LIMITED = {
 def test_a_process_whose_handler_hangs_ends_itself_and_is_replaced(
     start: Start, lanelog_client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str], limit: str
 ) -> None:
-    """It is not killed, because it answers: what waits in it goes back uncounted, and what hangs counts."""
+    """No kill is needed, because it answers: what waits in it goes back uncounted, and what hangs counts."""
     begins, options = LIMITED[limit]
     source = (PROGRAMS / "jobs.py").read_text().replace("workers=1,", f"workers=1, {options},")
     (tmp_path / "limited.py").write_text(source.replace("import lanelog\n", f"import lanelog\n{begins}", 1))
@@ -322,7 +322,7 @@ def test_a_process_whose_handler_hangs_ends_itself_and_is_replaced(
 def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
     start: Start, lanelog_client: Client, bounds: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its drain has no bound, because handlers may take as long as they do: others would wait for ever."""
+    """A drain has no bound, because handlers may take as long as they do: others would wait for ever."""
     bounds("silence", SILENCE=2.0, GRACE=3.0)
     worker = start("--max-messages", "1", "--workers", "2")
     (first,) = worker.started()
@@ -342,7 +342,7 @@ def test_a_process_that_hangs_while_it_is_recycled_is_replaced(
 
 @pytest.mark.thorough
 def test_an_import_that_hangs_is_tried_again(start: Start, bounds: Callable[..., None], tmp_path: Path) -> None:
-    """It waits for something that never comes."""
+    """The import waits for something that never comes."""
     bounds("silence", STARTS=6.0)
     source = (PROGRAMS / "jobs.py").read_text()
     (tmp_path / "jobs.py").write_text(
@@ -359,7 +359,7 @@ def test_an_import_that_hangs_is_tried_again(start: Start, bounds: Callable[...,
 
 @pytest.mark.thorough
 def test_a_process_whose_database_does_not_answer_is_not_killed(bounds: Callable[..., None]) -> None:
-    """It accepts, and then says nothing: loops wait for it, and the process says so."""
+    """The database accepts, and then says nothing: loops wait for it, and the process says so."""
     bounds("silence", SILENCE=1.0, GRACE=2.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -535,7 +535,7 @@ def second(message):
 def test_the_subscription_of_an_evicted_group_ends_and_the_others_go_on(
     start: Start, lanelog_client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It says so. With --recreate, groups begin anew that were evicted before the start, and none after it."""
+    """The subscription says so. With --recreate, groups begin anew that were evicted before the start, none after."""
     (tmp_path / "two.py").write_text(TWO_GROUPS)
     said: list[str] = []
 

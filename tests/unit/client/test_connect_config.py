@@ -34,7 +34,7 @@ class TestUrl:
         assert (config.tls, config.ssl_verify) == (False, True)
 
     def test_mariadb_is_the_same(self) -> None:
-        """Both schemes name the same protocol, in any case."""
+        """The two schemes name the same protocol, in any case."""
         assert ConnectConfig.from_url("MariaDB://root@127.0.0.1:3306/jobs") == ConnectConfig.from_url(URL)
 
     @pytest.mark.parametrize(

@@ -162,6 +162,6 @@ def test_what_cannot_take_the_message_is_refused(handler: object, reason: str) -
 
 
 def test_middleware_and_hooks_obey_the_same_rule() -> None:
-    """Both run in the threads of the handlers."""
+    """Middleware and hooks run in the threads of the handlers."""
     assert "a middleware must be a plain function" in refused(SubscriptionConfig, middleware=(coroutine,))
     assert "on_dead_letter must be a plain function" in refused(SubscriptionConfig, on_dead_letter=coroutine)

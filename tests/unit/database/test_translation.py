@@ -109,7 +109,7 @@ def test_some_errors_have_a_class_of_their_own(code: int, kind: type[LanelogErro
 
 
 def test_a_forced_engine_is_no_read_only_server() -> None:
-    """Both have one number. The server's words distinguish them, and its own name of the setting is not the cause."""
+    """Two refusals have one number. The server's words distinguish them; the setting's name there is not the cause."""
     said = "The MariaDB server is running with the NO_ENGINE_SUBSTITUTION option so it cannot execute this statement"
     error = translate(pymysql.err.OperationalError(1290, said))
     assert (type(error), error.retriable, breaks_connection(error)) == (ConfigurationError, False, False)

@@ -113,6 +113,20 @@ def test_a_reader_of_the_code_need_not_translate(name: str) -> None:
     assert found == []
 
 
+def test_the_docstring_of_a_test_names_its_subject() -> None:
+    """A docstring is read beside others, in a list: it begins with what it is about, not with "It" or "They"."""
+    tests = [
+        (path.name, node.name, ast.get_docstring(node) or "")
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert len(tests) > 2000
+    assert [
+        each for each in tests if re.match(r"(It|They|He|She|Its|Their|Both|This|That|These|Those)\b", each[2])
+    ] == []
+
+
 def test_the_readme_begins_with_the_two_commands_that_ci_begins_with() -> None:
     """`make demo` and `make test`, one a line, before any other command of the README, and of `.ci/run`."""
     first, *_ = shell_blocks("README.md")
