@@ -14,7 +14,7 @@ BETWEEN_LOOKS = 0.02
 """Seconds between two looks at something that cannot notify: a table, a counter."""
 
 
-def eventually(condition: Callable[[], T], *, within: float = 15.0, what: str = "") -> T:
+def eventually(condition: Callable[[], T], *, within: float = 15.0, what: str = "", every: float = BETWEEN_LOOKS) -> T:
     """Return the first true value of `condition`; AssertionError, with the last value, when there is none in time."""
     pause = threading.Event()
     until = time.monotonic() + within
@@ -24,7 +24,7 @@ def eventually(condition: Callable[[], T], *, within: float = 15.0, what: str = 
             return value
         if time.monotonic() >= until:
             raise AssertionError(f"{what or 'the condition'} did not hold within {within:g} s; last value: {value!r}")
-        pause.wait(BETWEEN_LOOKS)
+        pause.wait(every)
 
 
 def never(condition: Callable[[], object], *, during: float, what: str = "") -> None:
