@@ -1,7 +1,8 @@
 """`make bench-compare REV=…`: this commit and another one, side by side on the same machine and server.
 
-The same program (`turn.py`) measures both alternately, each time in a process and a database of its own. The two runs
-of a round are compared, so that a machine that is busy for a while is busy for both.
+The same program (`turn.py`) measures both, each round in a process and a database of its own. The two sides of a round
+take each step one right after the other, and these two are compared: a machine that is slower for some seconds is
+slower for both.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +26,8 @@ from rich.table import Table
 from lanelog import devserver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from lanelog.devserver import DevServer
 
 ROOT: Final = Path(__file__).parents[1]
@@ -36,13 +38,12 @@ UNITS: Final = {"rate": "/s", "cost": "µs", "start": "ms start", "median": "ms"
 def main() -> int:
     """Measure both, and print the ratios."""
     arguments = _arguments()
-    rounds: list[dict[str, dict[str, Any]]] = []
     with checked_out(arguments.rev) as other, devserver.start(arguments.server) as server:
         places = {"other": other, "this": ROOT}
-        for number in track(range(arguments.rounds), description="rounds", console=Console(stderr=True)):
-            order = SIDES if number % 2 else SIDES[::-1]
-            found = {side: turn(server, places[side], arguments.scale) for side in order}
-            rounds.append(found)
+        numbers = track(range(arguments.rounds), description="rounds", console=Console(stderr=True))
+        rounds = [
+            one_round(server, places, arguments.scale, SIDES if number % 2 else SIDES[::-1]) for number in numbers
+        ]
     Console().print(table(rounds, arguments.rev))
     return 0
 
@@ -63,21 +64,41 @@ def checked_out(rev: str) -> Iterator[Path]:
             _git("worktree", "remove", "--force", tree).check_returncode()
 
 
-def turn(server: DevServer, tree: Path, scale: float) -> dict[str, Any]:
-    """What `turn.py` finds with the package of a working tree."""
+def one_round(
+    server: DevServer, places: dict[str, Path], scale: float, order: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """What both sides find, step by step, in this order."""
+    with ExitStack() as stack:
+        sides = {side: stack.enter_context(asked(server, tree, scale)) for side, tree in places.items()}
+        steps, _ = (json.loads(answer()) for _, answer in sides.values())
+        found: dict[str, dict[str, Any]] = {side: {} for side in sides}
+        for step in steps:
+            for side in order:
+                ask, answer = sides[side]
+                ask(step)
+                found[side][step] = json.loads(answer())
+        return found
+
+
+@contextmanager
+def asked(server: DevServer, tree: Path, scale: float) -> Iterator[tuple[Callable[[str], None], Callable[[], str]]]:
+    """`turn.py` with the package of a working tree: how to name a step to it, and its next line."""
     name = f"compare_{secrets.token_hex(6)}"
-    url = server.create_database(name)
     try:
-        done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, Path(__file__).with_name("turn.py"), url, str(scale)],
+        with subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, Path(__file__).with_name("turn.py"), server.create_database(name), str(scale)],
             env={**os.environ, "PYTHONPATH": str(tree / "queue")},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            check=True,
-        )
+            text=True,
+            bufsize=1,
+        ) as running:
+            assert running.stdin is not None  # noqa: S101 - narrows the type
+            assert running.stdout is not None  # noqa: S101 - narrows the type
+            into = running.stdin
+            yield lambda step: print(step, file=into), running.stdout.readline
     finally:
         server.drop_database(name)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def table(rounds: list[dict[str, dict[str, Any]]], rev: str) -> Table:

@@ -1,7 +1,8 @@
-"""One run of `make bench-compare`: measures the lanelog that it is started with, and prints what it found as JSON.
+"""One side of `make bench-compare`: measures the lanelog that it is started with.
 
-It is a program of its own and imports nothing of the benchmarks, because it runs with the packages of other commits. So
-it uses public names alone. A measurement that a commit cannot do is left out, with the reason.
+Each line of its input names a step. It takes the step, and prints what it found as a line of JSON. It is a program of
+its own and imports nothing of the benchmarks, because it runs with the packages of other commits. So it uses public
+names alone. A measurement that a commit cannot do is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -129,10 +130,12 @@ def measured(client: lanelog.Client, name: str, scale: float) -> dict[str, Any]:
 
 
 def main(url: str, scale: str) -> None:
-    """Measure everything once."""
+    """Say which steps there are, and take those that are asked for, until the end of the input."""
     with lanelog.connect(url) as client:
         client.migrate()
-        print(json.dumps({name: measured(client, name, float(scale)) for name in STEPS}))
+        print(json.dumps(list(STEPS)), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(measured(client, line.strip(), float(scale))), flush=True)
 
 
 if __name__ == "__main__":
