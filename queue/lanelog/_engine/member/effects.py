@@ -45,6 +45,7 @@ class Effects:
             for waiter, error in list(self.waiters.items()):
                 waiter.resolve(error)  # a second call changes nothing
                 self.waiters.pop(waiter, None)
-        for wake in list(self.needs):
-            self.needs.discard(wake)  # before the loop is woken: what is added meanwhile wakes it again
-            wake()
+        if self.needs:
+            for wake in list(self.needs):
+                self.needs.discard(wake)  # before the loop is woken: what is added meanwhile wakes it again
+                wake()

@@ -195,7 +195,7 @@ class FetchingSide(Side):
             if len(self.busy_last) > BUSY_LANES:
                 del self.busy_last[next(iter(self.busy_last))]
         lane.fetched(cursor, rows, now)
-        self.state.changed_locked(lane, fetching=True)
+        self.state.changed_locked(lane, now, fetching=True)
 
     @step
     def revived(self, lane: Lane, rows: Iterable[Fetched], gone: Iterable[int]) -> None:

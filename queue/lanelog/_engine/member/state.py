@@ -101,14 +101,15 @@ class MemberState:
             "attempt": attempt.number,
         }
 
-    def changed_locked(self, lane: Lane | None, *, fetching: bool = False) -> None:
+    def changed_locked(self, lane: Lane | None, now: float | None = None, *, fetching: bool = False) -> None:
         """After any change of a lane: send out the runs that may go, and put the lane on the work lists it belongs to.
 
-        `lane` None: it is gone. `fetching`: the caller is the fetcher, which need not be woken.
+        `lane` None: it is gone. `now` (monotonic): the step has just asked for it. `fetching`: the caller is the
+        fetcher, which need not be woken.
         """
         if lane is None or lane.state.lost:
             return
-        now = time.monotonic()
+        now = time.monotonic() if now is None else now
         if self.has_authority(now):
             self._plan_locked(lane, now)
         if lane.state.needs_payload:

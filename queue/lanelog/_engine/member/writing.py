@@ -68,6 +68,7 @@ class WritingSide(Side):
     @step
     def committed(self, writes: Sequence[LaneWrite]) -> None:
         """The flush is committed: give its runs to the workers, and resolve its waiters."""
+        now = time.monotonic()
         for write in writes:
             lane = self.state.lane_of(write.term)
             if lane is None:
@@ -75,12 +76,13 @@ class WritingSide(Side):
                 continue
             for run in lane.progress.written(write):
                 self.state.send(run)
-            self.state.effects.resolve(write.waiters)
+            if write.waiters:
+                self.state.effects.resolve(write.waiters)
             if lane.state.closing:
                 self.state.effects.needs.add(
                     self.state.signals.wake_keeper
                 )  # the lane may be idle now, and be released
-            self.state.changed_locked(lane)
+            self.state.changed_locked(lane, now)
 
     def _send_settled_locked(self, write: LaneWrite) -> None:
         """Send out the runs of a flush whose lane was lost meanwhile, under ACK_FIRST.
