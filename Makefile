@@ -43,11 +43,12 @@ test-thorough: .venv/installed database clocks browser java mysqlclient previous
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
 
-# A browser sees the same pages on both, the documentation asks no database, and web servers end alike.
+# A browser sees the same pages on both, the documentation asks no database, web servers end alike, and the programs that
+# measure are for people.
 test-mysql: .venv/installed database clocks browser mysql mysqlclient previous promtool
 	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local \
 		--ignore=tests/integration/dashboard/test_browser.py --ignore=tests/integration/project/test_docs_built.py \
-		--ignore=tests/integration/dashboard/test_web_recipes.py
+		--ignore=tests/integration/dashboard/test_web_recipes.py --ignore=tests/integration/project/test_benchmarks.py
 	@$(MYSQLCLIENT) --server=mysql-local
 	@$(BIN)/python -m pytest tests/chaos
 
