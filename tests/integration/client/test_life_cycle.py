@@ -278,6 +278,19 @@ def test_what_is_settled_after_a_failure_is_written_by_a_settler_that_comes_late
     assert held.seen.wait(len(expected)) == expected
 
 
+@pytest.mark.thorough
+def test_the_settler_of_a_client_without_subscriptions_keeps_its_connection(lanelog_client: Client, raw: Any) -> None:
+    """The server would drop it after 15 s in silence, and the first flush of the next subscription would fail."""
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", accept)
+    eventually(lambda: watermark(raw, "g", "t", "a") == 1)
+    assert subscription.stop(20)
+    turns = [loop._turn.__self__ for loop in lanelog_client._engine._loops]
+    (settler,) = (each for each in turns if isinstance(each, Settler))
+    settler.session._wire._used -= 60.0  # as after a minute
+    eventually(lambda: settler.session._wire.idle() < 30.0)
+
+
 def test_the_decorator_sends_nothing_before_start(lanelog_client: Client, raw: Any) -> None:
     """Registering is free; start() starts what was registered, once; the handler stays an ordinary function."""
     seen = Record()

@@ -74,11 +74,12 @@ class Settler:
         self.context.raise_deferred("settler")
         if members and not busy and self.context.shortage.can_wait(self.session) and not _holding(members):
             self.session.close()  # another process may be able to work with it
-        elif members and not busy:
-            # Connect before there is something to write. When connections are few, the settler needs its own more than
-            # most others do.
-            self.session.ensure()
-            self.session.ping_if_idle()
+        elif not busy:
+            if members:
+                # Connect before there is something to write. When connections are few, the settler needs its own more
+                # than most others do.
+                self.session.ensure()
+            self.session.ping_if_idle()  # without members, too: the first flush of the next one finds it alive
         if busy:
             return 0.0
         return self.locked_seconds if self._cautious or self._waits or self._dead_letters.left() else self.idle_seconds
