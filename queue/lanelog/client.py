@@ -247,8 +247,9 @@ class Client:
                 an id keeps its open lane as long as the number of open lanes stays. None: a new id.
             metadata: Names and texts that travel with the message, at most 65,535 bytes as JSON.
             codec: Encodes this payload. None: the client's codec.
-            connection: An open DB-API connection within a transaction. The message is visible if and only if the caller
-                commits. The lane is locked until then, so publish last.
+            connection: An open DB-API connection within a transaction, a `Connection` or `Session` of SQLAlchemy, or
+                Django's connection inside `atomic()`. Wrappers of pools and tracers make no difference. The message is
+                visible if and only if the caller commits. The lane is locked until then, so publish last.
             delay: The time until the message is due, in seconds or as a timedelta, at most ten years.
             deliver_at: The time when the message is due, an aware datetime, at most ten years from now. Before now: it
                 is due at once. Give this or `delay`, not both.

@@ -4,12 +4,11 @@ Never contains a statement on a table of lanelog. A store gets an `Executor`. A 
 `Session`, and all others borrow a `Transaction` from the pool.
 
 * `driver` opens connections. No other room imports a driver, except for the error numbers in `pymysql.constants`.
-* `translation` makes lanelog's errors of a driver's, and decides which may be retried. `outage` does so for a
-  loop, which goes on. `codes` groups the error numbers by their consequence.
+* `translation` makes lanelog's errors of a driver's, retriable or not, `outage` for a loop. `codes` groups the numbers.
 * `wire` is one connection. If it breaks, nothing of its transaction is repeated on another one. `incarnation` names one
   life of one server. `pool` lends a wire for a `transaction`, with a bounded wait. `session` is one thread's own wire.
 * `answers` and `rows` repair PyMySQL. `loans` and `locking` lose nothing when an exception interrupts them.
-* `naming` names our database in each statement on a connection of user code. `instrumentation` shows it to traces.
+* `unwrap` finds the connection of an ORM, `naming` names our database there, `instrumentation` shows it to traces.
 * `session_settings`, `server_facts`, `row_locks`: whether the server took what we set, is supported, and locks rows.
 * `connection_priority` and `reserve` decide who gets none of too few connections. `blocking` finds who holds a lock.
 * `retries` repeats whole transactions. `packet` sends one in one round trip, `stopped_packets` ends one of `awaited`,
@@ -21,6 +20,7 @@ from lanelog._database.connection.driver import LATEST, fastest
 from lanelog._database.connection.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
 from lanelog._database.connection.packet import Statement
 from lanelog._database.connection.server_facts import ServerFacts
+from lanelog._database.connection.unwrap import driver_connection
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor, Lock
 from lanelog._database.fork import register_shared
 from lanelog._database.locking import taking
@@ -35,6 +35,6 @@ from lanelog._database.translation import comes_from_driver, translate
 __all__ = [
     "GRACE", "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation",
     "Lock", "OpenTransaction", "ServerFacts", "Session", "Statement", "Transaction", "codes",
-    "comes_from_driver", "fastest", "find_open", "named", "open_in_this_thread", "outage", "own_transaction",
-    "register_shared", "row_locks", "server_start", "signed", "taking", "translate",
+    "comes_from_driver", "driver_connection", "fastest", "find_open", "named", "open_in_this_thread", "outage",
+    "own_transaction", "register_shared", "row_locks", "server_start", "signed", "taking", "translate",
 ]  # fmt: skip

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 
-from lanelog._database import Database, Lock, OpenTransaction, codes, find_open
+from lanelog._database import Database, Lock, OpenTransaction, codes, driver_connection, find_open
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.writing import append, give_offsets
@@ -20,7 +20,7 @@ from lanelog._stores.later import scheduled
 from lanelog._stores.log import messages, partitions
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.message import Receipt
-from lanelog.publisher.foreign import ForeignExecutor, TransactionGone
+from lanelog.publisher.foreign import SERVER, ForeignExecutor, TransactionGone
 from lanelog.publisher.lock_report import Locked
 
 
@@ -31,6 +31,8 @@ class CallerWriter:
     _database: Database
     _lanes: LaneCreator
     _locked: Locked
+    _server: tuple[Any, ...] | None = field(default=None, init=False)
+    """The server of this client when it was last asked for."""
 
     def publish(self, connection: Any, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
         """Append the drafts in the caller's open transaction. Return one receipt for each. `deadline` is monotonic.
@@ -39,11 +41,14 @@ class CallerWriter:
         transaction. The transaction may go on, unless the error says that all of it is gone. If no transaction is open,
         ConfigurationError is raised before anything is written. The statements name our database, so another one of the
         same server may be the connection's current one.
+
+        `connection` may also be what an ORM, a pool or a tracer has around it (`driver_connection`).
         """
+        connection = driver_connection(connection)
         entry = find_open(connection)
         if entry is not None and entry.lost is not None:
             raise DatabaseError(f"this transaction is over: {entry.lost}", retriable=True) from entry.lost
-        cx = ForeignExecutor(connection, self._database.config.database)
+        cx = ForeignExecutor(connection, self._database.config.database, ours=entry is not None)
         try:
             receipts = self._publish(cx, entry, topic, drafts, deadline)
         except LanelogError:
@@ -98,7 +103,7 @@ class CallerWriter:
     def _write(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
         # heads X, in key order, then free open lanes without a wait -> messages -> scheduled
         max_packet = self._database.max_packet()
-        heads = self._heads(cx, topic, drafts)
+        heads = self._heads(cx, topic, drafts, deadline)
         # On the other connection, which sees all committed rows. No lock is needed: while we hold the heads, no other
         # transaction can add an id to these lanes. The insert meets the ids that this transaction itself has published.
         given = [draft.key_and_id for draft in drafts if draft.given]
@@ -115,7 +120,8 @@ class CallerWriter:
             found = self._find_here(cx, topic, asked)
             if not found:
                 raise
-        return append(cx, topic, give_offsets(drafts, self._heads(cx, topic, drafts), {**stored, **found}), max_packet)
+        heads = self._heads(cx, topic, drafts, deadline)
+        return append(cx, topic, give_offsets(drafts, heads, {**stored, **found}), max_packet)
 
     @staticmethod
     def _find_here(cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> dict[tuple[str, str], int]:
@@ -127,7 +133,7 @@ class CallerWriter:
             found |= dict.fromkeys(scheduled.find_shared(cx, topic, waiting), SCHEDULED)
         return found
 
-    def _heads(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft]) -> Mapping[str, int]:
+    def _heads(self, cx: ForeignExecutor, topic: str, drafts: Sequence[Draft], deadline: float) -> Mapping[str, int]:
         """Lock the heads, with a wait. A message for any open lane waits for none as long as one is free.
 
         Otherwise callers that publish such messages in any order could wait for each other in a circle.
@@ -145,13 +151,36 @@ class CallerWriter:
             asked = {draft.key for draft in moved} - heads.keys()
         keys = {draft.key for draft in drafts}
         heads |= partitions.heads(cx, topic, keys - heads.keys(), Lock.UPDATE)
+        self._check_server(cx, deadline)
         if not keys <= heads.keys():
             if len(heads) < len(keys):
                 cx.check_limit(len(keys))
                 raise DatabaseError(
-                    "a lane is not there, although it was a moment ago: it was purged just now, or the connection is "
-                    "to another server than this client's; roll back and repeat the transaction",
+                    "a lane is not there, although it was a moment ago: it was purged just now; roll back and repeat "
+                    "the transaction",
                     retriable=True,
                 )
             raise ConfigurationError("the connection gives text back otherwise than it was sent: open it with utf8mb4")
         return heads
+
+    def _check_server(self, cx: ForeignExecutor, deadline: float) -> None:
+        """Raise ConfigurationError if the connection is to another server than this client's, as a copy of it.
+
+        It asks in the transaction that has locked the heads: a proxy sends a SELECT outside of one to any replica.
+        """
+        if cx.ours:
+            return
+        here = cx.one(SERVER)
+        if here != self._server:
+            # The client may have met another server than that since then.
+            self._server = self._database.retry(self._ask_server, deadline=deadline, what="asking which server it is")
+        if here != self._server and here is not None and self._server is not None:
+            theirs, mine = (f"{host}:{port} (server_id {number})" for number, host, port, *_ in (here, self._server))
+            raise ConfigurationError(
+                f"the connection is to another server than this client: to {theirs}, not to {mine}; publish with a "
+                "client that connects where your transaction is"
+            )
+
+    def _ask_server(self) -> tuple[Any, ...] | None:
+        with self._database.transaction(locks=False) as tx:
+            return tx.one(SERVER)

@@ -10,20 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from lanelog._database import codes, comes_from_driver, named, translate
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
-_OF_SQLALCHEMY: Final = {
-    "Session": "pass session.connection().connection.dbapi_connection",
-    "scoped_session": "pass session.connection().connection.dbapi_connection",
-    "Connection": "pass connection.connection.dbapi_connection",
-    "Engine": "begin a transaction, `with engine.begin() as c`, and pass c.connection.dbapi_connection",
-    "sessionmaker": "open a session of it, and pass session.connection().connection.dbapi_connection",
-}
-"""How to reach the DB-API connection, by the name of the class."""
+# The server that runs a statement: no two servers with different data agree in all of these. MariaDB skips such a
+# comment. (No table.)
+SERVER: Final = "SELECT @@server_id, @@hostname, @@port, @@datadir /*!80000 , @@server_uuid */"
 
 
 class ForeignExecutor:
@@ -32,20 +26,11 @@ class ForeignExecutor:
     Its statements name lanelog's `database`, because the connection's current one may be another.
     """
 
-    def __init__(self, connection: Any, database: str) -> None:
-        _refuse_sqlalchemy(connection)
-        if not callable(getattr(connection, "cursor", None)):
-            raise ConfigurationError(
-                "connection must be an open DB-API connection to MySQL or MariaDB, with a method cursor(), not "
-                f"{type(connection).__name__}"
-            )
-        if iscoroutinefunction(getattr(connection, "commit", None)):
-            raise ConfigurationError(
-                "connection must be one of a synchronous driver, as PyMySQL or mysqlclient, not "
-                f"{_full_name(connection)}"
-            )
+    def __init__(self, connection: Any, database: str, *, ours: bool) -> None:
         self._connection = connection
         self._database = database
+        self.ours = ours
+        """Whether the connection is one of this client's pool, in the hands of user code."""
 
     def execute(self, sql: str, args: Sequence[object] = ()) -> int:
         """Run a statement. Return the number of rows that it changed or, with CLIENT.FOUND_ROWS, matched."""
@@ -181,20 +166,6 @@ def _gone(exc: DatabaseError) -> TransactionGone:
         code=exc.code,
         retriable=True,
     )
-
-
-def _refuse_sqlalchemy(connection: object) -> None:
-    """Refuse an object of SQLAlchemy, and say how to reach its DB-API connection. SQLAlchemy is not imported."""
-    for cls in type(connection).__mro__:
-        if cls.__module__.partition(".")[0] == "sqlalchemy" and cls.__name__ in _OF_SQLALCHEMY:
-            remedy = _OF_SQLALCHEMY[cls.__name__]
-            raise ConfigurationError(
-                f"connection= takes a DB-API connection, not a {cls.__name__} of SQLAlchemy: {remedy}"
-            )
-
-
-def _full_name(connection: object) -> str:
-    return f"{type(connection).__module__.partition('.')[0]}'s {type(connection).__name__}"
 
 
 def _plain(row: Any, columns: Sequence[str]) -> tuple[Any, ...]:

@@ -43,27 +43,6 @@ def test_a_decorator_without_its_arguments(lanelog_client: Client) -> None:
         def handle(message: lanelog.Message) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "remedy"),
-    [
-        ("Session", "sqlalchemy.orm.session", "session.connection().connection.dbapi_connection"),
-        ("scoped_session", "sqlalchemy.orm.scoping", "session.connection().connection.dbapi_connection"),
-        ("Connection", "sqlalchemy.engine.base", "pass connection.connection.dbapi_connection"),
-        ("Engine", "sqlalchemy.engine.base", "engine.begin()"),
-        ("sessionmaker", "sqlalchemy.orm.session", "session.connection().connection.dbapi_connection"),
-    ],
-)
-@pytest.mark.parametrize("derived", [False, True])
-def test_an_object_of_sqlalchemy(lanelog_client: Client, name: str, module: str, remedy: str, derived: bool) -> None:
-    """The error says how the DB-API connection is reached, also for a subclass of the application's own."""
-    kind: type = type(name, (), {"__module__": module})
-    if derived:
-        kind = type("Own", (kind,), {})
-    with pytest.raises(ConfigurationError, match=f"not a {name} of SQLAlchemy") as caught:
-        lanelog_client.publish("t", "k", b"x", connection=kind())
-    assert remedy in str(caught.value)
-
-
 def test_a_closed_port() -> None:
     """Host and port are named, at the first call, and no password; it may be a restart, so the error is retriable."""
     with socket.socket() as taken:

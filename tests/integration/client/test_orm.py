@@ -99,7 +99,7 @@ def test_a_dead_connection_fails_one_attempt_at_most(
 def test_without_the_middleware_a_dead_connection_fails_every_later_message(
     fleet: Fleet, lanelog_client: Client, raw: Any, name: str, driver: str
 ) -> None:
-    """This is what the page says of a thread whose sessions and connections nothing closes."""
+    """The page says so of a thread whose sessions and connections nothing closes."""
     ORMS[name].start(fleet, driver, middleware=False)
     kill(raw, handle(lanelog_client, raw, 1))
     assert [handle(lanelog_client, raw, number) for number in range(2, 5)] == [0, 0, 0]
@@ -108,12 +108,13 @@ def test_without_the_middleware_a_dead_connection_fails_every_later_message(
 
 @pytest.mark.thorough
 @DRIVER
-def test_django_publishes_in_its_own_transaction(fleet: Fleet, raw: Any, driver: str) -> None:
-    """Through `django.db.connection`: with the rows, or not at all. Outside of `atomic()` it is refused."""
-    text = example(Example.DJANGO_PUBLISH).text
-    running = fleet.start("orm", "orm_django.py", code=text, driver=driver, publishes=True)
+@pytest.mark.parametrize("orm", ["sqlalchemy", "django"])
+def test_an_orm_publishes_in_its_own_transaction(fleet: Fleet, raw: Any, orm: str, driver: str) -> None:
+    """The page's example publishes with the rows, or not at all. What has no transaction is refused."""
+    text = example({"sqlalchemy": Example.SQLALCHEMY_PUBLISH, "django": Example.DJANGO_PUBLISH}[orm]).text
+    running = fleet.start("orm", f"orm_{orm}.py", code=text, driver=driver, publishes=True)
     assert running.ended() == 0
     assert [json.loads(payload) for (payload,) in rows(raw, "SELECT payload FROM queue_messages")] == [{"id": 7}]
     assert rows(raw, "SELECT id, state FROM orders") == [(7, "paid")]
     (refused,) = running.said("refused")
-    assert "autocommit on and no transaction open" in refused["error"]
+    assert {"sqlalchemy": "begin one", "django": "with transaction.atomic()"}[orm] in refused["error"]

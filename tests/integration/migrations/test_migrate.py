@@ -221,7 +221,7 @@ def test_newer_tables_that_do_not_admit_this_library_are_refused(
 
 
 def test_newer_tables_that_admit_this_library_are_worked_on(empty: Database, empty_url: str) -> None:
-    """This version neither reads nor writes the next one's additions, and makes nothing of an older shape."""
+    """A version neither reads nor writes the next one's additions, and makes nothing of an older shape."""
     migrate(empty)
     run(empty, NEWER.format(VERSION), "ALTER TABLE queue_offsets ADD COLUMN later INT NOT NULL DEFAULT 7")
     assert check(Database(empty.config)) == VERSION + 1

@@ -223,7 +223,7 @@ def test_lanes_of_a_group_without_members_are_no_problems_of_their_own() -> None
 
 
 def test_a_group_whose_lanes_are_not_read_has_no_lane_with_a_problem() -> None:
-    """This holds for any lanes, as far as their sums in the group allow it."""
+    """No lane has one, whatever the lanes are, as far as their sums in the group allow it."""
     lanes: tuple[dict[str, Any], ...] = (
         {},
         FREE,

@@ -91,6 +91,6 @@ def test_a_changed_expression_counts_from_its_declaration() -> None:
 
 @pytest.mark.parametrize("options", [{"late": 0}, {"late": 60 * MINUTE}])
 def test_nothing_is_published_for_a_time_up_to_the_last_one(options: dict[str, Any]) -> None:
-    """This holds for any next time in the row, as after a clock that went back."""
+    """Each plan begins after the last one, for any next time in the row, as after a clock that went back."""
     for catch_up in ("latest", "all", "none"):
         assert planned("* * * * *", catch_up, last=START + 60 * MINUTE, **options).times == []

@@ -13,6 +13,7 @@ from typing import Any
 from attrs import define, field
 
 from lanelog._database import fork
+from lanelog._database.connection.unwrap import innermost
 from lanelog.errors import LanelogError
 
 
@@ -66,5 +67,6 @@ def open_in_this_thread(database: object) -> bool:
 
 
 def find_open(raw: Any) -> OpenTransaction | None:
-    """Return the entry of this connection, None if it has none."""
-    return next((entry for entry in _registry.all() if entry.raw is raw), None)
+    """Return the entry of this connection, None if it has none. A tracer's proxy around it makes no difference."""
+    inner = innermost(raw)
+    return next((entry for entry in _registry.all() if innermost(entry.raw) is inner), None)
