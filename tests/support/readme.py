@@ -33,6 +33,8 @@ class Example(Enum):
     DJANGO_PUBLISH = ("docs/howto/orm.md", "transaction.atomic()")
     DJANGO_MIDDLEWARE = ("docs/howto/orm.md", "close_old_connections")
     SQLALCHEMY_MIDDLEWARE = ("docs/howto/orm.md", "remove_session")
+    ALEMBIC_REVISION = ("docs/howto/upgrade.md", "def upgrade()")
+    ALEMBIC_ENV = ("docs/howto/upgrade.md", "context.configure")
     HANDLER = ("docs/howto/handle.md", "def handle(")
     MIDDLEWARE = ("docs/howto/handle.md", "call_next")
     RETRY = ("docs/howto/retries.md", "stop_after_delay")

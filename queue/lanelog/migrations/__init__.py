@@ -8,7 +8,9 @@ versions, and logs that once. Code that finds newer tables works on them, if the
 """
 
 from lanelog.migrations.checking import NotAdmitted, admit, check, locks_rows
+from lanelog.migrations.declared import declared_tables
 from lanelog.migrations.migrating import migrate
+from lanelog.migrations.scripting import script
 from lanelog.migrations.steps import VERSION
 
-__all__ = ["VERSION", "NotAdmitted", "admit", "check", "locks_rows", "migrate"]
+__all__ = ["VERSION", "NotAdmitted", "admit", "check", "declared_tables", "locks_rows", "migrate", "script"]

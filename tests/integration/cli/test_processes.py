@@ -47,12 +47,17 @@ def test_dev_server_runs_until_it_is_stopped(local_kind: str, how: signal.Signal
 
 @pytest.mark.thorough
 def test_migrate_makes_a_database_usable(empty_url: str) -> None:
-    """`migrate --url` makes the tables and says so, and may be repeated; without `--url`, LANELOG_URL is meant."""
+    """`migrate --url` makes the tables and says so, and may be repeated; without `--url`, LANELOG_URL is meant.
+
+    `--sql` needs no database.
+    """
     first, again = run("migrate", "--url", empty_url), run("migrate", LANELOG_URL=empty_url)
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     assert first.stdout.startswith("created table queue_audit\n")
     assert first.stdout.endswith(f"\nrecorded version {VERSION}\nthe tables are up to date\n")
     assert again.stdout == "the tables are up to date\n"
+    assert "\nCREATE TABLE IF NOT EXISTS queue_audit (" in run("migrate", "--sql").stdout
+    assert run("migrate", "--sql", "--from", str(VERSION)).stdout == ""
     with lanelog.connect(empty_url) as client:
         assert client.publish("builds", "repo-1", b"a").offset == 1
 

@@ -137,6 +137,8 @@ WRONG: list[tuple[str, str]] = [
     ("status --max-age -1", "--max-age"),
     ("doctor now", "unexpected extra argument"),
     ("migrate now", "unexpected extra argument"),
+    ("migrate --from 5", "--from is the version that --sql begins with"),
+    ("migrate --sql --from 99", "must be 0 (none) to"),
     ("dev-server --server sqlite", "use auto, local, mysql-local"),
     ("xyzzy", "No such command 'xyzzy'; see `lanelog --help`"),
     ("stauts", "No such command 'stauts', did you mean 'status'; see `lanelog --help`"),

@@ -5,9 +5,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy.pool import NullPool
 
 import lanelog
 from lanelog._database import Database
@@ -15,12 +21,13 @@ from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer, _programs, start
 from lanelog.devserver._local import OPTIONS
 from lanelog.errors import ConfigurationError, DatabaseError, SchemaError
-from lanelog.migrations import VERSION, check, migrate
+from lanelog.migrations import VERSION, check, migrate, script
 from lanelog.migrations.catalogue import add_column
 from lanelog.migrations.declared import checksum, declared_tables
 from lanelog.migrations.steps import STEPS, added
 from support.accounts import account
 from support.old_tables import set_back
+from support.readme import Example, example
 from support.sql import connect
 from support.waiting import Record, events, eventually
 
@@ -73,6 +80,47 @@ def test_migrate_again_changes_nothing(empty: Database) -> None:
     assert migrate(empty) == []
     assert run(empty, "SELECT head_offset FROM queue_partitions") == [(7,)]
     assert run(empty, "SELECT * FROM queue_schema") == before
+
+
+@pytest.mark.parametrize("applied", range(VERSION + 1))
+def test_the_script_leaves_nothing_to_migrate(empty: Database, empty_url: str, applied: int) -> None:
+    """Another tool runs the statements of `lanelog migrate --sql`, from any version: the tables are as if migrated."""
+    if applied:
+        migrate(empty)
+        with connect(empty_url) as raw:
+            set_back(raw, applied)
+    run(empty, *(statement.text for statement in map(sqlalchemy.text, script(applied))))
+    check(empty)
+    assert migrate(empty) == []
+    recorded = run(empty, "SELECT version, oldest_code FROM queue_schema ORDER BY version")
+    assert recorded == [(step.version, step.oldest_code) for step in STEPS]
+
+
+@pytest.mark.parametrize("wrong", [-1, VERSION + 1, "5", True])
+def test_a_script_from_an_unknown_version_is_refused(wrong: Any) -> None:
+    """A newer library made those tables, or nobody did."""
+    with pytest.raises(ConfigurationError, match=f"must be 0 \\(none\\) to {VERSION}, not"):
+        script(wrong)
+
+
+def test_alembic_makes_the_tables_and_leaves_them_alone(empty: Database, empty_url: str) -> None:
+    """By the page's revision and its `include_object`. Without that, autogenerate would drop every table of lanelog."""
+    engine = sqlalchemy.create_engine("mysql+pymysql://", creator=lambda: connect(empty_url), poolclass=NullPool)
+    revision: dict[str, Any] = {}
+    exec(example(Example.ALEMBIC_REVISION).text, revision)  # noqa: S102 - the page's example
+    options: dict[str, Any] = {}
+    env = {"context": SimpleNamespace(configure=lambda **given: options.update(given)), "connection": 0, "metadata": 0}
+    exec(example(Example.ALEMBIC_ENV).text, env)  # noqa: S102 - the page's example
+    with engine.connect() as connection:
+        with Operations.context(MigrationContext.configure(connection)):
+            revision["upgrade"]()
+        check(empty)
+        run(empty, "CREATE TABLE orders (id INT PRIMARY KEY)")
+        for excluded, tables in ((True, {"orders"}), (False, {"orders", *declared_tables()})):
+            opts = {"include_object": options["include_object"]} if excluded else {}
+            found = compare_metadata(MigrationContext.configure(connection, opts=opts), sqlalchemy.MetaData())
+            assert {each[1].name for each in found if each[0] == "remove_table"} == tables
+            assert excluded is all(each[0] == "remove_table" for each in found)
 
 
 def test_an_interrupted_migration_is_finished(empty: Database) -> None:

@@ -57,12 +57,23 @@ def dev_server(kind: str) -> None:
     click.echo("stopped", err=True)
 
 
-@options.command("migrate --url mysql://root:secret@db-1:3306/shop")
+@options.command("migrate --url mysql://root:secret@db-1:3306/shop", "migrate --sql --from 5")
 @options.url
-def migrate(url: str | None) -> None:
+@click.option("--sql", is_flag=True, help="Print the statements for another tool, and connect to nothing.")
+@click.option(
+    "--from", "applied", type=int, metavar="VERSION", help="With --sql: the version of the tables. Default: 0, none."
+)
+def migrate(url: str | None, *, sql: bool, applied: int | None) -> None:
     """Create or upgrade lanelog's tables. May be repeated, and run by many processes at once."""
     import lanelog
 
+    if sql:
+        from lanelog.migrations import script
+
+        click.echo("".join(f"{statement};\n" for statement in script(applied or 0)), nl=False)
+        return
+    if applied is not None:
+        raise click.UsageError("--from is the version that --sql begins with: without --sql the database has it")
     with lanelog.connect(url) as client:
         announce(client.config)
         for line in client.migrate():
