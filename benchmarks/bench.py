@@ -65,7 +65,7 @@ class Bench:
             port=config.port,
             unix_socket=config.unix_socket,
             user=config.user,
-            password=config.password,
+            password=config.login_password(),
             database=config.database,
             charset="utf8mb4",
             init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",

@@ -144,7 +144,12 @@ def jdbc(spark: SparkSession, url: str) -> DataFrame:
     config = ConnectConfig.from_url(url)
     reader = spark.read.format("jdbc").option("driver", "org.mariadb.jdbc.Driver")
     jdbc_url = f"jdbc:mysql://{config.host}:{config.port}/{config.database}?permitMysqlScheme"
-    options = {"url": jdbc_url, "user": config.user, "password": config.password, "dbtable": f"({JDBC_QUERY}) AS log"}
+    options = {
+        "url": jdbc_url,
+        "user": config.user,
+        "password": config.login_password(),
+        "dbtable": f"({JDBC_QUERY}) AS log",
+    }
     parts: dict[str, str | int] = {"partitionColumn": "part", "lowerBound": 0, "upperBound": 4, "numPartitions": 4}
     return reader.options(**options, **parts, fetchsize=5000).load()
 

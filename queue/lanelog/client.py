@@ -98,7 +98,7 @@ def connect(url: str | None = None, **options: Unpack[ConnectOptions]) -> Client
     try:
         config = ConnectConfig.from_url(url, **options)
     finally:
-        del url  # error trackers show the locals of every frame
+        del url, options  # error trackers show the locals of every frame
     return Client(config)
 
 

@@ -51,6 +51,9 @@ class Register(Protocol):
 class ConnectOptions(TypedDict, total=False):
     """The options of `lanelog.connect`. Durations are seconds or a timedelta."""
 
+    password: str | Callable[[], str]
+    """The password of the URL's user, if the URL has none. A function is called for each login, in any thread: for
+    tokens that end, or a password that is changed. Default: none."""
     pool_size: int
     """Connections shared by publishers and handlers' transactions, at least 2. Default: 8."""
     publish_timeout: Duration

@@ -15,7 +15,7 @@ from attrs import field, frozen
 from lanelog._base.checks import boolean, check_middleware, check_options, duration, integer, seconds
 from lanelog._base.payloads.codec import Codec, codec_option
 from lanelog._base.wake_address import address_option, networks_option
-from lanelog.errors import ConfigurationError
+from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,6 +57,15 @@ def _text(_: Any, attribute: Attribute[Any], value: object) -> str:
     return value
 
 
+def _password(instance: Any, attribute: Attribute[Any], value: object) -> None:
+    if not callable(value):
+        if not isinstance(value, str):
+            raise ConfigurationError(
+                f"password must be a str or a function that returns one, not {type(value).__name__}"
+            )
+        _text(instance, attribute, value)
+
+
 def _path(instance: Any, attribute: Attribute[Any], value: object) -> None:
     if value is None:
         return
@@ -93,7 +102,7 @@ class ConnectConfig:
     host: str = field(default="127.0.0.1", validator=_text)
     port: int = field(default=3306, validator=integer(least=1, most=65_535))
     user: str = field(default="", validator=_text)
-    password: str = field(default="", repr=False, validator=_text)
+    password: str | Callable[[], str] = field(default="", repr=False, validator=_password)
     database: str = field(validator=_database)
     unix_socket: str | None = field(default=None, validator=_path)
     ssl: bool = field(default=False, validator=boolean)
@@ -149,8 +158,28 @@ class ConnectConfig:
         except ConfigurationError as exc:
             # Error trackers show the locals of its frames, and URL and password are among them.
             refused = exc.with_traceback(None)
-        del url
+        del url, options
         raise refused
+
+    def login_password(self) -> str:
+        """Return the password for a login that begins now. A function is called for each.
+
+        Raises:
+            ConfigurationError: The function has returned something else than a str.
+            DatabaseError: The function has raised. It is retriable, because what gives passwords may be away, too.
+        """
+        if isinstance(self.password, str):
+            return self.password
+        try:
+            found: object = self.password()
+        except Exception as exc:
+            why = f"{type(exc).__name__}: {exc}"
+            raise DatabaseError(
+                f"no login without a password, and its function has failed ({why})", retriable=True
+            ) from exc
+        if not isinstance(found, str):
+            raise ConfigurationError(f"the function of password= must return a str, not {type(found).__name__}")
+        return found
 
     def address(self) -> str:
         """Return where connections go, for people: `127.0.0.1:3306`, or the path of the socket."""
@@ -172,6 +201,7 @@ class ConnectConfig:
 
 _DEFAULTS = ConnectConfig(database="any")
 _OPTIONS = (
+    "password",
     "pool_size",
     "publish_timeout",
     "lane_idle_purge",
@@ -193,7 +223,10 @@ def _read(url: object, options: Iterable[str]) -> dict[str, Any]:
         url = os.environ.get(URL_VARIABLE)
         if not url:
             raise ConfigurationError(f"no URL: pass one, or set {URL_VARIABLE}={_FORM}")
-    return _parse(url)
+    found = _parse(url)
+    if found.get("password") and "password" in options:
+        raise ConfigurationError("the password is in the URL and in password=: leave one of them out")
+    return found
 
 
 def _parse(url: object) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from lanelog.devserver._local import LocalServer
 from lanelog.errors import ClosedError, ConfigurationError, DatabaseError
+from support.accounts import account, as_user
 from support.forking import exit_status_of
 from support.sql import rows
 from support.unseen import DRIVERS
@@ -350,3 +352,46 @@ def test_a_child_that_forks_inside_a_transaction_cannot_commit_it(database: Data
         if pid == 0:
             os._exit(8)
     assert rows(raw, f"SELECT id FROM {table}") == [(1,)]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_function_gives_the_password_of_each_login(raw: Any, lanelog_url: str, driver: str) -> None:
+    """A password that is changed at the server is that of the next login, and of a lent mysqlclient connection's."""
+    secrets, asked = ["first"], []
+
+    def ask() -> str:
+        asked.append(secrets[-1])
+        return secrets[-1]
+
+    with account(raw, lanelog_url, {"*": "SELECT"}, password="first") as url:
+        user = ConnectConfig.from_url(url).user
+        config = ConnectConfig.from_url(as_user(url, user, ""), password=ask, driver=driver)
+        with closing(Database(config)) as database, database.autocommit() as before:
+            assert before.one("SELECT 1") == (1,)
+            rows(raw, f"ALTER USER '{user}'@'%%' IDENTIFIED BY %s", "second")
+            secrets.append("second")
+            with database.transaction(guarded=True) as after:
+                after.raw.cursor().execute("SET @mine = 1")
+            with database.transaction(guarded=True) as again:
+                assert again.one("SELECT @mine") == (None,)
+    assert asked == ["first", *["second"] * (1 if driver == "pymysql" else 2)]
+
+
+def test_a_function_that_gives_no_password_fails_the_login(lanelog_url: str) -> None:
+    """What gives passwords may be away for a while, so that is retriable. Another type than a text is a mistake."""
+    given: list[Any] = []
+    config = ConnectConfig.from_url(as_user(lanelog_url, "root", ""), password=given.pop)
+    with closing(Database(config)) as database:
+        with (
+            pytest.raises(DatabaseError, match=r"its function has failed \(IndexError: pop") as failed,
+            database.autocommit(),
+        ):
+            pass
+        assert failed.value.retriable
+        given.append(b"secret")
+        with pytest.raises(ConfigurationError, match="must return a str, not bytes") as refused, database.autocommit():
+            pass
+        assert "secret" not in str(refused.value)
+        given.append(ConnectConfig.from_url(lanelog_url).password)
+        with database.autocommit() as cx:
+            assert cx.one("SELECT 1") == (1,)

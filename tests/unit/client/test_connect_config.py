@@ -181,7 +181,7 @@ class TestConnectOptions:
             ("driver", "asyncmy", "driver must be one of pymysql, mysqlclient"),
             ("driver", None, "driver must be one of"),
             ("poolsize", 4, "unknown option of connect() 'poolsize'; did you mean 'pool_size'?"),
-            ("password", "hunter2", "unknown option of connect() 'password'"),
+            ("password", b"hunter2", "password must be a str or a function that returns one, not bytes"),
         ],
     )
     def test_wrong_options_are_refused(self, option: str, value: object, reason: str) -> None:
@@ -189,6 +189,15 @@ class TestConnectOptions:
         text = refused(ConnectConfig.from_url, URL, **{option: value})
         assert reason in text
         assert "hunter2" not in text
+
+    def test_a_password_is_given_once(self) -> None:
+        """In the URL or as an option. An empty one in the URL is none."""
+        text = refused(ConnectConfig.from_url, "mysql://root:hunter2@127.0.0.1/jobs", password="hunter2")
+        assert "in the URL and in password=: leave one of them out" in text
+        assert "hunter2" not in text
+        config = ConnectConfig.from_url("mysql://root:@127.0.0.1/jobs", password=lambda: "hunter2")
+        assert config.login_password() == "hunter2"
+        assert "hunter2" not in repr(config)
 
     @pytest.mark.parametrize("field", ["host", "user", "password", "database", "unix_socket"])
     @pytest.mark.parametrize("value", [7, b"hunter2", "hunter2\0", "hunter2\ud800"])

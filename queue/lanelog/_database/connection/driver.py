@@ -274,7 +274,7 @@ class Driver:
         if self.config.driver == "pymysql":
             raw.command(_COM_RESET_CONNECTION, b"")
         else:
-            raw.change_user(self.config.user, _SecretText(self.config.password), self.config.database)
+            raw.change_user(self.config.user, _SecretText(self.config.login_password()), self.config.database)
         raw.cursor().execute(
             _AS_NEW.format(
                 lock_wait=self.lock_wait,
@@ -292,7 +292,7 @@ class Driver:
             host=config.host,
             port=config.port,
             user=config.user or None,
-            password=_Secret(config.password.encode()),
+            password=_Secret(config.login_password().encode()),
             database=config.database,
             unix_socket=config.unix_socket,
             connect_timeout=at_most(config.connect_timeout),
@@ -340,7 +340,7 @@ class Driver:
         return module.Connection(
             host="localhost" if config.unix_socket else _over_tcp(config.host),
             port=config.port,
-            password=_SecretText(config.password),
+            password=_SecretText(config.login_password()),
             database=config.database,
             connect_timeout=max(1, round(at_most(config.connect_timeout))),
             read_timeout=max(1, round(config.read_timeout)),
