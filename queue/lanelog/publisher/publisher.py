@@ -6,12 +6,13 @@ was committed. It never decides an offset.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from lanelog._base.payloads.codec import Codec
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
@@ -75,6 +76,17 @@ class Publisher:
     ) -> list[Receipt]:
         """See `Client.publish_many`. `target_group`: only this group gets the messages."""
         return self._publish(topic, _checked(items), connection, self._bulk.publish, codec, target_group)
+
+    def checked(self, topic: str, outgoing: Outgoing) -> Outgoing:
+        """Return a message as it would be published now, checked and encoded, to publish it later.
+
+        What the caller changes in its payload afterwards is not part of it. Raises as `publish` does before any SQL.
+        """
+        check_name("topic", topic)
+        config = self._database.config
+        draft = make_draft(topic, outgoing, config.codec, config.max_payload_bytes)
+        metadata = None if draft.metadata is None else json.loads(draft.metadata)
+        return evolve(outgoing, payload=draft.payload, metadata=metadata, codec=None)
 
     def _publish(
         self,

@@ -1,0 +1,193 @@
+"""`lanelog.contrib.sqlalchemy.publish`: messages that a session's commit publishes."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
+
+import lanelog
+from lanelog import Client
+from lanelog.contrib.sqlalchemy import publish
+from lanelog.errors import ConfigurationError, DatabaseError
+from support.publishing import hold
+from support.sql import connect, one, rows, stored
+
+
+class Base(DeclarativeBase):
+    """The application's tables."""
+
+
+class Order(Base):
+    """A row that is written with a message."""
+
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.fixture
+def engine(lanelog_url: str, raw: Any) -> sqlalchemy.Engine:
+    """The application's engine, on the same server, with its table."""
+    rows(raw, "CREATE TABLE orders (id INT PRIMARY KEY)")
+    opened = lambda: connect(lanelog_url, autocommit=False)  # noqa: E731
+    return sqlalchemy.create_engine("mysql+pymysql://", creator=opened, poolclass=NullPool)
+
+
+@pytest.fixture
+def session(engine: sqlalchemy.Engine) -> Iterator[Session]:
+    with Session(engine) as session:
+        yield session
+
+
+@pytest.fixture
+def sent(engine: sqlalchemy.Engine) -> list[str]:
+    """The first word of each statement of the application's, and COMMIT."""
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda _c, _k, sql, *_: seen.append(sql.split()[0]))
+    event.listen(engine, "commit", lambda _: seen.append("COMMIT"))
+    return seen
+
+
+def payloads(raw: Any) -> list[bytes]:
+    """What the log holds, by topic, lane and offset."""
+    sql = "SELECT payload FROM queue_messages ORDER BY topic, partition_key, `offset`"
+    return [payload for (payload,) in rows(raw, sql)]
+
+
+def test_a_commit_publishes_after_the_sessions_own_statements(
+    lanelog_client: Client, raw: Any, session: Session, sent: list[str]
+) -> None:
+    """Row and message are one transaction. No lane is locked before the commit."""
+    lanelog_client.publish("orders", "k", b"0")
+    publish(session, lanelog_client, "orders", "k", {"id": 7}, metadata={"by": "ann"})
+    session.add(Order(id=7))
+    assert lanelog_client.publish("orders", "k", b"1").offset == 2
+    session.commit()
+    assert sent == ["INSERT", "COMMIT"]
+    assert payloads(raw) == [b"0", b"1", b'{"id":7}']
+    assert one(raw, "SELECT COUNT(*) FROM orders") == 1
+    metadata = one(raw, "SELECT metadata FROM queue_messages WHERE `offset` = 3")
+    assert json.loads(metadata) == {"by": "ann", "content-type": "application/json"}
+
+
+@pytest.mark.parametrize("how", ["rollback", "close", "error"])
+def test_what_is_not_committed_is_not_published(lanelog_client: Client, raw: Any, session: Session, how: str) -> None:
+    """Nothing is left for the session's next transaction either."""
+    publish(session, lanelog_client, "orders", "k", b"never")
+    if how == "error":
+        session.add_all([Order(id=1), Order(id=1)])
+        with pytest.raises(sqlalchemy.exc.IntegrityError):
+            session.commit()
+        session.rollback()
+    else:
+        getattr(session, how)()
+    session.add(Order(id=2))
+    session.commit()
+    assert stored(raw, "orders") == 0
+    assert one(raw, "SELECT COUNT(*) FROM orders") == 1
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(
+    lanelog_client: Client, raw: Any, session: Session
+) -> None:
+    """Also those of a savepoint within it that was released. The release of one publishes nothing yet."""
+    publish(session, lanelog_client, "orders", "k", b"1")
+    with session.begin_nested():
+        publish(session, lanelog_client, "orders", "k", b"2")
+    outer = session.begin_nested()
+    publish(session, lanelog_client, "orders", "k", b"outer")
+    with session.begin_nested():
+        publish(session, lanelog_client, "orders", "k", b"inner")
+    assert stored(raw, "orders") == 0
+    outer.rollback()
+    publish(session, lanelog_client, "orders", "k", b"3")
+    session.commit()
+    assert payloads(raw) == [b"1", b"2", b"3"]
+
+
+def test_a_message_is_checked_and_encoded_at_once(lanelog_client: Client, raw: Any, session: Session) -> None:
+    """A mistake is raised where it was made. What is changed afterwards is not in the message."""
+    with pytest.raises(ConfigurationError, match="payload is None"):
+        publish(session, lanelog_client, "orders", "k", None)
+    with pytest.raises(ConfigurationError, match="topic"):
+        publish(session, lanelog_client, "", "k", b"x")
+    order = {"id": 7}
+    publish(session, lanelog_client, "orders", "k", order)
+    order["id"] = 8
+    session.commit()
+    assert payloads(raw) == [b'{"id":7}']
+
+
+def test_sessions_lock_lanes_in_one_order(lanelog_client: Client, raw: Any, engine: sqlalchemy.Engine) -> None:
+    """Two sessions that publish to the same lanes in opposite orders never wait for each other in a circle."""
+    lanes = [("a", "1"), ("a", "2"), ("b", "1")]
+    begin = threading.Barrier(2)
+
+    def publish_all(order: int) -> None:
+        for number in range(20):
+            with Session(engine) as session:
+                for topic, key in lanes[::order]:
+                    publish(session, lanelog_client, topic, key, str(number).encode())
+                begin.wait(20)
+                session.commit()
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(publish_all, order) for order in (1, -1)]:
+            done.result(60)
+    assert [stored(raw, topic) for topic in ("a", "b")] == [80, 40]
+
+
+def test_a_commit_that_cannot_publish_raises_and_may_be_repeated(
+    lanelog_url: str, lanelog_client: Client, raw: Any, session: Session, open_raw: Any
+) -> None:
+    """A second commit sends what is left, so that no message is lost by it."""
+    lanelog_client.publish("t", "k", b"0")
+    holder = open_raw()
+    hold(holder, "k")
+    with lanelog.connect(lanelog_url, publish_timeout=1) as impatient:
+        session.execute(sqlalchemy.text("SET innodb_lock_wait_timeout = 1"))
+        session.add(Order(id=7))
+        publish(session, impatient, "s", "k", b"first")
+        publish(session, impatient, "t", "k", b"second")
+        with pytest.raises(DatabaseError, match="locked by another transaction"):
+            session.commit()
+        holder.rollback()
+        session.commit()
+    assert payloads(raw) == [b"first", b"0", b"second"]
+    assert one(raw, "SELECT COUNT(*) FROM orders") == 1
+
+
+@pytest.mark.parametrize("when", ["before_flush", "before_commit"])
+def test_a_hook_of_the_application_may_publish(lanelog_client: Client, raw: Any, session: Session, when: str) -> None:
+    """A hook that runs after ours has run is in time, too."""
+    publish(session, lanelog_client, "orders", "k", b"1")
+    called: list[int] = []
+
+    def hook(session: Session, *_: object) -> None:
+        if not called:
+            called.append(1)
+            publish(session, lanelog_client, "orders", "k", b"2")
+
+    event.listen(session, when, hook)
+    session.add(Order(id=7))
+    session.commit()
+    assert payloads(raw) == [b"1", b"2"]
+    publish(session, lanelog_client, "orders", "k", b"3")
+    assert stored(raw, "orders") == 2
+    session.commit()
+    assert payloads(raw) == [b"1", b"2", b"3"]
+
+
+def test_a_scoped_session_will_do(lanelog_client: Client, raw: Any, engine: sqlalchemy.Engine) -> None:
+    """The session of the thread publishes."""
+    session = scoped_session(sessionmaker(engine))
+    publish(session, lanelog_client, "orders", None, b"1", ttl=60)
+    session.commit()
+    session.remove()
+    assert payloads(raw) == [b"1"]
