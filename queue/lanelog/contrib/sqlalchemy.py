@@ -7,21 +7,23 @@ application's. Begins a session's transaction, and commits none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
-from attrs import define, field, frozen
-from sqlalchemy import event
-from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+from attrs import define, evolve, field, frozen
+from sqlalchemy import Connection, TwoPhaseTransaction, event
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.sql.expression import SavepointClause
 
 from lanelog._base.checks import Duration
 from lanelog.client import Client
+from lanelog.errors import ConfigurationError
 from lanelog.message import Message, Outgoing
 from lanelog.migrations import declared_tables
-
-_OUTBOX = "lanelog.outbox"
-"""The key of a session's `info`."""
 
 
 class Removable(Protocol):
@@ -70,7 +72,7 @@ def include_object(item: object, name: str | None, kind: str, reflected: object 
 
 
 def publish(
-    session: Session | scoped_session[Any],
+    session: Session | scoped_session[Any] | Connection,
     client: Client,
     topic: str,
     key: str | None,
@@ -81,30 +83,34 @@ def publish(
     delay: Duration | None = None,
     deliver_at: datetime | None = None,
     ttl: Duration | None = None,
+    bind_arguments: dict[str, Any] | None = None,
 ) -> None:
     """Publish one message when the session commits: it is visible if and only if that happens.
 
-    The message is checked and encoded at once, and sent right before the COMMIT, after the session's own statements. So
-    lanes are locked briefly, and in one order, whatever the order of the calls. A savepoint that is rolled back takes
-    its messages along. There is no receipt. `Client.publish` with `connection=session` gives one, and locks at once.
+    The message is checked at once, and sent right before the COMMIT, after the session's own statements. So lanes are
+    locked briefly, and in one order, whatever the order of the calls. A savepoint of SQLAlchemy's that is rolled back
+    takes its messages along. There is no receipt. `Client.publish` with `connection=session` gives one, and locks at
+    once.
 
     Args:
-        session: A session, or a `scoped_session`. Its transaction begins here, if it has not begun.
+        session: A session, a `scoped_session` or a connection. Its transaction begins here, if it has not begun.
         client: The client that publishes. Its tables must be on the server of the session.
         topic: The topic, as in `Client.publish`.
         key: The unit of order. None: any open lane.
-        payload: Encoded now. Middleware of the client is called at the commit, and gets the encoded payload.
+        payload: A copy of it is published: what is changed afterwards is not part of the message.
         id: Makes the publish idempotent within topic and key.
         metadata: Names and texts that travel with the message.
         delay: The time until the message is due, from the commit on.
         deliver_at: The time when the message is due.
         ttl: The time in which a handler may start on the message.
+        bind_arguments: For a session with several engines: which one, as in `Session.connection`.
 
     Raises:
-        ConfigurationError: An argument is not valid.
+        ConfigurationError: An argument is not valid. Or the connection is in autocommit, or in a transaction of two
+            phases, which has no COMMIT of its own.
         PayloadTooLarge: The payload or the metadata is too large.
 
-    The session's commit raises what `Client.publish` raises. Then roll back, and repeat all of it.
+    The commit raises what `Client.publish` raises. Everything is rolled back then: repeat the whole transaction.
 
     Example::
 
@@ -112,76 +118,95 @@ def publish(
             session.add(Order(id=7, state="paid"))
             publish(session, client, "orders", "order-7", {"id": 7})
     """
-    own: Session = session() if isinstance(session, scoped_session) else session
     outgoing = Outgoing(key, payload, id, metadata, delay, deliver_at, ttl)
-    checked = client._publisher.checked(topic, outgoing)  # noqa: SLF001 - a part of the library
-    _Outbox.of(own).add(own, _Pending(client, topic, checked))
+    client._publisher.check(topic, outgoing)  # noqa: SLF001 - a part of the library
+    copied = evolve(outgoing, payload=deepcopy(payload), metadata=None if metadata is None else dict(metadata))
+    _outbox_of(_connection_of(session, bind_arguments)).messages.append(_Pending(client, topic, copied))
 
 
 @frozen
 class _Pending:
-    """A message that waits for its session's commit."""
+    """A message that waits for the commit."""
 
     client: Client
     topic: str
     outgoing: Outgoing
-    within: tuple[SessionTransaction, ...] = ()
-    """The session's transaction and the savepoints that were open, the innermost first."""
 
 
 @define(eq=False)
 class _Outbox:
-    """What one session publishes at its commit."""
+    """What a connection publishes with its next COMMIT. Its methods are listeners of SQLAlchemy's.
+
+    They follow what is sent to the server: a session also rolls savepoints back where it calls no hook of its own.
+    """
 
     messages: list[_Pending] = field(factory=list)
-    sent: bool = False
-    """Whether this transaction's messages were sent. A message from a later hook of the commit is sent at once."""
+    _marks: dict[str, int] = field(factory=dict)
+    """How many messages there were at each savepoint. One from before the first message is not there."""
 
-    @classmethod
-    def of(cls, session: Session) -> _Outbox:
-        """Return that of a session. The first one listens to it."""
-        found: _Outbox | None = session.info.get(_OUTBOX)
-        if found is None:
-            found = session.info[_OUTBOX] = cls()
-            event.listen(session, "before_commit", found.send)
-            event.listen(session, "after_soft_rollback", found.drop)
-            event.listen(session, "after_transaction_end", found.end)
-        return found
+    def commit(self, connection: Connection) -> None:
+        """Send what is there. After any error or interrupt, the transaction must not be committed without it."""
+        try:
+            while self.messages:
+                # All transactions of this kind lock heads in one order.
+                self.messages.sort(key=lambda each: (each.topic, each.outgoing.key or ""))
+                client, topic = self.messages[0].client, self.messages[0].topic
+                group = [*takewhile(lambda each: each.client is client and each.topic == topic, self.messages)]  # noqa: B023
+                client.publish_many(topic, [each.outgoing for each in group], connection=connection.connection)
+                del self.messages[: len(group)]
+        except BaseException:
+            with suppress(Exception):  # the first one is raised
+                connection.connection.rollback()  # SQLAlchemy takes the transaction for ended, and would send nothing
+            raise
+        finally:
+            self.forget(connection)
 
-    def add(self, session: Session, message: _Pending) -> None:
-        """Keep a message until the commit."""
-        if not session.in_transaction():
-            session.begin()
-        inner = session.get_nested_transaction() or session.get_transaction()
-        within = []
-        while inner is not None:
-            within.append(inner)
-            inner = inner.parent
-        self.messages.append(_Pending(message.client, message.topic, message.outgoing, tuple(within)))
-        if self.sent:
-            self._send(session)
+    def forget(self, _connection: Connection) -> None:
+        """Forget everything with the transaction."""
+        self.messages, self._marks = [], {}
 
-    def send(self, session: Session) -> None:
-        """Send what is there before the COMMIT. SQLAlchemy calls this for each savepoint's release, too."""
-        if not session.in_nested_transaction():
-            session.flush()
-            self._send(session)
-            self.sent = True
+    def note(self, _connection: Connection, statement: object, *_: object) -> None:
+        """Note what came before a savepoint. The event of its name does not say how the savepoint is called."""
+        if isinstance(statement, SavepointClause):
+            self._marks[statement.ident] = len(self.messages)
 
-    def _send(self, session: Session) -> None:
-        while self.messages:
-            # All transactions of this kind lock heads in one order.
-            self.messages.sort(key=lambda each: (each.topic, each.outgoing.key or ""))
-            client, topic = self.messages[0].client, self.messages[0].topic
-            group = [*takewhile(lambda each: each.client is client and each.topic == topic, self.messages)]  # noqa: B023
-            client.publish_many(topic, [each.outgoing for each in group], connection=session)
-            del self.messages[: len(group)]  # after an error, a second commit sends the others
+    def drop(self, _connection: Connection, savepoint: str, _context: object) -> None:
+        """Forget what was published since a savepoint."""
+        del self.messages[self._marks.get(savepoint, 0) :]
 
-    def drop(self, _session: Session, transaction: SessionTransaction) -> None:
-        """Forget what was published in a transaction or savepoint that was rolled back."""
-        self.messages = [each for each in self.messages if transaction not in each.within]
 
-    def end(self, _session: Session, transaction: SessionTransaction) -> None:
-        """Forget all with the transaction: it was committed, rolled back or closed."""
-        if transaction.parent is None:
-            self.messages, self.sent = [], False
+_outboxes: WeakKeyDictionary[Connection, _Outbox] = WeakKeyDictionary()
+
+
+def _outbox_of(connection: Connection) -> _Outbox:
+    """Return that of a connection. It is kept last: an interrupt before leaves one that nobody knows."""
+    found = _outboxes.get(connection)
+    if found is None:
+        found = _Outbox()
+        event.listen(connection, "before_execute", found.note)
+        event.listen(connection, "rollback_savepoint", found.drop)
+        event.listen(connection, "rollback", found.forget)
+        event.listen(connection, "commit", found.commit)
+        _outboxes[connection] = found
+    return found
+
+
+def _connection_of(session: Session | scoped_session[Any] | Connection, bind: dict[str, Any] | None) -> Connection:
+    if isinstance(session, Connection):
+        connection = session
+        if not connection.in_transaction():
+            connection.begin()
+    elif isinstance(session, Session | scoped_session):
+        connection = session.connection(bind_arguments=bind)
+    else:
+        raise ConfigurationError(
+            f"session must be a Session, a scoped_session or a Connection of SQLAlchemy, not {type(session).__name__}"
+        )
+    if isinstance(connection.get_transaction(), TwoPhaseTransaction):
+        raise ConfigurationError("a transaction of two phases has no COMMIT of its own to publish with: use one phase")
+    autocommit = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
+    if autocommit is not None and autocommit():
+        raise ConfigurationError(
+            "the session's connection is in autocommit, so that nothing would hold message and rows"
+        )
+    return connection

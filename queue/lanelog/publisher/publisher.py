@@ -6,13 +6,12 @@ was committed. It never decides an offset.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from lanelog._base.payloads.codec import Codec
 from lanelog._database import Database, find_open, open_in_this_thread, own_transaction
@@ -77,16 +76,10 @@ class Publisher:
         """See `Client.publish_many`. `target_group`: only this group gets the messages."""
         return self._publish(topic, _checked(items), connection, self._bulk.publish, codec, target_group)
 
-    def checked(self, topic: str, outgoing: Outgoing) -> Outgoing:
-        """Return a message as it would be published now, checked and encoded, to publish it later.
-
-        What the caller changes in its payload afterwards is not part of it. Raises as `publish` does before any SQL.
-        """
+    def check(self, topic: str, outgoing: Outgoing) -> None:
+        """Raise what `publish` would raise for this message before any SQL."""
         check_name("topic", topic)
-        config = self._database.config
-        draft = make_draft(topic, outgoing, config.codec, config.max_payload_bytes)
-        metadata = None if draft.metadata is None else json.loads(draft.metadata)
-        return evolve(outgoing, payload=draft.payload, metadata=metadata, codec=None)
+        make_draft(topic, outgoing, self._database.config.codec, self._database.config.max_payload_bytes)
 
     def _publish(
         self,

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -143,27 +144,133 @@ def test_sessions_lock_lanes_in_one_order(lanelog_client: Client, raw: Any, engi
     assert [stored(raw, topic) for topic in ("a", "b")] == [80, 40]
 
 
-def test_a_commit_that_cannot_publish_raises_and_may_be_repeated(
-    lanelog_url: str, lanelog_client: Client, raw: Any, session: Session, open_raw: Any
+@pytest.mark.parametrize("how", ["with", "close", "commit"])
+def test_a_savepoint_that_sqlalchemy_ends_by_itself(
+    lanelog_client: Client, raw: Any, session: Session, how: str
 ) -> None:
-    """A second commit sends what is left, so that no message is lost by it."""
+    """After a failed flush its block closes it; one that is open at the commit is released with it."""
+    publish(session, lanelog_client, "orders", "k", b"1")
+    with session.begin() if not session.in_transaction() else nullcontext():
+        if how == "with":
+            with suppress(sqlalchemy.exc.IntegrityError), session.begin_nested():
+                publish(session, lanelog_client, "orders", "k", b"dropped")
+                session.add_all([Order(id=1), Order(id=1)])
+                session.flush()
+        elif how == "close":
+            savepoint = session.begin_nested()
+            publish(session, lanelog_client, "orders", "k", b"dropped")
+            savepoint.close()
+        else:
+            session.begin_nested()
+            publish(session, lanelog_client, "orders", "k", b"2")
+    transaction = session.get_transaction()
+    assert transaction is not None
+    transaction.commit(_to_root=True)
+    assert payloads(raw) == [b"1", *([b"2"] if how == "commit" else [])]
+
+
+def test_a_transaction_that_commits_through_its_block_publishes(
+    lanelog_client: Client, raw: Any, engine: sqlalchemy.Engine
+) -> None:
+    """Also with a savepoint that is still open, and for a connection without a session."""
+    with Session(engine) as session, session.begin():
+        publish(session, lanelog_client, "orders", "k", b"1")
+        session.begin_nested()
+    with engine.begin() as connection:
+        publish(connection, lanelog_client, "orders", "k", b"2")
+        savepoint = connection.begin_nested()
+        publish(connection, lanelog_client, "orders", "k", b"dropped")
+        savepoint.rollback()
+    with engine.connect() as connection:
+        publish(connection, lanelog_client, "orders", "k", b"never")
+    assert payloads(raw) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("why", ["locked", "interrupted"])
+def test_a_commit_that_cannot_publish_rolls_everything_back(
+    lanelog_url: str,
+    lanelog_client: Client,
+    raw: Any,
+    session: Session,
+    open_raw: Any,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second commit neither loses what was sent nor sends it twice: it is refused. A repetition of all succeeds."""
     lanelog_client.publish("t", "k", b"0")
-    holder = open_raw()
-    hold(holder, "k")
-    with lanelog.connect(lanelog_url, publish_timeout=1) as impatient:
-        session.execute(sqlalchemy.text("SET innodb_lock_wait_timeout = 1"))
-        session.add(Order(id=7))
-        publish(session, impatient, "s", "k", b"first")
-        publish(session, impatient, "t", "k", b"second")
-        with pytest.raises(DatabaseError, match="locked by another transaction"):
+    with lanelog.connect(lanelog_url, publish_timeout=1) as client:
+        holder = open_raw()
+        if why == "locked":
+            hold(holder, "k")
+
+        def all_of_it() -> None:
+            session.execute(sqlalchemy.text("SET innodb_lock_wait_timeout = 1"))
+            session.add(Order(id=7))
+            publish(session, client, "s", "k", b"first")
+            publish(session, client, "t", "k", b"second")
+
+        all_of_it()
+        if why == "interrupted":
+            really = Client.publish_many
+
+            def strike(self: Client, topic: str, items: Any, **options: Any) -> Any:
+                really(self, topic, items, **options)
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(Client, "publish_many", strike)
+        with pytest.raises((DatabaseError, KeyboardInterrupt)):
             session.commit()
+        with pytest.raises(sqlalchemy.exc.InvalidRequestError):
+            session.commit()
+        session.rollback()
         holder.rollback()
+        monkeypatch.undo()
+        assert payloads(raw) == [b"0"]
+        assert one(raw, "SELECT COUNT(*) FROM orders") == 0
+        all_of_it()
         session.commit()
     assert payloads(raw) == [b"first", b"0", b"second"]
     assert one(raw, "SELECT COUNT(*) FROM orders") == 1
 
 
-@pytest.mark.parametrize("when", ["before_flush", "before_commit"])
+class Upper:
+    """A codec without a type."""
+
+    def encode(self, payload: str) -> bytes:
+        return payload.upper().encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode().lower()
+
+
+def test_the_payload_is_encoded_as_client_publish_encodes_it(lanelog_url: str, raw: Any, session: Session) -> None:
+    """A codec that names no type leaves none behind, so that the reader's codec decodes."""
+    with lanelog.connect(lanelog_url, codec=Upper()) as client:
+        publish(session, client, "orders", "k", "paid")
+        session.commit()
+        client.publish("orders", "k", "paid")
+    assert rows(raw, "SELECT payload, metadata FROM queue_messages") == [(b"PAID", None)] * 2
+
+
+def test_what_cannot_hold_message_and_rows_together_is_refused_at_once(
+    lanelog_client: Client, lanelog_url: str, engine: sqlalchemy.Engine
+) -> None:
+    """Autocommit, two phases, no engine at all, and what is no session."""
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        pytest.raises(ConfigurationError, match="autocommit"),
+    ):
+        publish(connection, lanelog_client, "orders", "k", b"x")
+    with Session(engine, twophase=True) as session, pytest.raises(ConfigurationError, match="two phases"):
+        publish(session, lanelog_client, "orders", "k", b"x")
+    with Session() as session, pytest.raises(sqlalchemy.exc.UnboundExecutionError):
+        publish(session, lanelog_client, "orders", "k", b"x")
+    wrong: Any = engine
+    with pytest.raises(ConfigurationError, match="not Engine"):
+        publish(wrong, lanelog_client, "orders", "k", b"x")
+
+
+@pytest.mark.parametrize("when", ["before_flush", "after_flush", "before_commit"])
 def test_a_hook_of_the_application_may_publish(lanelog_client: Client, raw: Any, session: Session, when: str) -> None:
     """A hook that runs after ours has run is in time, too."""
     publish(session, lanelog_client, "orders", "k", b"1")
