@@ -48,7 +48,9 @@ class CallerWriter:
         entry = find_open(connection)
         if entry is not None and entry.lost is not None:
             raise DatabaseError(f"this transaction is over: {entry.lost}", retriable=True) from entry.lost
-        cx = ForeignExecutor(connection, self._database.config.database, ours=entry is not None)
+        cx = ForeignExecutor(
+            connection, self._database.config.database, ours=entry is not None and entry.database is self._database
+        )
         try:
             receipts = self._publish(cx, entry, topic, drafts, deadline)
         except LanelogError:
@@ -170,17 +172,16 @@ class CallerWriter:
         """
         if cx.ours:
             return
-        here = cx.one(SERVER)
-        if here != self._server:
-            # The client may have met another server than that since then.
-            self._server = self._database.retry(self._ask_server, deadline=deadline, what="asking which server it is")
-        if here != self._server and here is not None and self._server is not None:
-            theirs, mine = (f"{host}:{port} (server_id {number})" for number, host, port, *_ in (here, self._server))
+        here, mine = cx.one(SERVER), self._server
+        if here is None:
+            return
+        if mine is None or here[0] != mine[0]:
+            # The client may have met another server since. All connections of the pool may wait for a head that this
+            # transaction holds, so another one is asked.
+            mine = self._server = self._lanes.ask(SERVER, deadline=deadline)
+        if mine is not None and here[0] != mine[0]:
+            theirs, ours = (f"{host}:{port} (server_id {number})" for _, host, port, number in (here, mine))
             raise ConfigurationError(
-                f"the connection is to another server than this client: to {theirs}, not to {mine}; publish with a "
+                f"the connection is to another server than this client: to {theirs}, not to {ours}; publish with a "
                 "client that connects where your transaction is"
             )
-
-    def _ask_server(self) -> tuple[Any, ...] | None:
-        with self._database.transaction(locks=False) as tx:
-            return tx.one(SERVER)

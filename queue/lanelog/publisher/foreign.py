@@ -12,12 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from lanelog._database import codes, comes_from_driver, named, translate
+from lanelog._database import Incarnation, codes, comes_from_driver, named, translate
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
-# The server that runs a statement: no two servers with different data agree in all of these. MariaDB skips such a
-# comment. (No table.)
-SERVER: Final = "SELECT @@server_id, @@hostname, @@port, @@datadir /*!80000 , @@server_uuid */"
+# The server that runs a statement: its identity as a number, which every driver gives back alike, and its name for
+# people. (No table.)
+SERVER: Final = (
+    f"SELECT CAST(CONV(LEFT({Incarnation.identity_in_sql(mariadb=None)}, 15), 16, 10) AS UNSIGNED), "
+    "@@hostname, @@port, @@server_id"
+)
 
 
 class ForeignExecutor:

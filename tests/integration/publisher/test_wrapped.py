@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 import wrapt
-from attrs import frozen
+from attrs import evolve, frozen
 from dbutils.persistent_db import PersistentDB
 from dbutils.pooled_db import PooledDB
 from dbutils.steady_db import connect as steady
@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 from lanelog import Client
 from lanelog._database import find_open
 from lanelog.config import ConnectConfig
-from lanelog.errors import ConfigurationError
+from lanelog.errors import ConfigurationError, DatabaseError
 from support.sql import rows, run, stored
 
 DRIVERS = {"pymysql": "pymysql", **({"mysqlclient": "MySQLdb"} if find_spec("MySQLdb") else {})}
@@ -33,6 +33,8 @@ class Wrapped:
     write: Callable[[str], object]
     end: Callable[[str], object]
     """Commits or rolls back, by the name of the method."""
+    begin: Callable[[], object] = bool
+    """Begins a transaction, where that does not happen by itself."""
 
 
 @frozen
@@ -100,6 +102,12 @@ def opened(made: Any) -> Iterator[Wrapped]:
         yield plain(made)
 
 
+@contextmanager
+def pooled(made: Any) -> Iterator[Wrapped]:
+    with closing(made):
+        yield evolve(plain(made), begin=made.begin)
+
+
 WRAPPERS: dict[str, Callable[[Driver], Any]] = {
     "driver": lambda driver: opened(driver.open()),
     "session": in_session,
@@ -107,11 +115,11 @@ WRAPPERS: dict[str, Callable[[Driver], Any]] = {
     "connection": in_connection,
     "pool of sqlalchemy": in_pool_of_sqlalchemy,
     "traced session": in_traced_connection,
-    "PooledDB": lambda driver: opened(PooledDB(driver.open, maxshared=0).connection()),
-    "PersistentDB": lambda driver: opened(PersistentDB(driver.open, closeable=True).connection()),
-    "SteadyDB": lambda driver: opened(steady(driver.open)),
+    "PooledDB": lambda driver: pooled(PooledDB(driver.open, maxshared=0).connection()),
+    "PersistentDB": lambda driver: pooled(PersistentDB(driver.open, closeable=True).connection()),
+    "SteadyDB": lambda driver: pooled(steady(driver.open)),
     "tracer": lambda driver: opened(wrapt.ObjectProxy(wrapt.ObjectProxy(driver.open()))),
-    "traced pool": lambda driver: opened(wrapt.ObjectProxy(PooledDB(driver.open, maxshared=0).connection())),
+    "traced pool": lambda driver: pooled(wrapt.ObjectProxy(PooledDB(driver.open, maxshared=0).connection())),
 }
 
 
@@ -131,13 +139,16 @@ def driver(request: pytest.FixtureRequest, lanelog_url: str) -> Driver:
 def test_message_and_writes_are_one_transaction(client: Client, raw: Any, driver: Driver, name: str) -> None:
     """A commit shows both, a rollback neither; whatever is passed, and also when the publish comes first."""
     with WRAPPERS[name](driver) as mine:
+        mine.begin()
         mine.write("INSERT INTO orders VALUES (1)")
         assert client.publish("t", "k", b"1", connection=mine.outer).offset == 1
         mine.end("rollback")
+        mine.begin()
         assert client.publish("t", "k", b"2", connection=mine.outer).offset == 1
         mine.write("INSERT INTO orders VALUES (2)")
         assert stored(raw, "t") == 0
         mine.end("commit")
+        mine.begin()
         assert client.publish("t", "k", b"3", connection=mine.outer).offset == 2
         mine.end("commit")
     assert rows(raw, "SELECT payload FROM queue_messages") == [(b"2",), (b"3",)]
@@ -152,11 +163,24 @@ def test_a_session_sends_what_it_has_pending_before_the_lane_is_locked(client: C
         __tablename__ = "orders"
         id = sqlalchemy.Column(sqlalchemy.Integer, primary_key=True)
 
-    with Session(driver.engine()) as session:
+    engine, sent = driver.engine(), []
+    sqlalchemy.event.listen(engine, "before_cursor_execute", lambda _c, _k, sql, *_: sent.append(sql.split()[0]))
+    with Session(engine) as session:
+        sqlalchemy.event.listen(session, "after_flush", lambda *_: sent.append(client.publish("t", "j", b"0").offset))
         session.add(Order(id=7))
-        client.publish("t", "k", b"1", connection=session)
-        assert not session.new
+        assert client.publish("t", "k", b"1", connection=session).offset == 1
+        assert sent == ["INSERT", 1]
         session.commit()
+
+
+def test_a_session_whose_flush_failed_is_to_be_rolled_back(client: Client, driver: Driver) -> None:
+    """The error is retriable, as the page says of all that a repetition helps."""
+    with Session(driver.engine()) as session:
+        session.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
+        session.connection().invalidate()
+        with pytest.raises(DatabaseError, match="must be rolled back first") as failed:
+            client.publish("t", "k", b"1", connection=session)
+        assert failed.value.retriable
 
 
 def test_a_connection_that_was_closed_or_never_bound_is_refused(client: Client, driver: Driver) -> None:
@@ -174,6 +198,7 @@ def test_what_has_no_transaction_is_refused(client: Client, driver: Driver) -> N
     """One sentence says what to pass: an engine, a factory of sessions, an asynchronous session, autocommit."""
     engine = driver.engine()
     for wrong, words in (
+        (steady(driver.open), r"call connection.begin\(\) before"),
         (engine, r"sqlalchemy's Engine: begin one, `with engine.begin\(\) as connection`"),
         (sessionmaker(engine), r"sqlalchemy's sessionmaker: open a session"),
         (type("AsyncSession", (), {"__module__": "sqlalchemy.ext.asyncio.session"})(), "synchronous driver"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from lanelog.errors import ConfigurationError
+from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,7 @@ def driver_connection(connection: Any) -> Any:
 
     Raises:
         ConfigurationError: It is no connection, or it has none to give.
+        DatabaseError: A failed transaction of SQLAlchemy must be rolled back first.
     """
     traced, outer = None, connection
     for _ in range(_LAYERS):
@@ -61,9 +62,12 @@ def _unwrapped(outer: Any, unwrap: Callable[[Any], Any]) -> Any:
     try:
         return unwrap(outer)
     except Exception as exc:
-        if not _cannot_give(exc):
-            raise  # the session's own flush has failed
-        raise ConfigurationError(f"{_named(outer)} has no connection to give: {exc}") from exc
+        of_sqlalchemy = {f"{cls.__module__}.{cls.__name__}" for cls in type(exc).__mro__}
+        if "sqlalchemy.exc.PendingRollbackError" in of_sqlalchemy:
+            raise DatabaseError(f"{_named(outer)} must be rolled back first: {exc}", retriable=True) from exc
+        if "sqlalchemy.exc.InvalidRequestError" in of_sqlalchemy:
+            raise ConfigurationError(f"{_named(outer)} has no connection to give: {exc}") from exc
+        raise  # the session's own flush has failed
 
 
 def _check(connection: object) -> None:
@@ -77,7 +81,8 @@ def _check(connection: object) -> None:
 
 
 def _of_session(session: Any) -> Any:
-    session.flush()  # its own statements come before the lane is locked
+    if not getattr(session, "_flushing", False):  # a hook of the flush may publish
+        session.flush()  # its own statements come before the lane is locked
     return session.connection()
 
 
@@ -101,6 +106,16 @@ def _of_django(connection: Any) -> Any:
         )
     connection.validate_no_broken_transaction()
     return connection.connection
+
+
+def _of_steady(connection: Any) -> Any:
+    """DBUtils connects anew between two statements, unless it knows that a transaction is open."""
+    if not getattr(connection, "_transaction", True):
+        raise ConfigurationError(
+            "DBUtils may connect anew after the publish, and lose the message: call connection.begin() before your "
+            "own statements"
+        )
+    return connection.dbapi_connection
 
 
 def _asynchronous(connection: object) -> ConfigurationError:
@@ -145,14 +160,9 @@ _KNOWN: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("django", "BaseDatabaseWrapper"): _of_django,
     ("dbutils", "PooledDedicatedDBConnection"): _attribute("_con"),
     ("dbutils", "PooledSharedDBConnection"): _attribute("_con"),
-    ("dbutils", "SteadyDBConnection"): _attribute("dbapi_connection"),
+    ("dbutils", "SteadyDBConnection"): _of_steady,
 }
 """How to go one layer further inside, by the top-level package and the name of a class or of one of its bases."""
-
-
-def _cannot_give(exc: BaseException) -> bool:
-    """Whether SQLAlchemy says that an object has no connection. Its `DBAPIError` is the database's answer."""
-    return any(f"{cls.__module__}.{cls.__name__}" == "sqlalchemy.exc.InvalidRequestError" for cls in type(exc).__mro__)
 
 
 def _named(outer: object) -> str:

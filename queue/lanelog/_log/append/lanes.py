@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attrs import define, field
 
@@ -97,6 +97,10 @@ class LaneCreator:
     ) -> dict[tuple[str, str], int]:
         """Return the offsets of the `wanted` (key, id) that are stored. A caller's old snapshot may not show them."""
         return self._read(lambda cx: messages.find_ids(cx, topic, wanted), deadline, "reading ids")
+
+    def ask(self, sql: str, *, deadline: float) -> tuple[Any, ...] | None:
+        """Return the only row of a query without arguments."""
+        return self._read(lambda cx: cx.one(sql), deadline, "asking which server it is")
 
     def close(self) -> None:
         """Close the connections."""
