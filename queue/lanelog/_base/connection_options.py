@@ -7,6 +7,7 @@ even if the URL is malformed.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -45,6 +46,7 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "
 _DATABASE_MAX = 64
 PAYLOAD_MAX = 512 * 1024 * 1024
 """Bytes. A payload travels as hex, and no packet is larger than 1 GiB."""
+_UNUSABLE: Final = re.compile("[\0\ud800-\udfff]")
 _TIMEOUT_MAX = 31_536_000.0  # PyMySQL's own bound
 
 
@@ -52,7 +54,7 @@ def _text(_: Any, attribute: Attribute[Any], value: object) -> str:
     # No message quotes the value: one of the fields is the password.
     if not isinstance(value, str):
         raise ConfigurationError(f"{attribute.name} must be a str, not {type(value).__name__}")
-    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
+    if _UNUSABLE.search(value):
         raise ConfigurationError(f"{attribute.name} must not contain NUL characters or lone surrogates")
     return value
 
@@ -172,14 +174,16 @@ class ConnectConfig:
             return self.password
         try:
             found: object = self.password()
-        except Exception as exc:
-            why = f"{type(exc).__name__}: {exc}"
-            raise DatabaseError(
-                f"no login without a password, and its function has failed ({why})", retriable=True
-            ) from exc
-        if not isinstance(found, str):
-            raise ConfigurationError(f"the function of password= must return a str, not {type(found).__name__}")
-        return found
+        except Exception as exc:  # its text may quote what no log should have
+            why = f"no login without a password, and its function has failed ({type(exc).__name__})"
+            raise DatabaseError(why, retriable=True) from exc
+        kind, usable = type(found).__name__, isinstance(found, str) and not _UNUSABLE.search(found)
+        if usable:
+            return str(found)
+        del found  # error trackers show the locals of each frame
+        raise ConfigurationError(
+            f"the function of password= must return a str without NUL characters and lone surrogates (got: {kind})"
+        )
 
     def address(self) -> str:
         """Return where connections go, for people: `127.0.0.1:3306`, or the path of the socket."""
