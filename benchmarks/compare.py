@@ -70,18 +70,18 @@ def one_round(
     """What both sides find, step by step, in this order."""
     with ExitStack() as stack:
         sides = {side: stack.enter_context(asked(server, tree, scale)) for side, tree in places.items()}
-        steps, _ = (json.loads(answer()) for _, answer in sides.values())
+        steps, _ = (answer() for _, answer in sides.values())
         found: dict[str, dict[str, Any]] = {side: {} for side in sides}
         for step in steps:
             for side in order:
                 ask, answer = sides[side]
                 ask(step)
-                found[side][step] = json.loads(answer())
+                found[side][step] = answer()
         return found
 
 
 @contextmanager
-def asked(server: DevServer, tree: Path, scale: float) -> Iterator[tuple[Callable[[str], None], Callable[[], str]]]:
+def asked(server: DevServer, tree: Path, scale: float) -> Iterator[tuple[Callable[[str], None], Callable[[], Any]]]:
     """`turn.py` with the package of a working tree: how to name a step to it, and its next line."""
     name = f"compare_{secrets.token_hex(6)}"
     try:
@@ -95,8 +95,15 @@ def asked(server: DevServer, tree: Path, scale: float) -> Iterator[tuple[Callabl
         ) as running:
             assert running.stdin is not None  # noqa: S101 - narrows the type
             assert running.stdout is not None  # noqa: S101 - narrows the type
-            into = running.stdin
-            yield lambda step: print(step, file=into), running.stdout.readline
+            into, out = running.stdin, running.stdout
+
+            def answer() -> Any:
+                line = out.readline()
+                if not line:
+                    raise SystemExit(f"turn.py with the package of {tree} ended with status {running.wait()}")
+                return json.loads(line)
+
+            yield lambda step: print(step, file=into), answer
     finally:
         server.drop_database(name)
 

@@ -72,7 +72,7 @@ class Settler:
                 member.writing.announce_dropped()  # after the flush: every message that the flush dropped is logged
                 busy |= self._dead_letters.turn(member)
         self.context.raise_deferred("settler")
-        if members and not busy and self.context.shortage.can_wait(self.session) and not _holding(members):
+        if not busy and self.context.shortage.can_wait(self.session) and not _holding(members):
             self.session.close()  # another process may be able to work with it
         elif not busy:
             if members:
