@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from rich.table import Column, Table
 
 from lanelog import devserver
 
@@ -111,7 +111,8 @@ def asked(server: DevServer, tree: Path, scale: float) -> Iterator[tuple[Callabl
 def table(rounds: list[dict[str, dict[str, Any]]], rev: str) -> Table:
     """Medians of both, and the median, least and greatest ratio of the rounds."""
     title = "messages a second; processor time (µs) a message; ms to the first message; ms from publish to handler"
-    shown = Table("", rev, "this commit", "ratio", "from", "to", title=title)
+    named = Column(no_wrap=True)  # wide figures wrap, so that a step can be searched for by its name
+    shown = Table(named, rev, "this commit", "ratio", "from", "to", title=title)
     for name in rounds[0]["this"]:
         missing = [side for side in SIDES if any("missing" in found[side][name] for found in rounds)]
         if missing:
