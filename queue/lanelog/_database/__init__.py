@@ -20,7 +20,7 @@ from lanelog._database.connection.driver import LATEST, fastest
 from lanelog._database.connection.incarnation import START_TOLERANCE_MS, Incarnation, server_start, signed
 from lanelog._database.connection.packet import Statement
 from lanelog._database.connection.server_facts import ServerFacts
-from lanelog._database.connection.unwrap import driver_connection
+from lanelog._database.connection.unwrap import driver_connection, innermost
 from lanelog._database.executor import NOW_MS, SERVER_MARK, Executor, Lock
 from lanelog._database.fork import register_shared
 from lanelog._database.locking import taking
@@ -35,6 +35,6 @@ from lanelog._database.translation import comes_from_driver, translate
 __all__ = [
     "GRACE", "LATEST", "NOW_MS", "SERVER_MARK", "START_TOLERANCE_MS", "Database", "Executor", "Incarnation",
     "Lock", "OpenTransaction", "ServerFacts", "Session", "Statement", "Transaction", "codes",
-    "comes_from_driver", "driver_connection", "fastest", "find_open", "named", "open_in_this_thread", "outage",
-    "own_transaction", "register_shared", "row_locks", "server_start", "signed", "taking", "translate",
+    "comes_from_driver", "driver_connection", "fastest", "find_open", "innermost", "named", "open_in_this_thread",
+    "outage", "own_transaction", "register_shared", "row_locks", "server_start", "signed", "taking", "translate",
 ]  # fmt: skip

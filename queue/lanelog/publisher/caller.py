@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from attrs import define, field
 
@@ -33,6 +34,8 @@ class CallerWriter:
     _locked: Locked
     _server: tuple[Any, ...] | None = field(default=None, init=False)
     """The server of this client when it was last asked for."""
+    _same: WeakKeyDictionary[Any, int] = field(factory=WeakKeyDictionary, init=False)
+    """Connections to that server, and their sessions' numbers: one that has connected anew is asked again."""
 
     def publish(self, connection: Any, topic: str, drafts: Sequence[Draft], deadline: float) -> list[Receipt]:
         """Append the drafts in the caller's open transaction. Return one receipt for each. `deadline` is monotonic.
@@ -172,6 +175,9 @@ class CallerWriter:
         """
         if cx.ours:
             return
+        session = cx.session  # it was just answered, so the driver's connection is open
+        if session is not None and self._same.get(cx.raw) == session:
+            return
         here, mine = cx.one(SERVER), self._server
         if here is None:
             return
@@ -185,3 +191,5 @@ class CallerWriter:
                 f"the connection is to another server than this client: to {theirs}, not to {ours}; publish with a "
                 "client that connects where your transaction is"
             )
+        if session is not None:
+            self._same[cx.raw] = session

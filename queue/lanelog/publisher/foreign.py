@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from lanelog._database import Incarnation, codes, comes_from_driver, named, translate
+from lanelog._database import Incarnation, codes, comes_from_driver, innermost, named, translate
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 # The server that runs a statement: its identity as a number, which every driver gives back alike, and its name for
@@ -34,6 +34,14 @@ class ForeignExecutor:
         self._database = database
         self.ours = ours
         """Whether the connection is one of this client's pool, in the hands of user code."""
+        self.raw = innermost(connection)
+        """The driver's own connection, without a tracer's proxy."""
+
+    @property
+    def session(self) -> int | None:
+        """The session's number at the server, as the driver knows it without asking. None: the driver does not say."""
+        number = getattr(self.raw, "thread_id", None)
+        return int(number()) if callable(number) and type(self.raw).__weakrefoffset__ else None
 
     def execute(self, sql: str, args: Sequence[object] = ()) -> int:
         """Run a statement. Return the number of rows that it changed or, with CLIENT.FOUND_ROWS, matched."""

@@ -35,6 +35,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "html"
 
 
+@pytest.mark.timeout(300)  # all of the documentation is built, beside other tests
 @pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_every_page_fits_and_asks_nobody(html: Path, width: int, dark: bool, half: int) -> None:
