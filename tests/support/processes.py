@@ -24,7 +24,8 @@ class Line:
     """What a process said, and when it was received."""
 
     process: str
-    at: float  # monotonic, by this process's clock
+    at: float  # monotonic: when this process has read it
+    said: float  # the same clock: when it was said; the lines of several processes may be read in another order
     event: str
     fields: Mapping[str, Any]
 
@@ -66,7 +67,8 @@ class Program:
         assert self.popen.stdout is not None
         for text in self.popen.stdout:
             fields = json.loads(text)
-            self.journal(Line(self.name, time.monotonic(), fields.pop("event"), fields))
+            at = time.monotonic()
+            self.journal(Line(self.name, at, fields.pop("said", at), fields.pop("event"), fields))
 
     @property
     def lines(self) -> list[Line]:

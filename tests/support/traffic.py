@@ -71,7 +71,7 @@ def shares(raw: Any, group: str = "g", topic: str = "t") -> dict[str, int]:
 def handled(lines: Sequence[Line]) -> dict[str, list[int]]:
     """The offsets that were handled of each key, in the order in which each was handled first."""
     first: dict[str, dict[int, None]] = {}
-    for line in lines:
+    for line in sorted(lines, key=lambda line: line.said):
         if line.event == "handled":
             first.setdefault(line["key"], {}).setdefault(line["offset"])
     return {key: list(offsets) for key, offsets in first.items()}

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 CONFIG: dict[str, Any] = json.loads(sys.argv[1])
@@ -14,7 +15,7 @@ _lock = threading.Lock()
 
 def say(event: str, **fields: object) -> None:
     """One line, in one piece, that not even SIGKILL can take back."""
-    os.write(1, (json.dumps({"event": event, **fields}) + "\n").encode())
+    os.write(1, (json.dumps({"event": event, "said": time.monotonic(), **fields}) + "\n").encode())
 
 
 def heard(word: str) -> threading.Event:
