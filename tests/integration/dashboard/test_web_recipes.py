@@ -5,7 +5,6 @@ Each is restarted five times while a slow handler runs. The handler ends before 
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -58,7 +57,6 @@ class Recipe:
     file: str
     """Where the example stands."""
     command: tuple[str, ...]
-    """PORT is a free port."""
     more: dict[str, str] = field(factory=dict)
     """Files beside it."""
     restart: str = "terminate"
@@ -70,11 +68,12 @@ def python(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, *arguments)
 
 
-UVICORN = python("-m", "uvicorn", "app:app", "--port", "PORT")
-GUNICORN = python("-m", "gunicorn", "--config", "gunicorn.conf.py", "--bind", "127.0.0.1:PORT", "wsgi:application")
+# At port 0 the kernel gives one that is free. One that the test had seen to be free, others could have taken meanwhile.
+UVICORN = python("-m", "uvicorn", "app:app", "--port", "0")
+GUNICORN = python("-m", "gunicorn", "--config", "gunicorn.conf.py", "--bind", "127.0.0.1:0", "wsgi:application")
 UWSGI = python(
     *("-c", "import sys, pyuwsgi; pyuwsgi.run(sys.argv[1:])"),
-    *("--master", "--processes", "1", "--enable-threads", "--die-on-term", "--http-socket", "127.0.0.1:PORT"),
+    *("--master", "--processes", "1", "--enable-threads", "--die-on-term", "--http-socket", "127.0.0.1:0"),
     *("--wsgi-file", "wsgi.py", "--import", "hooks"),
 )
 CELERY = python("-m", "celery", "--app", "app", "worker", "--pool", "prefork", "--concurrency", "1")
@@ -114,11 +113,9 @@ class Site:
 
     def start(self) -> None:
         """Start the server."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
         with (self.home / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [each.replace("PORT", port) for each in self.recipe.command],
+                self.recipe.command,
                 cwd=self.home,
                 env={**os.environ, "LANELOG_URL": self.url},
                 stdout=output,
@@ -144,6 +141,13 @@ class Site:
     def handled(self) -> list[str]:
         """The keys of the attempts that have ended."""
         return [key for event, key, *_ in self._journal() if event == "handled"]
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many attempts have begun. Else the error shows what the server said last."""
+        try:
+            eventually(lambda: len(self.attempts()) >= count, within=40)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{(self.home / 'output').read_text()[-4000:]}") from None
 
     def _journal(self) -> list[list[str]]:
         return [line.split() for line in (self.home / "journal").read_text().splitlines()]
@@ -183,7 +187,7 @@ def test_no_restart_cuts_a_handler_off(
     keys = [f"k{turn}" for turn in range(RESTARTS)]
     for number, key in enumerate(keys):
         lanelog_client.publish("merge", key, {})
-        eventually(lambda: len(running.attempts()) > number, within=40)  # noqa: B023 - called here
+        running.wait_for(number + 1)
         handling = running.attempts()[number][-1]
         running.restart()
         eventually(lambda: not Path(f"/proc/{handling}").exists(), within=40)  # noqa: B023 - called here

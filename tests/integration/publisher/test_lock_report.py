@@ -10,6 +10,7 @@ import pytest
 
 from lanelog import Outgoing, connect
 from lanelog.admin import Admin, Problem, Rank
+from lanelog.admin.doctor.doctor import doctor
 from lanelog.admin.operate import problems
 from lanelog.admin.operate.held_heads import held_heads
 from lanelog.devserver import DevServer
@@ -142,6 +143,28 @@ def test_status_names_the_transaction_that_publishers_wait_for(watching: str, mo
     """Status shows lane, connection and account; the monitor gets the age. A young transaction is no problem."""
     with waiting(watching) as number, connect(watching) as client:
         look(client.admin, number, monkeypatch)
+
+
+@pytest.mark.thorough
+def test_a_statement_with_an_emoji_hides_no_transaction(watching: str) -> None:
+    """MySQL refuses its table of transactions while one runs such a statement."""
+    emoji = "SELECT * FROM queue_partitions WHERE topic = 't' AND partition_key IN ('\U0001f600', 'k') FOR UPDATE"
+
+    def lock() -> None:
+        with sql_connection(watching, autocommit=False) as other:
+            rows(other, emoji)
+
+    with connect(watching) as client, ThreadPoolExecutor(1) as threads:
+        database = client.admin._database
+        with waiting(watching) as number:
+            locked = threads.submit(lock)
+            eventually(lambda: [each.waiting for each in held_heads(database) or []] == [2], every=RENEWED)
+            (found,) = held_heads(database) or []
+            assert (found.key, found.connection) == ("k", number)
+            assert (client.admin.server().oldest_transaction or 0) >= found.seconds
+            oldest = [each.detail for each in doctor(database, old_after=-1) if each.check == "oldest transaction"]
+            assert "has had one open for" in oldest[0]
+        locked.result(20)
 
 
 def look(admin: Admin, number: int, monkeypatch: pytest.MonkeyPatch) -> None:

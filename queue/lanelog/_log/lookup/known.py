@@ -68,11 +68,11 @@ def snapshot(
 
 
 def permitted(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Return the answer. None: the account may not ask."""
+    """Return the answer. None: the account may not ask, or the server cannot say at this moment."""
     try:
         return ask(*args, **kwargs)
     except DatabaseError as error:
-        if error.code not in codes.DENIED_ANYWHERE:
+        if error.code not in codes.DENIED_ANYWHERE | {codes.NOT_CONVERTIBLE}:
             raise
         return None
 

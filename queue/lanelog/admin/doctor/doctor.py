@@ -69,6 +69,8 @@ def _made(check: Callable[[Patient], Finding], patient: Patient) -> Finding:
     except DatabaseError as error:
         if error.code in codes.DENIED_ANYWHERE:
             found = warn(f"this account may not read it: {_line(error)}", "run it with more privileges")
+        elif error.code == codes.NOT_CONVERTIBLE:
+            found = warn(f"the server cannot say it at this moment: {_line(error)}", "ask again")
         elif error.retriable:
             raise
         else:

@@ -16,25 +16,29 @@ from lanelog._log.lookup.known import permitted, read
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor
 
-_AGE: Final = "TIMESTAMPDIFF(SECOND, holder.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'))"
-
 # The rows of queue_partitions that a connection waits for, and the connections that have locked them and wait for no
 # lock themselves (needs PROCESS; data locks: those waited for; the other tables are in the server's memory).
-OF_MARIADB: Final = f"""SELECT wanted.lock_data, holder.trx_mysql_thread_id, session.USER, session.HOST, {_AGE}
+OF_MARIADB: Final = """SELECT wanted.lock_data, holder.trx_mysql_thread_id, session.USER, session.HOST,
+TIMESTAMPDIFF(SECOND, holder.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'))
 FROM information_schema.INNODB_LOCK_WAITS AS waits
 JOIN information_schema.INNODB_LOCKS AS wanted ON wanted.lock_id = waits.requested_lock_id
 JOIN information_schema.INNODB_TRX AS holder ON holder.trx_id = waits.blocking_trx_id
 LEFT JOIN information_schema.PROCESSLIST AS session ON session.ID = holder.trx_mysql_thread_id
 WHERE wanted.lock_table = CONCAT('`', DATABASE(), '`.`queue_partitions`') AND wanted.lock_index = 'PRIMARY'
 AND holder.trx_state <> 'LOCK WAIT'"""
-OF_MYSQL: Final = f"""SELECT wanted.LOCK_DATA, holder.trx_mysql_thread_id, session.PROCESSLIST_USER,
-session.PROCESSLIST_HOST, {_AGE}
+# Without INNODB_TRX, which MySQL refuses while any transaction runs a statement with a character of four bytes. Where
+# transactions are not watched, the age is that of the session's state, which is no longer.
+OF_MYSQL: Final = """SELECT wanted.LOCK_DATA,
+session.PROCESSLIST_ID, session.PROCESSLIST_USER, session.PROCESSLIST_HOST,
+COALESCE(active.TIMER_WAIT DIV 1000000000000, session.PROCESSLIST_TIME)
 FROM performance_schema.data_lock_waits AS waits
 JOIN performance_schema.data_locks AS wanted ON wanted.ENGINE_LOCK_ID = waits.REQUESTING_ENGINE_LOCK_ID
-JOIN information_schema.INNODB_TRX AS holder ON holder.trx_id = waits.BLOCKING_ENGINE_TRANSACTION_ID
-LEFT JOIN performance_schema.threads AS session ON session.PROCESSLIST_ID = holder.trx_mysql_thread_id
+JOIN performance_schema.threads AS session ON session.THREAD_ID = waits.BLOCKING_THREAD_ID
+LEFT JOIN performance_schema.events_transactions_current AS active
+ON active.THREAD_ID = session.THREAD_ID AND active.STATE = 'ACTIVE'
 WHERE wanted.OBJECT_SCHEMA = DATABASE() AND wanted.OBJECT_NAME = 'queue_partitions' AND wanted.INDEX_NAME = 'PRIMARY'
-AND holder.trx_state <> 'LOCK WAIT'"""
+AND NOT EXISTS (SELECT 1 FROM performance_schema.data_lock_waits AS others
+WHERE others.REQUESTING_ENGINE_TRANSACTION_ID = waits.BLOCKING_ENGINE_TRANSACTION_ID)"""
 
 # Whether MySQL's performance schema is on (no table).
 _WATCHED: Final = "SELECT @@performance_schema"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from lanelog._database import codes
+from lanelog.errors import DatabaseError
 from lanelog.migrations.declared import declared_tables
 
 if TYPE_CHECKING:
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
 OLDEST = """SELECT trx_mysql_thread_id,
 TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) FROM information_schema.innodb_trx
 WHERE trx_mysql_thread_id <> 0 AND trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1"""
+# The same on MySQL while some transaction runs a statement with a character of four bytes, such as an emoji in a key:
+# it refuses the table above then. (The server's memory.)
+OLDEST_WATCHED = """SELECT session.PROCESSLIST_ID, active.TIMER_WAIT DIV 1000000000000
+FROM performance_schema.events_transactions_current AS active
+JOIN performance_schema.threads AS session ON session.THREAD_ID = active.THREAD_ID
+WHERE active.STATE = 'ACTIVE' AND active.TIMER_WAIT IS NOT NULL AND session.PROCESSLIST_ID <> CONNECTION_ID()
+ORDER BY active.TIMER_WAIT DESC LIMIT 1"""
 
 # How many transactions have deleted rows that are still in the indexes: MariaDB, and MySQL (which needs PROCESS).
 _HISTORY_MARIADB = "SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'"
@@ -48,9 +57,16 @@ class TableSize:
 def oldest_transaction(cx: Executor) -> OldestTransaction | None:
     """Return the oldest open transaction of other connections. None: none is open.
 
-    Raises DatabaseError if the account lacks PROCESS.
+    Raises DatabaseError if the account lacks PROCESS, or if MySQL cannot say it at this moment.
     """
-    row = cx.one(OLDEST)
+    try:
+        row = cx.one(OLDEST)
+    except DatabaseError as error:
+        if error.code != codes.NOT_CONVERTIBLE:
+            raise
+        row = cx.one(OLDEST_WATCHED)
+        if row is None:  # transactions are not watched: one has just been met
+            raise
     if row is None:
         return None
     connection, seconds = row
