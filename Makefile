@@ -22,7 +22,8 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
 MYSQLCLIENT := [ ! -f .mysqlclient/installed ] || PYTHONPATH=.mysqlclient $(PYTEST) -k mysqlclient \
 	tests/integration/database/test_database.py tests/integration/database/test_fork.py \
 	tests/integration/database/test_interrupted.py tests/integration/database/test_lent_connections.py tests/integration/publisher/test_packet.py \
-	tests/integration/database/test_stopped_packets.py tests/integration/publisher/test_wrapped.py tests/integration/client/test_orm.py
+	tests/integration/database/test_stopped_packets.py tests/integration/publisher/test_wrapped.py tests/integration/client/test_orm.py \
+	tests/integration/client/test_ack_on_a_connection.py
 
 # One run for all tiers, the longest to start first: Spark's session starts beside other tests.
 COSTS := .pytest_cache/heart.json

@@ -87,6 +87,9 @@ class DeliveryHandle(Protocol):
     def ack(self) -> None:
         """Settle as done."""
 
+    def ack_in(self, connection: object) -> int:
+        """Settle as done in the caller's transaction. Return the `wait_timeout` that its session had before."""
+
     def nack(self, delay: float | None, reason: str | None) -> None:
         """Settle as failed."""
 
@@ -257,16 +260,29 @@ class Message:
         """
         return decode_payload(self.payload, self.metadata.get(CONTENT_TYPE), self._delivery.codec)
 
-    def ack(self) -> None:
-        """Settle the message as done. Returns when that is committed.
+    def ack(self, *, connection: object = None) -> None:
+        """Settle the message as done. Returns when that is committed, or with `connection` when it is written there.
+
+        Args:
+            connection: Your own connection with an open transaction, or what an ORM has for one, as in
+                `Client.publish`. Its writes and the ack are one commit, which is yours: the message is done if and only
+                if you commit. Ack last: a later publish in this transaction is refused. If you roll back, the attempt
+                has failed, or you ack once more in another transaction.
 
         Raises:
             LeaseLost: The delivery ended before. The lane has another owner, or the visibility time-out is over.
                 Nothing was written.
-            AlreadySettled: This delivery was settled before.
+            AlreadySettled: This delivery was settled before, or its ack stands in a transaction that is still open.
             ClosedError: The client was closed before this was committed.
+            ConfigurationError: The connection has no transaction open, is one of lanelog's own, or leads to another
+                server. Or a message was acked in this transaction before.
+            DatabaseError: The database refused a statement on `connection`. The transaction may go on without the ack,
+                unless the error says that all of it is gone.
         """
-        self._delivery.ack()
+        if connection is None:
+            self._delivery.ack()
+        else:
+            self._delivery.ack_in(connection)
 
     def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
         """Settle this attempt as failed. The retry policy decides what comes next. Returns when that is committed.

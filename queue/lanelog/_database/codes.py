@@ -43,6 +43,9 @@ GROUP_REPLICATION_ROLLED_BACK: Final = 3101
 TLS_REQUIRED: Final = 3159
 ACCESS_DENIED_NO_PASSWORD: Final = 1698
 _TOO_MANY_TRANSACTIONS: Final = 1637
+XA_RUNNING: Final = 1399
+XA_OUTSIDE: Final = 1400
+"""XA START in a distributed transaction, and in another one."""
 _CONNECTION_KILLED: Final = 1927  # MariaDB
 _SESSION_WAS_KILLED: Final = 3169
 _NOWAIT_MET_A_LOCK: Final = 3572
@@ -52,6 +55,9 @@ _ALTER_NOT_SUPPORTED_FOR_REASON: Final = 1846
 _TOO_MANY_INSTANT_COLUMNS: Final = 4092  # MySQL
 NOT_CONVERTIBLE: Final = 3854
 """MySQL cannot write the statement of some session into a column of three-byte characters. It refuses all rows."""
+
+LOCKED: Final = frozenset({LOCK_WAIT_TIMEOUT, _NOWAIT_MET_A_LOCK})
+"""NOWAIT has met a lock, on MariaDB and on MySQL."""
 
 LOST: Final = frozenset(
     {

@@ -14,10 +14,10 @@ from weakref import ref
 from attrs import define
 
 from lanelog._database import OpenTransaction, own_transaction
+from lanelog._engine import caller_ack
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.values import ACKED, Outcome, Verb
-from lanelog._stores.consumers import deliveries, history, offsets
-from lanelog._stores.consumers.history import Ended
+from lanelog._stores.consumers import deliveries, offsets
 from lanelog._stores.members import leases
 from lanelog.errors import DatabaseError, LeaseLost
 from lanelog.message import DeadLetter, Message, utc_from_ms
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lanelog._base.payloads.codec import Codec
-    from lanelog._database import Executor, Transaction
+    from lanelog._database import Transaction
     from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.lane.values import Term
@@ -53,12 +53,17 @@ class Delivery:
 
     def ack(self) -> None:
         """Settle as done. Returns when that is committed."""
-        self.context.check_process()
+        self._decidable()
         self.member.attempts.settle(self.attempt, ACKED).wait()
+
+    def ack_in(self, connection: object) -> int:
+        """Settle as done in the caller's transaction. Return the `wait_timeout` that its session had before."""
+        self._decidable()
+        return caller_ack.write(self.member, self.attempt, self.context, connection)
 
     def nack(self, delay: float | None, reason: str | None) -> None:
         """Settle as failed. The retry policy decides, and `delay` replaces its wait."""
-        self.context.check_process()
+        self._decidable()
         outcome = policy.failed(
             self.member.config, self.attempt, None, reason or "nacked by the handler", time.monotonic(), delay=delay
         )
@@ -66,12 +71,12 @@ class Delivery:
 
     def reject(self, reason: str) -> None:
         """Settle as impossible: the message goes to the dead letters."""
-        self.context.check_process()
+        self._decidable()
         self.member.attempts.settle(self.attempt, policy.rejected(self.attempt, reason)).wait()
 
     def postpone(self, delay: float) -> None:
         """Settle as not yet due."""
-        self.context.check_process()
+        self._decidable()
         self.member.attempts.settle(self.attempt, Outcome(Verb.POSTPONE, delay)).wait()
 
     def extend(self, seconds: float) -> None:
@@ -89,7 +94,7 @@ class Delivery:
         lease row decides.
         """
         member, attempt = self.member, self.attempt
-        self.context.check_process()
+        self._decidable()
         member.attempts.check(attempt)
         database = self.context.database
         claimed_in: Term | None = None
@@ -106,7 +111,7 @@ class Delivery:
                 transaction.reclaim()
                 claimed_in = member.attempts.claim(attempt)
                 self._stand_on_same_server(transaction)
-                self._settle(transaction)
+                caller_ack.settle(transaction, member, attempt, self.context)
         except BaseException as error:
             if claimed_in is not None:
                 unknown = isinstance(error, DatabaseError) and error.outcome_unknown
@@ -126,8 +131,13 @@ class Delivery:
             raise lost
         self._committed(entry)
 
+    def _decidable(self) -> None:
+        """Refuse a forked child, and what follows an ack in a transaction that is still open."""
+        self.context.check_process()
+        caller_ack.forget_rolled_back(self.member, self.attempt, self.context)
+
     def _name(self) -> str:
-        return f"{self.member.topic}/{self.attempt.term.key}/{self.attempt.offset}"
+        return caller_ack.name(self.member, self.attempt)
 
     def _stand_on_same_server(self, transaction: Transaction) -> None:
         """Refuse a connection to another server than the one that memory was loaded from.
@@ -173,21 +183,6 @@ class Delivery:
         if outcome is not None:
             policy.report(member.about(attempt), error, outcome)
             member.attempts.resolve_left(attempt, outcome)
-
-    def _settle(self, cx: Executor) -> None:
-        at, term = self.member.at, self.attempt.term
-        held = self.context.fenced(leases.fence(cx, at, self.member.owner, [term.key]))
-        if held.get(term.key) != term.epoch:
-            raise LeaseLost(
-                f"the lane {at.group}/{at.topic}/{term.key} has another owner by now: nothing was committed"
-            )
-        # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
-        if not deliveries.settle_same(cx, at.lane(term.key), self.attempt.offset, self.attempt.row.id):
-            raise LeaseLost(f"the message {self._name()} is not in the log any more: not committed")
-        if self.member.rules.history:
-            now = time.monotonic()
-            row = self.attempt.left_as(Ended.SUCCESS, self.attempt.last_error, now)
-            history.upsert(cx, at, self.member.owner, [row], now)
 
     def _was_committed(self) -> bool:
         """Whether a COMMIT without an answer has happened. A locking read waits for the server's own decision.

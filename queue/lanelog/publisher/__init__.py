@@ -7,7 +7,7 @@ The head's lock is held to the commit, so that no reader sees offset n + 1 of a 
 delay goes into the schedule instead, under the same lock, which makes ids unique in both. Three modules have such a
 transaction: `batch` for the messages of some threads, which `group` brings together by the plan in `topic_queue`, and
 for a message that is alone, in one round trip; `bulk` for many messages of one call; `caller` within a caller's
-transaction, on a connection that `foreign` examines. What they share with other callers is in `_log/append/`.
+transaction. What they share with other callers is in `_log/append/`.
 `open_lane_routing` gives messages without a key their lanes, `lock_waiters` bounds the connections that wait, and
 `lock_report` says which connection holds a lane.
 """

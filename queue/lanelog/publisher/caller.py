@@ -13,7 +13,17 @@ from weakref import WeakKeyDictionary
 
 from attrs import define, field
 
-from lanelog._database import Database, Lock, OpenTransaction, codes, driver_connection, find_open
+from lanelog._database import (
+    SERVER,
+    Database,
+    ForeignExecutor,
+    Lock,
+    OpenTransaction,
+    TransactionGone,
+    codes,
+    driver_connection,
+    find_open,
+)
 from lanelog._log.append.draft import SCHEDULED, Draft
 from lanelog._log.append.lanes import LaneCreator
 from lanelog._log.append.writing import append, give_offsets
@@ -21,7 +31,6 @@ from lanelog._stores.later import scheduled
 from lanelog._stores.log import messages, partitions
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError, SchemaError
 from lanelog.message import Receipt
-from lanelog.publisher.foreign import SERVER, ForeignExecutor, TransactionGone
 from lanelog.publisher.lock_report import Locked
 
 
@@ -72,6 +81,7 @@ class CallerWriter:
     def _publish(
         self, cx: ForeignExecutor, entry: OpenTransaction | None, topic: str, drafts: Sequence[Draft], deadline: float
     ) -> list[Receipt]:
+        cx.check_not_acked()
         cx.begin()
         cx.check_texts(text for draft in drafts for text in (topic, *draft.key_and_id, draft.metadata or ""))
         keys = {draft.key for draft in drafts}
@@ -118,7 +128,7 @@ class CallerWriter:
         except DatabaseError as exc:
             if exc.code != codes.DUPLICATE:
                 raise
-            cx.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+            cx.execute("ROLLBACK TO SAVEPOINT lanelog_caller")
             # Only now it is looked up here. Under REPEATABLE READ, a locking read of an id that is not there locks a
             # gap, and two callers on neighbouring lanes would wait for each other.
             asked = [draft for draft in drafts if draft.given and draft.key_and_id not in stored]

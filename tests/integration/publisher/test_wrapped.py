@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -18,11 +16,9 @@ from sqlalchemy.pool import NullPool
 
 from lanelog import Client
 from lanelog._database import find_open
-from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, DatabaseError
+from support.drivers import DRIVERS, Driver
 from support.sql import rows, run, stored
-
-DRIVERS = {"pymysql": "pymysql", **({"mysqlclient": "MySQLdb"} if find_spec("MySQLdb") else {})}
 
 
 @frozen
@@ -35,26 +31,6 @@ class Wrapped:
     """Commits or rolls back, by the name of the method."""
     begin: Callable[[], object] = bool
     """Begins a transaction, where that does not happen by itself."""
-
-
-@frozen
-class Driver:
-    """A driver, and the server to connect to."""
-
-    name: str
-    url: str
-
-    def open(self) -> Any:
-        """A connection of the application's own, with autocommit off."""
-        config = ConnectConfig.from_url(self.url)
-        named = {"host": config.host, "port": config.port, "user": config.user, "database": config.database}
-        options = {"password": config.password or "", "charset": "utf8mb4"}
-        return import_module(DRIVERS[self.name]).connect(**{**named, **options})
-
-    def engine(self, **options: Any) -> sqlalchemy.Engine:
-        """SQLAlchemy's engine, whose connections are not kept."""
-        dialect = {"pymysql": "pymysql", "mysqlclient": "mysqldb"}[self.name]
-        return sqlalchemy.create_engine(f"mysql+{dialect}://", creator=self.open, poolclass=NullPool, **options)
 
 
 def plain(outer: Any) -> Wrapped:

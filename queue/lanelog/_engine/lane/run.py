@@ -28,7 +28,7 @@ class State(Enum):
 
     READY = "ready"  # waits for its mark or for a worker
     RUNNING = "running"  # a handler has it
-    CLAIMED = "claimed"  # message.transaction() is committing its settlement
+    CLAIMED = "claimed"  # its settlement stands in a transaction of the handler's, which is not known to be committed
     BURYING = "burying"  # on its way to the dead letters
     SETTLED = "settled"  # decided: acked, nacked, postponed or dead-lettered
     SUPERSEDED = "superseded"  # the engine gave it up: its settlement is refused
@@ -68,6 +68,8 @@ class Attempt:
     slow_reported: bool = False
     hung: str | None = None  # why its process ends because of it; its row says so, and the next owner counts a crash
     left: bool = False  # its handler returned while another thread commits it: that thread decides the outcome
+    acked_on: int | None = None  # the session of the caller's connection on which it was acked; 0: of unknown number
+    raised: BaseException | None = field(default=None, repr=False)  # by its handler, after that ack
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # ends the stay of a detached attempt
     handle: ref[object] | None = field(default=None, repr=False)  # the user's message; dead: nothing can settle it

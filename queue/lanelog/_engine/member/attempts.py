@@ -211,10 +211,21 @@ class Attempts(Side):
         return attempt.term
 
     @step
+    def acked_by_caller(self, attempt: Attempt, connection: int) -> None:
+        """The ack of `claim` stands in a caller's transaction, on this connection. The server decides the rest."""
+        attempt.acked_on = connection
+        self.state.effects.needs.add(self.state.signals.wake_settler)
+
+    def acked_by_callers(self) -> list[Attempt]:
+        """Those of them whose handlers have returned, or whose messages were pulled."""
+        return [each for each in self.detached() if each.acked_on is not None and each.state is State.CLAIMED]
+
+    @step
     def unclaim(self, attempt: Attempt) -> bool:
         """The transaction of `claim` did not commit. False: the handler has returned, so `resolve_left` must follow."""
         if attempt.state is State.CLAIMED and attempt.left:
             return False  # it stays claimed, so that no other thread decides it before
+        attempt.acked_on = None
         if attempt.state is State.CLAIMED:
             attempt.move(State.RUNNING)
         return True
@@ -231,6 +242,7 @@ class Attempts(Side):
         if attempt.run is not None:
             self._harvest_locked(lane, attempt)
             _take_back(lane, attempt.run)
+        self.state.effects.needs.add(self.state.signals.wake_settler)
         attempt.left = self.state.config.ack_policy is not AckPolicy.MANUAL  # else the user may settle it once more
         attempt.on_release = leave
         self.state.detached[attempt] = None
@@ -242,6 +254,7 @@ class Attempts(Side):
         """Apply the outcome of a message whose handler has returned and whose transaction did not commit."""
         if attempt.state is not State.CLAIMED:
             return  # its lane was lost meanwhile
+        attempt.raised = None  # its traceback keeps the handler's objects
         attempt.move(State.RUNNING)
         lane = self.state.lane_of(attempt.term)
         self.apply_locked(lane, attempt, outcome, time.monotonic())
@@ -256,6 +269,7 @@ class Attempts(Side):
         """
         if attempt.term != term:
             return False
+        attempt.raised = None
         lane = self.state.lane_of(term)
         self._harvest_locked(lane, attempt)
         if lane is not None:

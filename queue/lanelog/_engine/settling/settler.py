@@ -1,8 +1,8 @@
 """The settler: outcomes and marks of many lanes in one transaction, and dead letters between two of them.
 
-Owns the flush of offsets rows and delivery rows. A handler that settles in its own transaction
-(`message.transaction()`) writes that one row itself. Never plans the writes (`Progress` does), nor decides the
-meaning of an outcome. It is one thread and one connection of a client.
+Owns the flush of offsets rows and delivery rows. A handler that settles in a transaction of its own
+(`message.transaction()`, `message.ack(connection=)`) writes that one row itself. Never plans the writes (`Progress`
+does), nor decides the meaning of an outcome. It is one thread and one connection of a client.
 
 Lock order of a flush: leases S (shared) → delivery → offsets → history. After a lock time-out: leases X (exclusive) →
 offsets, both with SKIP LOCKED, then delivery → history; so it waits for nobody while it has locks. A crash before the
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._database import codes
+from lanelog._engine.settling.caller_acks import CallerAcks
 from lanelog._engine.settling.dead_letters import DeadLetters
 from lanelog._stores.consumers import deliveries, flushes, history, offsets
 from lanelog._stores.consumers._offset_rows import OffsetsWrite
@@ -52,6 +53,7 @@ class Settler:
     quick_repeats: int = 5
     """The most deadlocks in a row after which a flush is repeated at once."""
     _dead_letters: DeadLetters = field(init=False)
+    _caller_acks: CallerAcks = field(init=False)
     _cautious: set[Member] = field(factory=set)  # members that met a lock time-out: their flushes skip locked rows
     _deadlocks: int = 0
     _waits: bool = False
@@ -60,6 +62,7 @@ class Settler:
         self.session = self.context.database.session("settler")
         self.context.shortage.need(self.session)
         self._dead_letters = DeadLetters(self.context, self.session)
+        self._caller_acks = CallerAcks(self.context, self.session)
 
     def turn(self, _now: float) -> float:
         """Flush once for each member that has something to write."""
@@ -71,6 +74,7 @@ class Settler:
                 busy |= self._flush(member)
                 member.writing.announce_dropped()  # after the flush: every message that the flush dropped is logged
                 busy |= self._dead_letters.turn(member)
+                self._caller_acks.turn(member)
         self.context.raise_deferred("settler")
         if not busy and self.context.shortage.can_wait(self.session) and not _holding(members):
             self.session.close()  # another process may be able to work with it
@@ -82,7 +86,9 @@ class Settler:
             self.session.ping_if_idle()  # without members, too: the first flush of the next one finds it alive
         if busy:
             return 0.0
-        return self.locked_seconds if self._cautious or self._waits or self._dead_letters.left() else self.idle_seconds
+        waits = self._cautious or self._waits or self._dead_letters.left()
+        rest = self._caller_acks.rest()
+        return min(self.locked_seconds if waits else self.idle_seconds, self.idle_seconds if rest is None else rest)
 
     def close(self) -> None:
         """Give the connection back."""

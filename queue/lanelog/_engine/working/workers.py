@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from lanelog._engine import handler_error
+from lanelog._engine import caller_ack, handler_error
+from lanelog._engine.caller_ack import Fate
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.run import State
@@ -26,6 +27,7 @@ from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._engine.working import stacks, workload
 from lanelog._facts.engine import worker as facts
 from lanelog.config import AckPolicy
+from lanelog.errors import LanelogError
 from lanelog.measures import Handlings
 from lanelog.message import Postpone
 
@@ -335,6 +337,8 @@ class Workers:
         if attempt.expired:
             run.record(attempt, EXPIRED)
             return _After.STOP if member.rules.strict else _After.GO_ON
+        if attempt.state is State.CLAIMED and attempt.acked_on is not None:
+            error = self._ended_by_caller(member, attempt, error)
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if left or attempt.state not in (State.RUNNING, State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
@@ -348,6 +352,18 @@ class Workers:
         run.record(attempt, outcome)
         held_back = outcome.verb is not Verb.ACK and member.rules.strict
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON
+
+    def _ended_by_caller(self, member: Member, attempt: Attempt, error: BaseException | None) -> BaseException | None:
+        """Ask what became of the transaction that the handler has acked in. Return what the attempt has failed by.
+
+        While that is not known, the settler asks on.
+        """
+        attempt.raised = error
+        try:
+            fate = caller_ack.follow(self.context.database.transaction(), member, attempt, self.context)
+        except LanelogError:
+            return error  # the database is away
+        return caller_ack.without_commit(member, attempt) if fate is Fate.GONE and error is None else error
 
 
 HANDLING = Workers._handle_all.__code__  # noqa: SLF001 - of this module

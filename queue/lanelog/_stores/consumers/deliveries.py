@@ -83,6 +83,9 @@ SELECT acked FROM queue_delivery_state FORCE INDEX (PRIMARY)
 WHERE consumer_group = %s AND topic = %s AND partition_key = %s AND message_offset = %s LOCK IN SHARE MODE
 """
 
+# The same without a wait: an error of `codes.LOCKED` while another transaction has locked the row (PRIMARY).
+IS_SETTLED_NOW = IS_SETTLED.replace("LOCK IN SHARE MODE", "FOR UPDATE NOWAIT")
+
 # Was this dead letter redriven or deleted? Without a lock: an uncommitted redrive counts as later (PRIMARY).
 IS_LETTER_SETTLED = """
 SELECT 1 FROM queue_delivery_state FORCE INDEX (PRIMARY)
@@ -211,6 +214,12 @@ def settle_same(cx: Executor, lane: LaneId, offset: int, message_id: str) -> boo
 def is_settled(cx: Executor, lane: LaneId, offset: int) -> bool:
     """Whether an acked row stands at exactly this offset. Waits for a writer in flight."""
     row = cx.one(IS_SETTLED, (*lane.columns, offset))
+    return row is not None and bool(row[0])
+
+
+def is_settled_now(cx: Executor, lane: LaneId, offset: int) -> bool:
+    """The same without a wait. Raises DatabaseError (`codes.LOCKED`) while another transaction has locked the row."""
+    row = cx.one(IS_SETTLED_NOW, (*lane.columns, offset))
     return row is not None and bool(row[0])
 
 

@@ -2,7 +2,7 @@
 
 Never commits. Rolls back to its own savepoint. If the savepoint is gone with the caller's transaction, it rolls back
 what is left. Closes its own cursors only. It closes the connection itself in one case: an interrupt came between a
-statement and its answer, and half of a publish could be committed there.
+statement and its answer, and half of what was written could be committed there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
+from weakref import WeakSet
 
-from lanelog._database import Incarnation, codes, comes_from_driver, innermost, named, translate
+from lanelog._database import codes
+from lanelog._database.connection.incarnation import Incarnation
+from lanelog._database.connection.unwrap import innermost
+from lanelog._database.pool.naming import named
+from lanelog._database.translation import comes_from_driver, translate
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 # The server that runs a statement: its identity as a number, which every driver gives back alike, and its name for
@@ -21,6 +26,13 @@ SERVER: Final = (
     f"SELECT CAST(CONV(LEFT({Incarnation.identity_in_sql(mariadb=None)}, 15), 16, 10) AS UNSIGNED), "
     "@@hostname, @@port, @@server_id"
 )
+
+
+# Stands behind the ack in a transaction: the ack is its last statement of ours. It ends with the transaction, so a
+# connection that is used again does not seem to have acked.
+_ACKED: Final = "lanelog_acked"
+_ack_connections: WeakSet[Any] = WeakSet()
+"""The drivers' connections on which there was an ack. Others are not asked."""
 
 
 class ForeignExecutor:
@@ -63,8 +75,8 @@ class ForeignExecutor:
         transaction ended unseen between the two statements: raise TransactionGone.
         """
         try:
-            self.execute("SAVEPOINT lanelog_publish")
-            self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+            self.execute("SAVEPOINT lanelog_caller")
+            self.execute("ROLLBACK TO SAVEPOINT lanelog_caller")
         except DatabaseError as exc:
             if exc.code != codes.NO_SUCH_SAVEPOINT:
                 raise
@@ -104,7 +116,7 @@ class ForeignExecutor:
             return exc  # it may be an interrupt that the driver takes for an error of its own, as a TimeoutError
         if exc.code is not None and exc.code not in codes.TRANSACTION_GONE - {codes.LOCK_WAIT_TIMEOUT}:
             try:
-                self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+                self.execute("ROLLBACK TO SAVEPOINT lanelog_caller")
             except DatabaseError as gone:
                 if gone.code == codes.NO_SUCH_SAVEPOINT:
                     # The caller's transaction ended unseen. What is open now has nothing but a part of this publish.
@@ -117,7 +129,7 @@ class ForeignExecutor:
     def undo_quietly(self) -> None:
         """Undo the writes since `begin`, after an error that did not come from the server."""
         with suppress(DatabaseError):
-            self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+            self.execute("ROLLBACK TO SAVEPOINT lanelog_caller")
 
     def undo_interrupted(self) -> bool:
         """Undo the writes since `begin`, after an exception that may have come between a statement and its answer.
@@ -131,7 +143,7 @@ class ForeignExecutor:
             number = str(int.from_bytes(os.urandom(7)))
             row = self.one(f"SELECT {number}")
             if row is not None and str(row[0]) == number:
-                self.execute("ROLLBACK TO SAVEPOINT lanelog_publish")
+                self.execute("ROLLBACK TO SAVEPOINT lanelog_caller")
                 undone = True
         except LanelogError:
             pass  # the first exception is raised
@@ -143,7 +155,32 @@ class ForeignExecutor:
 
     def finish(self) -> None:
         """Release the savepoint. The writes stay in the caller's transaction."""
-        self.execute("RELEASE SAVEPOINT lanelog_publish")
+        self.execute("RELEASE SAVEPOINT lanelog_caller")
+
+    def finish_ack(self) -> None:
+        """The same, after an ack: nothing of ours may follow in this transaction."""
+        if type(self.raw).__weakrefoffset__:
+            _ack_connections.add(self.raw)
+        self.execute(f"SAVEPOINT {_ACKED}")
+
+    def check_not_acked(self) -> None:
+        """Raise ConfigurationError if a message was acked in the open transaction. To be called before `begin`.
+
+        The ack has locked a lease, and heads are locked before leases: a later publish could wait in a circle.
+        """
+        if type(self.raw).__weakrefoffset__ and self.raw not in _ack_connections:
+            return
+        try:
+            self.execute(f"RELEASE SAVEPOINT {_ACKED}")
+        except DatabaseError as exc:
+            if exc.code != codes.NO_SUCH_SAVEPOINT:
+                raise
+            return
+        self.execute(f"SAVEPOINT {_ACKED}")
+        raise ConfigurationError(
+            "a message was acked in this transaction, and the ack must be its last statement of lanelog: publish "
+            "before it, and ack one message in a transaction"
+        )
 
     def _run(self, sql: str, args: Sequence[object]) -> tuple[int, list[tuple[Any, ...]]]:
         sql = named(sql, self._database, args)

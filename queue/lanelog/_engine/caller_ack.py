@@ -1,0 +1,203 @@
+"""The ack of one message in a transaction of its handler, and whether that was committed.
+
+Owns the statements of `message.ack(connection=)`, and the questions after it. Never commits the caller's transaction,
+and never decides which attempt is valid: `Attempts` does.
+
+Lock order: what the caller has locked (heads, if it has published) → lease S → delivery → history. So the ack is the
+last statement of its transaction. Until that ends, the lease cannot change hands, and the attempt stays claimed: no
+time-out and no other delivery. Other lanes, and other messages of this one, go on.
+
+The caller may commit at once, late or never, in any thread, and its process may die at any point. The server alone
+knows. So once the handler has returned, the row is asked for until it can be read: settled there, the transaction was
+committed; neither settled nor locked, it has ended without. While the row is locked, it is open. `wait_timeout` is the
+lease meanwhile: a process that sleeps with its transaction open holds the lane no longer than a dead one would.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from lanelog._database import ForeignExecutor, codes, driver_connection, find_open
+from lanelog._engine.lane import policy
+from lanelog._engine.lane.run import State
+from lanelog._stores.consumers import deliveries, history, offsets
+from lanelog._stores.consumers.history import Ended
+from lanelog._stores.members import leases
+from lanelog.errors import AlreadySettled, ConfigurationError, DatabaseError, LanelogError, LeaseLost
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from lanelog._database import Executor
+    from lanelog._engine.engine_context import EngineContext
+    from lanelog._engine.lane.run import Attempt
+    from lanelog._engine.member.member import Member
+
+_PATIENCE = "SELECT @@SESSION.wait_timeout"
+_SET_PATIENCE = "SET SESSION wait_timeout = %s"
+# In an open transaction both families refuse it, a usual one with XAER_OUTSIDE.
+_XA_START = "XA START 'lanelog'"
+
+
+class Fate(Enum):
+    """What became of the transaction of an ack."""
+
+    COMMITTED = "committed"
+    OPEN = "open"  # or nobody can say at this moment
+    GONE = "gone"
+
+
+def name(member: Member, attempt: Attempt) -> str:
+    """Return a message's name for errors."""
+    return f"{member.topic}/{attempt.term.key}/{attempt.offset}"
+
+
+def settle(cx: Executor, member: Member, attempt: Attempt, context: EngineContext) -> None:
+    """Settle a message that the caller has claimed, in an open transaction. Raises LeaseLost if the lane is lost."""
+    at, term = member.at, attempt.term
+    held = context.fenced(leases.fence(cx, at, member.owner, [term.key]))
+    if held.get(term.key) != term.epoch:
+        raise LeaseLost(f"the lane {at.group}/{at.topic}/{term.key} has another owner by now: nothing was committed")
+    # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
+    if not deliveries.settle_same(cx, at.lane(term.key), attempt.offset, attempt.row.id):
+        raise LeaseLost(f"the message {name(member, attempt)} is not in the log any more: not committed")
+    if member.rules.history:
+        now = time.monotonic()
+        history.upsert(cx, at, member.owner, [attempt.left_as(Ended.SUCCESS, attempt.last_error, now)], now)
+
+
+def write(member: Member, attempt: Attempt, context: EngineContext, connection: object) -> int:
+    """Ack in the caller's open transaction. Return the session's `wait_timeout` of before, which stays lowered.
+
+    After an error nothing of the ack is left in the transaction, and the attempt is as before. A process that dies in
+    between rolls everything back.
+    """
+    raw = driver_connection(connection)
+    if find_open(raw) is not None:
+        raise ConfigurationError(
+            "this connection is one of lanelog's own: a block of message.transaction() acks by itself, and in one of "
+            "client.transaction() nothing can be acked; pass a connection of your own"
+        )
+    cx = ForeignExecutor(raw, context.database.config.database, ours=False)
+    cx.check_not_acked()
+    cx.begin()
+    member.attempts.claim(attempt)
+    try:
+        patience = _lower_patience(cx, int(member.config.lease_duration))
+        settle(cx, member, attempt, context)
+        _refuse_distributed(cx)
+        cx.finish_ack()
+    except BaseException as exc:
+        error = _undone(cx, exc)
+        _not_acked(member, attempt, error)
+        if error is exc:
+            raise
+        raise error from exc
+    member.attempts.acked_by_caller(attempt, cx.session or 0)
+    return patience
+
+
+def _undone(cx: ForeignExecutor, exc: BaseException) -> BaseException:
+    """Undo the statements of an ack. Return the error to raise."""
+    if isinstance(exc, DatabaseError):
+        return cx.undo(exc)
+    if isinstance(exc, LanelogError):
+        cx.undo_quietly()
+    else:
+        cx.undo_interrupted()
+    return exc
+
+
+def _not_acked(member: Member, attempt: Attempt, error: BaseException) -> None:
+    """Give the attempt back. If its handler has returned meanwhile, in another thread, it has failed."""
+    if member.attempts.unclaim(attempt):
+        return
+    outcome = policy.judge(member.config, attempt, error, time.monotonic())
+    if outcome is not None:
+        policy.report(member.about(attempt), error, outcome)
+        member.attempts.resolve_left(attempt, outcome)
+
+
+def _lower_patience(cx: ForeignExecutor, seconds: int) -> int:
+    """Lower `wait_timeout` to the lease, and return what it was. Raises ConfigurationError where that is ignored."""
+    before = _number(cx)
+    if before > seconds:
+        cx.execute(_SET_PATIENCE, (max(1, seconds),))
+        if _number(cx) > max(1, seconds):
+            raise ConfigurationError(
+                f"wait_timeout of the connection stays {before} s, although it was set to {seconds}: a process that "
+                "stops with its transaction open would hold the lane for that long, so nothing was acked"
+            )
+    return before
+
+
+def _number(cx: ForeignExecutor) -> int:
+    row = cx.one(_PATIENCE)
+    return 0 if row is None else int(row[0])
+
+
+def _refuse_distributed(cx: ForeignExecutor) -> None:
+    """Raise ConfigurationError in a distributed transaction: prepared, it would outlive its connection."""
+    try:
+        cx.execute(_XA_START)
+    except DatabaseError as exc:
+        if exc.code == codes.XA_OUTSIDE:
+            return
+        if exc.code != codes.XA_RUNNING:
+            raise
+    raise ConfigurationError("the connection is in a distributed transaction (XA), in which nothing can be acked")
+
+
+def forget_rolled_back(member: Member, attempt: Attempt, context: EngineContext) -> None:
+    """Let a handler settle once more after it has rolled its ack back. Raises AlreadySettled if that is still open."""
+    if attempt.state is not State.CLAIMED or attempt.acked_on is None:
+        return
+    if follow(context.database.transaction(), member, attempt, context) is Fate.OPEN:
+        raise AlreadySettled(
+            f"{name(member, attempt)} is acked in a transaction that is still open: roll that back first"
+        )
+
+
+def follow(
+    transaction: AbstractContextManager[Executor], member: Member, attempt: Attempt, context: EngineContext
+) -> Fate:
+    """Ask what became of the transaction of an ack, and let memory follow. Raises DatabaseError.
+
+    If the lane was loaded again between question and answer, the transaction counts as open: the next question decides.
+    """
+    term = attempt.term
+    fate = _ask(transaction, member, attempt, context)
+    if fate is Fate.OPEN or attempt.term != term:
+        return Fate.OPEN
+    if fate is Fate.COMMITTED:
+        return fate if member.attempts.claimed(attempt, term) else Fate.OPEN
+    _not_acked(member, attempt, attempt.raised or without_commit(member, attempt))
+    return fate
+
+
+def without_commit(member: Member, attempt: Attempt) -> DatabaseError:
+    """Return the error of an attempt whose handler has raised none, and whose ack was not committed."""
+    return DatabaseError(
+        f"the transaction in which {name(member, attempt)} was acked has ended without a commit", retriable=True
+    )
+
+
+def _ask(
+    transaction: AbstractContextManager[Executor], member: Member, attempt: Attempt, context: EngineContext
+) -> Fate:
+    """Return what the server says, in a transaction of its own that never waits for the caller's."""
+    at, key = member.at, attempt.term.key
+    try:
+        with transaction as cx:
+            # Only the server that memory stands on is asked. Another one may lack the commit.
+            context.fenced(leases.fence(cx, at, member.owner, [key]))
+            settled = deliveries.is_settled_now(cx, at.lane(key), attempt.offset)
+            # Without its row, an operator may have moved the group beyond it.
+            settled = settled or offsets.acked_locked(cx, at.lane(key)) >= attempt.offset
+            return Fate.COMMITTED if settled else Fate.GONE
+    except DatabaseError as error:
+        if error.code not in codes.LOCKED:
+            raise
+        return Fate.OPEN
