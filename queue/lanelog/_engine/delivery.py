@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lanelog._base.payloads.codec import Codec
-    from lanelog._database import Transaction
+    from lanelog._database import Executor, Transaction
     from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.lane.values import Term
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 SET_PATIENCE = "SET SESSION wait_timeout = %s"
 SESSION_SECONDS = 15
 UNDECIDED_SECONDS = 0.5
+BLOCK_COMMITS = (
+    "the end of the block of message.transaction() commits or rolls back: leave it, by an exception for a rollback; to "
+    "commit in a transaction of your own, as an ORM's session does, use message.ack(connection=)"
+)
 
 
 @define(eq=False)
@@ -102,7 +106,7 @@ class Delivery:
         try:
             with (
                 database.transaction(guarded=True) as transaction,
-                own_transaction(database, transaction.raw) as entry,
+                own_transaction(database, transaction.raw, refused=BLOCK_COMMITS) as entry,
             ):
                 self._stand_on_same_server(transaction)
                 transaction.execute(SET_PATIENCE, (int(member.config.max_handler_time) + SESSION_SECONDS,))
@@ -111,7 +115,7 @@ class Delivery:
                 transaction.reclaim()
                 claimed_in = member.attempts.claim(attempt)
                 self._stand_on_same_server(transaction)
-                caller_ack.settle(transaction, member, attempt, self.context)
+                self._settle(transaction)
         except BaseException as error:
             if claimed_in is not None:
                 unknown = isinstance(error, DatabaseError) and error.outcome_unknown
@@ -183,6 +187,9 @@ class Delivery:
         if outcome is not None:
             policy.report(member.about(attempt), error, outcome)
             member.attempts.resolve_left(attempt, outcome)
+
+    def _settle(self, cx: Executor) -> None:
+        caller_ack.settle(cx, self.member, self.attempt, self.context)
 
     def _was_committed(self) -> bool:
         """Whether a COMMIT without an answer has happened. A locking read waits for the server's own decision.

@@ -41,6 +41,19 @@ class RunningHandler:
 
 
 @frozen(kw_only=True)
+class OpenAck:
+    """An ack in a transaction of its handler's that was open when the handler had returned."""
+
+    topic: str
+    key: str
+    offset: int
+    seconds: float
+    """Since the ack."""
+    connection: int
+    """The number of its session at the server. 0: the driver does not say."""
+
+
+@frozen(kw_only=True)
 class Workload:
     """The workers of one subscription at one moment, which a heartbeat row has of its last heartbeat."""
 
@@ -61,6 +74,8 @@ class Workload:
     """
     pool_waits: int = 0
     """How often a thread has waited for a connection of that client's pool, since the client was made."""
+    acks: tuple[OpenAck, ...] = ()
+    """Those that have been open for 5 seconds or more, the oldest first: up to eight."""
     handlers: tuple[RunningHandler, ...] = ()  # the last field: who needs no stacks reads a row up to here
     """Those that had run for 10 seconds or more, the longest first: up to eight."""
 
@@ -102,6 +117,16 @@ def parsed(text: str) -> Workload | None:
             longest=float(_usable(found["longest"])),
             patience=float(_usable(found["patience"])),
             pool_waits=int(_usable(found.get("pool_waits", 0))),
+            acks=tuple(
+                OpenAck(
+                    topic=_text(each["topic"]),
+                    key=_text(each["key"]),
+                    offset=int(each["offset"]),
+                    seconds=float(_usable(each["seconds"])),
+                    connection=int(_usable(each["connection"])),
+                )
+                for each in found.get("acks", ())
+            ),
             handlers=tuple(
                 RunningHandler(
                     topic=_text(each["topic"]),

@@ -13,7 +13,7 @@ for `dry_run`: the caller decides.
 # isort: off
 from lanelog._log.lookup.owners import LastMember, OwnerState
 from lanelog._log.repair import Contradiction
-from lanelog._process.workload import RunningHandler, Workload
+from lanelog._process.workload import OpenAck, RunningHandler, Workload
 from lanelog.admin.admin import Admin
 from lanelog.admin.operate.figures import Figures, GroupFigures, ServerFigures
 from lanelog.admin.operate.problem import Problem, Rank
@@ -29,11 +29,54 @@ from lanelog.admin.types.topology import (
     GroupInfo, LaneInfo, LeaseInfo, MemberInfo, MessageState, OffsetInfo, ScheduleInfo, TopicInfo)
 
 __all__ = [
-    "Admin", "AuditInfo", "Contradiction", "DeadLetterCounts", "DeadLetterInfo", "DeadLetterPage", "DeadLetterReason",
-    "Deleted", "Figures", "Finding", "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState", "HistoryInfo",
-    "LaneInfo", "LastMember", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState", "OffsetInfo",
-    "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried",
-    "RunningHandler", "ScheduleInfo", "SchedulePaused", "ScheduleRemoved", "ScheduleResumed", "ScheduleRun",
-    "ScheduledInfo", "ServerFigures", "Skipped", "Sought", "SoughtLane", "Status", "TableSize", "TopicDeleted",
-    "TopicInfo", "Workload",
+    "Admin",
+    "AuditInfo",
+    "Contradiction",
+    "DeadLetterCounts",
+    "DeadLetterInfo",
+    "DeadLetterPage",
+    "DeadLetterReason",
+    "Deleted",
+    "Figures",
+    "Finding",
+    "GroupDeleted",
+    "GroupFigures",
+    "GroupInfo",
+    "GroupState",
+    "HistoryInfo",
+    "LaneInfo",
+    "LastMember",
+    "LeaseInfo",
+    "Maintained",
+    "MemberInfo",
+    "MessageInfo",
+    "MessageState",
+    "OffsetInfo",
+    "OpenAck",
+    "OpenLanes",
+    "OwnerState",
+    "Paused",
+    "Problem",
+    "Purged",
+    "Rank",
+    "Redriven",
+    "Released",
+    "Resumed",
+    "Retried",
+    "RunningHandler",
+    "ScheduleInfo",
+    "SchedulePaused",
+    "ScheduleRemoved",
+    "ScheduleResumed",
+    "ScheduleRun",
+    "ScheduledInfo",
+    "ServerFigures",
+    "Skipped",
+    "Sought",
+    "SoughtLane",
+    "Status",
+    "TableSize",
+    "TopicDeleted",
+    "TopicInfo",
+    "Workload",
 ]

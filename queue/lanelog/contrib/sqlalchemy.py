@@ -1,18 +1,18 @@
-"""SQLAlchemy: publishing with a session's commit, sessions in handlers, and Alembic. Needs no extra of lanelog.
+"""SQLAlchemy: publishing and acking with a session's commit, sessions in handlers, and Alembic. Needs no extra.
 
-Owns what a session publishes when it commits, when a worker thread's session ends, and which tables are none of the
-application's. Begins a session's transaction, and commits none.
+Owns what a session publishes and acks when it commits, when a worker thread's session ends, and which tables are none
+of the application's. Only the block of `session` commits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from attrs import define, evolve, field, frozen
 from sqlalchemy import Connection, TwoPhaseTransaction, event
@@ -24,6 +24,9 @@ from lanelog.client import Client
 from lanelog.errors import ConfigurationError
 from lanelog.message import Message, Outgoing
 from lanelog.migrations import declared_tables
+
+_PATIENCE: Final = "lanelog_wait_timeout"
+"""The `wait_timeout` that a session had before the ack, in the `info` of its connection."""
 
 
 class Removable(Protocol):
@@ -124,6 +127,71 @@ def publish(
     _outbox_of(_connection_of(session, bind_arguments)).messages.append(_Pending(client, topic, copied))
 
 
+def ack(
+    session: Session | scoped_session[Any] | Connection,
+    message: Message,
+    *,
+    bind_arguments: dict[str, Any] | None = None,
+) -> None:
+    """Ack a message when the session commits: its effects and the ack are one commit, or neither happens.
+
+    The ack is sent right before the COMMIT, behind the session's own statements and its messages. A rollback drops it:
+    the attempt has failed then, if the handler does not settle it otherwise.
+
+    Args:
+        session: A session, a `scoped_session` or a connection on the server of the message. Its transaction begins
+            here, if it has not begun.
+        message: The message of a handler, or a pulled one.
+        bind_arguments: For a session with several engines: which one, as in `Session.connection`.
+
+    Raises:
+        ConfigurationError: A savepoint is open: its rollback would take the ack back, and the transaction would go on.
+            Or another message is acked in this transaction, or the connection has no transaction of one phase.
+
+    The commit raises what `Message.ack` raises. Everything is rolled back then.
+
+    Example::
+
+        def bill(message):
+            with Session(engine) as session, session.begin():
+                ack(session, message)
+                session.add(Bill(order_id=message.json()["id"]))
+    """
+    connection = _connection_of(session, bind_arguments)
+    if connection.in_nested_transaction():
+        raise ConfigurationError(
+            "a savepoint is open, whose rollback would take the ack back while the transaction goes on: ack outside of "
+            "begin_nested()"
+        )
+    outbox = _outbox_of(connection)
+    if outbox.acked is not None and outbox.acked is not message:
+        raise ConfigurationError("another message is acked in this transaction: ack one message in a transaction")
+    outbox.acked = message
+
+
+@contextmanager
+def session(message: Message, factory: Callable[[], Session]) -> Iterator[Session]:
+    """Return a block with a session, whose end commits the session's changes together with the ack, or neither.
+
+    Args:
+        message: The message of a handler, or a pulled one.
+        factory: Opens a session, as a `sessionmaker` does.
+
+    Raises:
+        LeaseLost: As `Message.ack`, at the end of the block. Nothing was committed.
+        AlreadySettled: As `Message.ack`.
+
+    Example::
+
+        def bill(message):
+            with session(message, Session) as orders:
+                orders.add(Bill(order_id=message.json()["id"]))
+    """
+    with factory() as opened, opened.begin():
+        ack(opened, message)
+        yield opened
+
+
 @frozen
 class _Pending:
     """A message that waits for the commit."""
@@ -135,12 +203,13 @@ class _Pending:
 
 @define(eq=False)
 class _Outbox:
-    """What a connection publishes with its next COMMIT. Its methods are listeners of SQLAlchemy's.
+    """What a connection publishes and acks with its next COMMIT. Its methods are listeners of SQLAlchemy's.
 
     They follow what is sent to the server: a session also rolls savepoints back where it calls no hook of its own.
     """
 
     messages: list[_Pending] = field(factory=list)
+    acked: Message | None = None
     _marks: dict[str, int] = field(factory=dict)
     """How many messages there were at each savepoint. One from before the first message is not there."""
 
@@ -154,6 +223,10 @@ class _Outbox:
                 group = [*takewhile(lambda each: each.client is client and each.topic == topic, self.messages)]  # noqa: B023
                 client.publish_many(topic, [each.outgoing for each in group], connection=connection.connection)
                 del self.messages[: len(group)]
+            if self.acked is not None:
+                patience = self.acked._delivery.ack_in(connection.connection)  # noqa: SLF001 - a part of the library
+                connection.info.setdefault(_PATIENCE, patience)
+                _restore_with(connection)
         except BaseException:
             with suppress(Exception):  # the first one is raised
                 connection.connection.rollback()  # SQLAlchemy takes the transaction for ended, and would send nothing
@@ -163,7 +236,7 @@ class _Outbox:
 
     def forget(self, _connection: Connection) -> None:
         """Forget everything with the transaction."""
-        self.messages, self._marks = [], {}
+        self.messages, self._marks, self.acked = [], {}, None
 
     def note(self, _connection: Connection, statement: object, *_: object) -> None:
         """Note what came before a savepoint. The event of its name does not say how the savepoint is called."""
@@ -189,6 +262,39 @@ def _outbox_of(connection: Connection) -> _Outbox:
         event.listen(connection, "commit", found.commit)
         _outboxes[connection] = found
     return found
+
+
+def _restore_with(connection: Connection) -> None:
+    """Let the connection have its own `wait_timeout` again, when its pool gets it back or another transaction begins.
+
+    The ack has lowered it, and a connection that rests in a pool would be ended by the server.
+    """
+    if connection.engine.pool not in _restoring:
+        event.listen(connection.engine, "checkin", _restore)
+        _restoring.add(connection.engine.pool)
+    if not event.contains(connection, "begin", _restore_at_begin):
+        event.listen(connection, "begin", _restore_at_begin)
+
+
+def _restore_at_begin(connection: Connection) -> None:
+    record = connection.connection
+    if record.dbapi_connection is not None:
+        _restore(record.dbapi_connection, record)
+
+
+def _restore(dbapi_connection: Any, record: Any) -> None:
+    patience = record.info.pop(_PATIENCE, None)
+    if patience is None or dbapi_connection is None:
+        return
+    try:
+        with closing(dbapi_connection.cursor()) as cursor:
+            cursor.execute("SET SESSION wait_timeout = %s", (patience,))
+    except Exception as exc:  # noqa: BLE001 - what it is now is not known, so the pool makes another connection
+        record.invalidate(exc)
+
+
+_restoring: WeakSet[Any] = WeakSet()
+"""Pools whose connections get theirs back."""
 
 
 def _connection_of(session: Session | scoped_session[Any] | Connection, bind: dict[str, Any] | None) -> Connection:

@@ -1,6 +1,7 @@
 """`message.ack(connection=)`: the ack is written in a transaction of the handler's own, and committed with it."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -10,6 +11,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import AckPolicy, AlreadySettled, Client, ConfigurationError, Message, RetryPolicy
+from lanelog.admin import Problem
 from support.drivers import DRIVERS, Driver
 from support.settling import create_effects, effects, have_effect
 from support.sql import delivery_rows, one, owners, rows, watermark
@@ -149,6 +151,31 @@ def test_an_open_transaction_holds_its_own_message_alone(lanelog_client: Client,
     never(lambda: len(done.items) > 1, during=1.0)
     rows(raw, f"KILL {one(holder, 'SELECT CONNECTION_ID()')}")
     assert done.wait(3)[1:] == [("held", 2), ("held", 1)]
+
+
+@pytest.mark.thorough
+def test_status_names_the_connection_that_nobody_ends(lanelog_client: Client, open_raw: Any) -> None:
+    """Within 15 s of the ack, with its number and the way out; when it has ended, nothing is said any more."""
+    holder, acked = open_raw(), Record()
+
+    def handle(message: Message) -> None:
+        message.ack(connection=holder)
+        acked(time.monotonic())
+
+    def shown() -> list[Problem]:
+        return [each for each in lanelog_client.admin.status().problems if each.what == "ack open"]
+
+    number = one(holder, "SELECT CONNECTION_ID()")
+    lanelog_client.publish("t", "a", b"x")
+    lanelog_client.subscribe("t", "g", handle)
+    (began,) = acked.wait(1)
+    (found,) = eventually(shown, every=0.2)
+    assert time.monotonic() - began < 15
+    assert (found.topic, found.group, found.key, found.offset) == ("t", "g", "a", 1)
+    assert f"Connection {number} has acked it" in found.detail
+    assert f"`KILL {number}`" in found.detail
+    holder.commit()
+    eventually(lambda: not shown(), every=0.2)
 
 
 @pytest.mark.parametrize("end", ["commit", *thorough("rollback")])

@@ -1,4 +1,4 @@
-"""`lanelog.contrib.sqlalchemy.publish`: messages that a session's commit publishes."""
+"""`lanelog.contrib.sqlalchemy`: what a session's commit publishes and acks."""
 
 import json
 import threading
@@ -12,13 +12,18 @@ import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
+from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import Client
-from lanelog.contrib.sqlalchemy import publish
+from lanelog.contrib.sqlalchemy import ack, publish
+from lanelog.contrib.sqlalchemy import session as session_of
 from lanelog.errors import ConfigurationError, DatabaseError
 from support.publishing import hold
 from support.sql import connect, one, rows, stored
+from support.waiting import Record, eventually
+
+QUICK = lanelog.RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 
 
 class Base(DeclarativeBase):
@@ -298,3 +303,66 @@ def test_a_scoped_session_will_do(lanelog_client: Client, raw: Any, engine: sqla
     session.commit()
     session.remove()
     assert payloads(raw) == [b"1"]
+
+
+def test_a_sessions_commit_acks(lanelog_client: Client, raw: Any, engine: sqlalchemy.Engine, sent: list[str]) -> None:
+    """Row, next message and ack are one commit. An attempt that raises leaves none of them, and comes again."""
+
+    def bill(message: lanelog.Message) -> None:
+        with session_of(message, sessionmaker(engine)) as session:
+            publish(session, lanelog_client, "billed", message.key, b"y")
+            session.add(Order(id=message.offset))
+            session.flush()
+            if message.attempt == 1 and message.offset % 2:
+                raise ValueError("after the flush")
+
+    lanelog_client.publish_many("orders", [("k", b"x")] * 6)
+    subscription = lanelog_client.subscribe("orders", "billing", bill, retry=QUICK)
+    eventually(lambda: subscription.stats().acked == 6)
+    assert rows(raw, "SELECT id FROM orders ORDER BY id") == [(number,) for number in range(1, 7)]
+    assert stored(raw, "billed") == 6
+    assert sent.count("COMMIT") == 6
+    assert subscription.stats().retried == 3
+
+
+def test_the_connection_of_an_ack_has_its_patience_again(
+    lanelog_client: Client, lanelog_url: str, engine: sqlalchemy.Engine
+) -> None:
+    """In the pool the server would end it with the lease, and a connection that is kept goes on as before."""
+    pooled = sqlalchemy.create_engine("mysql+pymysql://", creator=lambda: connect(lanelog_url, autocommit=False))
+    patience, seen = sqlalchemy.text("SELECT @@wait_timeout"), Record()
+    with pooled.connect() as connection:
+        before = connection.scalar(patience)
+    lanelog_client.publish_many("t", [("k", b"x"), ("k", b"y")])
+    with lanelog_client.deliveries("t", "g", timeout=5, start="earliest") as deliveries, pooled.connect() as kept:
+        ack(kept, next(deliveries))
+        kept.commit()
+        seen(kept.scalar(patience))
+        kept.rollback()
+        with Session(pooled) as session:
+            ack(session, next(deliveries))
+            session.commit()
+            seen(session.scalar(patience))
+    assert seen.items == [before, before]
+    engine.dispose()
+
+
+def test_an_ack_that_no_commit_can_carry_is_refused(lanelog_client: Client, engine: sqlalchemy.Engine) -> None:
+    """In a savepoint, beside another one, and without a session; a rollback drops it."""
+    lanelog_client.publish_many("t", [("j", b"x"), ("k", b"y")])
+    with lanelog_client.deliveries("t", "g", timeout=5, start="earliest") as deliveries, Session(engine) as session:
+        first, second = next(deliveries), next(deliveries)
+        with session.begin_nested(), pytest.raises(ConfigurationError, match="savepoint"):
+            ack(session, first)
+        with pytest.raises(ConfigurationError, match="Session"):
+            ack(engine, first)  # type: ignore[arg-type]
+        ack(session, first)
+        ack(session, first)
+        with pytest.raises(ConfigurationError, match="one message"):
+            ack(session, second)
+        session.rollback()
+        ack(session, second)
+        session.commit()
+        with pytest.raises(lanelog.AlreadySettled):
+            second.ack()
+        first.ack()

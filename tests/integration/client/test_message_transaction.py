@@ -5,13 +5,17 @@ from typing import Any
 
 import pymysql
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
-from lanelog import AlreadySettled, Client, LanelogError, LeaseLost, Message, RetryPolicy
+from lanelog import AlreadySettled, Client, ConfigurationError, LanelogError, LeaseLost, Message, RetryPolicy
 from lanelog._database import Executor
 from lanelog._engine.delivery import Delivery
 from lanelog.errors import DatabaseError
+from support.drivers import DRIVERS
 from support.proxy import DOOM, proxy_to
 from support.settling import create_effects, effects, have_effect
 from support.sql import delivery_rows, one, owners, rows, take_lanes, watermark
@@ -62,6 +66,34 @@ def test_the_ack_is_committed_with_the_block(lanelog_client: Client, raw: Any) -
     subscription = lanelog_client.subscribe("t", "g", handle)
     assert outcome.wait(2) == [True, "refused"]
     eventually(lambda: (subscription.stats().acked, subscription.stats().handled) == (1, 1))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_its_end_is_left_to_the_block(lanelog_url: str, raw: Any, driver: str) -> None:
+    """A commit or rollback, also a session's, is refused before it is sent, by an error that names the other way."""
+    refused = Record()
+
+    def handle(message: Message) -> None:
+        with message.transaction() as connection:
+            have_effect(connection, message)
+            for end in (connection.commit, connection.rollback):
+                with pytest.raises(ConfigurationError) as caught:
+                    end()
+                refused("message.ack(connection=)" in str(caught.value))
+            if message.attempt == 1:
+                engine = create_engine("mysql+pymysql://", creator=lambda: connection, poolclass=StaticPool)
+                with pytest.raises(ConfigurationError) as caught, Session(engine) as session:
+                    session.execute(text("SELECT 1"))  # it begins with a rollback of its own
+                    session.commit()
+                refused("message.ack(connection=)" in str(caught.value))
+                raise caught.value
+
+    with lanelog.connect(lanelog_url, driver=driver) as client:
+        client.publish("t", "a", b"x")
+        client.subscribe("t", "g", handle, retry=QUICK)
+        assert refused.wait(5) == [True] * 5
+        eventually(lambda: watermark(raw, "g", "t", "a") == 1)
+    assert effects(raw, "o, attempt") == [(1, 2)]
 
 
 @pytest.mark.thorough

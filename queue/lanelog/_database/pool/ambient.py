@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from attrs import define, field
 
 from lanelog._database import fork
 from lanelog._database.connection.unwrap import innermost
-from lanelog.errors import LanelogError
+from lanelog.errors import ConfigurationError, LanelogError
 
 
 @define(eq=False)
@@ -50,14 +50,26 @@ _registry = _Registry()
 
 
 @contextmanager
-def own_transaction(database: object, raw: Any) -> Iterator[OpenTransaction]:
-    """Register `raw`, a connection of `database` with a transaction of ours, while this thread's user code has it."""
+def own_transaction(database: object, raw: Any, *, refused: str) -> Iterator[OpenTransaction]:
+    """Register `raw`, a connection of `database` with a transaction of ours, while this thread's user code has it.
+
+    Its methods `commit` and `rollback` raise ConfigurationError(refused) meanwhile, also behind an ORM's session. What
+    is sent as a statement is found out at the end of the block.
+    """
     entry = OpenTransaction(database=database, raw=raw)
+    driver = innermost(raw)
+
+    def refuse() -> NoReturn:
+        raise ConfigurationError(refused)
+
     try:
         _registry.entries[entry] = None
+        driver.commit = driver.rollback = refuse
         yield entry
     finally:
         _registry.entries.pop(entry, None)
+        vars(driver).pop("commit", None)
+        vars(driver).pop("rollback", None)
 
 
 def open_in_this_thread(database: object) -> bool:

@@ -69,6 +69,7 @@ class Attempt:
     hung: str | None = None  # why its process ends because of it; its row says so, and the next owner counts a crash
     left: bool = False  # its handler returned while another thread commits it: that thread decides the outcome
     acked_on: int | None = None  # the session of the caller's connection on which it was acked; 0: of unknown number
+    acked_at: float = 0.0  # when (monotonic) that was
     raised: BaseException | None = field(default=None, repr=False)  # by its handler, after that ack
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # ends the stay of a detached attempt

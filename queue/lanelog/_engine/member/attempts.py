@@ -213,7 +213,7 @@ class Attempts(Side):
     @step
     def acked_by_caller(self, attempt: Attempt, connection: int) -> None:
         """The ack of `claim` stands in a caller's transaction, on this connection. The server decides the rest."""
-        attempt.acked_on = connection
+        attempt.acked_on, attempt.acked_at = connection, time.monotonic()
         self.state.effects.needs.add(self.state.signals.wake_settler)
 
     def acked_by_callers(self) -> list[Attempt]:

@@ -174,6 +174,12 @@ class Workers:
             visibility_timeout=self.config.visibility_timeout,
             pool_waits=self.context.database.waits,
             outermost=HANDLING,
+            acked=[
+                (member, attempt)
+                for member in self.context.members()
+                if member.config is self.config
+                for attempt in member.attempts.acked_by_callers()
+            ],
             now=time.monotonic(),
         )
 

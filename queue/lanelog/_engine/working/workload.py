@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from lanelog._engine.working import stacks
-from lanelog._process.workload import RunningHandler, Workload, patience
+from lanelog._process.workload import OpenAck, RunningHandler, Workload, patience
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from threading import Thread
     from types import CodeType
 
@@ -26,6 +26,8 @@ LONG_SECONDS: Final = 10.0
 """Seconds after which a handler is described with its stack."""
 DESCRIBED_HANDLERS: Final = 8
 """Those that are described: those that have run longest."""
+OPEN_SECONDS: Final = 5.0
+"""Seconds after which an ack in an open transaction is described."""
 
 
 @frozen
@@ -46,12 +48,13 @@ def measure(
     visibility_timeout: float,
     pool_waits: int,
     outermost: CodeType,
+    acked: Iterable[tuple[Member, Attempt]],
     now: float,
 ) -> Workload:
     """Return what the workers do.
 
     `busy`: those in a handler. `waits`: since when others have waited in the isolation. `outermost`: the engine's frame
-    that calls the handler.
+    that calls the handler. `acked`: attempts whose handlers have returned, and whose acks stand in open transactions.
     """
     long = [each for each in busy if now - each.attempt.started >= LONG_SECONDS]
     long.sort(key=lambda each: each.attempt.started)
@@ -64,7 +67,23 @@ def measure(
         longest=round(longest, 1),
         patience=round(patience(visibility_timeout, longest), 1),
         pool_waits=pool_waits,
+        acks=_open(acked, now),
         handlers=_described(long[:DESCRIBED_HANDLERS], outermost, now) if long else (),
+    )
+
+
+def _open(acked: Iterable[tuple[Member, Attempt]], now: float) -> tuple[OpenAck, ...]:
+    found = [each for each in acked if now - each[1].acked_at >= OPEN_SECONDS]
+    found.sort(key=lambda each: each[1].acked_at)
+    return tuple(
+        OpenAck(
+            topic=member.topic,
+            key=attempt.term.key,
+            offset=attempt.offset,
+            seconds=round(now - attempt.acked_at, 1),
+            connection=attempt.acked_on or 0,
+        )
+        for member, attempt in found[:DESCRIBED_HANDLERS]
     )
 
 

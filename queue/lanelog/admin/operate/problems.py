@@ -18,6 +18,7 @@ from lanelog.admin.types.topology import MessageState
 
 if TYPE_CHECKING:
     from lanelog._log.repair import Contradiction
+    from lanelog._process.workload import OpenAck
     from lanelog.admin.operate.held_heads import HeldHead
     from lanelog.admin.operate.writes import Unwritten
     from lanelog.admin.types.messages import DeadLetterReason
@@ -258,6 +259,24 @@ def of_held_head(held: HeldHead) -> Problem | None:
         remedy="then check again",
         cause=by,
         command=command("status", held.topic),
+    )
+
+
+def of_open_ack(group: str, ack: OpenAck) -> Problem:
+    """Return the problem of a message that is acked in a transaction which nobody has ended."""
+    by = f"Connection {ack.connection}" if ack.connection else "A connection"
+    end = "Commit it or roll it back" + (f", or `KILL {ack.connection}`" if ack.connection else "")
+    return Problem(
+        rank=Rank.STUCK,
+        what="ack open",
+        topic=ack.topic,
+        group=group,
+        key=ack.key,
+        offset=ack.offset,
+        lasted=ack.seconds,
+        detail=f"{by} has acked it in a transaction that is still open, though the handler has returned. {end}",
+        remedy="then check again",
+        command=command("status", ack.topic),
     )
 
 

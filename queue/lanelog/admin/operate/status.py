@@ -28,6 +28,7 @@ from lanelog.admin.operate.problems import (
     of_held_head,
     of_lane,
     of_letters,
+    of_open_ack,
     of_server,
     worst_first,
 )
@@ -227,6 +228,7 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
         group, busy = each.info, busy_words(inside.workloads.values()) if inside.workloads else ""
         yield from of_group(group, growth.get((group.topic, group.group)), believed=believed, busy=busy)
         yield from inside.hung
+        yield from (of_open_ack(each.info.group, ack) for ack in each.acks)
         yield from inside.lanes
     dying = [topic for topic in seen.topics if topic.dead_letters and not topic.holds_dead_letters]
     few = sorted((topic for topic in dying if topic.dead_letters <= LETTERS), key=lambda topic: -topic.dead_letters)

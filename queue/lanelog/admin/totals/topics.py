@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lanelog._database import Database, Executor
+    from lanelog._process.workload import OpenAck
     from lanelog.admin.totals.group_sums import GroupSums
     from lanelog.admin.totals.lane_totals import GroupFacts
 
@@ -164,6 +165,8 @@ class GroupRead:
     info: GroupInfo
     oldest: tuple[str, ...]
     """Keys, the oldest message first. All lagging lanes, or those in which nothing was settled for longest."""
+    acks: tuple[OpenAck, ...] = ()
+    """Acks in transactions that nobody has ended, as its members say."""
 
 
 def read_groups(
@@ -346,4 +349,5 @@ def _group(
         waiting=waiting,
         in_flight=in_flight,
     )
-    return GroupRead(info=info, oldest=oldest)
+    acks = tuple(ack for each in doing for ack in each.acks if ack.topic == row.topic)
+    return GroupRead(info=info, oldest=oldest, acks=acks)
