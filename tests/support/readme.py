@@ -29,6 +29,8 @@ class Example(Enum):
     DELAYED = ("docs/howto/delays-and-schedules.md", "cancel_scheduled")
     RECURRING = ("docs/howto/delays-and-schedules.md", "client.schedule(")
     PROCESS_ONE = ("docs/howto/workers.md", "signal.signal(")
+    SQLALCHEMY_ACK = ("docs/howto/orm.md", "session(message, Session)")
+    DJANGO_ACK = ("docs/howto/orm.md", "ack(message)")
     SQLALCHEMY_PUBLISH = ("docs/howto/orm.md", "session.begin()")
     DJANGO_PUBLISH = ("docs/howto/orm.md", "transaction.atomic()")
     DJANGO_MIDDLEWARE = ("docs/howto/orm.md", "close_old_connections")

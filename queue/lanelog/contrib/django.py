@@ -1,15 +1,63 @@
 """Django in handlers. Needs Django, and no extra of lanelog.
 
-Owns when a worker thread's connections are closed. Opens none.
+Owns when a worker thread's connections are closed, and the ack in `atomic()`. Opens none, and commits none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 from django import db
+from django.db import transaction
 
+from lanelog.errors import ConfigurationError
 from lanelog.message import Message
+
+_PATIENCE: Final = "_lanelog_wait_timeout"
+"""The attribute of Django's connection with the `wait_timeout` that its session had before the ack."""
+
+
+def ack(message: Message, using: str | None = None) -> None:
+    """Ack a message in the open `atomic()` block, as its last statement of lanelog: one commit, or neither.
+
+    Args:
+        message: The message of a handler, or a pulled one.
+        using: The alias of the database, as in `atomic`. None: the default one.
+
+    Raises:
+        ConfigurationError: No `atomic()` is open, or an inner one is, whose savepoint could take the ack back. Or what
+            `Message.ack` refuses.
+        LeaseLost: As `Message.ack`.
+        AlreadySettled: As `Message.ack`.
+        DatabaseError: As `Message.ack`.
+
+    Example::
+
+        def bill(message):
+            with transaction.atomic():
+                Order.objects.filter(id=message.json()["id"]).update(state="billed")
+                ack(message)
+    """
+    connection: Any = transaction.get_connection(using)
+    if connection.savepoint_ids:
+        raise ConfigurationError(
+            "an inner atomic() is open, whose rollback would take the ack back while the outer one goes on: ack in the "
+            "outermost block"
+        )
+    patience = message._delivery.ack_in(connection)  # noqa: SLF001 - a part of the library
+    if not hasattr(connection, _PATIENCE):
+        setattr(connection, _PATIENCE, patience)
+    # After a rollback the next ack's commit sets it back, if the connection is kept.
+    transaction.on_commit(partial(_restore, connection), using=using)
+
+
+def _restore(connection: Any) -> None:
+    """Let the session have its own `wait_timeout` again: a kept connection would be ended by the server."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION wait_timeout = %s", [getattr(connection, _PATIENCE)])
+    delattr(connection, _PATIENCE)
 
 
 def close_old_connections(message: Message, call_next: Callable[[Message], object]) -> object:

@@ -1,6 +1,8 @@
 """Handlers and publishers with real ORMs: the examples of docs/howto/orm.md, run as they are."""
 
 import json
+import os
+import random
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,13 +15,16 @@ from support.readme import Example, example
 from support.sql import one, rows, sessions, stored, watermark
 from support.waiting import eventually
 
+MESSAGES, KILLS = int(os.environ.get("LANELOG_BILLS", "300")), int(os.environ.get("LANELOG_KILLS", "4"))
+"""Of one run with processes that are killed. `make proof` has 10,000 and 20."""
 DRIVER = pytest.mark.parametrize("driver", ["pymysql", *(["mysqlclient"] if find_spec("MySQLdb") else [])])
 
 
 @pytest.fixture(autouse=True)
 def orders(raw: Any) -> None:
     """A table whose rows note the connection that has written them."""
-    rows(raw, "CREATE TABLE orders (id INT PRIMARY KEY, state VARCHAR(16) NOT NULL, session BIGINT NOT NULL DEFAULT 0)")
+    columns = "id INT PRIMARY KEY, state VARCHAR(16) NOT NULL, bills INT NOT NULL DEFAULT 0, session BIGINT DEFAULT 0"
+    rows(raw, f"CREATE TABLE orders ({columns})")
     rows(raw, "CREATE TRIGGER noted BEFORE UPDATE ON orders FOR EACH ROW SET NEW.session = CONNECTION_ID()")
 
 
@@ -118,3 +123,38 @@ def test_an_orm_publishes_in_its_own_transaction(fleet: Fleet, raw: Any, orm: st
     assert rows(raw, "SELECT id, state FROM orders") == [(7, "paid")]
     (refused,) = running.said("refused")
     assert {"sqlalchemy": "begin one", "django": "with transaction.atomic()"}[orm] in refused["error"]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@DRIVER
+@pytest.mark.parametrize("orm", ["sqlalchemy", "django"])
+def test_effects_are_exactly_once_although_processes_are_killed(
+    fleet: Fleet, lanelog_client: Client, raw: Any, orm: str, driver: str
+) -> None:
+    """The page's example bills each order once, in two processes of which one after the other dies at any point."""
+    text = example({"sqlalchemy": Example.SQLALCHEMY_ACK, "django": Example.DJANGO_ACK}[orm]).text
+    options = "start='earliest', workers=4, lease_duration=2.0, lease_renewal=0.3"
+    text = text.replace('"billing", bill', f'"billing", bill, {options}')
+    numbers = range(1, MESSAGES + 1)
+    values = ",".join(f"({number}, 'new')" for number in numbers)
+    rows(raw, f"INSERT INTO orders (id, state) VALUES {values}")
+    lanelog_client.publish_many("orders", [(f"customer-{n % 20}", {"id": n}) for n in numbers])
+
+    def start() -> Program:
+        return fleet.start("orm", f"orm_{orm}.py", code=text, driver=driver)
+
+    def billed() -> int:
+        return int(one(raw, "SELECT COUNT(*) FROM orders WHERE bills > 0"))
+
+    running = [start(), start()]
+    for kill_number in range(1, KILLS + 1):
+        eventually(lambda: billed() >= MESSAGES * kill_number / (KILLS + 2), within=120)  # noqa: B023 - called here
+        dies = running.pop(random.randrange(2))
+        dies.kill()
+        running.append(start())
+    eventually(lambda: billed() == MESSAGES, within=300)
+    marks = "SELECT SUM(offset_acked) FROM queue_offsets WHERE consumer_group = 'billing' AND topic = 'orders'"
+    eventually(lambda: int(one(raw, marks) or 0) == MESSAGES, within=60)
+    assert rows(raw, "SELECT id, bills FROM orders WHERE bills <> 1") == []
+    assert stored(raw, "orders_dlq") == 0

@@ -35,6 +35,7 @@ django.setup()
 
 class Order(models.Model):  # noqa: DJ008 - never shown
     state = models.CharField(max_length=16)
+    bills = models.IntegerField(default=0)
 
     class Meta:  # noqa: D106 - Django's
         app_label = "shop"

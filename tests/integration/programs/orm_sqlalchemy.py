@@ -27,5 +27,6 @@ with lanelog.connect(CONFIG["url"]) as client:
         exec(CONFIG["code"], names)  # noqa: S102 - the page's example
         say("ready")
         heard("finish").wait()
-        names["Session"].remove()  # type: ignore[attr-defined]
+        if hasattr(names["Session"], "remove"):
+            names["Session"].remove()
 names["engine"].dispose()  # type: ignore[attr-defined]
