@@ -82,7 +82,7 @@ bench-guard: .venv/installed database ## Fail if a message costs half as much ag
 chaos: .venv/installed database clocks ## Break everything around the queue for ten minutes, then check its history
 	@PYTHONPATH=tests $(BIN)/python -m chaos.run --seed=$(or $(SEED),1) --seconds=$(if $(LONG),3600,600) --server=$(or $(SERVER),local)
 
-proof: .venv/installed database clocks java mysql ## Chaos with ten seeds, the soak, Spark's archive under kills, and four incidents, on both families; takes three hours
+proof: .venv/installed database clocks java mysql ## Chaos with ten seeds, the soak, Spark's archive and ORMs under kills, and four incidents, on both families; takes three hours
 	PYTHONPATH=tests $(BIN)/python -m chaos.proof
 	PYTHONPATH=tests $(BIN)/python -m chaos.soak --server=local
 	PYTHONPATH=tests $(BIN)/python -m chaos.soak --server=mysql-local
@@ -90,6 +90,8 @@ proof: .venv/installed database clocks java mysql ## Chaos with ten seeds, the s
 	PYTHONPATH=tests $(BIN)/python tests/spark/prove.py --server=mysql-local
 	$(BIN)/python -m benchmarks.incidents --server=local
 	$(BIN)/python -m benchmarks.incidents --server=mysql-local
+	LANELOG_BILLS=10000 LANELOG_KILLS=20 $(PYTEST) tests/integration/client/test_orm.py -k exactly_once --server=local
+	LANELOG_BILLS=10000 LANELOG_KILLS=20 $(PYTEST) tests/integration/client/test_orm.py -k exactly_once --server=mysql-local
 
 dev-server: .venv/installed database ## Start a private database and print its URL; Ctrl-C stops it
 	@$(BIN)/lanelog dev-server

@@ -9,28 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import MAXYEAR, UTC, datetime, timedelta
-from functools import lru_cache
-from json.encoder import encode_basestring as _quoted
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import define, field, frozen
 
 from lanelog._base.checks import Duration, check_duration
-from lanelog._base.payloads.codec import CONTENT_TYPE, Codec, decode_payload, utf8
-from lanelog.errors import ConfigurationError, PayloadTooLarge
+from lanelog._base.payloads.codec import CONTENT_TYPE, Codec, decode_payload
+from lanelog._base.payloads.metadata import decode_metadata
+from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-METADATA_MAX_BYTES = 65_535
-"""The most bytes of metadata as JSON. Metadata is for headers; data belongs into the payload."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime(MAXYEAR, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 """The latest time that is shown. Every time zone has it."""
-_NO_METADATA: Mapping[str, str] = MappingProxyType({})
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class Reject(Exception):
@@ -348,59 +341,6 @@ class Message:
                 `outcome_unknown` is true.
         """
         return self._delivery.transaction()
-
-
-def encode_metadata(metadata: object, content_type: str | None = None) -> str | None:
-    """Return the JSON text to store, with the content type in it. None: there is neither.
-
-    Raises ConfigurationError unless every key and value is a str, and PayloadTooLarge.
-    """
-    if metadata is None:
-        return None if content_type is None else _only(content_type)
-    if not isinstance(metadata, Mapping):
-        raise ConfigurationError(f"metadata must be a mapping of str to str, not {type(metadata).__name__}")
-    if content_type is not None:
-        metadata = {**metadata, CONTENT_TYPE: content_type}
-    # One pass that checks and encodes: with an encoder's own set-up, this took as long as the rest of the draft.
-    pairs = []
-    for name, value in metadata.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigurationError(
-                f"metadata must map str to str, not {type(name).__name__} to {type(value).__name__}"
-            )
-        pairs.append(f"{_quoted(name)}:{_quoted(value)}")
-    if not pairs:
-        return None
-    text = f"{{{','.join(pairs)}}}"
-    size = len(text) if text.isascii() else len(utf8("metadata", text))
-    if size > METADATA_MAX_BYTES:
-        raise PayloadTooLarge(
-            f"metadata has {size} bytes as JSON, {METADATA_MAX_BYTES} are allowed: put data into the payload"
-        )
-    return text
-
-
-@lru_cache(maxsize=128)
-def _only(content_type: str) -> str:
-    return _JSON.encode({CONTENT_TYPE: content_type})
-
-
-def decode_metadata(text: str | bytes | None) -> Mapping[str, str]:
-    """Return the metadata of a row, read-only. A value that is no str, from another program, comes as JSON text."""
-    if not text:
-        return _NO_METADATA
-    try:
-        return _texts(json.loads(text))
-    except ValueError:  # a number that Python cannot hold or write: 1e400, or thousands of digits
-        return _texts(json.loads(text, parse_int=str, parse_float=str))
-
-
-def _texts(found: object) -> Mapping[str, str]:
-    if not isinstance(found, dict):
-        return _NO_METADATA
-    return MappingProxyType(
-        {name: value if isinstance(value, str) else _JSON.encode(value) for name, value in found.items()}
-    )
 
 
 def utc_from_ms(milliseconds: int) -> datetime:

@@ -103,7 +103,6 @@ PIECES = {
     "_stores.log.partitions.NOTE_TIME": "the clock and the count of the statement before: no table",
     "_stores.log.partitions.KEEP_TIME": "the same",
     "_stores.log.partitions.NOTED_OFFSET": "a variable of the session: no table",
-    "_database.pool.foreign.SERVER": "what the server says of itself: no table",
 }
 NOT_EXPLAINED = {
     "migrations.catalogue.VERSION": "answered from the index's end, which EXPLAIN shows as no table at all",

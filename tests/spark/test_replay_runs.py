@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lanelog
+from lanelog._base.payloads.metadata import METADATA_MAX_BYTES, encode_metadata
 from lanelog._database import Database
 from lanelog.admin import OwnerState
 from lanelog.client import Client
 from lanelog.errors import ConfigurationError, LanelogError
-from lanelog.message import METADATA_MAX_BYTES, encode_metadata
 from lanelog.spark import Replayed, replay
 from lanelog.spark.archiving.manifest import ManifestStore
 from lanelog.spark.presence import Presence

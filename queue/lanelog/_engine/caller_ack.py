@@ -95,7 +95,7 @@ def write(member: Member, attempt: Attempt, context: EngineContext, connection: 
         if error is exc:
             raise
         raise error from exc
-    member.attempts.acked_by_caller(attempt, cx.session or 0)
+    member.caller_acks.note(attempt, cx.session or 0)
     return patience
 
 
@@ -110,9 +110,9 @@ def _undone(cx: ForeignExecutor, exc: BaseException) -> BaseException:
     return exc
 
 
-def _not_acked(member: Member, attempt: Attempt, error: BaseException) -> None:
+def _not_acked(member: Member, attempt: Attempt, error: BaseException, *, ack: float | None = None) -> None:
     """Give the attempt back. If its handler has returned meanwhile, in another thread, it has failed."""
-    if member.attempts.unclaim(attempt):
+    if member.attempts.unclaim(attempt, ack=ack):
         return
     outcome = policy.judge(member.config, attempt, error, time.monotonic())
     if outcome is not None:
@@ -154,7 +154,8 @@ def forget_rolled_back(member: Member, attempt: Attempt, context: EngineContext)
     """Let a handler settle once more after it has rolled its ack back. Raises AlreadySettled if that is still open."""
     if attempt.state is not State.CLAIMED or attempt.acked_on is None:
         return
-    if follow(context.database.transaction(), member, attempt, context) is Fate.OPEN:
+    fate = follow(context.database.transaction(), member, attempt, context)
+    if fate is Fate.OPEN and attempt.state is State.CLAIMED:
         raise AlreadySettled(
             f"{name(member, attempt)} is acked in a transaction that is still open: roll that back first"
         )
@@ -165,15 +166,16 @@ def follow(
 ) -> Fate:
     """Ask what became of the transaction of an ack, and let memory follow. Raises DatabaseError.
 
-    If the lane was loaded again between question and answer, the transaction counts as open: the next question decides.
+    If the lane was loaded again between question and answer, or another thread has decided or acked once more, the
+    transaction counts as open: the next question decides.
     """
-    term = attempt.term
+    term, ack = attempt.term, attempt.acked_at
     fate = _ask(transaction, member, attempt, context)
     if fate is Fate.OPEN or attempt.term != term:
         return Fate.OPEN
     if fate is Fate.COMMITTED:
-        return fate if member.attempts.claimed(attempt, term) else Fate.OPEN
-    _not_acked(member, attempt, attempt.raised or without_commit(member, attempt))
+        return fate if member.attempts.claimed(attempt, term, ack=ack) else Fate.OPEN
+    _not_acked(member, attempt, attempt.raised or without_commit(member, attempt), ack=ack)
     return fate
 
 

@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 SET_PATIENCE = "SET SESSION wait_timeout = %s"
 SESSION_SECONDS = 15
 UNDECIDED_SECONDS = 0.5
-BLOCK_COMMITS = (
-    "the end of the block of message.transaction() commits or rolls back: leave it, by an exception for a rollback; to "
-    "commit in a transaction of your own, as an ORM's session does, use message.ack(connection=)"
-)
 
 
 @define(eq=False)
@@ -106,7 +102,9 @@ class Delivery:
         try:
             with (
                 database.transaction(guarded=True) as transaction,
-                own_transaction(database, transaction.raw, refused=BLOCK_COMMITS) as entry,
+                own_transaction(
+                    database, transaction.raw, block="message.transaction()", instead="message.ack(connection=)"
+                ) as entry,
             ):
                 self._stand_on_same_server(transaction)
                 transaction.execute(SET_PATIENCE, (int(member.config.max_handler_time) + SESSION_SECONDS,))

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from attrs import define, evolve, field, frozen
-from sqlalchemy import Connection, TwoPhaseTransaction, event
+from sqlalchemy import Connection, Engine, TwoPhaseTransaction, event
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.expression import SavepointClause
 
@@ -203,9 +203,10 @@ class _Pending:
 
 @define(eq=False)
 class _Outbox:
-    """What a connection publishes and acks with its next COMMIT. Its methods are listeners of SQLAlchemy's.
+    """What a connection publishes and acks with its next COMMIT.
 
-    They follow what is sent to the server: a session also rolls savepoints back where it calls no hook of its own.
+    The engine's listeners call its methods. They follow what is sent to the server: a session also rolls savepoints
+    back where it calls no hook of its own.
     """
 
     messages: list[_Pending] = field(factory=list)
@@ -232,36 +233,73 @@ class _Outbox:
                 connection.connection.rollback()  # SQLAlchemy takes the transaction for ended, and would send nothing
             raise
         finally:
-            self.forget(connection)
+            self.forget()
 
-    def forget(self, _connection: Connection) -> None:
+    def forget(self) -> None:
         """Forget everything with the transaction."""
         self.messages, self._marks, self.acked = [], {}, None
 
-    def note(self, _connection: Connection, statement: object, *_: object) -> None:
+    def note(self, savepoint: str) -> None:
         """Note what came before a savepoint. The event of its name does not say how the savepoint is called."""
-        if isinstance(statement, SavepointClause):
-            self._marks[statement.ident] = len(self.messages)
+        self._marks[savepoint] = len(self.messages)
 
-    def drop(self, _connection: Connection, savepoint: str, _context: object) -> None:
+    def drop(self, savepoint: str) -> None:
         """Forget what was published since a savepoint."""
         del self.messages[self._marks.get(savepoint, 0) :]
 
 
 _outboxes: WeakKeyDictionary[Connection, _Outbox] = WeakKeyDictionary()
+_listening: WeakSet[Engine] = WeakSet()
+"""Engines with the listeners: to give four to each connection takes longer than to encode its messages."""
 
 
 def _outbox_of(connection: Connection) -> _Outbox:
     """Return that of a connection. It is kept last: an interrupt before leaves one that nobody knows."""
     found = _outboxes.get(connection)
     if found is None:
-        found = _Outbox()
-        event.listen(connection, "before_execute", found.note)
-        event.listen(connection, "rollback_savepoint", found.drop)
-        event.listen(connection, "rollback", found.forget)
-        event.listen(connection, "commit", found.commit)
-        _outboxes[connection] = found
+        engine = connection.engine
+        if engine not in _listening:
+            for name, listener in _LISTENERS.items():
+                event.listen(engine, name, listener)
+            _listening.add(engine)
+        if not getattr(connection, "_has_events", False):
+            event.listen(connection, "commit", _on_commit)  # it was made before, and calls no listener otherwise
+        found = _outboxes[connection] = _Outbox()
     return found
+
+
+def _on_commit(connection: Connection) -> None:
+    if (found := _outboxes.get(connection)) is not None:
+        found.commit(connection)
+
+
+def _on_rollback(connection: Connection) -> None:
+    if (found := _outboxes.get(connection)) is not None:
+        found.forget()
+
+
+def _on_execute(connection: Connection, statement: object, *_: object) -> None:
+    if isinstance(statement, SavepointClause) and (found := _outboxes.get(connection)) is not None:
+        found.note(statement.ident)
+
+
+def _on_savepoint_rollback(connection: Connection, savepoint: str, _context: object) -> None:
+    if (found := _outboxes.get(connection)) is not None:
+        found.drop(savepoint)
+
+
+def _on_begin(connection: Connection) -> None:
+    record = connection.connection
+    if record.dbapi_connection is not None:
+        _restore(record.dbapi_connection, record)
+
+
+_LISTENERS: Final[dict[str, Callable[..., None]]] = {
+    "before_execute": _on_execute,
+    "rollback_savepoint": _on_savepoint_rollback,
+    "rollback": _on_rollback,
+    "commit": _on_commit,
+}
 
 
 def _restore_with(connection: Connection) -> None:
@@ -272,14 +310,8 @@ def _restore_with(connection: Connection) -> None:
     if connection.engine.pool not in _restoring:
         event.listen(connection.engine, "checkin", _restore)
         _restoring.add(connection.engine.pool)
-    if not event.contains(connection, "begin", _restore_at_begin):
-        event.listen(connection, "begin", _restore_at_begin)
-
-
-def _restore_at_begin(connection: Connection) -> None:
-    record = connection.connection
-    if record.dbapi_connection is not None:
-        _restore(record.dbapi_connection, record)
+    if not event.contains(connection, "begin", _on_begin):
+        event.listen(connection, "begin", _on_begin)
 
 
 def _restore(dbapi_connection: Any, record: Any) -> None:

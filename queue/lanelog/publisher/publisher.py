@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from attrs import define, field
 
@@ -35,12 +35,6 @@ from lanelog.publisher.open_lane_routing import OpenLaneRouting
 
 Commit = Callable[[str, Sequence[Draft], float], list[Receipt]]
 """Commits the drafts of a topic until a deadline (monotonic). Returns one receipt for each."""
-
-
-BLOCK_COMMITS: Final = (
-    "the end of the block of client.transaction() commits or rolls back: leave it, by an exception for a rollback; to "
-    "commit in a transaction of your own, use publish(connection=)"
-)
 
 
 @define(eq=False)
@@ -145,7 +139,9 @@ class Publisher:
         self._admit()  # now: the block may hold the only connection
         with (
             self._database.transaction(guarded=True) as transaction,
-            own_transaction(self._database, transaction.raw, refused=BLOCK_COMMITS) as entry,
+            own_transaction(
+                self._database, transaction.raw, block="client.transaction()", instead="publish(connection=)"
+            ) as entry,
         ):
             yield transaction.raw
             if entry.lost is not None:

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import pytest
 
 import lanelog
+from lanelog._base.payloads.metadata import decode_metadata
 from lanelog._database import Database, Statement
 from lanelog._log.append.draft import make_draft
 from lanelog._log.append.writing import write
 from lanelog.config import ConnectConfig
 from lanelog.errors import DatabaseError, SchemaError
-from lanelog.message import Outgoing, Receipt, decode_metadata
+from lanelog.message import Outgoing, Receipt
 from lanelog.publisher import Publisher, batch
 from support.proxy import SET_OPTION, Proxy
 from support.publishing import ensure_lanes, hold, publisher_at

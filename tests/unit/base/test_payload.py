@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanelog._base.payloads.codec import decode_payload, encode_payload
+from lanelog._base.payloads.metadata import METADATA_MAX_BYTES, decode_metadata, encode_metadata
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import METADATA_MAX_BYTES, decode_metadata, encode_metadata, utc_from_ms
+from lanelog.message import utc_from_ms
 
 TEXT = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import lanelog
 from lanelog._base.checks import check_name
 from lanelog._base.payloads.codec import decode_payload, encode_payload
+from lanelog._base.payloads.metadata import decode_metadata, encode_metadata
 from lanelog._database.connection.driver import Driver
 from lanelog._facts.engine.loop import loop_failed
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
-from lanelog.message import decode_metadata, encode_metadata
 
 T = TypeVar("T")
 

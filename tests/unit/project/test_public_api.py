@@ -20,7 +20,7 @@ ADMIN_NAMES = {
     "Deleted", "Figures", "Finding",
     "GroupDeleted", "GroupFigures", "GroupInfo", "GroupState",
     "HistoryInfo", "LaneInfo", "LastMember", "LeaseInfo", "Maintained", "MemberInfo", "MessageInfo", "MessageState",
-    "OffsetInfo",
+    "OffsetInfo", "OpenAck",
     "OpenLanes", "OwnerState", "Paused", "Problem", "Purged", "Rank", "Redriven", "Released", "Resumed", "Retried",
     "RunningHandler", "Workload",
     "ScheduledInfo", "Skipped", "Sought", "SoughtLane", "Status", "TopicDeleted", "TopicInfo", "ScheduleInfo",

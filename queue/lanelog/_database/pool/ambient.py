@@ -50,17 +50,21 @@ _registry = _Registry()
 
 
 @contextmanager
-def own_transaction(database: object, raw: Any, *, refused: str) -> Iterator[OpenTransaction]:
+def own_transaction(database: object, raw: Any, *, block: str, instead: str) -> Iterator[OpenTransaction]:
     """Register `raw`, a connection of `database` with a transaction of ours, while this thread's user code has it.
 
-    Its methods `commit` and `rollback` raise ConfigurationError(refused) meanwhile, also behind an ORM's session. What
-    is sent as a statement is found out at the end of the block.
+    Its methods `commit` and `rollback` raise ConfigurationError meanwhile, also behind an ORM's session: `block` names
+    whose end does that, and `instead` what serves a transaction of the caller's own. What is sent as a statement is
+    found out at the end of the block.
     """
     entry = OpenTransaction(database=database, raw=raw)
     driver = innermost(raw)
 
     def refuse() -> NoReturn:
-        raise ConfigurationError(refused)
+        raise ConfigurationError(
+            f"the end of the block of {block} commits or rolls back: leave it, by an exception for a rollback; to "
+            f"commit in a transaction of your own, as an ORM's session does, use {instead}"
+        )
 
     try:
         _registry.entries[entry] = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lanelog._base.backoff import Backoff
+from lanelog._base.payloads.metadata import decode_metadata
 from lanelog._base.text import describe
 from lanelog._engine.handler_error import clip, raised, render
 from lanelog._engine.lane.values import ACKED, Outcome, Verb
@@ -18,7 +19,7 @@ from lanelog._stores._redriven import CAP
 from lanelog._stores.consumers.history import Ended
 from lanelog.config import AckPolicy
 from lanelog.errors import ConfigurationError
-from lanelog.message import Postpone, Reject, Retry, decode_metadata
+from lanelog.message import Postpone, Reject, Retry
 
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt

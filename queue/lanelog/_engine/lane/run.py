@@ -80,6 +80,10 @@ class Attempt:
         if self.state is not State.SUPERSEDED:
             self.state = to
 
+    def has_ack(self, ack: float | None) -> bool:
+        """Whether this ack in a caller's transaction, by its time, is still to be decided. None: any."""
+        return ack is None or (self.acked_on is not None and self.acked_at == ack)
+
     @property
     def forgotten(self) -> bool:
         """Whether the user has thrown the message away, and with it the only way to settle or extend it."""

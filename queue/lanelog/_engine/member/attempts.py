@@ -211,18 +211,13 @@ class Attempts(Side):
         return attempt.term
 
     @step
-    def acked_by_caller(self, attempt: Attempt, connection: int) -> None:
-        """The ack of `claim` stands in a caller's transaction, on this connection. The server decides the rest."""
-        attempt.acked_on, attempt.acked_at = connection, time.monotonic()
-        self.state.effects.needs.add(self.state.signals.wake_settler)
+    def unclaim(self, attempt: Attempt, *, ack: float | None = None) -> bool:
+        """The transaction of `claim` did not commit. False: the handler has returned, so `resolve_left` must follow.
 
-    def acked_by_callers(self) -> list[Attempt]:
-        """Those of them whose handlers have returned, or whose messages were pulled."""
-        return [each for each in self.detached() if each.acked_on is not None and each.state is State.CLAIMED]
-
-    @step
-    def unclaim(self, attempt: Attempt) -> bool:
-        """The transaction of `claim` did not commit. False: the handler has returned, so `resolve_left` must follow."""
+        `ack`: the one in a caller's transaction that was asked about. If it is another one by now, nothing happens.
+        """
+        if not attempt.has_ack(ack):
+            return True
         if attempt.state is State.CLAIMED and attempt.left:
             return False  # it stays claimed, so that no other thread decides it before
         attempt.acked_on = None
@@ -262,14 +257,14 @@ class Attempts(Side):
         self.state.changed_locked(lane)
 
     @step
-    def claimed(self, attempt: Attempt, term: Term) -> bool:
-        """The transaction of `claim` committed, while the lane was loaded under `term`.
+    def claimed(self, attempt: Attempt, term: Term, *, ack: float | None = None) -> bool:
+        """The transaction of `claim` committed, while the lane was loaded under `term`. `ack`: as in `unclaim`.
 
         False: the lane was loaded again meanwhile, perhaps from a server that lacks the commit. Nothing is decided.
         """
-        if attempt.term != term:
+        if attempt.term != term or not attempt.has_ack(ack):
             return False
-        attempt.raised = None
+        attempt.acked_on = attempt.raised = None
         lane = self.state.lane_of(term)
         self._harvest_locked(lane, attempt)
         if lane is not None:

@@ -1,8 +1,9 @@
 """A member of a consumer group: one subscription of this process to one topic, with the lanes that it holds.
 
 Owns its end, and its sides, one for each kind of caller: `leasing` (the keeper), `fetching` (the fetcher), `writing`
-(the settler), `attempts` (workers and users) and `handing_back` (users who let go, and the end of a process). They
-change its state in steps (`state.step`). No step does I/O or runs a handler.
+(the settler), `attempts` (workers and users), `caller_acks` (acks in callers' transactions) and `handing_back` (users
+who let go, and the end of a process). They change its state in steps (`state.step`). No step does I/O, or runs user
+code.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from lanelog._engine.member.attempts import Attempts
+from lanelog._engine.member.caller_acks import CallerAcks
 from lanelog._engine.member.fetching import FetchingSide
 from lanelog._engine.member.handing_back import HandingBack
 from lanelog._engine.member.leasing import LeasingSide
@@ -56,6 +58,7 @@ class Member(MemberState):
     fetching: FetchingSide = field(init=False)
     writing: WritingSide = field(init=False)
     attempts: Attempts = field(init=False)
+    caller_acks: CallerAcks = field(init=False)
     handing_back: HandingBack = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -63,6 +66,7 @@ class Member(MemberState):
         self.fetching = FetchingSide(self)
         self.writing = WritingSide(self)
         self.attempts = Attempts(self)
+        self.caller_acks = CallerAcks(self)
         self.handing_back = HandingBack(self, self.attempts)
 
     @property

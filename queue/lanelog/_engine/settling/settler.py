@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._database import codes
-from lanelog._engine.settling.caller_acks import CallerAcks
+from lanelog._engine.settling.caller_questions import CallerQuestions
 from lanelog._engine.settling.dead_letters import DeadLetters
 from lanelog._stores.consumers import deliveries, flushes, history, offsets
 from lanelog._stores.consumers._offset_rows import OffsetsWrite
@@ -53,7 +53,7 @@ class Settler:
     quick_repeats: int = 5
     """The most deadlocks in a row after which a flush is repeated at once."""
     _dead_letters: DeadLetters = field(init=False)
-    _caller_acks: CallerAcks = field(init=False)
+    _caller_questions: CallerQuestions = field(init=False)
     _cautious: set[Member] = field(factory=set)  # members that met a lock time-out: their flushes skip locked rows
     _deadlocks: int = 0
     _waits: bool = False
@@ -62,7 +62,7 @@ class Settler:
         self.session = self.context.database.session("settler")
         self.context.shortage.need(self.session)
         self._dead_letters = DeadLetters(self.context, self.session)
-        self._caller_acks = CallerAcks(self.context, self.session)
+        self._caller_questions = CallerQuestions(self.context, self.session)
 
     def turn(self, _now: float) -> float:
         """Flush once for each member that has something to write."""
@@ -74,7 +74,7 @@ class Settler:
                 busy |= self._flush(member)
                 member.writing.announce_dropped()  # after the flush: every message that the flush dropped is logged
                 busy |= self._dead_letters.turn(member)
-                self._caller_acks.turn(member)
+                self._caller_questions.turn(member)
         self.context.raise_deferred("settler")
         if not busy and self.context.shortage.can_wait(self.session) and not _holding(members):
             self.session.close()  # another process may be able to work with it
@@ -87,7 +87,7 @@ class Settler:
         if busy:
             return 0.0
         waits = self._cautious or self._waits or self._dead_letters.left()
-        rest = self._caller_acks.rest()
+        rest = self._caller_questions.rest()
         return min(self.locked_seconds if waits else self.idle_seconds, self.idle_seconds if rest is None else rest)
 
     def close(self) -> None:

@@ -178,7 +178,7 @@ class Workers:
                 (member, attempt)
                 for member in self.context.members()
                 if member.config is self.config
-                for attempt in member.attempts.acked_by_callers()
+                for attempt in member.caller_acks.open()
             ],
             now=time.monotonic(),
         )

@@ -15,11 +15,12 @@ from attrs import define, field
 from lanelog._base import open_lane_keys
 from lanelog._base.backoff import RANDOM
 from lanelog._base.payloads.codec import CONTENT_TYPE, Codec, encode_payload
+from lanelog._base.payloads.metadata import encode_metadata
 from lanelog._log.append.timing import AT_ONCE, Timing, make_timing
 from lanelog._stores.log.messages import wire_bytes
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import Message, Outgoing, encode_metadata
+from lanelog.message import Message, Outgoing
 
 SCHEDULED: Final = 0
 """The offset in the receipt of a message that is not in the log yet."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._base.checks import NAME_MAX
+from lanelog._base.payloads.metadata import decode_metadata, encode_metadata
 from lanelog._database import codes
 from lanelog._facts.engine import scheduler as facts
 from lanelog._log import repair
@@ -38,7 +39,7 @@ from lanelog._stores.later.schedules import ScheduleRow
 from lanelog._stores.log import messages, partitions
 from lanelog._stores.log.messages import NewMessage
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
-from lanelog.message import decode_metadata, encode_metadata, utc_from_ms
+from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
     from lanelog._database import Database, Executor, Session

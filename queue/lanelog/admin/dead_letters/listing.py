@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, frozen
 
 from lanelog._base.checks import check_integer
+from lanelog._base.payloads.metadata import decode_metadata
 from lanelog._base.places import GroupTopic
 from lanelog._base.reasons import ERROR_MAX, REASON_MAX, names_of, reason_of, takes
 from lanelog._log.lookup.known import known_group, read
@@ -20,7 +21,7 @@ from lanelog.admin.lookup.arguments import check_text, limit_of, offset_of, opti
 from lanelog.admin.read.messages import SETTLING
 from lanelog.admin.types.messages import DeadLetterCounts, DeadLetterInfo, DeadLetterPage, DeadLetterReason
 from lanelog.config import NAME_MAX, check_name
-from lanelog.message import decode_metadata, utc_from_ms
+from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

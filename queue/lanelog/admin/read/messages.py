@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
 
+from lanelog._base.payloads.metadata import decode_metadata
 from lanelog._base.places import GroupTopic
 from lanelog._log.lookup.known import known_lane, read, snapshot
 from lanelog._log.lookup.names import dead_letter_topics, names, readers
@@ -24,7 +25,7 @@ from lanelog.admin.types.messages import GroupState, MessageInfo
 from lanelog.admin.types.topology import MessageState
 from lanelog.config import check_name
 from lanelog.errors import ConfigurationError
-from lanelog.message import DeadLetter, decode_metadata, utc_from_ms
+from lanelog.message import DeadLetter, utc_from_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

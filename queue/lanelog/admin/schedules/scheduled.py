@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanelog._base.checks import check_name
+from lanelog._base.payloads.metadata import decode_metadata
 from lanelog._database import NOW_MS, open_in_this_thread
 from lanelog._log.lookup.known import read, repeated
 from lanelog._stores._counted import signed
@@ -24,7 +25,7 @@ from lanelog.admin.lookup.arguments import limit_of, optional
 from lanelog.admin.lookup.given import given_topic
 from lanelog.admin.types.messages import ScheduledInfo
 from lanelog.errors import ConfigurationError
-from lanelog.message import decode_metadata, utc_from_ms
+from lanelog.message import utc_from_ms
 
 if TYPE_CHECKING:
     from typing import Any

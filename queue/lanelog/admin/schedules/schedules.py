@@ -22,6 +22,7 @@ from attrs import evolve
 
 from lanelog._base import cron as _cron
 from lanelog._base.checks import Duration, check_integer, check_name
+from lanelog._base.payloads.metadata import decode_metadata
 from lanelog._log.append.draft import make_draft
 from lanelog._log.append.middleware import publish_through
 from lanelog._log.fire import zone_data
@@ -40,7 +41,7 @@ from lanelog.admin.lookup.arguments import limit_of, when
 from lanelog.admin.types.results import SchedulePaused, ScheduleRemoved, ScheduleResumed
 from lanelog.admin.types.topology import ScheduleInfo
 from lanelog.errors import ConfigurationError, PayloadTooLarge
-from lanelog.message import Outgoing, Publication, decode_metadata, utc_from_ms
+from lanelog.message import Outgoing, Publication, utc_from_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

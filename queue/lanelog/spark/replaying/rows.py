@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation gives it
 
+from lanelog._base.payloads.metadata import METADATA_MAX_BYTES
 from lanelog._database import Database
 from lanelog._stores._redriven import CAP
 from lanelog.errors import ConfigurationError
-from lanelog.message import METADATA_MAX_BYTES, Outgoing
+from lanelog.message import Outgoing
 from lanelog.publisher import Publisher
 from lanelog.spark.archiving.read import read_archive
 from lanelog.spark.errors import clear

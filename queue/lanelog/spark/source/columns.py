@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import fields, frozen
 
+from lanelog._base.payloads.metadata import decode_metadata
 from lanelog.errors import DatabaseError
-from lanelog.message import decode_metadata
 from lanelog.spark.source.schema import arrow_schema
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ LONGEST_SECONDS = 1.0
 
 
 @define(eq=False)
-class CallerAcks:
+class CallerQuestions:
     """Asks about them."""
 
     context: EngineContext
@@ -38,7 +38,7 @@ class CallerAcks:
 
     def turn(self, member: Member) -> None:
         """Ask about each of a member's acks whose time has come."""
-        for attempt in member.attempts.acked_by_callers():
+        for attempt in member.caller_acks.open():
             if time.monotonic() < self._due.get(attempt, 0.0):
                 continue
             if not self.context.vouched(self.session):
@@ -50,7 +50,7 @@ class CallerAcks:
 
     def rest(self) -> float | None:
         """Return the seconds until the next question. None: no transaction is open."""
-        still = {each for member in self.context.members() for each in member.attempts.acked_by_callers()}
+        still = {each for member in self.context.members() for each in member.caller_acks.open()}
         for gone in self._due.keys() - still:
             del self._due[gone], self._waits[gone]
         if not still:

@@ -1,0 +1,29 @@
+"""The side of a member for acks in callers' transactions: which of them are not decided.
+
+Never decides one: `Attempts.claimed` and `Attempts.unclaim` do.
+"""
+
+from __future__ import annotations
+
+import time
+
+from attrs import define
+
+from lanelog._engine.lane.run import Attempt, State
+from lanelog._engine.member.state import Side, step
+
+
+@define(eq=False, repr=False)
+class CallerAcks(Side):
+    """What `message.ack(connection=)`, the settler and the workload have to do with a member."""
+
+    @step
+    def note(self, attempt: Attempt, connection: int) -> None:
+        """The ack of a claimed attempt stands in a caller's transaction, on this connection. The server decides."""
+        attempt.acked_on, attempt.acked_at = connection, time.monotonic()
+        self.state.effects.needs.add(self.state.signals.wake_settler)
+
+    def open(self) -> list[Attempt]:
+        """Those of them whose handlers have returned, or whose messages were pulled."""
+        detached = list(self.state.detached)
+        return [each for each in detached if each.acked_on is not None and each.state is State.CLAIMED]
