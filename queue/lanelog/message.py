@@ -260,7 +260,8 @@ class Message:
             connection: Your own connection with an open transaction, or what an ORM has for one, as in
                 `Client.publish`. Its writes and the ack are one commit, which is yours: the message is done if and only
                 if you commit. Ack last: a later publish in this transaction is refused. If you roll back, the attempt
-                has failed, or you ack once more in another transaction.
+                has failed, or you ack once more in another transaction. `wait_timeout` of the session is lowered to
+                `lease_duration`, and stays so.
 
         Raises:
             LeaseLost: The delivery ended before. The lane has another owner, or the visibility time-out is over.
@@ -269,8 +270,7 @@ class Message:
             ClosedError: The client was closed before this was committed.
             ConfigurationError: The connection has no transaction open, is one of lanelog's own, or leads to another
                 server. Or a message was acked in this transaction before.
-            DatabaseError: The database refused a statement on `connection`. The transaction may go on without the ack,
-                unless the error says that all of it is gone.
+            DatabaseError: The database refused a statement on `connection`. Roll back: the lease may be locked.
         """
         if connection is None:
             self._delivery.ack()

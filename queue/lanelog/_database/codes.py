@@ -31,6 +31,8 @@ ZERO_DOWNTIME_PATCH: Final = "Zero Downtime Patch"
 LOCK_WAIT_TIMEOUT: Final = ER.LOCK_WAIT_TIMEOUT
 """The statement is undone. With `innodb_rollback_on_timeout` the whole transaction is."""
 DEADLOCK: Final = ER.LOCK_DEADLOCK
+TWO_ROWS: Final = ER.SUBQUERY_NO_1_ROW
+"""A subquery that must give one value has found two rows."""
 PACKET_TOO_LARGE: Final = ER.NET_PACKET_TOO_LARGE
 KEY_TOO_LONG: Final = ER.TOO_LONG_KEY
 """An index entry is too long for the server's page size."""

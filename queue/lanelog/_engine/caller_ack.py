@@ -5,7 +5,7 @@ and never decides which attempt is valid: `Attempts` does.
 
 Lock order: what the caller has locked (heads, if it has published) → lease S → delivery → history. So the ack is the
 last statement of its transaction. Until that ends, the lease cannot change hands, and the attempt stays claimed: no
-time-out and no other delivery. Other lanes, and other messages of this one, go on.
+time-out and no other delivery. Other lanes go on.
 
 The caller may commit at once, late or never, in any thread, and its process may die at any point. The server alone
 knows. So once the handler has returned, the row is asked for until it can be read: settled there, the transaction was
@@ -16,10 +16,11 @@ lease meanwhile: a process that sleeps with its transaction open holds the lane 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from lanelog._database import ForeignExecutor, codes, driver_connection, find_open
+from lanelog._database import SERVER_MARK, ForeignExecutor, codes, driver_connection, find_open
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.run import State
 from lanelog._stores.consumers import deliveries, history, offsets
@@ -35,10 +36,16 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt
     from lanelog._engine.member.member import Member
 
-_PATIENCE = "SELECT @@SESSION.wait_timeout"
+# How long the session may be idle, and the mark of its server (no table).
+_SESSION = f"SELECT @@SESSION.wait_timeout, {SERVER_MARK}"
 _SET_PATIENCE = "SET SESSION wait_timeout = %s"
 # In an open transaction both families refuse it, a usual one with XAER_OUTSIDE.
 _XA_START = "XA START 'lanelog'"
+
+
+QUESTIONS = 3
+QUESTION_SECONDS = 0.05
+"""The settler's question locks the row for a moment, too."""
 
 
 class Fate(Enum):
@@ -62,7 +69,7 @@ def settle(cx: Executor, member: Member, attempt: Attempt, context: EngineContex
         raise LeaseLost(f"the lane {at.group}/{at.topic}/{term.key} has another owner by now: nothing was committed")
     # The row's id proves that a server that crashed meanwhile did not give the offset to another message.
     if not deliveries.settle_same(cx, at.lane(term.key), attempt.offset, attempt.row.id):
-        raise LeaseLost(f"the message {name(member, attempt)} is not in the log any more: not committed")
+        raise LeaseLost(f"the message {name(member, attempt)} is settled, or not in the log any more: not committed")
     if member.rules.history:
         now = time.monotonic()
         history.upsert(cx, at, member.owner, [attempt.left_as(Ended.SUCCESS, attempt.last_error, now)], now)
@@ -71,8 +78,8 @@ def settle(cx: Executor, member: Member, attempt: Attempt, context: EngineContex
 def write(member: Member, attempt: Attempt, context: EngineContext, connection: object) -> int:
     """Ack in the caller's open transaction. Return the session's `wait_timeout` of before, which stays lowered.
 
-    After an error nothing of the ack is left in the transaction, and the attempt is as before. A process that dies in
-    between rolls everything back.
+    After an error nothing of the ack is left in the transaction but a shared lock on the lease, and the attempt is as
+    before. A process that dies in between rolls everything back.
     """
     raw = driver_connection(connection)
     if find_open(raw) is not None:
@@ -83,19 +90,27 @@ def write(member: Member, attempt: Attempt, context: EngineContext, connection: 
     cx = ForeignExecutor(raw, context.database.config.database, ours=False)
     cx.check_not_acked()
     cx.begin()
+    row, at = attempt.row, member.at
+    cx.check_texts([at.topic, at.group, row.key, row.id, attempt.last_error or ""])
+    session, seconds = cx.session or 0, max(1, int(member.config.lease_duration))
+    patience = _on_same_server(cx, context)
     member.attempts.claim(attempt)
     try:
-        patience = _lower_patience(cx, int(member.config.lease_duration))
+        if patience > seconds:
+            _lower_patience(cx, patience, seconds)
         settle(cx, member, attempt, context)
         _refuse_distributed(cx)
+        member.caller_acks.note(attempt, session)
         cx.finish_ack()
     except BaseException as exc:
         error = _undone(cx, exc)
+        if patience > seconds:
+            with suppress(LanelogError):  # it may have been lost with its connection
+                cx.execute(_SET_PATIENCE, (patience,))
         _not_acked(member, attempt, error)
         if error is exc:
             raise
         raise error from exc
-    member.caller_acks.note(attempt, cx.session or 0)
     return patience
 
 
@@ -120,22 +135,28 @@ def _not_acked(member: Member, attempt: Attempt, error: BaseException, *, ack: f
         member.attempts.resolve_left(attempt, outcome)
 
 
-def _lower_patience(cx: ForeignExecutor, seconds: int) -> int:
-    """Lower `wait_timeout` to the lease, and return what it was. Raises ConfigurationError where that is ignored."""
-    before = _number(cx)
-    if before > seconds:
-        cx.execute(_SET_PATIENCE, (max(1, seconds),))
-        if _number(cx) > max(1, seconds):
-            raise ConfigurationError(
-                f"wait_timeout of the connection stays {before} s, although it was set to {seconds}: a process that "
-                "stops with its transaction open would hold the lane for that long, so nothing was acked"
-            )
-    return before
+def _on_same_server(cx: ForeignExecutor, context: EngineContext) -> int:
+    """Return the session's `wait_timeout`. Raises unless the session is on the server that memory stands on."""
+    row = cx.one(_SESSION)
+    mark = context.server_identity.mark
+    if row is None or not mark:
+        raise DatabaseError("the database server is not known at this moment: repeat the transaction", retriable=True)
+    if int(row[1]) != mark:
+        raise ConfigurationError(
+            "the connection is to another server than the subscription: the ack must be where the messages are"
+        )
+    return int(row[0])
 
 
-def _number(cx: ForeignExecutor) -> int:
-    row = cx.one(_PATIENCE)
-    return 0 if row is None else int(row[0])
+def _lower_patience(cx: ForeignExecutor, before: int, seconds: int) -> None:
+    """Lower `wait_timeout` to the lease. Raises ConfigurationError where that is ignored."""
+    cx.execute(_SET_PATIENCE, (seconds,))
+    row = cx.one(_SESSION)
+    if row is None or int(row[0]) > seconds:
+        raise ConfigurationError(
+            f"wait_timeout of the connection stays {before} s, although it was set to {seconds}: a process that "
+            "stops with its transaction open would hold the lane for that long, so nothing was acked"
+        )
 
 
 def _refuse_distributed(cx: ForeignExecutor) -> None:
@@ -154,11 +175,13 @@ def forget_rolled_back(member: Member, attempt: Attempt, context: EngineContext)
     """Let a handler settle once more after it has rolled its ack back. Raises AlreadySettled if that is still open."""
     if attempt.state is not State.CLAIMED or attempt.acked_on is None:
         return
-    fate = follow(context.database.transaction(), member, attempt, context)
-    if fate is Fate.OPEN and attempt.state is State.CLAIMED:
-        raise AlreadySettled(
-            f"{name(member, attempt)} is acked in a transaction that is still open: roll that back first"
-        )
+    for _ in range(QUESTIONS):
+        fate = follow(context.database.transaction(), member, attempt, context)
+        if fate is not Fate.OPEN or attempt.state is not State.CLAIMED:
+            return
+        if context.closing.wait(QUESTION_SECONDS):
+            break
+    raise AlreadySettled(f"{name(member, attempt)} is acked in a transaction that is still open: roll that back first")
 
 
 def follow(
@@ -175,6 +198,8 @@ def follow(
         return Fate.OPEN
     if fate is Fate.COMMITTED:
         return fate if member.attempts.claimed(attempt, term, ack=ack) else Fate.OPEN
+    if not attempt.has_ack(ack):
+        return Fate.OPEN
     _not_acked(member, attempt, attempt.raised or without_commit(member, attempt), ack=ack)
     return fate
 
@@ -193,8 +218,9 @@ def _ask(
     at, key = member.at, attempt.term.key
     try:
         with transaction as cx:
-            # Only the server that memory stands on is asked. Another one may lack the commit.
-            context.fenced(leases.fence(cx, at, member.owner, [key]))
+            # Only the server that memory stands on is asked, while the lane is ours. Another one may lack the commit.
+            if context.fenced(leases.fence(cx, at, member.owner, [key])).get(key) != attempt.term.epoch:
+                return Fate.OPEN
             settled = deliveries.is_settled_now(cx, at.lane(key), attempt.offset)
             # Without its row, an operator may have moved the group beyond it.
             settled = settled or offsets.acked_locked(cx, at.lane(key)) >= attempt.offset

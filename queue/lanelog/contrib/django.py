@@ -41,6 +41,8 @@ def ack(message: Message, using: str | None = None) -> None:
                 ack(message)
     """
     connection: Any = transaction.get_connection(using)
+    if not connection.in_atomic_block:
+        raise ConfigurationError("no atomic() is open, so that nothing would hold the effects and the ack together")
     if connection.savepoint_ids:
         raise ConfigurationError(
             "an inner atomic() is open, whose rollback would take the ack back while the outer one goes on: ack in the "
@@ -49,15 +51,25 @@ def ack(message: Message, using: str | None = None) -> None:
     patience = message._delivery.ack_in(connection)  # noqa: SLF001 - a part of the library
     if not hasattr(connection, _PATIENCE):
         setattr(connection, _PATIENCE, patience)
-    # After a rollback the next ack's commit sets it back, if the connection is kept.
+    # After a rollback `close_old_connections` sets it back, or the commit of the next ack.
     transaction.on_commit(partial(_restore, connection), using=using)
 
 
 def _restore(connection: Any) -> None:
-    """Let the session have its own `wait_timeout` again: a kept connection would be ended by the server."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET SESSION wait_timeout = %s", [getattr(connection, _PATIENCE)])
+    """Let the session have its own `wait_timeout` again: a kept connection would be ended by the server.
+
+    An error must not keep other hooks of the commit from running. What the session has then is not known.
+    """
+    patience = getattr(connection, _PATIENCE, None)
+    if patience is None:
+        return
     delattr(connection, _PATIENCE)
+    try:
+        if connection.connection is not None:
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION wait_timeout = %s", [patience])
+    except db.Error:
+        connection.close()
 
 
 def close_old_connections(message: Message, call_next: Callable[[Message], object]) -> object:
@@ -74,4 +86,6 @@ def close_old_connections(message: Message, call_next: Callable[[Message], objec
     try:
         return call_next(message)
     finally:
+        for connection in db.connections.all(initialized_only=True):
+            _restore(connection)
         db.close_old_connections()

@@ -6,17 +6,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import pymysql
 import pytest
+from pymysql.constants import CLIENT
 from tenacity import stop_after_attempt, wait_fixed
 
-import lanelog
-from lanelog import AckPolicy, AlreadySettled, Client, ConfigurationError, Message, RetryPolicy
+from lanelog import (
+    AckPolicy,
+    AlreadySettled,
+    Client,
+    ConfigurationError,
+    LanelogError,
+    LeaseLost,
+    Message,
+    RetryPolicy,
+)
 from lanelog.admin import Problem
 from support.drivers import DRIVERS, Driver
 from support.settling import create_effects, effects, have_effect
-from support.sql import delivery_rows, one, owners, rows, watermark
+from support.sql import delivery_rows, one, rows, watermark
 from support.stage import thorough
-from support.waiting import Gate, Record, eventually, never
+from support.waiting import Record, eventually, never
 
 QUICK = RetryPolicy(stop=stop_after_attempt(5), wait=wait_fixed(0.05))
 LEVEL = "SET SESSION TRANSACTION ISOLATION LEVEL "
@@ -210,29 +220,68 @@ def test_a_stopped_subscription_leaves_the_decision_to_the_server(
     assert len(effects(raw)) == (1 if end == "commit" else 0)
 
 
-def test_nobody_takes_the_lane_from_an_open_transaction(
-    lanelog_client: Client, lanelog_url: str, open_raw: Any, raw: Any
-) -> None:
-    """A lease changes hands after the transaction has ended, and the next owner sees the ack."""
-    holder, gate, others = open_raw(), Gate(), Record()
+def test_nobody_takes_the_lane_from_an_open_transaction(lanelog_client: Client, open_raw: Any, raw: Any) -> None:
+    """The lease is locked until the transaction has ended."""
+    holder, acked = open_raw(), Record()
+    lease = "SELECT 1 FROM queue_partition_leases WHERE partition_key = 'a' FOR UPDATE NOWAIT"
 
     def handle(message: Message) -> None:
         message.ack(connection=holder)
-        gate()
+        acked(message.offset)
 
-    options = {"lease_duration": 2.0, "lease_renewal": 0.2}
     lanelog_client.publish("t", "a", b"x")
-    subscription = lanelog_client.subscribe("t", "g", handle, **options)
-    with gate, lanelog.connect(lanelog_url) as other:
-        gate.reached()
-        (owner,) = owners(raw, "g", "t").values()
-        other.subscribe("t", "g", lambda m: others(m.offset), **options)
-        never(lambda: owners(raw, "g", "t").get("a") != owner, during=1.0)
-        holder.commit()
-        gate.open()
-        eventually(lambda: subscription.stats().acked == 1)
-        other.publish("t", "a", b"y")
-    assert 1 not in others.items
+    lanelog_client.subscribe("t", "g", handle)
+    acked.wait(1)
+    with pytest.raises(pymysql.err.OperationalError):
+        rows(raw, lease)
+    holder.commit()
+    eventually(lambda: watermark(raw, "g", "t", "a") == 1)
+    assert rows(raw, lease) == [(1,)]
+
+
+def test_what_is_settled_already_is_not_settled_once_more(lanelog_client: Client, open_raw: Any, raw: Any) -> None:
+    """Also where the driver counts found rows, as SQLAlchemy and Django let it: effects must not be committed twice."""
+    connection, done = open_raw(client_flag=CLIENT.FOUND_ROWS), Record()
+
+    def handle(message: Message) -> None:
+        columns = "(consumer_group, topic, partition_key, message_offset, through_offset, acked)"
+        rows(raw, f"INSERT INTO queue_delivery_state {columns} VALUES ('g', 't', 'a', 1, 1, 1)")
+        have_effect(connection, message)
+        with pytest.raises(LeaseLost, match="is settled"):
+            message.ack(connection=connection)
+        connection.rollback()
+        done(int(one(connection, "SELECT @@wait_timeout")))
+
+    lanelog_client.publish("t", "a", b"x")
+    lanelog_client.subscribe("t", "g", handle, lease_duration=7.0)
+    assert done.wait(1) == [one(raw, "SELECT @@wait_timeout")]
+    assert effects(raw) == []
+
+
+@pytest.mark.parametrize("end", ["commit", *thorough("rollback")])
+def test_another_thread_may_ack_while_the_handler_returns(
+    lanelog_client: Client, open_raw: Any, raw: Any, end: str
+) -> None:
+    """The server's decision about its transaction counts, and the lane goes on."""
+    helper, ended = open_raw(), Record()
+
+    def ack_late(message: Message) -> None:
+        with suppress(LanelogError):  # the worker was first
+            message.ack(connection=helper)
+            have_effect(helper, message)
+        getattr(helper, end)()
+        ended(message.offset)
+
+    def handle(message: Message) -> None:
+        if message.attempt == 1:
+            thread = threading.Thread(target=ack_late, args=(message,))
+            thread.start()
+            thread.join(0.001 * message.offset)
+
+    lanelog_client.publish_many("t", [("a", b"x")] * 8)
+    lanelog_client.subscribe("t", "g", handle, retry=QUICK)
+    eventually(lambda: watermark(raw, "g", "t", "a") == 8)
+    ended.wait(8)
 
 
 def test_a_rolled_back_ack_may_be_written_once_more(lanelog_client: Client, open_raw: Any, raw: Any) -> None:

@@ -191,6 +191,14 @@ class Attempts(Side):
         for other, decided in attempt.run.take_outcomes():
             if other.state is State.RUNNING and other is not attempt:
                 self.apply_locked(lane, other, decided, time.monotonic())
+            elif other.state is State.CLAIMED:
+                self._leave_locked(other)
+
+    def _leave_locked(self, attempt: Attempt) -> None:
+        """Another thread has claimed a message just when the worker recorded its outcome: that thread decides."""
+        attempt.left = self.state.config.ack_policy is not AckPolicy.MANUAL  # else the user may settle it once more
+        self.state.detached[attempt] = None
+        self.state.effects.needs.add(self.state.signals.wake_settler)
 
     @step
     def check(self, attempt: Attempt, *, settling: bool = True) -> None:
@@ -237,10 +245,11 @@ class Attempts(Side):
         if attempt.run is not None:
             self._harvest_locked(lane, attempt)
             _take_back(lane, attempt.run)
-        self.state.effects.needs.add(self.state.signals.wake_settler)
-        attempt.left = self.state.config.ack_policy is not AckPolicy.MANUAL  # else the user may settle it once more
-        attempt.on_release = leave
-        self.state.detached[attempt] = None
+        self._leave_locked(attempt)
+        if attempt.acked_on is None or (attempt.run is not None and attempt.run.alone):
+            attempt.on_release = leave
+        else:
+            leave()  # its caller may take long, and no handler runs
         self.state.changed_locked(lane)
         return True
 
@@ -298,6 +307,8 @@ class Attempts(Side):
             for attempt, outcome in outcomes:
                 if attempt.state is State.RUNNING:
                     self.apply_locked(lane, attempt, outcome, time.monotonic())
+                elif attempt.state is State.CLAIMED:
+                    self._leave_locked(attempt)
                 elif attempt.state is State.SUPERSEDED:
                     self.state.counters.refused += 1
                     refused.append(attempt)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine import caller_ack
-from lanelog._engine.caller_ack import Fate
 
 if TYPE_CHECKING:
     from lanelog._database import Session
@@ -41,12 +40,12 @@ class CallerQuestions:
         for attempt in member.caller_acks.open():
             if time.monotonic() < self._due.get(attempt, 0.0):
                 continue
+            # Before the question: after an error the next one must wait as well.
+            wait = min(LONGEST_SECONDS, 2 * self._waits.get(attempt, FIRST_SECONDS / 2))
+            self._waits[attempt], self._due[attempt] = wait, time.monotonic() + wait
             if not self.context.vouched(self.session):
                 return  # memory is loaded first
-            fate = caller_ack.follow(self.session.transaction(), member, attempt, self.context)
-            wait = min(LONGEST_SECONDS, 2 * self._waits.get(attempt, FIRST_SECONDS / 2))
-            if fate is Fate.OPEN:
-                self._waits[attempt], self._due[attempt] = wait, time.monotonic() + wait
+            caller_ack.follow(self.session.transaction(), member, attempt, self.context)
 
     def rest(self) -> float | None:
         """Return the seconds until the next question. None: no transaction is open."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from contextlib import suppress
 from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine import caller_ack, handler_error
-from lanelog._engine.caller_ack import Fate
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.run import State
@@ -343,9 +343,14 @@ class Workers:
         if attempt.expired:
             run.record(attempt, EXPIRED)
             return _After.STOP if member.rules.strict else _After.GO_ON
-        if attempt.state is State.CLAIMED and attempt.acked_on is not None:
-            error = self._ended_by_caller(member, attempt, error)
+        asked = attempt.state is State.CLAIMED and attempt.acked_on is not None
+        if asked:
+            self._ask_about(member, attempt, error)
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
+        if not left:
+            attempt.raised = None  # its traceback has a frame that has the attempt: a reference cycle
+        if asked and error is None and attempt.state is State.RUNNING:
+            error = caller_ack.without_commit(member, attempt)
         if left or attempt.state not in (State.RUNNING, State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
                 facts.handler_raised_after_settling(**member.about(attempt), exc_info=handler_error.raised(error))
@@ -359,17 +364,11 @@ class Workers:
         held_back = outcome.verb is not Verb.ACK and member.rules.strict
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON
 
-    def _ended_by_caller(self, member: Member, attempt: Attempt, error: BaseException | None) -> BaseException | None:
-        """Ask what became of the transaction that the handler has acked in. Return what the attempt has failed by.
-
-        While that is not known, the settler asks on.
-        """
+    def _ask_about(self, member: Member, attempt: Attempt, error: BaseException | None) -> None:
+        """Ask what became of the transaction that the handler has acked in. If nobody knows, the settler asks on."""
         attempt.raised = error
-        try:
-            fate = caller_ack.follow(self.context.database.transaction(), member, attempt, self.context)
-        except LanelogError:
-            return error  # the database is away
-        return caller_ack.without_commit(member, attempt) if fate is Fate.GONE and error is None else error
+        with suppress(LanelogError):  # the database is away
+            caller_ack.follow(self.context.database.transaction(), member, attempt, self.context)
 
 
 HANDLING = Workers._handle_all.__code__  # noqa: SLF001 - of this module

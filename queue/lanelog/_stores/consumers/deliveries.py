@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from lanelog._database import NOW_MS
+from lanelog._database import NOW_MS, codes
 from lanelog._stores._counted import BEYOND_COUNTING, signed
 from lanelog._stores._points import number, placeholders, points, write
+from lanelog.errors import DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,13 +69,14 @@ VALUES (%s, %s, %s, %s, %s, 1, 0, {NOW_MS})
 ON DUPLICATE KEY UPDATE acked = 1, lease_epoch = 0, invisible_until = 0
 """
 
-# The same, only if the log still has the same message there (both PRIMARY).
+# The same, only if the log still has the same message there (both PRIMARY). If it is settled already, the subquery is
+# an error: with found rows, as SQLAlchemy and Django connect, the count of rows would be that of an insert.
 SETTLE_SAME = f"""
 INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
        lease_epoch, last_attempt_at)
 SELECT %s, topic, partition_key, `offset`, `offset`, 1, 0, {NOW_MS} FROM queue_messages FORCE INDEX (PRIMARY)
 WHERE topic = %s AND partition_key = %s AND `offset` = %s AND id = %s
-ON DUPLICATE KEY UPDATE acked = 1, lease_epoch = 0, invisible_until = 0
+ON DUPLICATE KEY UPDATE acked = IF(acked, (SELECT 1 UNION ALL SELECT 2), 1), lease_epoch = 0, invisible_until = 0
 """
 
 # Did a transaction with an unknown outcome settle this message? The lock waits for a commit in flight (PRIMARY).
@@ -207,8 +209,13 @@ def settle(cx: Executor, lane: LaneId, offset: int) -> None:
 
 
 def settle_same(cx: Executor, lane: LaneId, offset: int, message_id: str) -> bool:
-    """Write one acked row if the message there still has this id."""
-    return cx.execute(SETTLE_SAME, (*lane.columns, offset, message_id)) > 0
+    """Write one acked row if the message there still has this id, and is not settled."""
+    try:
+        return cx.execute(SETTLE_SAME, (*lane.columns, offset, message_id)) > 0
+    except DatabaseError as error:
+        if error.code != codes.TWO_ROWS:
+            raise
+        return False
 
 
 def is_settled(cx: Executor, lane: LaneId, offset: int) -> bool:
