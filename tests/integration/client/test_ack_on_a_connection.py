@@ -16,7 +16,6 @@ from lanelog import (
     AlreadySettled,
     Client,
     ConfigurationError,
-    LanelogError,
     LeaseLost,
     Message,
     RetryPolicy,
@@ -256,32 +255,6 @@ def test_what_is_settled_already_is_not_settled_once_more(lanelog_client: Client
     lanelog_client.subscribe("t", "g", handle, lease_duration=7.0)
     assert done.wait(1) == [one(raw, "SELECT @@wait_timeout")]
     assert effects(raw) == []
-
-
-@pytest.mark.parametrize("end", ["commit", *thorough("rollback")])
-def test_another_thread_may_ack_while_the_handler_returns(
-    lanelog_client: Client, open_raw: Any, raw: Any, end: str
-) -> None:
-    """The server's decision about its transaction counts, and the lane goes on."""
-    helper, ended = open_raw(), Record()
-
-    def ack_late(message: Message) -> None:
-        with suppress(LanelogError):  # the worker was first
-            message.ack(connection=helper)
-            have_effect(helper, message)
-        getattr(helper, end)()
-        ended(message.offset)
-
-    def handle(message: Message) -> None:
-        if message.attempt == 1:
-            thread = threading.Thread(target=ack_late, args=(message,))
-            thread.start()
-            thread.join(0.001 * message.offset)
-
-    lanelog_client.publish_many("t", [("a", b"x")] * 8)
-    lanelog_client.subscribe("t", "g", handle, retry=QUICK)
-    eventually(lambda: watermark(raw, "g", "t", "a") == 8)
-    ended.wait(8)
 
 
 def test_a_rolled_back_ack_may_be_written_once_more(lanelog_client: Client, open_raw: Any, raw: Any) -> None:

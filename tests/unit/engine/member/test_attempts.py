@@ -253,6 +253,43 @@ def test_a_claim_is_the_handlers_until_it_is_decided(clock: Clock) -> None:
         engine.member.attempts.check(attempt)
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_ack_beside_a_recorded_outcome_is_decided_by_its_transaction(clock: Clock, committed: bool) -> None:
+    """A helper's ack may be claimed just when the worker has recorded the outcome of the handler that returned."""
+    engine, lane, run = running(clock, 1)
+    attempts, attempt = engine.member.attempts, engine.start(run)
+    attempts.claim(attempt)
+    engine.member.caller_acks.note(attempt, 7)
+    run.record(attempt, ACKED)
+    attempts.finish(run)
+    assert engine.member.caller_acks.open() == [attempt]
+    if committed:
+        assert attempts.claimed(attempt, attempt.term, ack=attempt.acked_at)
+    else:
+        assert not attempts.unclaim(attempt, ack=attempt.acked_at)
+        attempts.resolve_left(attempt, RETRY)
+    assert engine.member.caller_acks.open() == []
+    assert lane.state.watermark == (1 if committed else 0)
+    assert lane.state.waiting.keys() == (set() if committed else {1})
+
+
+def test_an_answer_about_an_earlier_ack_decides_nothing(clock: Clock) -> None:
+    """Who has rolled an ack back may have written another one when the answer about the first one is read."""
+    engine, lane, run = running(clock, 1)
+    attempts, attempt = engine.member.attempts, engine.start(run)
+    attempts.claim(attempt)
+    engine.member.caller_acks.note(attempt, 7)
+    first = attempt.acked_at
+    assert attempts.unclaim(attempt, ack=first)
+    attempts.claim(attempt)
+    assert attempts.unclaim(attempt, ack=first)
+    assert attempt.state is State.CLAIMED
+    engine.member.caller_acks.note(attempt, 7)
+    assert not attempts.claimed(attempt, attempt.term, ack=first)
+    assert attempts.claimed(attempt, attempt.term, ack=attempt.acked_at)
+    assert lane.state.watermark == 1
+
+
 def test_the_end_answers_everybody() -> None:
     """When the engine ends, nobody waits on: waiters of lanes, flushes and dead letters get the error."""
     engine = fast(Clock())
