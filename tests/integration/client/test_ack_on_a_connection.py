@@ -21,9 +21,10 @@ from lanelog import (
     RetryPolicy,
 )
 from lanelog.admin import Problem
+from lanelog.devserver import DevServer
 from support.drivers import DRIVERS, Driver
 from support.settling import create_effects, effects, have_effect
-from support.sql import delivery_rows, one, rows, watermark
+from support.sql import connect, delivery_rows, one, rows, watermark
 from support.stage import thorough
 from support.waiting import Record, eventually, never
 
@@ -308,6 +309,26 @@ def test_what_no_ack_can_be_part_of_is_refused(lanelog_client: Client, open_raw:
     assert "lanelog's own" in own
     assert "XA" in distributed
     assert "not str" in text
+    eventually(lambda: subscription.stats().acked == 1)
+
+
+@pytest.mark.thorough
+def test_another_server_is_refused(lanelog_client: Client, private_server: DevServer) -> None:
+    """Before anything is written there; the engine goes on where it is."""
+    refused = Record()
+
+    def handle(message: Message) -> None:
+        with (
+            connect(private_server.create_database("elsewhere"), autocommit=False) as elsewhere,
+            pytest.raises(ConfigurationError) as caught,
+        ):
+            message.ack(connection=elsewhere)
+        refused(str(caught.value))
+
+    lanelog_client.publish("t", "a", b"x")
+    subscription = lanelog_client.subscribe("t", "g", handle)
+    (text,) = refused.wait(1)
+    assert "another server" in text
     eventually(lambda: subscription.stats().acked == 1)
 
 

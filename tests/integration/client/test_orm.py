@@ -125,6 +125,53 @@ def test_an_orm_publishes_in_its_own_transaction(fleet: Fleet, raw: Any, orm: st
     assert {"sqlalchemy": "begin one", "django": "with transaction.atomic()"}[orm] in refused["error"]
 
 
+ACKS = """
+from django.db import connection, transaction
+from lanelog.contrib.django import ack, close_old_connections
+
+
+def refused(message):
+    try:
+        ack(message)
+    except lanelog.ConfigurationError as error:
+        return str(error)
+
+
+def bill(message):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@wait_timeout")
+        patience = cursor.fetchone()[0]
+    outside = refused(message)
+    with transaction.atomic():
+        with transaction.atomic():
+            inside = refused(message)
+        ack(message)
+        say("acked", attempt=message.attempt, patience=patience, outside=outside, inside=inside)
+        if message.attempt == 1:
+            raise ValueError("after the ack")
+
+
+client.subscribe("orders", "billing", bill, workers=1, retry=3, lease_duration=7.0, middleware=(close_old_connections,))
+"""
+
+
+@pytest.mark.thorough
+@DRIVER
+def test_a_kept_connection_of_django_has_its_patience_again(
+    fleet: Fleet, lanelog_client: Client, raw: Any, driver: str
+) -> None:
+    """After a commit and after a rollback. What is no outermost `atomic()` is refused before anything is sent."""
+    code = f"import lanelog\n{ACKS}"
+    running = fleet.start("orm", "orm_django.py", code=code, driver=driver, settings={"CONN_MAX_AGE": None})
+    running.said("ready")
+    lanelog_client.publish_many("orders", [("k", {}), ("k", {})])
+    acked = running.said("acked", count=4)
+    assert [line["attempt"] for line in acked] == [1, 2, 1, 2]
+    assert {line["patience"] for line in acked} == {one(raw, "SELECT @@wait_timeout")}
+    assert all("no atomic()" in line["outside"] and "inner atomic()" in line["inside"] for line in acked)
+    eventually(lambda: watermark(raw, "billing", "orders", "k") == 2)
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @DRIVER

@@ -57,7 +57,7 @@ def publishes() -> None:
 listen()
 say_what_is_logged()
 with lanelog.connect(CONFIG["url"]) as client:
-    names = {"client": client, "Order": Order}
+    names = {"client": client, "Order": Order, "say": say}
     if CONFIG.get("publishes"):
         publishes()
     else:
