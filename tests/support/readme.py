@@ -31,6 +31,7 @@ class Example(Enum):
     PROCESS_ONE = ("docs/howto/workers.md", "signal.signal(")
     SQLALCHEMY_ACK = ("docs/howto/orm.md", "session(message, Session)")
     DJANGO_ACK = ("docs/howto/orm.md", "ack(message)")
+    RELAY = ("docs/howto/relay.md", "Idempotency-Key")
     SQLALCHEMY_PUBLISH = ("docs/howto/orm.md", "session.begin()")
     DJANGO_PUBLISH = ("docs/howto/orm.md", "connection=connection")
     DJANGO_MIDDLEWARE = ("docs/howto/orm.md", 'update(state="billed")')

@@ -289,16 +289,13 @@ class Attempts(Side):
         if attempt.state is State.SUPERSEDED or lane is None:
             self.state.counters.refused += 1
             raise LeaseLost(
-                f"{self._which(attempt)} is not group {self.state.at.group!r}'s any more: it timed out or its "
-                "lane was lost; another attempt has replaced it"
+                f"{_which(self.state.at.topic, attempt)} is not group {self.state.at.group!r}'s any more: it timed out "
+                "or its lane was lost; another attempt has replaced it"
             )
         # Under ACK_FIRST it was settled before its handler started.
         if attempt.state is not State.RUNNING or (settling and self.state.rules.ack_first):
-            raise AlreadySettled(f"{self._which(attempt)} is settled already")
+            raise AlreadySettled(f"{_which(self.state.at.topic, attempt)} is settled already")
         return lane
-
-    def _which(self, attempt: Attempt) -> str:
-        return f"attempt {attempt.number} at {self.state.at.topic}/{attempt.term.key}/{attempt.offset}"
 
     def _apply_all_locked(self, lane: Lane | None, outcomes: Sequence[tuple[Attempt, Outcome]]) -> list[Attempt]:
         """Apply what a worker has recorded. Returns the attempts whose settlement is refused."""
@@ -360,6 +357,10 @@ class Attempts(Side):
                 self.state.counters.retried += 1
                 why = summary(error)
                 facts.attempt_retried(self.state.signals.notices, **self.state.about(attempt), error=why)
+
+
+def _which(topic: str, attempt: Attempt) -> str:
+    return f"attempt {attempt.number} at {topic}/{attempt.term.key}/{attempt.offset}"
 
 
 def _take_back(lane: Lane | None, run: Run) -> None:
