@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor
     from lanelog._engine.engine_context import EngineContext
-    from lanelog._engine.lane.run import Attempt
+    from lanelog._engine.lane.run import Attempt, CallerAck
     from lanelog._engine.member.member import Member
 
 # How long the session may be idle, and the mark of its server (no table).
@@ -125,7 +125,7 @@ def _undone(cx: ForeignExecutor, exc: BaseException) -> BaseException:
     return exc
 
 
-def _not_acked(member: Member, attempt: Attempt, error: BaseException, *, ack: float | None = None) -> None:
+def _not_acked(member: Member, attempt: Attempt, error: BaseException, *, ack: CallerAck | None = None) -> None:
     """Give the attempt back. If its handler has returned meanwhile, in another thread, it has failed."""
     if member.attempts.unclaim(attempt, ack=ack):
         return
@@ -173,7 +173,7 @@ def _refuse_distributed(cx: ForeignExecutor) -> None:
 
 def forget_rolled_back(member: Member, attempt: Attempt, context: EngineContext) -> None:
     """Let a handler settle once more after it has rolled its ack back. Raises AlreadySettled if that is still open."""
-    if attempt.state is not State.CLAIMED or attempt.acked_on is None:
+    if attempt.state is not State.CLAIMED or attempt.ack is None:
         return
     for _ in range(QUESTIONS):
         fate = follow(context.database.transaction(), member, attempt, context)
@@ -192,15 +192,17 @@ def follow(
     If the lane was loaded again between question and answer, or another thread has decided or acked once more, the
     transaction counts as open: the next question decides.
     """
-    term, ack = attempt.term, attempt.acked_at
+    term, ack = attempt.term, attempt.ack
+    if ack is None:
+        return Fate.OPEN
     fate = _ask(transaction, member, attempt, context)
     if fate is Fate.OPEN or attempt.term != term:
         return Fate.OPEN
     if fate is Fate.COMMITTED:
         return fate if member.attempts.claimed(attempt, term, ack=ack) else Fate.OPEN
-    if not attempt.has_ack(ack):
+    if attempt.ack is not ack:
         return Fate.OPEN
-    _not_acked(member, attempt, attempt.raised or without_commit(member, attempt), ack=ack)
+    _not_acked(member, attempt, ack.raised or without_commit(member, attempt), ack=ack)
     return fate
 
 

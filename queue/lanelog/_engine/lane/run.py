@@ -49,6 +49,18 @@ _DECIDED = (State.SETTLED, State.BURYING)
 
 
 @define(eq=False)
+class CallerAck:
+    """An ack in a transaction of its caller's. A rolled-back one may be followed by another of the same attempt."""
+
+    session: int
+    """The number of the caller's session at the server. 0: the driver does not say."""
+    at: float
+    """When (monotonic) it was written."""
+    raised: BaseException | None = field(default=None, repr=False)
+    """By the handler, afterwards."""
+
+
+@define(eq=False)
 class Attempt:
     """One attempt at one message. Outside the process, epoch and attempt number identify it."""
 
@@ -68,9 +80,7 @@ class Attempt:
     slow_reported: bool = False
     hung: str | None = None  # why its process ends because of it; its row says so, and the next owner counts a crash
     left: bool = False  # its handler returned while another thread commits it: that thread decides the outcome
-    acked_on: int | None = None  # the session of the caller's connection on which it was acked; 0: of unknown number
-    acked_at: float = 0.0  # when (monotonic) that was
-    raised: BaseException | None = field(default=None, repr=False)  # by its handler, after that ack
+    ack: CallerAck | None = None  # its ack in a caller's transaction, which the server has not decided yet
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # ends the stay of a detached attempt
     handle: ref[object] | None = field(default=None, repr=False)  # the user's message; dead: nothing can settle it
@@ -79,10 +89,6 @@ class Attempt:
         """Go to another state. A superseded attempt keeps its state, whatever happens to its message."""
         if self.state is not State.SUPERSEDED:
             self.state = to
-
-    def has_ack(self, ack: float | None) -> bool:
-        """Whether this ack in a caller's transaction, by its time, is still to be decided. None: any."""
-        return ack is None or (self.acked_on is not None and self.acked_at == ack)
 
     @property
     def forgotten(self) -> bool:

@@ -15,7 +15,7 @@ from attrs import define
 
 from lanelog._base.text import summary
 from lanelog._engine.lane.flush_waiter import FlushWaiter
-from lanelog._engine.lane.run import Attempt, Run, State
+from lanelog._engine.lane.run import Attempt, CallerAck, Run, State
 from lanelog._engine.lane.values import ACKED, Outcome, Verb
 from lanelog._engine.member.isolation import HOLD
 from lanelog._engine.member.state import Side, step
@@ -219,16 +219,16 @@ class Attempts(Side):
         return attempt.term
 
     @step
-    def unclaim(self, attempt: Attempt, *, ack: float | None = None) -> bool:
+    def unclaim(self, attempt: Attempt, *, ack: CallerAck | None = None) -> bool:
         """The transaction of `claim` did not commit. False: the handler has returned, so `resolve_left` must follow.
 
         `ack`: the one in a caller's transaction that was asked about. If it is another one by now, nothing happens.
         """
-        if not attempt.has_ack(ack):
+        if ack is not None and attempt.ack is not ack:
             return True
         if attempt.state is State.CLAIMED and attempt.left:
             return False  # it stays claimed, so that no other thread decides it before
-        attempt.acked_on = None
+        attempt.ack = None
         if attempt.state is State.CLAIMED:
             attempt.move(State.RUNNING)
         return True
@@ -246,7 +246,7 @@ class Attempts(Side):
             self._harvest_locked(lane, attempt)
             _take_back(lane, attempt.run)
         self._leave_locked(attempt)
-        if attempt.acked_on is None or (attempt.run is not None and attempt.run.alone):
+        if attempt.ack is None or (attempt.run is not None and attempt.run.alone):
             attempt.on_release = leave
         else:
             leave()  # its caller may take long, and no handler runs
@@ -258,7 +258,7 @@ class Attempts(Side):
         """Apply the outcome of a message whose handler has returned and whose transaction did not commit."""
         if attempt.state is not State.CLAIMED:
             return  # its lane was lost meanwhile
-        attempt.raised = None  # its traceback keeps the handler's objects
+        attempt.ack = None
         attempt.move(State.RUNNING)
         lane = self.state.lane_of(attempt.term)
         self.apply_locked(lane, attempt, outcome, time.monotonic())
@@ -266,14 +266,14 @@ class Attempts(Side):
         self.state.changed_locked(lane)
 
     @step
-    def claimed(self, attempt: Attempt, term: Term, *, ack: float | None = None) -> bool:
+    def claimed(self, attempt: Attempt, term: Term, *, ack: CallerAck | None = None) -> bool:
         """The transaction of `claim` committed, while the lane was loaded under `term`. `ack`: as in `unclaim`.
 
         False: the lane was loaded again meanwhile, perhaps from a server that lacks the commit. Nothing is decided.
         """
-        if attempt.term != term or not attempt.has_ack(ack):
+        if attempt.term != term or (ack is not None and attempt.ack is not ack):
             return False
-        attempt.acked_on = attempt.raised = None
+        attempt.ack = None
         lane = self.state.lane_of(term)
         self._harvest_locked(lane, attempt)
         if lane is not None:

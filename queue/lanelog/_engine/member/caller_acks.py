@@ -9,7 +9,7 @@ import time
 
 from attrs import define
 
-from lanelog._engine.lane.run import Attempt, State
+from lanelog._engine.lane.run import Attempt, CallerAck, State
 from lanelog._engine.member.state import Side, step
 
 
@@ -18,12 +18,12 @@ class CallerAcks(Side):
     """What `message.ack(connection=)`, the settler and the workload have to do with a member."""
 
     @step
-    def note(self, attempt: Attempt, connection: int) -> None:
-        """The ack of a claimed attempt stands in a caller's transaction, on this connection. The server decides."""
-        attempt.acked_on, attempt.acked_at = connection, time.monotonic()
+    def note(self, attempt: Attempt, session: int) -> None:
+        """The ack of a claimed attempt stands in a caller's transaction, in this session. The server decides."""
+        attempt.ack = CallerAck(session, time.monotonic())
         self.state.effects.needs.add(self.state.signals.wake_settler)
 
     def open(self) -> list[Attempt]:
         """Those of them whose handlers have returned, or whose messages were pulled."""
         detached = list(self.state.detached)
-        return [each for each in detached if each.acked_on is not None and each.state is State.CLAIMED]
+        return [each for each in detached if each.ack is not None and each.state is State.CLAIMED]

@@ -178,7 +178,7 @@ class MemberState:
     def supersede_locked(self, attempts: Iterable[Attempt]) -> None:
         """Mark these attempts as superseded: their settlements are refused."""
         for attempt in attempts:
-            attempt.raised = None
+            attempt.ack = None
             attempt.move(State.SUPERSEDED)
             self.finish_detached_locked(attempt)
 

@@ -343,13 +343,14 @@ class Workers:
         if attempt.expired:
             run.record(attempt, EXPIRED)
             return _After.STOP if member.rules.strict else _After.GO_ON
-        asked = attempt.state is State.CLAIMED and attempt.acked_on is not None
-        if asked:
-            self._ask_about(member, attempt, error)
+        ack = attempt.ack
+        if ack is not None:
+            ack.raised = error
+            self._ask_about(member, attempt)
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
-        if not left:
-            attempt.raised = None  # its traceback has a frame that has the attempt: a reference cycle
-        if asked and error is None and attempt.state is State.RUNNING:
+        if ack is not None and not left:
+            ack.raised = None  # its traceback has a frame that has the ack: a reference cycle
+        if ack is not None and error is None and attempt.state is State.RUNNING:
             error = caller_ack.without_commit(member, attempt)
         if left or attempt.state not in (State.RUNNING, State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:
@@ -364,9 +365,8 @@ class Workers:
         held_back = outcome.verb is not Verb.ACK and member.rules.strict
         return _After.STOP if held_back or attempt.state is State.SUPERSEDED else _After.GO_ON
 
-    def _ask_about(self, member: Member, attempt: Attempt, error: BaseException | None) -> None:
+    def _ask_about(self, member: Member, attempt: Attempt) -> None:
         """Ask what became of the transaction that the handler has acked in. If nobody knows, the settler asks on."""
-        attempt.raised = error
         with suppress(LanelogError):  # the database is away
             caller_ack.follow(self.context.database.transaction(), member, attempt, self.context)
 

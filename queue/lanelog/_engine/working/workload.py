@@ -73,17 +73,17 @@ def measure(
 
 
 def _open(acked: Iterable[tuple[Member, Attempt]], now: float) -> tuple[OpenAck, ...]:
-    found = [each for each in acked if now - each[1].acked_at >= OPEN_SECONDS]
-    found.sort(key=lambda each: each[1].acked_at)
+    found = [(ack, *each) for each in acked if (ack := each[1].ack) and now - ack.at >= OPEN_SECONDS]
+    found.sort(key=lambda each: each[0].at)
     return tuple(
         OpenAck(
             topic=member.topic,
             key=attempt.term.key,
             offset=attempt.offset,
-            seconds=round(now - attempt.acked_at, 1),
-            connection=attempt.acked_on or 0,
+            seconds=round(now - ack.at, 1),
+            connection=ack.session,
         )
-        for member, attempt in found[:DESCRIBED_HANDLERS]
+        for ack, member, attempt in found[:DESCRIBED_HANDLERS]
     )
 
 

@@ -264,9 +264,9 @@ def test_an_ack_beside_a_recorded_outcome_is_decided_by_its_transaction(clock: C
     attempts.finish(run)
     assert engine.member.caller_acks.open() == [attempt]
     if committed:
-        assert attempts.claimed(attempt, attempt.term, ack=attempt.acked_at)
+        assert attempts.claimed(attempt, attempt.term, ack=attempt.ack)
     else:
-        assert not attempts.unclaim(attempt, ack=attempt.acked_at)
+        assert not attempts.unclaim(attempt, ack=attempt.ack)
         attempts.resolve_left(attempt, RETRY)
     assert engine.member.caller_acks.open() == []
     assert lane.state.watermark == (1 if committed else 0)
@@ -279,14 +279,14 @@ def test_an_answer_about_an_earlier_ack_decides_nothing(clock: Clock) -> None:
     attempts, attempt = engine.member.attempts, engine.start(run)
     attempts.claim(attempt)
     engine.member.caller_acks.note(attempt, 7)
-    first = attempt.acked_at
+    first = attempt.ack
     assert attempts.unclaim(attempt, ack=first)
     attempts.claim(attempt)
     assert attempts.unclaim(attempt, ack=first)
     assert attempt.state is State.CLAIMED
     engine.member.caller_acks.note(attempt, 7)
     assert not attempts.claimed(attempt, attempt.term, ack=first)
-    assert attempts.claimed(attempt, attempt.term, ack=attempt.acked_at)
+    assert attempts.claimed(attempt, attempt.term, ack=attempt.ack)
     assert lane.state.watermark == 1
 
 
