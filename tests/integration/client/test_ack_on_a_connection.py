@@ -116,9 +116,13 @@ ENDINGS = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("end", ENDINGS)
-@pytest.mark.parametrize("isolation", ISOLATION)
-@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize(
+    ("end", "isolation", "history"),
+    [
+        *((end, "repeatable-read", False) for end in ENDINGS),
+        *((end, level, True) for end in (committed_late, rolled_back) for level in ISOLATION),
+    ],
+)
 def test_the_end_of_the_transaction_decides(
     lanelog_client: Client,
     open_raw: Any,
