@@ -172,6 +172,56 @@ def test_a_kept_connection_of_django_has_its_patience_again(
     eventually(lambda: watermark(raw, "billing", "orders", "k") == 2)
 
 
+PUBLISHES = """
+from django.db import connection, transaction
+from lanelog.contrib.django import publish
+from lanelog.contrib.django.testing import PublishedMixin
+
+
+def paid(number, *topics, fails=False):
+    with transaction.atomic():
+        Order.objects.create(id=number, state="paid")
+        for topic in topics:
+            publish(topic, "k", {"id": number}, client=client)
+        if fails:
+            raise ValueError
+
+
+def attempt(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except Exception as error:
+        return type(error).__name__
+
+
+raised = [attempt(paid, 1, "b", "a"), attempt(paid, 2, "a", fails=True), attempt(publish, "a", "k", b"", client=client)]
+with transaction.atomic():
+    attempt(paid, 3, "a", fails=True)
+    paid(4, "a")
+    seen = [outgoing.payload for outgoing in PublishedMixin().published("a")]
+with connection.cursor() as cursor:
+    cursor.execute("RENAME TABLE queue_messages TO away")
+raised.append(attempt(paid, 5, "a"))
+with connection.cursor() as cursor:
+    cursor.execute("RENAME TABLE away TO queue_messages")
+paid(6)
+say("published", raised=raised, seen=seen)
+"""
+
+
+@pytest.mark.thorough
+@DRIVER
+def test_atomic_publishes_with_its_commit(fleet: Fleet, lanelog_client: Client, raw: Any, driver: str) -> None:
+    """Rows and messages are one commit; a rolled-back block leaves none, and so does a publish that fails there."""
+    lanelog_client.publish("a", "k", b"0")
+    (said,) = fleet.start("orm", "orm_django.py", code=PUBLISHES, driver=driver).said("published")
+    assert said["raised"] == [None, "ValueError", "ConfigurationError", "ConfigurationError"]
+    assert said["seen"] == [{"id": 4}]
+    assert rows(raw, "SELECT id FROM orders ORDER BY id") == [(1,), (4,), (6,)]
+    found = rows(raw, "SELECT topic, payload FROM queue_messages ORDER BY topic, `offset`")
+    assert found == [("a", b"0"), ("a", b'{"id":1}'), ("a", b'{"id":4}'), ("b", b'{"id":1}')]
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @DRIVER

@@ -1,0 +1,99 @@
+"""A project of Django's with `lanelog.contrib.django` installed: its commands, its jobs, its checks."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanelog import Client
+from lanelog.config import ConnectConfig
+from support.readme import Example, example
+from support.settling import create_effects
+from support.sql import rows, stored
+from support.waiting import eventually
+
+SETTINGS = """
+import pymysql
+
+pymysql.install_as_MySQLdb()
+INSTALLED_APPS = ["lanelog.contrib.django", "shop"]
+USE_TZ = True
+DATABASES = {{
+    "default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    "shop": {{
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": {database!r},
+        "USER": {user!r},
+        "PASSWORD": {password!r},
+        "HOST": {host!r},
+        "PORT": {port!r},
+        "OPTIONS": {{"charset": "utf8mb4"}},
+        "CONN_MAX_AGE": 60,
+        "CONN_HEALTH_CHECKS": True,
+    }},
+}}
+LANELOG = {lanelog!r}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, lanelog_url: str) -> Callable[..., "subprocess.Popen[str]"]:
+    """Runs a command in a project with an application, "shop", whose jobs are the page's example."""
+    config = ConnectConfig.from_url(lanelog_url)
+    named = {"database": config.database, "user": config.user, "password": config.password or ""}
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/__init__.py").touch()
+    (tmp_path / "shop/jobs.py").write_text(example(Example.DJANGO_JOBS).text)
+
+    def run(*command: str, **lanelog: object) -> "subprocess.Popen[str]":
+        settings = SETTINGS.format(**named, host=config.host, port=config.port, lanelog={"database": "shop", **lanelog})
+        (tmp_path / "settings.py").write_text(settings)
+        return subprocess.Popen(
+            [sys.executable, "-m", "django", *command],
+            cwd=tmp_path,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return run
+
+
+def said(process: "subprocess.Popen[str]", status: int = 0) -> str:
+    """What a command printed, after it has ended with this status."""
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == status, output
+    return output
+
+
+@pytest.mark.thorough
+def test_a_project_runs_its_jobs(project: Callable[..., Any], lanelog_client: Client, raw: Any) -> None:
+    """The worker bills each order once and publishes its mail, and drains at SIGTERM. Status finds nothing wrong."""
+    create_effects(raw)
+    rows(raw, "CREATE TABLE bills (order_id INT PRIMARY KEY)")
+    assert "up to date" in said(project("lanelog_migrate"))
+    worker = project("lanelog_worker", "--workers", "2")
+    try:
+        groups = "SELECT 1 FROM queue_groups WHERE consumer_group = 'billing'"
+        eventually(lambda: rows(raw, groups), within=30)
+        lanelog_client.publish_many("orders", [(f"order-{number % 3}", {"id": number}) for number in range(9)])
+        eventually(lambda: stored(raw, "mails") == 9, within=30)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+    said(worker)
+    assert rows(raw, "SELECT order_id FROM bills ORDER BY order_id") == [(number,) for number in range(9)]
+    assert "no problem" in said(project("lanelog_status"))
+
+
+@pytest.mark.thorough
+def test_wrong_settings_are_found_by_the_check(project: Callable[..., Any]) -> None:
+    """Each by one sentence, also where a command meets them; right ones pass."""
+    assert "no issues" in said(project("check"))
+    assert "did you mean 'database'" in said(project("check", databse="shop"), 1)
+    assert "one of sqlite" in said(project("lanelog_worker", "--skip-checks", database="default"), 1)
