@@ -83,6 +83,9 @@ class DeliveryHandle(Protocol):
     def ack_in(self, connection: object) -> int:
         """Settle as done in the caller's transaction. Return the `wait_timeout` that its session had before."""
 
+    def promise_ack(self) -> None:
+        """A commit will ack. Without it, the handler's return does not."""
+
     def nack(self, delay: float | None, reason: str | None) -> None:
         """Settle as failed."""
 

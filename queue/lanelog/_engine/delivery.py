@@ -61,6 +61,11 @@ class Delivery:
         self._decidable()
         return caller_ack.write(self.member, self.attempt, self.context, connection)
 
+    def promise_ack(self) -> None:
+        """A commit of the handler's will ack. If none does, its return counts as a failure."""
+        self._decidable()
+        self.member.caller_acks.promise(self.attempt)
+
     def nack(self, delay: float | None, reason: str | None) -> None:
         """Settle as failed. The retry policy decides, and `delay` replaces its wait."""
         self._decidable()

@@ -136,7 +136,7 @@ def ack(
     """Ack a message when the session commits: its effects and the ack are one commit, or neither happens.
 
     The ack is sent right before the COMMIT, behind the session's own statements and its messages. A rollback drops it:
-    the attempt has failed then, if the handler does not settle it otherwise.
+    the attempt has failed then, also if the handler returns, unless it settles the message otherwise.
 
     Args:
         session: A session, a `scoped_session` or a connection on the server of the message. Its transaction begins
@@ -145,6 +145,8 @@ def ack(
         bind_arguments: For a session with several engines: which one, as in `Session.connection`.
 
     Raises:
+        LeaseLost: As `Message.ack`.
+        AlreadySettled: As `Message.ack`.
         ConfigurationError: A savepoint is open: its rollback would take the ack back, and the transaction would go on.
             Or another message is acked in this transaction, or the connection has no transaction of one phase.
 
@@ -166,6 +168,7 @@ def ack(
     outbox = _outbox_of(connection)
     if outbox.acked is not None and outbox.acked is not message:
         raise ConfigurationError("another message is acked in this transaction: ack one message in a transaction")
+    message._delivery.promise_ack()  # noqa: SLF001 - a part of the library
     outbox.acked = message
 
 

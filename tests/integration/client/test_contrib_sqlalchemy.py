@@ -325,6 +325,24 @@ def test_a_sessions_commit_acks(lanelog_client: Client, raw: Any, engine: sqlalc
     assert subscription.stats().retried == 3
 
 
+def test_a_return_after_a_rollback_is_no_ack(lanelog_client: Client, raw: Any, engine: sqlalchemy.Engine) -> None:
+    """Who asked for an ack with the commit has not handled the message without one."""
+
+    def bill(message: lanelog.Message) -> None:
+        with Session(engine) as session:
+            ack(session, message)
+            session.add(Order(id=message.offset))
+            session.flush()
+            if message.attempt > 1:
+                session.commit()
+
+    lanelog_client.publish("orders", "k", b"x")
+    subscription = lanelog_client.subscribe("orders", "billing", bill, retry=QUICK)
+    eventually(lambda: subscription.stats().acked == 1)
+    assert subscription.stats().retried == 1
+    assert rows(raw, "SELECT id FROM orders") == [(1,)]
+
+
 def test_the_connection_of_an_ack_has_its_patience_again(
     lanelog_client: Client, lanelog_url: str, engine: sqlalchemy.Engine
 ) -> None:

@@ -133,7 +133,7 @@ class Attempts(Side):
     @step
     def settle(self, attempt: Attempt, outcome: Outcome) -> FlushWaiter:
         """Settle explicitly. The returned waiter resolves when that is committed. Raises LeaseLost, AlreadySettled."""
-        lane = self._check_locked(attempt)
+        lane = self.check_locked(attempt)
         waiter = FlushWaiter(self._release_later_locked(attempt))
         self._harvest_locked(lane, attempt)
         self.apply_locked(lane, attempt, outcome, time.monotonic())
@@ -206,7 +206,7 @@ class Attempts(Side):
 
         `settling`: the handler is about to settle it, which under ACK_FIRST is already done.
         """
-        self._check_locked(attempt, settling=settling)
+        self.check_locked(attempt, settling=settling)
 
     @step
     def claim(self, attempt: Attempt) -> Term:
@@ -214,7 +214,7 @@ class Attempts(Side):
 
         Raises LeaseLost, AlreadySettled.
         """
-        self._check_locked(attempt)
+        self.check_locked(attempt)
         attempt.move(State.CLAIMED)
         return attempt.term
 
@@ -284,7 +284,8 @@ class Attempts(Side):
         self.state.changed_locked(lane)
         return True
 
-    def _check_locked(self, attempt: Attempt, *, settling: bool = True) -> Lane:
+    def check_locked(self, attempt: Attempt, *, settling: bool = True) -> Lane:
+        """See `check`."""
         lane = self.state.lane_of(attempt.term)
         if attempt.state is State.SUPERSEDED or lane is None:
             self.state.counters.refused += 1

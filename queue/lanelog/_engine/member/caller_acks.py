@@ -6,16 +6,28 @@ Never decides one: `Attempts.claimed` and `Attempts.unclaim` do.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from attrs import define
 
 from lanelog._engine.lane.run import Attempt, CallerAck, State
 from lanelog._engine.member.state import Side, step
 
+if TYPE_CHECKING:
+    from lanelog._engine.member.attempts import Attempts
+
 
 @define(eq=False, repr=False)
 class CallerAcks(Side):
     """What `message.ack(connection=)`, the settler and the workload have to do with a member."""
+
+    attempts: Attempts
+
+    @step
+    def promise(self, attempt: Attempt) -> None:
+        """A transaction will ack the attempt. Raises LeaseLost, AlreadySettled."""
+        self.attempts.check_locked(attempt)
+        attempt.ack = CallerAck(0, time.monotonic())
 
     @step
     def note(self, attempt: Attempt, session: int) -> None:

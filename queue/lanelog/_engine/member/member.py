@@ -66,7 +66,7 @@ class Member(MemberState):
         self.fetching = FetchingSide(self)
         self.writing = WritingSide(self)
         self.attempts = Attempts(self)
-        self.caller_acks = CallerAcks(self)
+        self.caller_acks = CallerAcks(self, self.attempts)
         self.handing_back = HandingBack(self, self.attempts)
 
     @property

@@ -324,7 +324,13 @@ class Workers:
                 worker.longest = now - attempt.started
             if ended is not None and not attempt.expired:
                 ended.append((attempt, now, error))
-            if error is None and acks and attempt.state is State.RUNNING and not attempt.expired:
+            if (
+                error is None
+                and acks
+                and attempt.state is State.RUNNING
+                and attempt.ack is None
+                and not attempt.expired
+            ):
                 run.record(attempt, ACKED)  # nearly all end like this
                 after = _After.GO_ON
             else:
@@ -344,7 +350,7 @@ class Workers:
             run.record(attempt, EXPIRED)
             return _After.STOP if member.rules.strict else _After.GO_ON
         ack = attempt.ack
-        if ack is not None:
+        if ack is not None and attempt.state is State.CLAIMED:
             ack.raised = error
             self._ask_about(member, attempt)
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)

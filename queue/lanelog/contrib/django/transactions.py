@@ -79,14 +79,16 @@ def publish(
 def ack(message: Message, using: str | None = None) -> None:
     """Ack a message when the outermost `atomic()` commits: its effects and the ack are one commit, or neither happens.
 
-    The ack is sent right before the COMMIT, behind the messages. A rollback drops it: the attempt has failed then, if
-    the handler does not settle it otherwise.
+    The ack is sent right before the COMMIT, behind the messages. A rollback drops it: the attempt has failed then, also
+    if the handler returns, unless it settles the message otherwise.
 
     Args:
         message: The message of a handler, or a pulled one.
         using: The alias of the database, as in `atomic`. None: the one of `LANELOG`.
 
     Raises:
+        LeaseLost: As `Message.ack`.
+        AlreadySettled: As `Message.ack`.
         ConfigurationError: No `atomic()` is open, or an inner one is, whose rollback would take the ack back. Or
             another message is acked in this transaction.
 
@@ -109,6 +111,7 @@ def ack(message: Message, using: str | None = None) -> None:
     if any(each is not message for each in acked):
         raise ConfigurationError("another message is acked in this transaction: ack one message in a transaction")
     if not acked:
+        message._delivery.promise_ack()  # noqa: SLF001 - a part of the library
         _register(connection, _Ack(message))
 
 
