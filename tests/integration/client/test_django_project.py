@@ -35,9 +35,31 @@ DATABASES = {{
         "OPTIONS": {{"charset": "utf8mb4"}},
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
+        "TEST": {{"DEPENDENCIES": []}},
     }},
 }}
 LANELOG = {lanelog!r}
+"""
+TESTS = """
+import lanelog
+from django.db import transaction
+from django.test import TestCase
+from lanelog.contrib.django import publish
+from lanelog.contrib.django.testing import PublishedMixin
+
+
+class OrderTest(PublishedMixin, TestCase):
+    databases = {"shop"}
+
+    def test_what_is_published_is_seen(self):
+        with transaction.atomic(using="shop"):
+            publish("orders", "k", {"id": 1})
+        (message,) = self.published("orders")
+        self.assertEqual(message.payload, {"id": 1})
+
+    def test_the_transaction_of_the_test_is_none_of_the_code(self):
+        with self.assertRaises(lanelog.ConfigurationError):
+            publish("orders", "k", b"")
 """
 
 
@@ -49,6 +71,7 @@ def project(tmp_path: Path, lanelog_url: str) -> Callable[..., "subprocess.Popen
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()
     (tmp_path / "shop/jobs.py").write_text(example(Example.DJANGO_JOBS).text)
+    (tmp_path / "shop/tests.py").write_text(f"from shop import jobs{TESTS}")
 
     def run(*command: str, **lanelog: object) -> "subprocess.Popen[str]":
         settings = SETTINGS.format(**named, host=config.host, port=config.port, lanelog={"database": "shop", **lanelog})
@@ -89,6 +112,12 @@ def test_a_project_runs_its_jobs(project: Callable[..., Any], lanelog_client: Cl
     said(worker)
     assert rows(raw, "SELECT order_id FROM bills ORDER BY order_id") == [(number,) for number in range(9)]
     assert "no problem" in said(project("lanelog_status"))
+
+
+@pytest.mark.thorough
+def test_a_testcase_sees_what_would_be_published(project: Callable[..., Any]) -> None:
+    """Its module may import handlers before the test's database is there, and nothing is sent."""
+    assert "OK" in said(project("test", "shop"))
 
 
 @pytest.mark.thorough

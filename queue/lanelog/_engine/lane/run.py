@@ -80,6 +80,7 @@ class Attempt:
     slow_reported: bool = False
     hung: str | None = None  # why its process ends because of it; its row says so, and the next owner counts a crash
     left: bool = False  # its handler returned while another thread commits it: that thread decides the outcome
+    promised: bool = False  # a transaction of its handler's is to ack it: a return alone does not
     ack: CallerAck | None = None  # its ack in a caller's transaction, which the server has not decided yet
     run: Run | None = field(default=None, repr=False)
     on_release: Callable[[], None] | None = field(default=None, repr=False)  # ends the stay of a detached attempt

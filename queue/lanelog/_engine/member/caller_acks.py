@@ -27,7 +27,7 @@ class CallerAcks(Side):
     def promise(self, attempt: Attempt) -> None:
         """A transaction will ack the attempt. Raises LeaseLost, AlreadySettled."""
         self.attempts.check_locked(attempt)
-        attempt.ack = CallerAck(0, time.monotonic())
+        attempt.promised = True
 
     @step
     def note(self, attempt: Attempt, session: int) -> None:

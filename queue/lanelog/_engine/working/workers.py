@@ -324,13 +324,7 @@ class Workers:
                 worker.longest = now - attempt.started
             if ended is not None and not attempt.expired:
                 ended.append((attempt, now, error))
-            if (
-                error is None
-                and acks
-                and attempt.state is State.RUNNING
-                and attempt.ack is None
-                and not attempt.expired
-            ):
+            if error is None and acks and attempt.state is State.RUNNING and not (attempt.promised or attempt.expired):
                 run.record(attempt, ACKED)  # nearly all end like this
                 after = _After.GO_ON
             else:
@@ -356,7 +350,7 @@ class Workers:
         left = attempt.state is State.CLAIMED and member.attempts.leave_claimed(attempt, leave)
         if ack is not None and not left:
             ack.raised = None  # its traceback has a frame that has the ack: a reference cycle
-        if ack is not None and error is None and attempt.state is State.RUNNING:
+        if error is None and attempt.state is State.RUNNING and (ack is not None or attempt.promised):
             error = caller_ack.without_commit(member, attempt)
         if left or attempt.state not in (State.RUNNING, State.SUPERSEDED):
             if error is not None and not member.rules.ack_first:

@@ -14,6 +14,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from lanelog.errors import ConfigurationError
 
+_NOT_TAKEN: Final = frozenset({"read_default_file", "read_default_group", "unix_socket", "ssl_mode", "ssl_disabled"})
+"""Options of drivers that say how to connect, and that are not part of a URL."""
 _NAMES: Final = ("database", "jobs", "connect")
 
 
@@ -72,6 +74,14 @@ def check(app_configs: Sequence[Any] | None, **_: object) -> list[checks.CheckMe
     except ConfigurationError as error:
         return [checks.Error(str(error), id="lanelog.E001")]
     found = connections[alias].settings_dict
+    if left := _NOT_TAKEN.intersection(found["OPTIONS"]):
+        return [
+            checks.Warning(
+                f"lanelog connects to {alias!r} without {', '.join(sorted(left))} of its OPTIONS",
+                hint="Give what it needs to LANELOG['connect'], or set HOST, USER and PASSWORD.",
+                id="lanelog.W002",
+            )
+        ]
     if found["CONN_MAX_AGE"] != 0 and not found["CONN_HEALTH_CHECKS"]:
         return [
             checks.Warning(

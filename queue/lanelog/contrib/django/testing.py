@@ -19,7 +19,7 @@ class PublishedMixin:
     """
 
     def published(self, topic: str, using: str | None = None) -> list[Outgoing]:
-        """Return what `publish` was called with for a topic since the beginning of the test, in order.
+        """Return what `publish` was called with for a topic in this test and in `setUpTestData`, in order.
 
         An inner `atomic()` that was rolled back has taken its messages along.
         """

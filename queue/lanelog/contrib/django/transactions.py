@@ -102,7 +102,7 @@ def ack(message: Message, using: str | None = None) -> None:
                 ack(message)
     """
     connection = _open(using)
-    if connection.savepoint_ids:
+    if len(_blocks(connection)) > 1:
         raise ConfigurationError(
             "an inner atomic() is open, whose rollback would take the ack back while the outer one goes on: ack in the "
             "outermost block"
@@ -117,7 +117,7 @@ def ack(message: Message, using: str | None = None) -> None:
 
 def pending(using: str | None = None) -> list[Pending]:
     """Return what the open transaction publishes when it commits, in the order of the calls."""
-    return [each for each in _registered(_open(using)) if isinstance(each, Pending)]
+    return [each for each in _registered(_connection(using)) if isinstance(each, Pending)]
 
 
 @frozen
@@ -142,11 +142,26 @@ class _Ack:
         """Do nothing, as above."""
 
 
+def _connection(using: str | None) -> Any:
+    return transaction.get_connection(configuration().database if using is None else using)
+
+
+def _blocks(connection: Any) -> list[Any]:
+    """Return the open `atomic()` blocks but those of Django's TestCase, which the code under test does not have."""
+    return [each for each in connection.atomic_blocks if not each._from_testcase]  # noqa: SLF001 - there is no other way
+
+
 def _open(using: str | None) -> Any:
-    connection: Any = transaction.get_connection(configuration().database if using is None else using)
-    if not connection.in_atomic_block:
+    connection = _connection(using)
+    if connection.vendor != "mysql":
+        raise ConfigurationError(f"the database {connection.alias!r} is one of {connection.vendor}, not of MySQL")
+    if not _blocks(connection):
         raise ConfigurationError(
             f"no atomic() is open on {connection.alias!r}, so that nothing would hold your writes and this together"
+        )
+    if not connection.commit_on_exit:
+        raise ConfigurationError(
+            f"autocommit is off on {connection.alias!r}, so that the end of atomic() commits nothing: turn it on"
         )
     return connection
 
@@ -156,8 +171,8 @@ def _registered(connection: Any) -> list[Pending | _Ack]:
 
 
 def _register(connection: Any, function: Pending | _Ack) -> None:
-    if not isinstance(connection.commit, _Commit):
-        connection.commit = _Commit(connection, connection.commit)
+    if not hasattr(connection, "lanelog_commit"):  # somebody may have wrapped ours
+        connection.lanelog_commit = connection.commit = _Commit(connection, connection.commit)
     transaction.on_commit(function, using=connection.alias)
 
 
@@ -174,6 +189,9 @@ class _Commit:
         if not found:
             self.commit()
             return
+        # What Django's commit refuses, before something is sent.
+        self.connection.validate_thread_sharing()
+        self.connection.validate_no_atomic_block()
         patience: int | None = None
         try:
             _send(self.connection, [each for each in found if isinstance(each, Pending)])
@@ -185,7 +203,8 @@ class _Commit:
             try:
                 self.connection.rollback()
             except BaseException:  # noqa: BLE001 - the first one is raised
-                self.connection.close()  # Django would commit when it turns autocommit on again
+                with suppress(Exception):
+                    self.connection.close()  # Django would commit when it turns autocommit on again
             raise
         finally:
             if patience is not None:
@@ -196,9 +215,11 @@ class _Commit:
         try:
             with self.connection.connection.cursor() as cursor:
                 cursor.execute("SET SESSION wait_timeout = %s", [patience])
-        except Exception:  # noqa: BLE001 - what it is now is not known, and the commit has happened or not
-            with suppress(Exception):
-                self.connection.close()
+        except Exception:  # noqa: BLE001 - what it is now is not known: go on with another connection
+            hooks = self.connection.run_on_commit
+            self.connection.close()
+            self.connection.connect()
+            self.connection.run_on_commit = hooks
 
 
 def _send(connection: Any, messages: list[Pending]) -> None:

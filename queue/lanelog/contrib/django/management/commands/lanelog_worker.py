@@ -9,7 +9,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from lanelog.contrib.django.configuration import configuration
 from lanelog.contrib.django.process_client import client
-from lanelog.errors import ConfigurationError
+from lanelog.errors import LanelogError
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
@@ -29,7 +29,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
             name = configuration().jobs
             autodiscover_modules(name)
             client.run(workers=options["workers"], drain_timeout=options["drain_timeout"], health=options["health"])
-        except ConfigurationError as error:
+        except LanelogError as error:
             raise CommandError(str(error)) from error
         finally:
             client.close()
