@@ -44,12 +44,13 @@ test-thorough: .venv/installed database clocks browser java mysqlclient previous
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
 
-# A browser sees the same pages on both, the documentation asks no database, web servers end alike, and the programs that
-# measure are for people.
+# A browser sees the same pages on both, the documentation asks no database, web servers, web hooks and Django's commands
+# are the same, and the programs that measure are for people.
 test-mysql: .venv/installed database clocks browser mysql mysqlclient previous promtool
 	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local \
 		--ignore=tests/integration/dashboard/test_browser.py --ignore=tests/integration/project/test_docs_built.py \
-		--ignore=tests/integration/dashboard/test_web_recipes.py --ignore=tests/integration/project/test_benchmarks.py
+		--ignore=tests/integration/dashboard/test_web_recipes.py --ignore=tests/integration/project/test_benchmarks.py \
+		--ignore=tests/integration/client/test_django_project.py --ignore=tests/integration/client/test_relay.py
 	@$(MYSQLCLIENT) --server=mysql-local
 	@$(BIN)/python -m pytest tests/chaos
 
