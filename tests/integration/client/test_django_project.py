@@ -116,7 +116,7 @@ def test_a_project_runs_its_jobs(project: Callable[..., Any], lanelog_client: Cl
 
 @pytest.mark.thorough
 def test_a_testcase_sees_what_would_be_published(project: Callable[..., Any]) -> None:
-    """Its module may import handlers before the test's database is there, and nothing is sent."""
+    """A module of tests may import handlers before the database of the test is there, and nothing is sent."""
     assert "OK" in said(project("test", "shop"))
 
 
