@@ -39,7 +39,7 @@ heart: .venv/installed ## Fail if the last `make test` has outgrown its budget o
 test-rest: test-thorough test-mysql ## Run what `make test` leaves out, all on MySQL, chaos
 
 test-thorough: .venv/installed database clocks browser java mysqlclient previous promtool
-	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration
+	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration --ignore=tests/integration/engine/test_group_replication.py
 	@$(MYSQLCLIENT)
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
@@ -83,7 +83,7 @@ bench-guard: .venv/installed database ## Fail if a message costs half as much ag
 chaos: .venv/installed database clocks ## Break everything around the queue for ten minutes, then check its history
 	@PYTHONPATH=tests $(BIN)/python -m chaos.run --seed=$(or $(SEED),1) --seconds=$(if $(LONG),3600,600) --server=$(or $(SERVER),local)
 
-proof: .venv/installed database clocks java mysql ## Chaos with ten seeds, the soak, Spark's archive and ORMs under kills, and four incidents, on both families; takes three hours
+proof: .venv/installed database clocks java mysql ## Chaos with ten seeds, the soak, Spark's archive, ORMs and Group Replication under kills, and four incidents, on both families; takes three hours
 	PYTHONPATH=tests $(BIN)/python -m chaos.proof
 	PYTHONPATH=tests $(BIN)/python -m chaos.soak --server=local
 	PYTHONPATH=tests $(BIN)/python -m chaos.soak --server=mysql-local
@@ -93,6 +93,7 @@ proof: .venv/installed database clocks java mysql ## Chaos with ten seeds, the s
 	$(BIN)/python -m benchmarks.incidents --server=mysql-local
 	LANELOG_BILLS=10000 LANELOG_KILLS=20 $(PYTEST) tests/integration/client/test_orm.py -k exactly_once --server=local
 	LANELOG_BILLS=10000 LANELOG_KILLS=20 $(PYTEST) tests/integration/client/test_orm.py -k exactly_once --server=mysql-local
+	LANELOG_FAILOVERS=10 $(BIN)/python -m pytest -s tests/integration/engine/test_group_replication.py
 
 dev-server: .venv/installed database ## Start a private database and print its URL; Ctrl-C stops it
 	@$(BIN)/lanelog dev-server

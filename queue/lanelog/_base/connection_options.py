@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from lanelog._base.checks import boolean, check_middleware, check_options, duration, integer, seconds
 from lanelog._base.payloads.codec import Codec, codec_option
@@ -30,6 +30,7 @@ URL_VARIABLE: Final = "LANELOG_URL"
 DRIVERS: Final = ("pymysql", "mysqlclient")
 
 _FORM = "mysql://user:password@host:3306/database"
+_HOSTS = "the URL must name a host before and behind each comma: write mysql://app@db-1,db-2:3307/shop"
 _SCHEMES: Final = {
     "mysql": None,
     "mariadb": None,
@@ -93,6 +94,17 @@ def _middleware(value: object) -> tuple[Callable[..., object], ...]:
     return check_middleware(value, "publication")
 
 
+@frozen
+class Address:
+    """One host and its port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 @frozen(kw_only=True)
 class ConnectConfig:
     """Where the database is, and how long its answers may take. Durations are seconds.
@@ -103,6 +115,8 @@ class ConnectConfig:
 
     host: str = field(default="127.0.0.1", validator=_text)
     port: int = field(default=3306, validator=integer(least=1, most=65_535))
+    others: tuple[Address, ...] = ()
+    """The hosts behind the first one in the URL. One of all is the primary."""
     user: str = field(default="", validator=_text)
     password: str | Callable[[], str] = field(default="", repr=False, validator=_password)
     database: str = field(validator=_database)
@@ -130,6 +144,10 @@ class ConnectConfig:
             raise ConfigurationError("ssl_key needs ssl_cert: give the certificate that the key belongs to")
         if not self.ssl_verify and not self.tls:
             raise ConfigurationError("ssl_verify=false without TLS has no meaning: add ssl=true, or leave it out")
+        if self.others and self.unix_socket is not None:
+            raise ConfigurationError("unix_socket leads to one server: leave it out, or all hosts but one")
+        if len(set(self.addresses)) <= len(self.others):
+            raise ConfigurationError("the URL names one host twice: name each once")
         for option in ("wake_address", "wake_networks"):
             if getattr(self, option) and not self.wake:
                 raise ConfigurationError(f"{option} is for hints, and wake=False disables them: leave one of them out")
@@ -149,6 +167,7 @@ class ConnectConfig:
 
         Args:
             url: `mysql://user:password@host:3306/database?unix_socket=…&ssl_ca=…`. None: the URL in LANELOG_URL.
+                Several hosts: `mysql://app@db-1,db-2:3307/shop`. The one that is the primary is used.
             **options: The keyword arguments of `lanelog.connect`.
 
         Raises:
@@ -185,22 +204,30 @@ class ConnectConfig:
             f"the function of password= must return a str without NUL characters and lone surrogates (got: {kind})"
         )
 
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All hosts, in the order of the URL."""
+        return (Address(self.host, self.port), *self.others)
+
+    def at(self, address: Address) -> ConnectConfig:
+        """Return the settings for one of the hosts alone."""
+        return evolve(self, host=address.host, port=address.port, others=()) if self.others else self
+
     def address(self) -> str:
-        """Return where connections go, for people: `127.0.0.1:3306`, or the path of the socket."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return self.unix_socket or f"{host}:{self.port}"
+        """Return where connections go, for people: `127.0.0.1:3306`, several with commas, or the path of the socket."""
+        return self.unix_socket or ",".join(map(str, self.addresses))
 
     def safe_url(self) -> str:
         """Return the URL without the password, for people: `mysql://root@127.0.0.1:3306/jobs`."""
         user = f"{quote(self.user, safe='')}@" if self.user else ""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        hosts = ",".join(map(str, self.addresses))
         parameters = [
             f"{name}={quote(str(value).lower() if isinstance(value, bool) else value, safe='/')}"
             for name in _PARAMETERS
             if name != "charset" and (value := getattr(self, name)) != getattr(_DEFAULTS, name)
         ]
         query = f"?{'&'.join(parameters)}" if parameters else ""
-        return f"mysql://{user}{host}:{self.port}/{quote(self.database, safe='')}{query}"
+        return f"mysql://{user}{hosts}/{quote(self.database, safe='')}{query}"
 
 
 _DEFAULTS = ConnectConfig(database="any")
@@ -239,6 +266,7 @@ def _parse(url: object) -> dict[str, Any]:
         raise ConfigurationError(f"the URL must be a str, not {type(url).__name__}: write {_FORM}")
     if not url.isprintable() or " " in url:
         raise ConfigurationError("the URL must not contain white space or control characters: percent-encode them")
+    url, others = _further_hosts(url)
     parts = _split(url)
     if parts is None or not url.lower().startswith(f"{parts.scheme}://") or parts.scheme not in _SCHEMES:
         if url.lower().startswith(("mysql+", "mariadb+")):
@@ -250,16 +278,46 @@ def _parse(url: object) -> dict[str, Any]:
     # A "/", "?" or "#" in the password ends the authority early and leaves its "@" behind.
     if "@" in parts.path or "@" in parts.query or "#" in url:
         raise ConfigurationError('the URL is ambiguous: percent-encode "/", "?", "#" and "@" within its parts')
-    found: dict[str, Any] = {"port": _port(parts), "database": _database_of(parts), **_parameters(parts.query)}
+    found: dict[str, Any] = {
+        **_place(parts, others),
+        "database": _database_of(parts),
+        **_parameters(parts.query),
+    }
     driver = _SCHEMES[parts.scheme]
     if driver is not None:
         found["driver"] = driver
-    if parts.hostname:
-        found["host"] = parts.hostname
     for name, encoded in (("user", parts.username), ("password", parts.password)):
         if encoded is not None:
             found[name] = _decoded(f"the {name} in the URL", encoded)
     return found
+
+
+def _further_hosts(url: str) -> tuple[str, list[str]]:
+    """Return the URL with its first host alone, and the texts of the others."""
+    begin = url.find("//") + 2
+    end = next((at for at in range(begin, len(url)) if url[at] in "/?#"), len(url))
+    begin = max(begin, url.rfind("@", begin, end) + 1)
+    first, *others = url[begin:end].split(",")
+    return url[:begin] + first + url[end:], others
+
+
+def _place(parts: SplitResult, others: list[str]) -> dict[str, Any]:
+    """Return the options that say where the database is."""
+    found: dict[str, Any] = {"port": _port(parts)}
+    if parts.hostname:
+        found["host"] = parts.hostname
+    elif others:
+        raise ConfigurationError(_HOSTS)
+    if others:
+        found["others"] = tuple(map(_address, others))
+    return found
+
+
+def _address(text: str) -> Address:
+    parts = _split(f"//{text}")
+    if parts is None or not parts.hostname:
+        raise ConfigurationError(_HOSTS)
+    return Address(parts.hostname, _port(parts))
 
 
 def _split(url: str) -> SplitResult | None:

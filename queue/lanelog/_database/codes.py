@@ -113,6 +113,15 @@ of an unreachable server."""
 READ_ONLY: Final = frozenset({OPTION_PREVENTS, READ_ONLY_TRANSACTION, READ_ONLY_MODE})
 """The server is read-only, as in a failover. A new connection may meet the new primary."""
 
+_HOOK_FAILED: Final = 3100
+"""Group Replication could not send the transaction to its group."""
+
+NO_PRIMARY: Final = READ_ONLY | {_HOOK_FAILED, GROUP_REPLICATION_ROLLED_BACK}
+"""The server writes nothing any more. Of several hosts, another one may be the primary now."""
+
+FAILS_HOST: Final = NO_PRIMARY | LOST | _NO_CONNECTION
+"""Errors of a new connection after which all of several hosts are asked again which is the primary."""
+
 TRANSACTION_GONE: Final = frozenset(
     {
         ER.CHECKREAD,  # the row changed since the snapshot (MariaDB >= 11.6.2 under REPEATABLE READ)
@@ -130,6 +139,7 @@ _MAY_PASS: Final = frozenset(
         ER.STATEMENT_TIMEOUT,  # max_statement_time (MariaDB)
         ER.QUERY_TIMEOUT,  # max_execution_time (MySQL)
         _NOWAIT_MET_A_LOCK,
+        GROUP_REPLICATION_ROLLED_BACK,  # another member, or the primary before, has changed the same row
     }
 )
 

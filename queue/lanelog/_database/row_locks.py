@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lanelog._database.connection.server_facts import ServerFacts
 from lanelog._database.executor import SERVER_MARK, Executor
 from lanelog._database.pool.session import Session
+from lanelog._database.server.server_facts import ServerFacts
 from lanelog.errors import ConfigurationError
 
 _LOCKING: Final = "FOR UPDATE SKIP LOCKED"

@@ -17,6 +17,18 @@ def connections_missing(
     """The server refuses connections that this client needs."""
 
 
+@room.info("host.chosen")
+def host_chosen(*, host: str, instead_of: str) -> None:
+    """Of the hosts in the URL, this one is the primary: all connections lead there. `instead_of`: the one before."""
+
+
+@room.error("hosts.two_primaries")
+def two_primaries(*, hosts: Sequence[str], remedy: str) -> None:
+    """Several hosts of the URL are a primary, as after a failover that left the old one running. None is used. Once,
+    until one can be chosen.
+    """
+
+
 @room.error("instrumentation.failed")
 def instrumentation_failed(*, exc_info: Raised) -> None:
     """An instrumentor of the application could not trace the connection that its code gets: it is not traced."""

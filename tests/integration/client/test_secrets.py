@@ -19,7 +19,7 @@ from rich.pretty import pretty_repr
 
 import lanelog
 from lanelog import Client, LanelogError, Outgoing
-from lanelog._database.connection.driver import _Secret, _SecretText
+from lanelog._database.connection.login import Secret, SecretText
 from lanelog.config import ConnectConfig
 from support.proxy import listening, proxy_to
 from support.secrecy import CONTENTS, METADATA, PARTS, PASSWORD, PAYLOAD, error_of, found_in, rendered, url_of
@@ -111,11 +111,11 @@ def garbage(connection: socket.socket) -> None:
 
 def test_a_password_on_its_way_stays_hidden() -> None:
     """The password that both drivers get is shown neither whole, nor cut, nor with text around it."""
-    for secret in (_Secret(PASSWORD.encode()), _SecretText(PASSWORD)):
+    for secret in (Secret(PASSWORD.encode()), SecretText(PASSWORD)):
         assert secret in (PASSWORD, PASSWORD.encode())
         assert {repr(part) for part in (secret, secret[:10], secret[10:], secret[::2])} == {"***"}
         assert found_in(pretty_repr([secret], max_string=20), *PARTS) == []
-    sent = b"\x01" + _Secret(PASSWORD.encode()) + b"\0"
+    sent = b"\x01" + Secret(PASSWORD.encode()) + b"\0"
     assert (repr(sent), sent[1:-1] == PASSWORD.encode()) == ("***", True)
 
 

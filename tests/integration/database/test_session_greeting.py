@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lanelog._database import Database
-from lanelog._database.connection import incarnation as module
 from lanelog._database.connection.wire import Wire
+from lanelog._database.server import incarnation as module
 
 STALL_MS = 3000
 

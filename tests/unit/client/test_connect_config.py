@@ -216,3 +216,38 @@ class TestConnectOptions:
         """A certificate authority alone is enough, and it is verified."""
         config = ConnectConfig.from_url(f"{URL}?{parameter}")
         assert (config.tls, config.ssl_verify) == (True, True)
+
+
+def test_a_url_may_name_several_hosts() -> None:
+    """Each has a port of its own, and the same account and database."""
+    config = ConnectConfig.from_url("mysql://app:a%2Cb@db-1,db-2:3307,[::1]:3308/shop?ssl=true")
+    assert [str(address) for address in config.addresses] == ["db-1:3306", "db-2:3307", "[::1]:3308"]
+    assert (config.user, config.password, config.database, config.tls) == ("app", "a,b", "shop", True)
+    assert config.safe_url() == "mysql://app@db-1:3306,db-2:3307,[::1]:3308/shop?ssl=true"
+    assert config.address() == "db-1:3306,db-2:3307,[::1]:3308"
+    alone = config.at(config.addresses[1])
+    assert (alone.host, alone.port, alone.addresses, alone.password) == ("db-2", 3307, (config.addresses[1],), "a,b")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [
+        ("db-1,", "before and behind each comma"),
+        (",db-2", "before and behind each comma"),
+        ("db-1,,db-3", "before and behind each comma"),
+        ("db-1,:3307", "before and behind each comma"),
+        ("db-1,db-2:0", "port must be a number"),
+        ("db-1:x,db-2", "port must be a number"),
+        ("db-1,db-1:3306", "names one host twice"),
+    ],
+)
+def test_hosts_that_cannot_be_read_are_refused(hosts: str, why: str) -> None:
+    """A host that is missing by a slip would be found out at the next failover."""
+    with pytest.raises(ConfigurationError, match=why):
+        ConnectConfig.from_url(f"mysql://app:secret@{hosts}/shop")
+
+
+def test_a_socket_leads_to_one_server() -> None:
+    """A socket beside several hosts would leave all but one unused."""
+    with pytest.raises(ConfigurationError, match="unix_socket leads to one server"):
+        ConnectConfig.from_url("mysql://app@db-1,db-2/shop?unix_socket=/run/mysqld.sock")

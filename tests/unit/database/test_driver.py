@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from lanelog._database.connection.driver import Driver
+from lanelog._database.connection.login import Login
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError
 
 
 def context(query: str) -> ssl.SSLContext:
-    return Driver(ConnectConfig.from_url(f"mysql://root@db.example/q?{query}"))._context()
+    return Login(ConnectConfig.from_url(f"mysql://root@db.example/q?{query}"))._context()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanelog._database.connection.server_facts import ServerFacts
 from lanelog._database.pool.naming import named
+from lanelog._database.server.server_facts import ServerFacts
 from lanelog._log.append.draft import Draft, make_draft, new_id
 from lanelog._log.append.writing import give_offsets, note_attempt
 from lanelog._stores.log import messages

@@ -18,7 +18,7 @@ import click
 import pytest
 
 import lanelog
-from lanelog._database.connection import server_facts
+from lanelog._database.server import server_facts
 from lanelog.admin.operate import hung, problem, problems, writes
 from lanelog.cli._main import cli
 from lanelog.config import ConnectConfig

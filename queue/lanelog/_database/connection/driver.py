@@ -1,34 +1,28 @@
-"""Opens connections with PyMySQL or mysqlclient, and prepares them to behave alike on every server.
+"""Opens connections, and prepares them to behave alike on every server and with both drivers.
 
-Never pools, retries or interprets a statement. Never shows the password: not in an error, a repr or the locals of a
-traceback. No other room imports a driver, except for the error numbers in `pymysql.constants`.
+Of several hosts, opens them on the one that is the primary. Never pools, retries or interprets a statement.
 """
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from copy import copy
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
+from typing import Any, Final
 
-from attrs import define, evolve, field, frozen
-from pymysql.constants import CLIENT
+from attrs import Factory, define, evolve, field, frozen
 
-from lanelog._database.connection import session_settings
+from lanelog._base.connection_options import Address
+from lanelog._database import codes
 from lanelog._database.connection.awaited import AwaitedPackets
-from lanelog._database.connection.incarnation import Incarnation
-from lanelog._database.connection.rows import Connection
-from lanelog._database.connection.server_facts import ServerFacts, refuse_imitation
-from lanelog._database.time_left import at_most
-from lanelog._process.extras import install
+from lanelog._database.connection.login import CHARSET, COLLATION, Login, SecretText
+from lanelog._database.server import primary, session_settings
+from lanelog._database.server.choice import HostChoice
+from lanelog._database.server.incarnation import Incarnation
+from lanelog._database.server.server_facts import ServerFacts, refuse_imitation
+from lanelog._database.translation import translate
 from lanelog.config import ConnectConfig
-from lanelog.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 LOCK_WAIT_SECONDS: Final = 5
@@ -40,10 +34,6 @@ LATEST: Final = 2.0 * SILENCE_SECONDS
 is silent, by its own steady clock, before the first byte and between the others. A server that was stopped runs the
 statements that it had received, when it goes on."""
 
-_CHARSET: Final = "utf8mb4"
-_COLLATION: Final = "utf8mb4_bin"
-# Without READ COMMITTED, gap locks would make neighbouring lanes wait for each other.
-_TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _UNLIMITED: Final = 2**64 - 1
 # Global settings must not change what a statement means, and each of these can. Under a limit of two rows, for example,
 # collection does not see the third group, and deletes messages that it has not read.
@@ -69,12 +59,12 @@ _SESSION = f"SET SESSION {_SETTINGS}, autocommit = {{autocommit}}"
 # servers refuse every SET of it.)
 # Autocommit is off already, unless user code has ended the transaction. Then ours are in another one, which is never
 # committed.
-_OURS_AGAIN = f"SET SESSION {_SETTINGS}, autocommit = 0, NAMES {_CHARSET} COLLATE {_COLLATION}"
+_OURS_AGAIN = f"SET SESSION {_SETTINGS}, autocommit = 0, NAMES {CHARSET} COLLATE {COLLATION}"
 # All settings of a new connection in one statement. In another database than the connection's the server refuses it:
 # there is no autocommit 2.
 _AS_NEW = (
     f"SET SESSION {_SETTINGS}, {{access}}_isolation = 'READ-COMMITTED', {{access}}_read_only = 0, "
-    f"NAMES {_CHARSET} COLLATE {_COLLATION}, autocommit = IF(HEX(DATABASE()) = '{{database}}', {{autocommit}}, 2)"
+    f"NAMES {CHARSET} COLLATE {COLLATION}, autocommit = IF(HEX(DATABASE()) = '{{database}}', {{autocommit}}, 2)"
 )
 # The facts about the server, and what it shows of the settings.
 _FACTS = (
@@ -127,37 +117,8 @@ class OwnState:
         return self.attributes["cursorclass"]
 
 
-class _SecretText(str):
-    """A password for mysqlclient, hidden where local variables are shown."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "***"
-
-    # A tool that shortens what it shows cuts first and then takes the repr.
-    def __getitem__(self, key: SupportsIndex | slice, /) -> _SecretText:
-        return _SecretText(super().__getitem__(key))
-
-
-class _Secret(bytes):
-    """The same for PyMySQL, which would encode text as latin1."""
-
-    def __repr__(self) -> str:
-        return "***"
-
-    __str__ = __repr__
-
-    def __getitem__(self, key: Any, /) -> Any:
-        found = super().__getitem__(key)
-        return _Secret(found) if isinstance(found, bytes) else found
-
-    # The driver appends a zero and prepends the header of a packet. The result must stay a secret.
-    def __add__(self, other: Buffer, /) -> _Secret:
-        return _Secret(bytes(self).__add__(other))
-
-    def __radd__(self, other: bytes, /) -> _Secret:
-        return _Secret(other.__add__(bytes(self)))
+def _choice(driver: Driver) -> HostChoice:
+    return HostChoice(driver.config.addresses, driver.config.connect_timeout)
 
 
 @define(eq=False)
@@ -166,35 +127,90 @@ class Driver:
 
     config: ConnectConfig
     lock_wait: int = LOCK_WAIT_SECONDS
-    greeted: bool = field(default=False, init=False)
-    """Whether a server has ever answered. If not, wrong settings are likelier than a server that is down."""
+    choice: HostChoice = field(default=Factory(_choice, takes_self=True), repr=False)
+    """Which of the hosts its connections lead to. Drivers of one client share it."""
     opened: bool = field(default=False, init=False)
     """Whether a connection was ever ready to use: these settings are right, or were."""
     tried: bool = field(default=False, init=False)
     """Whether a connection was ever tried."""
     awaited: AwaitedPackets = field(factory=AwaitedPackets, init=False, repr=False)
     """The packets whose answers its connections await."""
-    _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
+    _logins: dict[Address, Login] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._logins = {address: Login(self.config.at(address)) for address in self.config.addresses}
+
+    @property
+    def greeted(self) -> bool:
+        """Whether a server has ever answered. If not, wrong settings are likelier than a server that is down."""
+        return any(login.greeted for login in self._logins.values())
 
     def open(self, *, autocommit: bool) -> tuple[Any, ServerFacts]:
         """Return a new connection, ready to use, and the facts about its server.
 
-        Raises the driver's errors, and ConfigurationError if no other attempt can succeed.
+        If the chosen host of several fails, a new choice is made once. Raises the driver's errors, and
+        ConfigurationError if no other attempt can succeed.
         """
         self.tried = True
-        raw = self._open_mysqlclient() if self.config.driver == "mysqlclient" else self._open_pymysql()
-        self.greeted = True
+        again = self.choice.several
+        while True:
+            address, number = self.choice.current(self._asked)
+            try:
+                return self._open(address, number, autocommit=autocommit)
+            except Exception as exc:
+                if self.choice.several and _fails_host(exc):
+                    self.choice.leave(number)
+                    if again:
+                        again = False
+                        continue
+                raise
+
+    def brief(self, *, connect: float, answer: float) -> Driver:
+        """Return a driver for questions beside, with shorter time-outs. It leads to the same host."""
+        config = self.config
+        return Driver(
+            evolve(
+                config,
+                connect_timeout=min(config.connect_timeout, connect),
+                read_timeout=min(config.read_timeout, answer),
+            ),
+            choice=self.choice,
+        )
+
+    def translate(self, exc: BaseException, facts: ServerFacts | None, *, committing: bool = False) -> LanelogError:
+        """Return the error of lanelog's tree for a statement's, and leave a host that is no primary any more."""
+        error = translate(exc, committing=committing)
+        if facts is not None and isinstance(error, DatabaseError) and error.code in codes.NO_PRIMARY:
+            self.choice.leave(facts.choice)
+        return error
+
+    def _open(self, address: Address, number: int, *, autocommit: bool) -> tuple[Any, ServerFacts]:
+        raw = self._logins[address].open()
         try:
             cursor = raw.cursor()
-            facts = self._greet(raw, cursor, autocommit=autocommit)
+            facts = evolve(self._greet(raw, cursor, autocommit=autocommit), choice=number)
             if self.config.tls:
                 _check_encryption(cursor)
+            if self.choice.several:
+                primary.check(cursor, facts, address)
             self.limit(raw, self.config.read_timeout)
         except BaseException:
             raw.close()
             raise
         self.opened = True
         return raw, facts
+
+    def _asked(self, address: Address) -> str:
+        """Return why a host is not the primary; empty if it is. Raises the driver's errors. In a thread of its own."""
+        config = self.config.at(address)
+        login = Login(evolve(config, read_timeout=min(config.read_timeout, config.connect_timeout)))
+        try:
+            with closing(login.open()) as raw:
+                cursor = raw.cursor()
+                facts = self._greet(raw, cursor, autocommit=True)
+                return primary.disqualified(cursor, facts)
+        finally:
+            self._logins[address].greeted |= login.greeted
 
     def _greet(self, raw: Any, cursor: Any, *, autocommit: bool) -> ServerFacts:
         """Set the session, and read back in one round trip what the server is and what it has taken."""
@@ -250,7 +266,7 @@ class Driver:
         One round trip, and one more if the driver's character set was changed.
         """
         if raw.encoding != state.attributes["encoding"]:
-            raw.set_character_set(_CHARSET, _COLLATION)
+            raw.set_character_set(CHARSET, COLLATION)
         for name, value in state.attributes.items():
             setattr(raw, name, copy(value))
         raw.cursor().execute(_OURS_AGAIN.format(lock_wait=self.lock_wait))
@@ -274,7 +290,7 @@ class Driver:
         if self.config.driver == "pymysql":
             raw.command(_COM_RESET_CONNECTION, b"")
         else:
-            raw.change_user(self.config.user, _SecretText(self.config.login_password()), self.config.database)
+            raw.change_user(self.config.user, SecretText(self.config.login_password()), self.config.database)
         raw.cursor().execute(
             _AS_NEW.format(
                 lock_wait=self.lock_wait,
@@ -284,104 +300,11 @@ class Driver:
             )
         )
 
-    def _open_pymysql(self) -> Any:
-        config = self.config
-        # By default newer drivers encrypt and verify nothing, which costs much and protects little.
-        tls: dict[str, Any] = {"ssl": self._context()} if config.tls else {"ssl_disabled": True}
-        raw = Connection(
-            host=config.host,
-            port=config.port,
-            user=config.user or None,
-            password=_Secret(config.login_password().encode()),
-            database=config.database,
-            unix_socket=config.unix_socket,
-            connect_timeout=at_most(config.connect_timeout),
-            read_timeout=at_most(config.read_timeout),
-            write_timeout=config.read_timeout,
-            charset=_CHARSET,
-            collation=_COLLATION,
-            client_flag=CLIENT.FOUND_ROWS,
-            init_command=_TRANSACTIONS,
-            autocommit=None,
-            program_name="lanelog",
-            defer_connect=True,
-            **tls,
-        )
-        try:
-            raw.connect()
-        except RuntimeError as exc:
-            # The package for MySQL's default authentication is missing.
-            raise ConfigurationError(f"cannot log in: {exc}") from exc
-        except BaseException:
-            # A connection that was killed during the login has met a server, too.
-            self.greeted = self.greeted or getattr(raw, "server_version", None) is not None
-            raise
-        return raw
 
-    def _open_mysqlclient(self) -> Any:
-        try:
-            import_module("MySQLdb")
-            module: Any = import_module("MySQLdb.connections")
-        except ImportError as exc:
-            raise ConfigurationError(
-                f"driver='mysqlclient' needs the package mysqlclient ({install('mysqlclient')}): {exc}"
-            ) from exc
-        config = self.config
-        options: dict[str, Any] = {}
-        if config.unix_socket:
-            options["unix_socket"] = config.unix_socket
-        if config.tls:
-            files = {"ca": config.ssl_ca, "cert": config.ssl_cert, "key": config.ssl_key}
-            options["ssl"] = {name: path for name, path in files.items() if path}
-            options["ssl_mode"] = "VERIFY_IDENTITY" if config.ssl_verify else "REQUIRED"
-        if config.user:
-            options["user"] = config.user
-        # Not MySQLdb.connect, which instrumentors replace: see `instrumentation`.
-        return module.Connection(
-            host="localhost" if config.unix_socket else _over_tcp(config.host),
-            port=config.port,
-            password=_SecretText(config.login_password()),
-            database=config.database,
-            connect_timeout=max(1, round(at_most(config.connect_timeout))),
-            read_timeout=max(1, round(config.read_timeout)),
-            write_timeout=max(1, round(config.read_timeout)),
-            charset=_CHARSET,
-            collation=_COLLATION,
-            client_flag=CLIENT.FOUND_ROWS,
-            multi_statements=False,
-            init_command=_TRANSACTIONS,
-            autocommit=None,
-            **options,
-        )
-
-    def _context(self) -> ssl.SSLContext:
-        """One context for all connections: reading the system's authorities takes 20 ms."""
-        if self._tls is None:
-            config = self.config
-            try:
-                context = ssl.create_default_context(cafile=config.ssl_ca)
-                # The certificates that MySQL makes for itself fail the strict check, the default since Python 3.13.
-                context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-                if not config.ssl_verify:
-                    context.check_hostname = False
-                    context.verify_mode = ssl.CERT_NONE
-                elif config.unix_socket:
-                    context.check_hostname = False  # a socket has no name to check
-                if config.ssl_cert:
-                    context.load_cert_chain(config.ssl_cert, config.ssl_key)
-            except (OSError, ValueError) as exc:
-                raise ConfigurationError(f"ssl_ca, ssl_cert or ssl_key cannot be used: {exc}") from exc
-            self._tls = context
-        return self._tls
-
-
-def _over_tcp(host: str) -> str:
-    """Return a name of the host that MySQL's client libraries take for one.
-
-    For `localhost`, and for no other spelling, they use the unix socket of their own settings and ignore the port.
-    Another server may listen there. In capitals it is the same name, for certificates, too.
-    """
-    return "LOCALHOST" if host == "localhost" else host
+def _fails_host(exc: Exception) -> bool:
+    """Whether the error of a new connection says that its host is not, or not any more, the one to use."""
+    error = translate(exc)
+    return isinstance(error, DatabaseError) and (error.code is None or error.code in codes.FAILS_HOST)
 
 
 def _check_encryption(cursor: Any) -> None:
@@ -389,8 +312,3 @@ def _check_encryption(cursor: Any) -> None:
     cursor.execute(_CIPHER)
     if not cursor.fetchone()[1]:
         raise ConfigurationError("the URL asks for TLS, and the server does not offer it")
-
-
-def fastest() -> Literal["pymysql", "mysqlclient"]:
-    """Return the name of the fastest installed driver."""
-    return "mysqlclient" if find_spec("MySQLdb") else "pymysql"

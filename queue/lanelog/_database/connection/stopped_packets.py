@@ -22,15 +22,14 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from typing import Final
 
-from attrs import define, evolve, field
+from attrs import define, field
 
-from lanelog._database.connection.awaited import Awaited, AwaitedPackets
+from lanelog._database.connection.awaited import Awaited
 from lanelog._database.connection.driver import Driver
-from lanelog._database.connection.incarnation import Incarnation
 from lanelog._database.connection.wire import Wire
+from lanelog._database.server.incarnation import Incarnation
 from lanelog._facts import database as facts
 from lanelog._process.ending import ending
-from lanelog.config import ConnectConfig
 
 LONG: Final = 2.0
 """Seconds after which the server is asked about a packet."""
@@ -54,8 +53,7 @@ _IDLE: Final = frozenset({"Sleep", "Killed"})
 class StoppedPackets:
     """The thread that finds them, for the connections of one `Driver`."""
 
-    _config: ConnectConfig
-    _packets: AwaitedPackets
+    _driver: Driver
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _over: threading.Event = field(factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
@@ -80,23 +78,17 @@ class StoppedPackets:
 
     def abandon(self) -> None:
         """In a forked child: the thread is the parent's."""
-        self._packets.abandon()
+        self._driver.awaited.abandon()
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = None
 
     def turn(self) -> None:
         """Ask about the packets that take long, if there are any, and end those that were stopped."""
-        late = self._packets.before(time.monotonic() - LONG)
+        late = self._driver.awaited.before(time.monotonic() - LONG)
         if not late:
             return
-        driver = Driver(
-            evolve(
-                self._config,
-                connect_timeout=min(self._config.connect_timeout, _CONNECT_WITHIN),
-                read_timeout=min(self._config.read_timeout, _ANSWER_WITHIN),
-            )
-        )
+        driver = self._driver.brief(connect=_CONNECT_WITHIN, answer=_ANSWER_WITHIN)
         with closing(Wire(driver, autocommit=True)) as asking:
             asking.ensure()
             asking.execute(_READABLE)

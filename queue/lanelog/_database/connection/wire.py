@@ -16,9 +16,9 @@ from lanelog._database import fork
 from lanelog._database.connection import packet, savepoint
 from lanelog._database.connection.awaited import Awaited
 from lanelog._database.connection.driver import Driver, OwnState
-from lanelog._database.connection.incarnation import Incarnation, read_incarnation
 from lanelog._database.connection.savepoint import TransactionProof
-from lanelog._database.connection.server_facts import ServerFacts
+from lanelog._database.server.incarnation import Incarnation, read_incarnation
+from lanelog._database.server.server_facts import ServerFacts
 from lanelog._database.time_left import at_most
 from lanelog._database.translation import (
     breaks_connection,
@@ -57,8 +57,7 @@ class Wire:
     _incarnation: Incarnation | None = field(default=None, init=False)
     _several: bool | None = field(default=False, init=False)
     """Whether the server takes several statements in a packet now. None: it never does."""
-    _committed: bool = field(default=False, init=False)
-    """Whether a packet has committed, and nothing was sent after it."""
+    _committed: bool = field(default=False, init=False)  # by a packet, and nothing was sent after it
     proof: TransactionProof = field(factory=TransactionProof, init=False, repr=False)
     """Whether a transaction has begun that proves at its COMMIT that it has not ended before."""
     _mariadb: bool = field(default=False, init=False)
@@ -72,16 +71,16 @@ class Wire:
 
     def ensure(self) -> bool:
         """Connect if there is no connection. Return whether it is a new one."""
-        if self.raw is not None:
+        if self.raw is not None and self._driver.choice.stands(self.facts):
             return False
+        self.close()  # another host was chosen, if there is a connection
         try:
             with calling:
                 raw, self.facts = self._driver.open(autocommit=self._autocommit)
         except Exception as exc:
             if not comes_from_driver(exc):
                 raise
-            error = unreachable(translate(exc), self._driver.config.address(), before=self._driver.opened)
-            raise error from exc
+            raise unreachable(translate(exc), self._driver.config.address(), before=self._driver.opened) from exc
         self._descriptor = fork.Descriptor.of(raw)
         fork.register_wire(self)
         self._state = OwnState.of(raw)
@@ -206,7 +205,7 @@ class Wire:
             self.drop()
             if not comes_from_driver(exc):
                 raise
-            raise translate(exc, committing=True) from exc
+            raise self._driver.translate(exc, self.facts, committing=True) from exc
         self._used = time.monotonic()
         proof.end()
 
@@ -230,8 +229,7 @@ class Wire:
         """Run statements and COMMIT in one packet, after `takes_packets`. Return their insert ids.
 
         Raises DatabaseError. If one of the statements was refused, or the transaction had ended unseen, none was
-        committed. If the connection is lost, the outcome is unknown, and the error says so. The caller rolls back after
-        an error.
+        committed. If the connection is lost, the outcome is unknown, and the error says so. The caller rolls back then.
         """
         if self.doomed is not None:
             raise self.doomed
@@ -255,7 +253,8 @@ class Wire:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
-            error = packet.explained(translate(exc), several=self._several is True and not insert_ids)
+            error = self._driver.translate(exc, self.facts)
+            error = packet.explained(error, several=self._several is True and not insert_ids)
             if self.proof.stands and savepoint.is_gone(error):
                 self.drop()  # the session may be another one
                 error = self.proof.explained(error)
@@ -378,7 +377,8 @@ class Wire:
             if not comes_from_driver(exc):
                 self.drop()  # its state is unknown
                 raise
-            error = packet.explained(translate(exc), several=self._several is True and bool(before), opening=True)
+            error = self._driver.translate(exc, self.facts)
+            error = packet.explained(error, several=self._several is True and bool(before), opening=True)
             if breaks_connection(error):
                 self.drop()
             if breaks_transaction(error):

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from lanelog._database.connection.driver import Driver
 from lanelog._database.connection.wire import Wire
 from lanelog._database.executor import Executor
 from lanelog._process.ending import ending
-from lanelog.config import ConnectConfig
 from lanelog.errors import LanelogError
 
 # The server's time-out for the second wait, which ends it if this process dies.
@@ -75,7 +74,7 @@ class LockHolder:
         return f"{'' if self.certain else 'perhaps '}by connection {self.connection_id}{by}"
 
 
-def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
+def holder(driver: Driver, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
     """Return the session that holds what `lock` waits for. None: no session does, or it is not known.
 
     `lock` runs in a transaction of its own, which is rolled back. The query ends after `seconds`.
@@ -83,11 +82,7 @@ def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds
     if ending():
         return None  # no thread can be started any more
     found: queue.SimpleQueue[LockHolder | None] = queue.SimpleQueue()
-    brief = evolve(
-        config,
-        connect_timeout=min(config.connect_timeout, _CONNECT_WITHIN),
-        read_timeout=min(config.read_timeout, _ANSWER_WITHIN),
-    )
+    brief = driver.brief(connect=_CONNECT_WITHIN, answer=_ANSWER_WITHIN)
     # In a thread of its own: the time-outs of connect, login and each answer may together exceed `seconds`. They end
     # the thread soon after this call.
     threading.Thread(target=_read, args=(brief, lock, seconds, found.put), name="lanelog-blocking", daemon=True).start()
@@ -98,12 +93,11 @@ def holder(config: ConnectConfig, lock: Callable[[Executor], object], *, seconds
 
 
 def _read(
-    config: ConnectConfig,
+    driver: Driver,
     lock: Callable[[Executor], object],
     seconds: float,
     answer: Callable[[LockHolder | None], None],
 ) -> None:
-    driver = Driver(config)
     waiting, asking = Wire(driver, autocommit=False), Wire(driver, autocommit=True)
     found = None
     try:

@@ -14,9 +14,9 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from lanelog._database import codes
-from lanelog._database.connection.incarnation import Incarnation
 from lanelog._database.connection.unwrap import innermost
 from lanelog._database.pool.naming import named
+from lanelog._database.server.incarnation import Incarnation
 from lanelog._database.translation import comes_from_driver, translate
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 

@@ -17,7 +17,6 @@ from attrs import define, field
 from lanelog._database import codes, fork
 from lanelog._database.connection.driver import Driver
 from lanelog._database.connection.packet import Statement
-from lanelog._database.connection.server_facts import ServerFacts
 from lanelog._database.connection.stopped_packets import StoppedPackets
 from lanelog._database.connection.wire import Wire
 from lanelog._database.executor import Executor
@@ -29,6 +28,7 @@ from lanelog._database.pool.naming import Naming
 from lanelog._database.pool.session import Session
 from lanelog._database.pool.transaction import Transaction
 from lanelog._database.retries import with_retries
+from lanelog._database.server.server_facts import ServerFacts
 from lanelog._database.time_left import Limit, at_most, deadline
 from lanelog.config import ConnectConfig
 from lanelog.errors import ClosedError, DatabaseError, LanelogError
@@ -71,7 +71,7 @@ class Database:
         self._driver = Driver(self.config)
         self._crowd = Crowd(self.config.pool_size)
         self._wires = SharedWires(self._driver)
-        self._stopped_packets = StoppedPackets(self.config, self._driver.awaited)
+        self._stopped_packets = StoppedPackets(self._driver)
         fork.register_shared(self)
 
     @contextmanager
@@ -170,7 +170,7 @@ class Database:
 
     def holder(self, lock: Callable[[Executor], object], *, seconds: float) -> LockHolder | None:
         """Return the session that holds what `lock` waits for, within `seconds`, if this account may see it."""
-        return holder(self.config, lock, seconds=seconds) if self.reached and not self._closed else None
+        return holder(self._driver, lock, seconds=seconds) if self.reached and not self._closed else None
 
     def facts(self) -> ServerFacts:
         """The server, as the last new connection saw it. Connects if there was none, for `publish_timeout` at most."""
@@ -291,6 +291,7 @@ class Database:
 
     def abandon(self) -> None:
         """In a forked child: the connections are the parent's, and threads that are gone may hold the locks."""
+        self._driver.choice.abandon()
         self._stopped_packets.abandon()
         self._wires.abandon()
         self._wires = SharedWires(self._driver)

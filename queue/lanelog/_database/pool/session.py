@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 from attrs import define, field
 
-from lanelog._database.connection.incarnation import Incarnation
-from lanelog._database.connection.server_facts import ServerFacts
 from lanelog._database.connection.wire import FRESH, Wire
 from lanelog._database.executor import Executor
 from lanelog._database.pool import reserve
 from lanelog._database.pool.connection_priority import ConnectionPriority
+from lanelog._database.server.incarnation import Incarnation
+from lanelog._database.server.server_facts import ServerFacts
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 VARIABLES = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
 _GLOBAL: Final = (
     "binlog_format",
+    "group_replication_consistency",
+    "group_replication_group_name",
     "group_replication_single_primary_mode",
     "innodb_doublewrite",
     "innodb_flush_log_at_trx_commit",
@@ -111,6 +113,14 @@ def _replication(patient: Patient) -> Finding:
         return bad("group replication runs with several primaries", "switch it to single-primary mode")
     if patient.on("read_only"):
         return bad("the server is read-only", "connect to the primary")
+    if patient.settings.get("group_replication_group_name"):
+        consistency = patient.settings.get("group_replication_consistency", "EVENTUAL").upper()
+        if consistency == "EVENTUAL":
+            return warn(
+                "group_replication_consistency is EVENTUAL: a new primary takes writes before it has applied what "
+                "the old one wrote, and refuses some of them afterwards",
+                "set it to BEFORE_ON_PRIMARY_FAILOVER on each member",
+            )
     with suppress(SchemaError):  # `_schema` reports it
         migrations.admit(patient.database)
     why = writes.refused(patient.cx, patient.database)  # which server wrote the heartbeats: `copies.origin` reports it

@@ -213,8 +213,7 @@ def _of(client: Client, function: Callable[..., Answer], admin: Admin, **params:
 
 def database_of(config: ConnectConfig) -> str:
     """Return the name of a database and its host, as the first line of an answer has them."""
-    host = config.unix_socket or f"{config.host}:{config.port}"
-    return f"{shown(config.database)} at {shown(host)}"
+    return f"{shown(config.database)} at {shown(config.address())}"
 
 
 def announce(config: ConnectConfig) -> None:

@@ -42,6 +42,8 @@ class ServerFacts:
     """The server, by `Incarnation.identity_in_sql`. Empty: not known."""
     locks_refused: str = ""
     """Why this session must hold no lock, in a sentence. Empty: it may."""
+    choice: int = 0
+    """The number of the choice of a host that led here, by `HostChoice`."""
 
     @property
     def family(self) -> str:

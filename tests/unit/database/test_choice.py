@@ -1,0 +1,137 @@
+"""Which of several hosts a client uses, by what each has said of itself."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from lanelog._base.connection_options import Address
+from lanelog._database.server.choice import HostChoice
+from lanelog._database.server.primary import judged
+from lanelog.errors import ConfigurationError, DatabaseError
+from support.waiting import events
+
+ONE, TWO, THREE = (Address(f"db-{number}", 3306) for number in (1, 2, 3))
+DEAD = DatabaseError("nobody answers", code=2003, retriable=True)
+READ_ONLY = "its read_only is ON"
+
+
+def saying(**said: str | Exception) -> Callable[[Address], str]:
+    """What asks a host; `db_2="…"` is why that one is no primary, and a host that is not named is dead."""
+
+    def ask(address: Address) -> str:
+        answer = said.get(address.host.replace("-", "_"), DEAD)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return ask
+
+
+def choice(*addresses: Address) -> HostChoice:
+    return HostChoice(addresses or (ONE, TWO, THREE), 5.0)
+
+
+def test_one_host_is_used_unasked() -> None:
+    """A URL with one host leads there, whatever the server says of itself."""
+    assert choice(ONE).current(saying()) == (ONE, 0)
+
+
+def test_the_one_primary_is_used_until_it_is_left() -> None:
+    """All ask the choice, not the hosts: a second primary that appears meanwhile is not looked at."""
+    made = choice()
+    assert made.current(saying(db_1=READ_ONLY, db_2="")) == (TWO, 1)
+    assert made.current(saying(db_1="", db_2="")) == (TWO, 1)
+    made.leave(1)
+    assert made.current(saying(db_1="", db_2=READ_ONLY)) == (ONE, 2)
+
+
+def test_a_host_that_is_chosen_again_keeps_its_connections() -> None:
+    """One lost connection makes no new choice of the others: the number stays."""
+    made = choice()
+    made.current(saying(db_2=""))
+    made.leave(1)
+    assert made.current(saying(db_2="", db_3=READ_ONLY)) == (TWO, 1)
+
+
+def test_an_error_of_the_host_before_does_not_leave_the_new_one() -> None:
+    """Connections to the old primary fail late, when all others are at the new one."""
+    made = choice()
+    made.current(saying(db_2=""))
+    made.leave(1)
+    made.current(saying(db_1=""))
+    made.leave(1)
+    assert made.current(saying()) == (ONE, 2)
+
+
+def test_of_two_primaries_none_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    """What is written on the wrong one is lost. An error names both, once however often a choice is tried."""
+    made = choice()
+    for _ in range(3):
+        with pytest.raises(
+            DatabaseError, match="db-1:3306 and db-3:3306 are both a primary, so none is used"
+        ) as refused:
+            made.current(saying(db_1="", db_3=""))
+        assert refused.value.retriable
+    (told,) = events(caplog, "hosts.two_primaries", logging.ERROR)
+    assert "db-1:3306" in told
+    assert "db-3:3306" in told
+    assert made.current(saying(db_3="")) == (THREE, 1)
+
+
+def test_without_a_primary_the_error_says_what_each_host_is() -> None:
+    """The sentence is enough to find the one that should be the primary."""
+    with pytest.raises(
+        DatabaseError, match=r"db-1:3306: its read_only is ON; db-2:3306: nobody answers; db-3"
+    ) as refused:
+        choice().current(saying(db_1=READ_ONLY))
+    assert refused.value.retriable
+
+
+def test_wrong_settings_are_told_at_the_first_choice_alone() -> None:
+    """A grant that is missing everywhere ends the first connection. Later, a failover may pass."""
+    made, wrong = choice(), ConfigurationError("a grant is missing")
+    with pytest.raises(ConfigurationError, match="a grant is missing"):
+        made.current(saying(db_1=wrong))
+    made.current(saying(db_2=""))
+    made.leave(1)
+    with pytest.raises(DatabaseError, match="a grant is missing") as refused:
+        made.current(saying(db_1=wrong))
+    assert refused.value.retriable
+
+
+def test_a_host_that_is_silent_is_not_waited_for() -> None:
+    """A host that stands still takes connections and answers nothing: the others are chosen from without it."""
+    over = threading.Event()
+
+    def ask(address: Address) -> str:
+        if address == ONE:
+            over.wait(20)
+        return "" if address == TWO else READ_ONLY
+
+    assert HostChoice((ONE, TWO, THREE), 0.2).current(ask) == (TWO, 1)
+    over.set()
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([(True, "ONLINE", "PRIMARY"), (False, "ONLINE", "SECONDARY"), (False, "ONLINE", "SECONDARY")], ""),
+        ([(True, "ONLINE", "PRIMARY"), (False, "UNREACHABLE", "SECONDARY"), (False, "RECOVERING", "SECONDARY")], ""),
+        ([(True, "ONLINE", "PRIMARY")], ""),
+        ([(False, "ONLINE", "PRIMARY"), (True, "ONLINE", "SECONDARY")], "it is SECONDARY in its group"),
+        ([(True, "OFFLINE", "")], "it is OFFLINE in its group"),
+        ([(False, "OFFLINE", "")], "it is OFFLINE in its group"),
+        ([], "it is OFFLINE in its group"),
+        ([(True, "ERROR", "PRIMARY"), (False, "ONLINE", "SECONDARY")], "it is ERROR in its group"),
+        ([(True, "ONLINE", "PRIMARY"), (False, "ONLINE", "PRIMARY")], "its group has several primaries"),
+        (
+            [(True, "ONLINE", "PRIMARY"), (False, "UNREACHABLE", "SECONDARY")],
+            "it sees 1 of 2 members of its group, which is no majority",
+        ),
+    ],
+)
+def test_a_member_of_a_group_is_its_only_primary_in_a_majority(members: list[tuple[bool, str, str]], why: str) -> None:
+    """A member that was restarted, or that lost the others, accepts writes that its group never sees."""
+    assert judged(members) == why
