@@ -69,6 +69,9 @@ class ConnectOptions(TypedDict, total=False):
     driver: Literal["pymysql", "mysqlclient"]
     """The database driver. `mysqlclient` comes with the extra of that name. Default: the driver that the URL names
     (`mysql+pymysql://`, `mysql+mysqldb://`), otherwise `pymysql`."""
+    liveness: Literal["lock", "lease"]
+    """How others find out that this process has died. `lock`: by a lock of the server (`GET_LOCK`), within some
+    seconds. `lease`: when its heartbeat has run out; no session takes such a lock. Default: `lock`."""
     wake: bool
     """Notify subscribers in other processes of this host at once of what was published, and be notified; see
     docs/explanation/hints.md. Default: True."""

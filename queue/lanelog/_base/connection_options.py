@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 URL_VARIABLE: Final = "LANELOG_URL"
 DRIVERS: Final = ("pymysql", "mysqlclient")
+LIVENESS: Final = ("lock", "lease")
 
 _FORM = "mysql://user:password@host:3306/database"
 _HOSTS = "the URL must name a host before and behind each comma: write mysql://app@db-1,db-2:3307/shop"
@@ -90,6 +91,11 @@ def _driver(_: Any, __: Attribute[Any], value: object) -> None:
         raise ConfigurationError(f"driver must be one of {', '.join(DRIVERS)}, not {value!r}")
 
 
+def _liveness(_: Any, __: Attribute[Any], value: object) -> None:
+    if value not in LIVENESS:
+        raise ConfigurationError(f"liveness must be one of {', '.join(LIVENESS)}, not {value!r}")
+
+
 def _middleware(value: object) -> tuple[Callable[..., object], ...]:
     return check_middleware(value, "publication")
 
@@ -133,6 +139,7 @@ class ConnectConfig:
     connect_timeout: float = field(default=5.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     read_timeout: float = field(default=30.0, converter=seconds, validator=duration(above=True, most=_TIMEOUT_MAX))
     driver: str = field(default="pymysql", validator=_driver)
+    liveness: str = field(default="lock", validator=_liveness)
     wake: bool = field(default=True, validator=boolean)
     wake_address: UdpAddress | None = field(default=None, converter=address_option)
     wake_networks: tuple[Network, ...] = field(default=(), converter=networks_option)
@@ -151,6 +158,11 @@ class ConnectConfig:
         for option in ("wake_address", "wake_networks"):
             if getattr(self, option) and not self.wake:
                 raise ConfigurationError(f"{option} is for hints, and wake=False disables them: leave one of them out")
+
+    @property
+    def by_lock(self) -> bool:
+        """Whether sessions may take locks of the server (`GET_LOCK`)."""
+        return self.liveness == "lock"
 
     @property
     def tls(self) -> bool:
@@ -240,6 +252,7 @@ _OPTIONS = (
     "connect_timeout",
     "read_timeout",
     "driver",
+    "liveness",
     "wake",
     "wake_address",
     "wake_networks",

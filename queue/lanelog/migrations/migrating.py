@@ -75,7 +75,9 @@ def _migrate(database: Database, deadline: float, done: list[str]) -> None:
     session = database.session("migrate")
     try:
         name = "lanelog.migrate." + hashlib.sha256(database.config.database.encode()).hexdigest()[:32]
-        _lock(session, name, deadline)
+        locked = database.config.by_lock  # without it, two at once make each table and column once all the same
+        if locked:
+            _lock(session, name, deadline)
         session.execute(_LOCK_WAIT)
         before = found_tables(session, declared_tables())
         applied = version_of(database, session) if "queue_schema" in before else 0
@@ -94,7 +96,8 @@ def _migrate(database: Database, deadline: float, done: list[str]) -> None:
             record_version(session, step.version, checksum(declared_tables().values()), step.oldest_code)
         if applied < VERSION:
             done.append(f"recorded version {VERSION}" + (f", after {applied}" if applied else ""))
-        session.execute(_UNLOCK, (name,))
+        if locked:
+            session.execute(_UNLOCK, (name,))
     finally:
         session.close()  # this frees the lock, too
 

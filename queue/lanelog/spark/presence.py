@@ -109,7 +109,7 @@ class Presence:
         if self._session.generation == self._generation:
             return
         name = f"lanelog:{uuid.uuid4().hex}"
-        got = self._session.one(_GET_LOCK, (name,))
+        got = self._session.one(_GET_LOCK, (name,)) if self.database.config.by_lock else None
         # Without the lock, others go by the heartbeat's expiry.
         self._lock_name = name if got is not None and got[0] == 1 else ""
         self._generation = self._session.generation

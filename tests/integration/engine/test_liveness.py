@@ -100,6 +100,27 @@ def test_a_process_that_dies_while_it_stands_aside_is_replaced(fleet: Fleet, lan
     assert states["aside"].found_dead_by in {each.name for each in states.values()} - {states["aside"].name}
 
 
+def test_without_locks_a_dead_process_is_replaced_when_its_heartbeat_has_run_out(
+    fleet: Fleet, lanelog_client: Client, lanelog_url: str, raw: Any
+) -> None:
+    """With `liveness="lease"` no session takes a lock of the server: its lease alone says that a process lives."""
+    by_lease, brief = {"liveness": "lease"}, {"lease_duration": 3.0, "lease_renewal": 1.0}
+    worker = fleet.worker("dying", connect=by_lease, options=brief)
+    lanelog_client.publish("t", "a", json.dumps({"wait": "dying"}))
+    worker.said("waiting")
+    again = Record()
+    with lanelog.connect(lanelog_url, **by_lease) as client:
+        client.subscribe("t", "g", lambda m: again((m.offset, m.attempt)), **brief)
+        eventually(lambda: len(client.admin.members("t", "g")) == 2)
+        assert set(rows(raw, "SELECT liveness_lock FROM queue_subscriber_heartbeats")) == {("",)}
+        ends = one(raw, "SELECT expires_at FROM queue_subscriber_heartbeats WHERE subscriber_name LIKE 'dying:%'")
+        worker.kill()
+        assert again.wait(1, within=20.0) == [(1, 2)]
+        assert one(raw, "SELECT leased_at FROM queue_partition_leases") >= ends
+        (found,) = (finding for finding in client.admin.doctor() if finding.check == "session locks")
+        assert (found.status, found.detail) == ("ok", "none is taken: liveness is 'lease'")
+
+
 @pytest.mark.thorough
 def test_a_host_that_vanishes_without_a_farewell_is_replaced_when_the_server_drops_its_session(
     fleet: Fleet, lanelog_client: Client, lanelog_url: str

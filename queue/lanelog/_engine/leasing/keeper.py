@@ -2,7 +2,8 @@
 
 Owns the leases, the authority to start handlers, and the check that the server is still the one that memory was loaded
 from (`server_identity` only keeps the answer). Never reads a message. It is one thread and one connection of a client.
-The connection holds the liveness lock. When the process dies, others see that by the lock within a second or two.
+The connection holds the liveness lock. When the process dies, others see that by the lock within a second or two. With
+`liveness="lease"` there is no lock, and others wait until the heartbeat has run out.
 
 If the keeper dies: its lock is free at once, and its lanes are taken after two checks. If it sleeps for longer than its
 lease: its next read-back finds other epochs. No handler starts before that read-back, because authority is counted from
@@ -221,6 +222,8 @@ class Keeper:
             )
 
     def _take_lock(self) -> str:
+        if not self.context.database.config.by_lock:
+            return ""
         name = f"lanelog:{uuid.uuid4().hex}"
         got = self.session.one(GET_LOCK, (name,))
         if got is not None and got[0] == 1:
