@@ -27,7 +27,15 @@ smartquotes = False  # two hyphens are those of an option
 # -- Docstrings: a single backtick is code, as everywhere in the source.
 default_role = "code"
 autodoc_typehints = "signature"
-autodoc_mock_imports = ["django", "matplotlib", "pyarrow", "pyspark", "sqlalchemy"]  # a gigabyte that no page describes
+# A gigabyte that no page describes.
+autodoc_mock_imports = ["boto3", "django", "matplotlib", "pyarrow", "pyspark", "sqlalchemy"]
+    "boto3",
+    "django",
+    "matplotlib",
+    "pyarrow",
+    "pyspark",
+    "sqlalchemy",
+]  # a gigabyte that no page describes
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 python_use_unqualified_type_names = True

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 from lanelog._base.checks import Duration
+from lanelog._base.connection_options import HostTokens
 from lanelog._base.payloads.codec import Codec
 from lanelog._base.retry import RetryPolicy
 from lanelog.config import AckPolicy, Order
@@ -51,9 +52,10 @@ class Register(Protocol):
 class ConnectOptions(TypedDict, total=False):
     """The options of `lanelog.connect`. Durations are seconds or a timedelta."""
 
-    password: str | Callable[[], str]
+    password: str | Callable[[], str] | HostTokens
     """The password of the URL's user, if the URL has none. A function is called for each login, in any thread: for
-    tokens that end, or a password that is changed. Default: none."""
+    tokens that end, or a password that is changed. Tokens of one host: `lanelog.contrib.aws.IamTokens`. Default:
+    none."""
     pool_size: int
     """Connections shared by publishers and handlers' transactions, at least 2. Default: 8."""
     publish_timeout: Duration

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from urllib.parse import quote, unquote, urlsplit
 
 from attrs import evolve, field, frozen
@@ -61,8 +61,16 @@ def _text(_: Any, attribute: Attribute[Any], value: object) -> str:
     return value
 
 
+@runtime_checkable
+class HostTokens(Protocol):
+    """What makes a password for one host, as IAM of AWS does. It is worth stealing: TLS is enforced."""
+
+    def token(self, host: str, port: int, user: str) -> str:
+        """Return the password of a login that begins now."""
+
+
 def _password(instance: Any, attribute: Attribute[Any], value: object) -> None:
-    if not callable(value):
+    if not callable(value) and not isinstance(value, HostTokens):
         if not isinstance(value, str):
             raise ConfigurationError(
                 f"password must be a str or a function that returns one, not {type(value).__name__}"
@@ -124,7 +132,7 @@ class ConnectConfig:
     others: tuple[Address, ...] = ()
     """The hosts behind the first one in the URL. One of all is the primary."""
     user: str = field(default="", validator=_text)
-    password: str | Callable[[], str] = field(default="", repr=False, validator=_password)
+    password: str | Callable[[], str] | HostTokens = field(default="", repr=False, validator=_password)
     database: str = field(validator=_database)
     unix_socket: str | None = field(default=None, validator=_path)
     ssl: bool = field(default=False, validator=boolean)
@@ -149,6 +157,8 @@ class ConnectConfig:
     def __attrs_post_init__(self) -> None:
         if self.ssl_key is not None and self.ssl_cert is None:
             raise ConfigurationError("ssl_key needs ssl_cert: give the certificate that the key belongs to")
+        if isinstance(self.password, HostTokens) and not self.tls:
+            raise ConfigurationError("a token travels as it is: add ssl=true or ssl_ca=… to the URL")
         if not self.ssl_verify and not self.tls:
             raise ConfigurationError("ssl_verify=false without TLS has no meaning: add ssl=true, or leave it out")
         if self.others and self.unix_socket is not None:
@@ -204,7 +214,11 @@ class ConnectConfig:
         if isinstance(self.password, str):
             return self.password
         try:
-            found: object = self.password()
+            found: object = (
+                self.password.token(self.host, self.port, self.user)
+                if isinstance(self.password, HostTokens)
+                else self.password()
+            )
         except Exception as exc:  # its text may quote what no log should have
             why = f"no login without a password, and its function has failed ({type(exc).__name__})"
             raise DatabaseError(why, retriable=True) from exc

@@ -20,6 +20,7 @@ import lanelog
 from lanelog import Client, DatabaseError
 from support import tls
 from support.clocks import clock, libfaketime
+from support.drivers import DRIVERS
 from support.proxy import listening
 from support.scripts import ran
 from support.tls import Authority, TlsServer
@@ -206,6 +207,23 @@ def test_the_server_can_ask_who_the_client_is(
     with lanelog.connect(f"{where}&ssl_cert={quote(str(certificate))}&ssl_key={quote(str(key))}") as client:
         client.ping()
     assert "1045" in str(refusal(where, server.password))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_tokens_are_asked_for_at_each_login(server: TlsServer, ca: Path, driver: str) -> None:
+    """The one who makes them is told the host, the port and the user of the login, also of a lent connection's."""
+    asked = Record()
+
+    class Tokens:
+        def token(self, host: str, port: int, user: str) -> str:
+            asked((host, port, user))
+            return server.password
+
+    where = url(server, ssl_ca=ca).replace(f":{server.password}", "").replace("@127.0.0.1", "@127.0.0.1:1,127.0.0.1")
+    with lanelog.connect(where, password=Tokens(), driver=driver) as client:
+        for _ in range(2):
+            assert cipher(client)
+    assert set(asked.items) == {("127.0.0.1", 1, "root"), ("127.0.0.1", server.port, "root")}
 
 
 def test_a_password_that_is_sent_encrypted_is_in_no_local(server: TlsServer, ca: Path) -> None:

@@ -3,9 +3,11 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
+import boto3
 import pytest
 
 from lanelog.config import ConnectConfig
+from lanelog.contrib.aws import IamTokens
 from lanelog.errors import ConfigurationError
 from support.refusing import refused
 
@@ -189,6 +191,19 @@ class TestConnectOptions:
         text = refused(ConnectConfig.from_url, URL, **{option: value})
         assert reason in text
         assert "hunter2" not in text
+
+    def test_tokens_of_a_host_are_asked_for_the_one_that_is_logged_in_to(self) -> None:
+        """IAM signs host, port and user into a password. A server asks for it unencrypted, so TLS is enforced."""
+        session = boto3.Session(aws_access_key_id="key", aws_secret_access_key="hunter2")  # boto3 asks nobody
+        tokens = IamTokens(region="eu-central-1", session=session)
+        text = refused(ConnectConfig.from_url, "mysql://app@db-1,db-2:3307/shop", password=tokens)
+        assert text == "a token travels as it is: add ssl=true or ssl_ca=… to the URL"
+        config = ConnectConfig.from_url("mysql://app@db-1,db-2:3307/shop?ssl=true", password=tokens)
+        for address in config.addresses:
+            given = config.at(address).login_password()
+            assert given.startswith(f"{address}/?Action=connect&DBUser=app&")
+            assert "X-Amz-Expires=900" in given
+        assert "hunter2" not in repr(config) + repr(tokens)
 
     def test_a_password_is_given_once(self) -> None:
         """In the URL or as an option. An empty one in the URL is none."""

@@ -290,7 +290,8 @@ class Driver:
         if self.config.driver == "pymysql":
             raw.command(_COM_RESET_CONNECTION, b"")
         else:
-            raw.change_user(self.config.user, SecretText(self.config.login_password()), self.config.database)
+            config = self.config.at(self.choice.address(facts.choice))
+            raw.change_user(config.user, SecretText(config.login_password()), config.database)
         raw.cursor().execute(
             _AS_NEW.format(
                 lock_wait=self.lock_wait,

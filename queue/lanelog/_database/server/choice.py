@@ -81,6 +81,13 @@ class HostChoice:
         """Whether a connection to this server still leads to the chosen host."""
         return server is None or server.choice == self.number
 
+    def address(self, number: int) -> Address:
+        """Return the host of this choice. Raises ConfigurationError if another one was chosen since."""
+        with self._lock:
+            if number == self.number:
+                return self._before or self.addresses[0]
+        raise ConfigurationError("the connection leads to a host that was left")
+
     def leave(self, number: int) -> None:
         """The host of this choice has failed: the next connection asks all of them."""
         with self._lock:
