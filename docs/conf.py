@@ -29,13 +29,6 @@ default_role = "code"
 autodoc_typehints = "signature"
 # A gigabyte that no page describes.
 autodoc_mock_imports = ["boto3", "django", "matplotlib", "pyarrow", "pyspark", "sqlalchemy"]
-    "boto3",
-    "django",
-    "matplotlib",
-    "pyarrow",
-    "pyspark",
-    "sqlalchemy",
-]  # a gigabyte that no page describes
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 python_use_unqualified_type_names = True

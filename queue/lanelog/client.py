@@ -178,22 +178,27 @@ class Client:
 
     # -- the database --------------------------------------------------------------------------------------------------
 
-    def migrate(self) -> list[str]:
+    def migrate(self, *, procedures: bool = False) -> list[str]:
         """Create or upgrade the tables.
 
         Idempotent. Many processes may do it at once, and others may work meanwhile.
+
+        Args:
+            procedures: Also create `lanelog_publish` and `lanelog_append`, with which plain SQL publishes. Once they
+                are there, every call renews them.
 
         Returns:
             What was done, in words.
 
         Raises:
-            ConfigurationError: The server locks no rows, or ignores what a session sets.
+            ConfigurationError: The server locks no rows, ignores what a session sets, or takes no routine from this
+                account.
             DatabaseError: The database refused a statement, or could not be reached.
             SchemaError: The tables cannot be upgraded by this version.
         """
         from lanelog import migrations
 
-        return migrations.migrate(self._database)
+        return migrations.migrate(self._database, procedures=procedures)
 
     def ping(self) -> None:
         """Check that the database answers, and that this version can work on its tables. They may be older or newer.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
+from lanelog._base.addresses import HostTokens
 from lanelog._base.checks import Duration
-from lanelog._base.connection_options import HostTokens
 from lanelog._base.payloads.codec import Codec
 from lanelog._base.retry import RetryPolicy
 from lanelog.config import AckPolicy, Order

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from attrs import evolve, field, frozen
 
+from lanelog._base.addresses import Address, HostTokens, address_option, networks_option
 from lanelog._base.checks import boolean, check_middleware, check_options, duration, integer, seconds
 from lanelog._base.payloads.codec import Codec, codec_option
-from lanelog._base.wake_address import address_option, networks_option
 from lanelog.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from attrs import Attribute
 
-    from lanelog._base.wake_address import Network, UdpAddress
+    from lanelog._base.addresses import Network, UdpAddress
 
 URL_VARIABLE: Final = "LANELOG_URL"
 DRIVERS: Final = ("pymysql", "mysqlclient")
@@ -59,14 +59,6 @@ def _text(_: Any, attribute: Attribute[Any], value: object) -> str:
     if _UNUSABLE.search(value):
         raise ConfigurationError(f"{attribute.name} must not contain NUL characters or lone surrogates")
     return value
-
-
-@runtime_checkable
-class HostTokens(Protocol):
-    """What makes a password for one host, as IAM of AWS does. It is worth stealing: TLS is enforced."""
-
-    def token(self, host: str, port: int, user: str) -> str:
-        """Return the password of a login that begins now."""
 
 
 def _password(instance: Any, attribute: Attribute[Any], value: object) -> None:
@@ -106,17 +98,6 @@ def _liveness(_: Any, __: Attribute[Any], value: object) -> None:
 
 def _middleware(value: object) -> tuple[Callable[..., object], ...]:
     return check_middleware(value, "publication")
-
-
-@frozen
-class Address:
-    """One host and its port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @frozen(kw_only=True)

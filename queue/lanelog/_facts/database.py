@@ -23,7 +23,7 @@ def host_chosen(*, host: str, instead_of: str) -> None:
 
 
 @room.error("hosts.two_primaries")
-def two_primaries(*, hosts: Sequence[str], remedy: str) -> None:
+def hosts_two_primaries(*, hosts: Sequence[str], remedy: str) -> None:
     """Several hosts of the URL are a primary, as after a failover that left the old one running. None is used. Once,
     until one can be chosen.
     """

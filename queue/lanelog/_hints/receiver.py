@@ -15,7 +15,7 @@ import time
 
 from attrs import define, evolve, field
 
-from lanelog._base.wake_address import UdpAddress
+from lanelog._base.addresses import UdpAddress
 from lanelog._database import register_shared
 from lanelog._facts.engine import hints as facts
 from lanelog._hints.allowance import OF_HINTS

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from lanelog._base.wake_address import UdpAddress
+from lanelog._base.addresses import UdpAddress
 from lanelog._hints.host import own_host
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from lanelog._base.wake_address import Network
+    from lanelog._base.addresses import Network
     from lanelog._hints.datagram import Hint
     from lanelog._stores.members.heartbeats import WakeEndpoint
 

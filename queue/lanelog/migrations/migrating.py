@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from lanelog._database import codes
 from lanelog.errors import DatabaseError, SchemaError
+from lanelog.migrations import routines
 from lanelog.migrations.catalogue import add_column, found_tables, record_version
 from lanelog.migrations.checking import differences, examine, locks_rows, misfit, version_of
 from lanelog.migrations.declared import checksum, declared_tables
@@ -36,10 +37,11 @@ _PAGE_SIZE = "SELECT @@innodb_page_size"
 _LOCK_WAIT = "SET SESSION lock_wait_timeout = 3"
 
 
-def migrate(database: Database) -> list[str]:
+def migrate(database: Database, *, procedures: bool = False) -> list[str]:
     """Create missing tables and add missing columns.
 
-    Return what was done, in words; an empty list if nothing was missing.
+    Return what was done, in words; an empty list if nothing was missing. `procedures`: create the stored routines for
+    publishing by plain SQL, too. Those that are there are renewed anyway.
 
     Any number of processes may call it at once, while others work. DDL commits by itself, statement by statement. An
     interrupted migration is finished by the next call; the version is recorded last.
@@ -57,8 +59,17 @@ def migrate(database: Database) -> list[str]:
     elif left:
         raise misfit(database, left)
     database.tables_version = version  # this process uses the new columns from now on
+    done += database.retry(lambda: _install(database, wanted=procedures), deadline=deadline, what=what)
     _prove_locks(database)
     return done
+
+
+def _install(database: Database, *, wanted: bool) -> list[str]:
+    session = database.session("migrate")
+    try:
+        return routines.install(session, wanted=wanted)
+    finally:
+        session.close()
 
 
 def _prove_locks(database: Database) -> None:

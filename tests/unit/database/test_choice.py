@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lanelog._base.connection_options import Address
+from lanelog._base.addresses import Address
 from lanelog._database.server.choice import HostChoice
 from lanelog._database.server.primary import judged
 from lanelog.errors import ConfigurationError, DatabaseError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from lanelog._base.wake_address import UdpAddress
+from lanelog._base.addresses import UdpAddress
 from lanelog._hints.allowance import Allowance
 from lanelog._hints.datagram import SIZE, Hint, number_of, unpack
 from lanelog._hints.doorbell import Doorbell

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import Factory, define, evolve, field, frozen
 
-from lanelog._base.connection_options import Address
+from lanelog._base.addresses import Address
 from lanelog._database import codes
 from lanelog._database.connection.awaited import AwaitedPackets
 from lanelog._database.connection.login import CHARSET, COLLATION, Login, SecretText

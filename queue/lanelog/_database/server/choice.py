@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from attrs import define, field, frozen
 
-from lanelog._base.connection_options import Address
+from lanelog._base.addresses import Address
 from lanelog._database.server.server_facts import ServerFacts
 from lanelog._database.time_left import at_most
 from lanelog._database.translation import translate
@@ -124,7 +124,7 @@ class HostChoice:
             both = " and ".join(map(str, primaries))
             if self._told != frozenset(primaries):  # loops ask every second
                 self._told = frozenset(primaries)
-                facts.two_primaries(hosts=[str(address) for address in primaries], remedy=_REMEDY)
+                facts.hosts_two_primaries(hosts=[str(address) for address in primaries], remedy=_REMEDY)
             raise DatabaseError(f"{both} are both a primary, so none is used: {_REMEDY}", retriable=True)
         said = "; ".join(f"{answer.address}: {answer.why or answer.error}" for answer in answers)
         refusals = [answer.error for answer in answers if isinstance(answer.error, ConfigurationError)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lanelog._base.connection_options import Address
+from lanelog._base.addresses import Address
 from lanelog._database import codes
 from lanelog._database.server.server_facts import ServerFacts
 from lanelog._database.translation import code_of

@@ -14,8 +14,12 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 _NAME_MAX, _HOST_MAX, _DATABASE_MAX = 80, 255, 64
 
 
-def grants(role: str, *, database: str = "jobs", user: str | None = None, host: str = "%") -> str:
+def grants(
+    role: str, *, database: str = "jobs", user: str | None = None, host: str = "%", procedures: bool = False
+) -> str:
     """Return the GRANT statements for one role, below a comment that says what the role is for.
+
+    `procedures`: those for the routines of plain SQL, too. An owner may create them, and who publishes may call them.
 
     Raises ConfigurationError.
     """
@@ -27,6 +31,13 @@ def grants(role: str, *, database: str = "jobs", user: str | None = None, host: 
     for table, privileges in chosen.privileges.items():
         where = _schema(database, pattern=table == ALL_TABLES)
         lines.append(f"GRANT {', '.join(privileges)} ON {where}.{table} TO {account};")
+    if procedures:
+        schema, tables = _schema(database, pattern=False), chosen.privileges
+        if role == "owner":
+            lines.append(f"GRANT CREATE ROUTINE, ALTER ROUTINE ON {_schema(database, pattern=True)}.* TO {account};")
+        elif "INSERT" in tables.get("queue_messages", ()):
+            lines.append(f"GRANT EXECUTE ON FUNCTION {schema}.lanelog_append TO {account};")
+            lines.append(f"GRANT EXECUTE ON PROCEDURE {schema}.lanelog_publish TO {account};")
     return "\n".join(lines) + "\n"
 
 

@@ -63,12 +63,16 @@ def dev_server(kind: str) -> None:
 @click.option(
     "--from", "applied", type=int, metavar="VERSION", help="With --sql: the version of the tables. Default: 0, none."
 )
-def migrate(url: str | None, *, sql: bool, applied: int | None) -> None:
+@click.option("--procedures", is_flag=True, help="Also create lanelog_publish, with which plain SQL publishes.")
+def migrate(url: str | None, *, sql: bool, applied: int | None, procedures: bool) -> None:
     """Create or upgrade lanelog's tables. May be repeated, and run by many processes at once."""
     import lanelog
 
     if sql:
         from lanelog.migrations import script
+
+        if procedures:
+            raise click.UsageError("--procedures needs a database: leave out --sql")
 
         click.echo("".join(f"{statement};\n" for statement in script(applied or 0)), nl=False)
         return
@@ -76,7 +80,7 @@ def migrate(url: str | None, *, sql: bool, applied: int | None) -> None:
         raise click.UsageError("--from is the version that --sql begins with: without --sql the database has it")
     with lanelog.connect(url) as client:
         announce(client.config)
-        for line in client.migrate():
+        for line in client.migrate(procedures=procedures):
             click.echo(line)
     click.echo("the tables are up to date")
 
@@ -117,8 +121,9 @@ def _finding_lines(finding: Finding) -> list[Text]:
 @click.option("--user", metavar="NAME", help="Default: the role's name.")
 @click.option("--host", default="%", show_default=True, metavar="HOST", help="From where the account may connect.")
 @click.option("--database", metavar="NAME", help="Default: the one of the URL, else jobs.")
+@click.option("--procedures", is_flag=True, help="Also for lanelog_publish, which plain SQL calls.")
 @options.url
-def grants(role: str, user: str | None, host: str, database: str | None, url: str | None) -> None:
+def grants(role: str, user: str | None, host: str, database: str | None, url: str | None, *, procedures: bool) -> None:
     """Print the statements that grant ROLE its privileges. Nothing is sent to a database."""
     from lanelog.admin.operate.grants import grants as statements
     from lanelog.config import ConnectConfig
@@ -126,7 +131,7 @@ def grants(role: str, user: str | None, host: str, database: str | None, url: st
     if database is None:
         given = url or os.environ.get("LANELOG_URL")
         database = ConnectConfig.from_url(given).database if given else "jobs"
-    click.echo(statements(role, database=database, user=user, host=host), nl=False)
+    click.echo(statements(role, database=database, user=user, host=host, procedures=procedures), nl=False)
 
 
 @options.command("maintain --once", "maintain orders invoices")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from lanelog._base.addresses import UdpAddress
 from lanelog._base.connection_options import ConnectConfig
-from lanelog._base.wake_address import UdpAddress
 from lanelog._hints import route
 from lanelog._hints.datagram import Hint
 from lanelog._hints.host import own_host

@@ -1,4 +1,4 @@
-"""Addresses of hints across hosts: what `wake_address=`, `wake_networks=` and a heartbeat row may say. Pure.
+"""Addresses: of the hosts of a database, and of hints across hosts (`wake_address=`, `wake_networks=`). Pure.
 
 Never resolves a name: a publisher that read a row must not ask a server of names for it.
 """
@@ -6,7 +6,7 @@ Never resolves a name: a publisher that read a row must not ask a server of name
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from attrs import frozen
 
@@ -20,6 +20,25 @@ _LEAST_PORT: Final = 1024
 _MOST_PORT: Final = 65_535
 _POINT_TO_POINT: Final = 31
 """From this length of its prefix on, a network has no broadcast address."""
+
+
+@frozen
+class Address:
+    """One host and its port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@runtime_checkable
+class HostTokens(Protocol):
+    """Makes passwords that one host takes, as IAM of AWS does. They are sent as they are, so TLS is enforced."""
+
+    def token(self, host: str, port: int, user: str) -> str:
+        """Return the password of a login that begins now."""
 
 
 @frozen
