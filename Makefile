@@ -35,26 +35,26 @@ test: .venv/installed database clocks browser java promtool ## Run the main test
 heart: .venv/installed ## Fail if the last `make test` has outgrown its budget of processor seconds or of waits
 	@$(BIN)/python .ci/heart $(COSTS)
 
+# What both families would run twice is run once, on one of them: each half has a part of the variants. `make test-all`
+# runs all of them on both, in two hours (WHOLE=1).
+PART = $(if $(WHOLE),,--part=$(1)/2)
+
 # `make --jobs=2 test-rest` runs its two halves side by side; they do not disturb each other.
-test-rest: test-thorough test-mysql ## Run what `make test` leaves out, all on MySQL, chaos
+test-rest: test-thorough test-mysql ## Run what .ci/run adds to `make test`: a part of the variants on each family, chaos
 
 test-thorough: .venv/installed database clocks browser java mysqlclient previous promtool
-	@$(PYTEST) -m thorough tests/unit tests/contract tests/integration --ignore=tests/integration/engine/test_group_replication.py
+	@$(PYTEST) -m thorough $(call PART,0) tests/unit tests/contract tests/integration
 	@$(MYSQLCLIENT)
 	@$(PYTEST) tests/acceptance
 	@$(PYTEST) -m thorough tests/spark
 
-# A browser sees the same pages on both, the documentation asks no database, web servers, web hooks and Django's commands
-# are the same, and the programs that measure are for people.
 test-mysql: .venv/installed database clocks browser mysql mysqlclient previous promtool
-	@$(PYTEST) tests/contract tests/integration tests/acceptance --server=mysql-local \
-		--ignore=tests/integration/dashboard/test_browser.py --ignore=tests/integration/project/test_docs_built.py \
-		--ignore=tests/integration/dashboard/test_web_recipes.py --ignore=tests/integration/project/test_benchmarks.py \
-		--ignore=tests/integration/client/test_django_project.py --ignore=tests/integration/client/test_relay.py
+	@$(PYTEST) $(call PART,1) tests/contract tests/integration tests/acceptance --server=mysql-local
 	@$(MYSQLCLIENT) --server=mysql-local
 	@$(BIN)/python -m pytest tests/chaos
 
-test-all: test test-rest ## Run every test, on MariaDB and on MySQL
+test-all: test ## Run every test on MariaDB and on MySQL, and the tests of chaos; takes two hours
+	@$(MAKE) --jobs=2 test-rest WHOLE=1
 
 lint: .venv/installed ## Check style, types, the direction of imports, sizes, and security
 	$(BIN)/ruff check .

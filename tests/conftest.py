@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -50,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="skip the tests that need a database when there is none; never in CI",
     )
+    parser.addoption(
+        "--part",
+        metavar="K/N",
+        help="of the thorough tests that both families run, part K of N; and of what is the same on both, one family's",
+    )
     parser.addoption("--costs", metavar="FILE", help="measure what each test costs, and write it there")
 
 
@@ -67,8 +73,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if tier == "spark" and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
     kind = server_kind(config)
+    part = config.getoption("--part")
     unfit = [
-        item for item in items if (needs_local(item) and not is_local(kind)) or (needs_own(item) and "://" in kind)
+        item
+        for item in items
+        if (needs_local(item) and not is_local(kind))
+        or (needs_own(item) and "://" in kind)
+        or (part and is_another_sides(item, part, kind))
     ]
     if unfit:
         config.hook.pytest_deselected(items=unfit)
@@ -128,6 +139,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if LEFT_OUT:
         places = ", ".join(f"{count} of {place}" for place, count in sorted(LEFT_OUT.items()))
         terminalreporter.write_line(f"left out as thorough: {places}; `make test-all` runs everything")
+
+
+def is_another_sides(item: pytest.Item, part: str, kind: str) -> bool:
+    """Whether a run on another family has this test, when each runs a part of what both could."""
+    family = item.get_closest_marker("one_family")
+    if family is not None:
+        return ("mysql" in kind) is not (family.args[0] == "mysql")
+    number, count = map(int, part.split("/"))
+    shared = tier_of(item).name in {"contract", "integration"} and is_thorough(item)
+    return shared and crc32(item.nodeid.encode()) % count != number
 
 
 def is_thorough(item: pytest.Item) -> bool:

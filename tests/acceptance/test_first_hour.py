@@ -22,6 +22,8 @@ from support.scripts import Script
 from support.sql import connect, rows
 from support.waiting import eventually
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 WORKER = """
 import lanelog
 

@@ -17,6 +17,8 @@ from support.settling import create_effects
 from support.sql import rows, stored
 from support.waiting import eventually
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 SETTINGS = """
 import pymysql
 

@@ -14,6 +14,8 @@ from support.readme import Example, example
 from support.sql import rows, stored, watermark
 from support.waiting import eventually
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 KEYS, EACH = ("repo-1", "repo-2", "repo-3"), 6
 FAULTS = ["503", "429", "dropped", "closed", "good"]
 """What the hook does with a message at its first request, by its number in its lane."""

@@ -23,6 +23,8 @@ from support.shop import open_shop
 from support.sql import connect, rows
 from support.waiting import accept, eventually, raising
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 HOSTILE = "</pre><script>document.title='scripted'</script>\"'><img src=x onerror=\"document.title='scripted'\">"
 WIDE = "wide"
 """A topic with 10,000 lanes."""

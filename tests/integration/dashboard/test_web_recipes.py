@@ -20,6 +20,8 @@ from support.readme import Example, example
 from support.sql import stored
 from support.waiting import eventually
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 RESTARTS = 5
 SLOW = """
 import os

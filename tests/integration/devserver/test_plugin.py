@@ -8,6 +8,8 @@ from lanelog.devserver import DevServer
 from lanelog.devserver._programs import cache_directory
 from support.sql import connect, rows
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 CACHE = str(cache_directory(os.environ).parent)  # pytester gives its runs a home of their own
 
 USERS_TESTS = """

@@ -14,6 +14,8 @@ from lanelog.errors import ConfigurationError, DatabaseError
 from support.group import USER, Group, group_of
 from support.waiting import Record
 
+pytestmark = pytest.mark.one_family("mysql")
+
 KILLS = int(os.environ.get("LANELOG_FAILOVERS", "1"))
 """How many primaries die, one after the other: one in CI, ten in `make proof`."""
 KEYS = ("a", "b", "c")

@@ -13,6 +13,8 @@ from lanelog.devserver import DevServer
 from support.readme import ROOT
 from support.scripts import ran
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(

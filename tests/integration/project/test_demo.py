@@ -21,6 +21,8 @@ from support.repository import DEMO, Maker
 from support.scripts import ran
 from support.sql import one, rows
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 LARGE = bytes(range(256)) * 2500  # more than two parts
 
 

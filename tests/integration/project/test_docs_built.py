@@ -9,7 +9,7 @@ import pytest
 from support.browser import browser
 from support.readme import ROOT
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.one_family("mariadb"), pytest.mark.thorough]
 
 OVERFLOWS = """
 (() => {

@@ -19,7 +19,7 @@ from support.proxy import proxy_to
 from support.sql import rows, stored
 from support.waiting import Record, accept, eventually
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.one_family("mariadb"), pytest.mark.thorough]
 
 TOPIC, GROUP = "orders; it's due", "mail & $HOME"
 AT = f"{GROUP} on {TOPIC}"

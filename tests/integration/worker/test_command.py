@@ -24,6 +24,8 @@ from support.scripts import ran
 from support.sql import watermark
 from support.waiting import Record, eventually, never
 
+pytestmark = pytest.mark.one_family("mariadb")
+
 Start = Callable[..., "Commanded"]
 
 
