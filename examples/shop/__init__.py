@@ -1,4 +1,5 @@
-"""A shop with two groups of workers, as `lanelog worker` runs them: `shop.billing:client` and `shop.shipping:client`.
+"""A shop. `shop.web` takes orders and `shop.invoices` bills them; `shop.orders` has the tables of both.
 
-`examples/deploy` runs them in containers, on Kubernetes and under systemd.
+`shop.billing` and `shop.shipping` are two more groups of the same topic, which only log. They need no table and no
+SQLAlchemy, so `examples/deploy` runs them in containers, on Kubernetes and under systemd.
 """

@@ -1,0 +1,1 @@
+"""Products, whose changes other systems follow."""
