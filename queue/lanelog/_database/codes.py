@@ -121,9 +121,6 @@ _HOOK_FAILED: Final = 3100
 NO_PRIMARY: Final = READ_ONLY | {_HOOK_FAILED, GROUP_REPLICATION_ROLLED_BACK}
 """The server writes nothing any more. Of several hosts, another one may be the primary now."""
 
-FAILS_HOST: Final = NO_PRIMARY | LOST | _NO_CONNECTION
-"""Errors of a new connection after which all of several hosts are asked again which is the primary."""
-
 TRANSACTION_GONE: Final = frozenset(
     {
         ER.CHECKREAD,  # the row changed since the snapshot (MariaDB >= 11.6.2 under REPEATABLE READ)

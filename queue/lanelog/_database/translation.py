@@ -158,7 +158,7 @@ def breaks_connection(error: LanelogError) -> bool:
     return isinstance(error, DatabaseError) and (
         error.code is None
         or error.code in codes.LOST
-        or error.code in codes.READ_ONLY
+        or error.code in codes.NO_PRIMARY
         or _was_patched(error.code, str(error))
     )
 

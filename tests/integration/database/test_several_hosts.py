@@ -76,15 +76,17 @@ def test_publishing_and_handling_follow_the_primary(
         client.publish("t", "k", b"after")
         seen.until(lambda items: b"after" in items, within=WITHIN)
         assert time.monotonic() - changed < WITHIN
-        assert client.config.addresses[0].port == pair.target(pair.replica).port
     chosen = events(caplog, "host.chosen", logging.INFO)
     assert f":{pair.target(pair.primary).port}" in chosen[0]
     assert f":{pair.target(pair.replica).port}" in chosen[-1]
 
 
 @pytest.mark.thorough
-def test_a_primary_that_dies_is_left_and_comes_back_read_only(pair: Pair, url: str) -> None:
-    """The dead one is refused, the other is promoted; one client, opened before, goes on."""
+def test_a_primary_that_dies_is_left_and_refused_when_it_is_back(pair: Pair, url: str) -> None:
+    """The other one is promoted, and a client that was open goes on there.
+
+    The dead one is started again, and takes writes, as one that nobody told: from then on a new client takes none.
+    """
     seen = Record()
     with lanelog.connect(url) as client:
         client.subscribe("t", "g", lambda message: seen(message.payload))
@@ -95,6 +97,31 @@ def test_a_primary_that_dies_is_left_and_comes_back_read_only(pair: Pair, url: s
         protect(pair, pair.replica, 0)
         client.publish("t", "k", b"after")
         seen.until(lambda items: b"after" in items, within=WITHIN)
+        pair.primary.restart()
+        client.publish("t", "k", b"last")
+        seen.until(lambda items: b"last" in items, within=WITHIN)
+    with closing(pair.open(pair.primary)) as raw:
+        assert rows(raw, "SELECT payload FROM queue_messages") == [(b"before",)]
+    alone = lanelog.connect(url, publish_timeout=1.0)
+    with alone as client, pytest.raises(DatabaseError, match="are both a primary"):
+        client.publish("t", "k", b"x")
+
+
+@pytest.mark.thorough
+def test_an_idle_client_does_not_return_to_a_primary_that_crashed(pair: Pair, url: str) -> None:
+    """While the client sends nothing, the primary dies, the other is promoted, and the first one is back, writable."""
+    with lanelog.connect(url, publish_timeout=1.0) as client:
+        client.publish("t", "k", b"before")
+        pair.copy()
+        pair.primary.kill()
+        protect(pair, pair.replica, 0)
+        pair.primary.restart()
+        with pytest.raises(DatabaseError, match="are both a primary"):
+            client.publish("t", "k", b"x")
+        protect(pair, pair.primary, 1)
+        client.publish("t", "k", b"after")
+    with closing(pair.open(pair.replica)) as raw:
+        assert rows(raw, "SELECT payload FROM queue_messages ORDER BY `offset`") == [(b"before",), (b"after",)]
 
 
 @pytest.mark.thorough

@@ -8,9 +8,10 @@ import pytest
 
 from lanelog._base.addresses import Address
 from lanelog._database.server.choice import HostChoice
+from lanelog._database.server.incarnation import Incarnation
 from lanelog._database.server.primary import judged
 from lanelog.errors import ConfigurationError, DatabaseError
-from support.waiting import events
+from support.waiting import Record, events
 
 ONE, TWO, THREE = (Address(f"db-{number}", 3306) for number in (1, 2, 3))
 DEAD = DatabaseError("nobody answers", code=2003, retriable=True)
@@ -29,8 +30,24 @@ def saying(**said: str | Exception) -> Callable[[Address], str]:
     return ask
 
 
-def choice(*addresses: Address) -> HostChoice:
-    return HostChoice(addresses or (ONE, TWO, THREE), 5.0)
+class Asked:
+    """A choice whose hosts say what the test wants."""
+
+    def __init__(self, *addresses: Address) -> None:
+        self.ask = saying()
+        self.choice = HostChoice(addresses or (ONE, TWO, THREE), 5.0, self._say)
+        self.leave = self.choice.leave
+
+    def _say(self, address: Address) -> str:
+        return self.ask(address)
+
+    def current(self, ask: Callable[[Address], str]) -> tuple[Address, int]:
+        """What is chosen when the hosts say this."""
+        self.ask = ask
+        return self.choice.current()
+
+
+choice = Asked
 
 
 def test_one_host_is_used_unasked() -> None:
@@ -110,7 +127,7 @@ def test_a_host_that_is_silent_is_not_waited_for() -> None:
             over.wait(20)
         return "" if address == TWO else READ_ONLY
 
-    assert HostChoice((ONE, TWO, THREE), 0.2).current(ask) == (TWO, 1)
+    assert HostChoice((ONE, TWO, THREE), 0.2, ask).current() == (TWO, 1)
     over.set()
 
 
@@ -135,3 +152,56 @@ def test_a_host_that_is_silent_is_not_waited_for() -> None:
 def test_a_member_of_a_group_is_its_only_primary_in_a_majority(members: list[tuple[bool, str, str]], why: str) -> None:
     """A member that was restarted, or that lost the others, accepts writes that its group never sees."""
     assert judged(members) == why
+
+
+def test_another_server_at_the_same_address_is_asked_about() -> None:
+    """A primary that crashed may be back, and writable, while another host has been promoted."""
+    made, old, new = choice(), Incarnation(1_000, "a"), Incarnation(900_000, "a")
+    made.current(saying(db_1=""))
+    made.choice.check_same(1, old)
+    made.choice.check_same(1, Incarnation(1_900, "a"))  # the same life, read a moment later
+    with pytest.raises(DatabaseError, match="another server than before"):
+        made.choice.check_same(1, new)
+    made.leave(1)
+    with pytest.raises(DatabaseError, match="are both a primary"):
+        made.current(saying(db_1="", db_2=""))
+    assert made.current(saying(db_1="", db_2=READ_ONLY)) == (ONE, 1)
+    made.choice.check_same(1, new)
+
+
+def test_a_host_without_a_connection_left_is_no_reason_to_choose_another() -> None:
+    """The server lives, and may be the primary. The error keeps its number, by which others give connections up."""
+    full = DatabaseError("too many connections", code=1040, retriable=True)
+    with pytest.raises(DatabaseError, match="too many") as refused:
+        choice().current(saying(db_1=full, db_2=""))
+    assert refused.value.code == 1040
+
+
+def test_one_thread_asks_for_all() -> None:
+    """Threads that wait for a choice share its failure: each would take as long as the one before it."""
+    asked, go, errors = Record(), threading.Event(), Record()
+
+    def ask(address: Address) -> str:
+        asked(address)
+        assert go.wait(20)
+        return READ_ONLY
+
+    made = HostChoice((ONE, TWO), 5.0, ask)
+
+    def wait() -> None:
+        with pytest.raises(DatabaseError) as refused:
+            made.current()
+        errors(str(refused.value))
+
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    threads[0].start()
+    asked.wait(2)
+    for thread in threads[1:]:
+        thread.start()
+    with pytest.raises(DatabaseError, match="no host is chosen just now"):
+        made.current(choosing=False)
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert len(set(errors.wait(8))) == 1
+    assert len(asked) in {2, 4}  # a thread that had not begun to wait asks once more

@@ -18,9 +18,9 @@ from lanelog._database.connection.awaited import AwaitedPackets
 from lanelog._database.connection.login import CHARSET, COLLATION, Login, SecretText
 from lanelog._database.server import primary, session_settings
 from lanelog._database.server.choice import HostChoice
-from lanelog._database.server.incarnation import Incarnation
+from lanelog._database.server.incarnation import Incarnation, incarnation_of
 from lanelog._database.server.server_facts import ServerFacts, refuse_imitation
-from lanelog._database.translation import translate
+from lanelog._database.translation import breaks_connection, translate
 from lanelog.config import ConnectConfig
 from lanelog.errors import ConfigurationError, DatabaseError, LanelogError
 
@@ -118,7 +118,8 @@ class OwnState:
 
 
 def _choice(driver: Driver) -> HostChoice:
-    return HostChoice(driver.config.addresses, driver.config.connect_timeout)
+    several = len(driver.config.addresses) > 1  # one host is never asked, and has no circle of references
+    return HostChoice(driver.config.addresses, driver.config.connect_timeout, driver.ask if several else str)
 
 
 @define(eq=False)
@@ -129,6 +130,8 @@ class Driver:
     lock_wait: int = LOCK_WAIT_SECONDS
     choice: HostChoice = field(default=Factory(_choice, takes_self=True), repr=False)
     """Which of the hosts its connections lead to. Drivers of one client share it."""
+    beside: bool = False
+    """Whether its time-outs are too short to judge a host: then it neither chooses nor leaves one."""
     opened: bool = field(default=False, init=False)
     """Whether a connection was ever ready to use: these settings are right, or were."""
     tried: bool = field(default=False, init=False)
@@ -152,18 +155,18 @@ class Driver:
         ConfigurationError if no other attempt can succeed.
         """
         self.tried = True
-        again = self.choice.several
+        again = self.choice.several and not self.beside
         while True:
-            address, number = self.choice.current(self._asked)
+            address, number = self.choice.current(choosing=not self.beside)
             try:
                 return self._open(address, number, autocommit=autocommit)
             except Exception as exc:
-                if self.choice.several and _fails_host(exc):
-                    self.choice.leave(number)
-                    if again:
-                        again = False
-                        continue
-                raise
+                if self.beside or not self.choice.several or not _fails_host(exc):
+                    raise
+                self.choice.leave(number)
+                if not again:
+                    raise
+                again = False
 
     def brief(self, *, connect: float, answer: float) -> Driver:
         """Return a driver for questions beside, with shorter time-outs. It leads to the same host."""
@@ -175,12 +178,16 @@ class Driver:
                 read_timeout=min(config.read_timeout, answer),
             ),
             choice=self.choice,
+            beside=True,
         )
 
     def translate(self, exc: BaseException, facts: ServerFacts | None, *, committing: bool = False) -> LanelogError:
-        """Return the error of lanelog's tree for a statement's, and leave a host that is no primary any more."""
+        """Return the error of lanelog's tree for a statement's, and leave a host that has failed.
+
+        A lost connection may mean that the primary has crashed. It may be back, and another host have been promoted.
+        """
         error = translate(exc, committing=committing)
-        if facts is not None and isinstance(error, DatabaseError) and error.code in codes.NO_PRIMARY:
+        if facts is not None and not self.beside and breaks_connection(error):
             self.choice.leave(facts.choice)
         return error
 
@@ -193,6 +200,7 @@ class Driver:
                 _check_encryption(cursor)
             if self.choice.several:
                 primary.check(cursor, facts, address)
+                self.choice.check_same(number, incarnation_of(cursor, mariadb=facts.mariadb))
             self.limit(raw, self.config.read_timeout)
         except BaseException:
             raw.close()
@@ -200,7 +208,7 @@ class Driver:
         self.opened = True
         return raw, facts
 
-    def _asked(self, address: Address) -> str:
+    def ask(self, address: Address) -> str:
         """Return why a host is not the primary; empty if it is. Raises the driver's errors. In a thread of its own."""
         config = self.config.at(address)
         login = Login(evolve(config, read_timeout=min(config.read_timeout, config.connect_timeout)))
@@ -303,9 +311,9 @@ class Driver:
 
 
 def _fails_host(exc: Exception) -> bool:
-    """Whether the error of a new connection says that its host is not, or not any more, the one to use."""
+    """Whether all hosts are asked again after this error of a new connection: after any, but a lack of connections."""
     error = translate(exc)
-    return isinstance(error, DatabaseError) and (error.code is None or error.code in codes.FAILS_HOST)
+    return not isinstance(error, DatabaseError) or error.code not in codes.TOO_MANY
 
 
 def _check_encryption(cursor: Any) -> None:

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from attrs import define, field, frozen
 
 from lanelog._base.addresses import Address
+from lanelog._database import codes
+from lanelog._database.locking import taking
+from lanelog._database.server.incarnation import Incarnation
 from lanelog._database.server.server_facts import ServerFacts
 from lanelog._database.time_left import at_most
 from lanelog._database.translation import translate
@@ -35,6 +38,16 @@ class Said:
 
 
 @define(eq=False)
+class Chosen:
+    """One choice. It is replaced whole, so that an interrupt leaves the one before or the next one."""
+
+    address: Address
+    number: int
+    incarnation: Incarnation | None = None
+    """The server that the first connection met there. Another one at the same address may be the old primary, back."""
+
+
+@define(eq=False)
 class HostChoice:
     """The host of one client. Thread-safe.
 
@@ -46,11 +59,12 @@ class HostChoice:
 
     addresses: tuple[Address, ...]
     seconds: float
-    """For how long hosts are asked: who answers later is taken for dead."""
-    number: int = field(default=0, init=False)
-    """How often another host was chosen. A connection of an earlier number leads to another host."""
-    _chosen: Address | None = field(default=None, init=False)
-    _before: Address | None = field(default=None, init=False)
+    """For how long hosts are asked: a host that answers later counts as dead, whoever asks."""
+    ask: Callable[[Address], str]
+    """Returns why a host is not the primary, or an empty text. Raises if the host does not answer."""
+    _chosen: Chosen | None = field(default=None, init=False)
+    _left: bool = field(default=False, init=False)  # the host has failed since
+    _failed: tuple[float, LanelogError] | None = field(default=None, init=False)  # when (monotonic) none was found
     _told: frozenset[Address] = field(default=frozenset(), init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
 
@@ -59,23 +73,49 @@ class HostChoice:
         """Whether there is a choice."""
         return len(self.addresses) > 1
 
-    def current(self, ask: Callable[[Address], str]) -> tuple[Address, int]:
+    @property
+    def number(self) -> int:
+        """How often another host was chosen. A connection of an earlier number leads to another host."""
+        chosen = self._chosen
+        return 0 if chosen is None else chosen.number
+
+    def current(self, *, choosing: bool = True) -> tuple[Address, int]:
         """Return the host of new connections, and the number of the choice. Choose one, if none is chosen.
 
-        `ask`: returns why a host is not the primary, or an empty text; it raises if the host does not answer. Each host
-        is asked in a thread of its own. Raises DatabaseError if none or several can be used, and ConfigurationError if
-        no host was ever chosen and the settings are wrong.
+        `choosing`: False for a caller that must not wait so long, and gets a DatabaseError. One thread asks the hosts,
+        and the others wait for it, each for as long as it may. Raises DatabaseError if none or several can be used, and
+        ConfigurationError if no host was ever chosen and the settings are wrong.
         """
         if not self.several:
             return self.addresses[0], 0
-        with self._lock:
-            if self._chosen is None:
-                self._chosen = self._choose(self._asked(ask))
-                if self._chosen != self._before:
-                    facts.host_chosen(host=str(self._chosen), instead_of=str(self._before or ""))
-                    self._before = self._chosen
-                    self.number += 1
-            return self._chosen, self.number
+        chosen = self._chosen
+        if chosen is not None and not self._left:
+            return chosen.address, chosen.number
+        if not choosing:
+            raise DatabaseError("no host is chosen just now", retriable=True)
+        began = time.monotonic()
+        with taking(self._lock, seconds=at_most(self.seconds * 2)) as mine:
+            if not mine:
+                raise DatabaseError("another thread still asks the hosts which is the primary", retriable=True)
+            chosen = self._chosen
+            if chosen is None or self._left:
+                if self._failed is not None and self._failed[0] > began:
+                    raise self._failed[1]  # another thread has asked meanwhile
+                chosen = self._choose_again()
+            return chosen.address, chosen.number
+
+    def check_same(self, number: int, incarnation: Incarnation) -> None:
+        """Raise DatabaseError if a new connection has met another server than the first one of this choice.
+
+        A primary that crashed may be back, writable, when another host has been promoted.
+        """
+        chosen = self._chosen
+        if chosen is not None and chosen.number == number:
+            if chosen.incarnation is None:
+                chosen.incarnation = incarnation
+            if chosen.incarnation.same(incarnation):
+                return
+        raise DatabaseError("another server than before answers: all hosts are asked again", retriable=True)
 
     def stands(self, server: ServerFacts | None) -> bool:
         """Whether a connection to this server still leads to the chosen host."""
@@ -83,28 +123,49 @@ class HostChoice:
 
     def address(self, number: int) -> Address:
         """Return the host of this choice. Raises ConfigurationError if another one was chosen since."""
-        with self._lock:
-            if number == self.number:
-                return self._before or self.addresses[0]
-        raise ConfigurationError("the connection leads to a host that was left")
+        if not self.several:
+            return self.addresses[0]
+        chosen = self._chosen
+        if chosen is None or chosen.number != number:
+            raise ConfigurationError("the connection leads to a host that was left")
+        return chosen.address
 
     def leave(self, number: int) -> None:
-        """The host of this choice has failed: the next connection asks all of them."""
-        with self._lock:
-            if number == self.number:
-                self._chosen = None
+        """The host of this choice has failed: the next connection asks all of them. Never waits."""
+        if number == self.number:
+            self._left = True
 
     def abandon(self) -> None:
         """In a forked child: a thread that is gone may hold the lock."""
         self._lock = threading.Lock()
 
-    def _asked(self, ask: Callable[[Address], str]) -> list[Said]:
+    def _choose_again(self) -> Chosen:
+        self._left = False  # from now on a failure means that all hosts are asked once more
+        try:
+            address = self._choose(self._asked())
+        except BaseException as error:
+            self._left = True
+            if isinstance(error, LanelogError):
+                self._failed = (time.monotonic(), error)
+            raise
+        before = self._chosen
+        if before is not None and before.address == address:
+            before.incarnation = None  # all hosts were asked, so it may be another life of the same server
+            return before
+        chosen = Chosen(address, self.number + 1)
+        self._chosen = chosen
+        facts.host_chosen(host=str(address), instead_of="" if before is None else str(before.address))
+        return chosen
+
+    def _asked(self) -> list[Said]:
         answers: queue.SimpleQueue[Said] = queue.SimpleQueue()
         for address in self.addresses:
-            threading.Thread(
-                target=_answer, args=(address, ask, answers.put), name="lanelog-hosts", daemon=True
-            ).start()
-        until = time.monotonic() + at_most(self.seconds)
+            arguments = (address, self.ask, answers.put)
+            try:
+                threading.Thread(target=_answer, args=arguments, name="lanelog-hosts", daemon=True).start()
+            except RuntimeError:  # the system has no thread left, or the interpreter ends
+                _answer(*arguments)
+        until = time.monotonic() + self.seconds
         found: dict[Address, Said] = {}
         while len(found) < len(self.addresses):
             try:
@@ -116,6 +177,10 @@ class HostChoice:
         return [found.get(address, Said(address, error=silent)) for address in self.addresses]
 
     def _choose(self, answers: list[Said]) -> Address:
+        for answer in answers:
+            # It lives, and may be the primary: who has no connection left there is not led elsewhere.
+            if isinstance(answer.error, DatabaseError) and answer.error.code in codes.TOO_MANY:
+                raise answer.error
         primaries = [answer.address for answer in answers if not answer.why and answer.error is None]
         if len(primaries) == 1:
             self._told = frozenset()
@@ -128,12 +193,10 @@ class HostChoice:
             raise DatabaseError(f"{both} are both a primary, so none is used: {_REMEDY}", retriable=True)
         said = "; ".join(f"{answer.address}: {answer.why or answer.error}" for answer in answers)
         refusals = [answer.error for answer in answers if isinstance(answer.error, ConfigurationError)]
-        if refusals and self._before is None:
+        if refusals and self._chosen is None:
             raise refusals[0]
-        retriable = self._before is not None or any(
-            answer.error is None or answer.error.retriable for answer in answers
-        )
-        raise DatabaseError(f"no host is a primary ({said})", retriable=retriable)
+        passing = any(answer.error is None or answer.error.retriable for answer in answers)
+        raise DatabaseError(f"no host is a primary ({said})", retriable=passing or self._chosen is not None)
 
 
 def _answer(address: Address, ask: Callable[[Address], str], put: Callable[[Said], None]) -> None:

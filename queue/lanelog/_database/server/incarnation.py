@@ -6,14 +6,20 @@ Never decides what follows from a difference.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from attrs import field, frozen
 
 from lanelog._database.executor import NOW_MS, SERVER_MARK
 
-if TYPE_CHECKING:
-    from lanelog._database.executor import Executor
+
+class Asks(Protocol):
+    """What can be asked: an Executor, or a cursor."""
+
+    def one(self, sql: str, args: Sequence[object] = ()) -> tuple[Any, ...] | None:
+        """Run a query; return its first row, or None."""
+
 
 START_TOLERANCE_MS: Final = 2000
 """Two readings of one server's start differ by less. Each is late by the fraction of a second that `Uptime` leaves out,
@@ -65,7 +71,24 @@ class Incarnation:
         return f"SHA2(CONCAT_WS(CHAR(10), {parts[mariadb]}), 256)"
 
 
-def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
+@frozen
+class _Cursor:
+    """A driver's cursor, as what can be asked."""
+
+    _cursor: Any
+
+    def one(self, sql: str, args: Sequence[object] = ()) -> tuple[Any, ...] | None:
+        self._cursor.execute(sql, args or None)
+        rows = self._cursor.fetchall()
+        return rows[0] if rows else None
+
+
+def incarnation_of(cursor: Any, *, mariadb: bool) -> Incarnation:
+    """Read the incarnation of a server by a driver's cursor. Raises the driver's errors."""
+    return read_incarnation(_Cursor(cursor), mariadb=mariadb)
+
+
+def read_incarnation(cx: Asks, *, mariadb: bool) -> Incarnation:
     """Read the incarnation of a server. Raises DatabaseError."""
     row = cx.one(_IDENTITY_MARIADB if mariadb else _IDENTITY_MYSQL)
     mark, *parts = row or (0,)
@@ -79,7 +102,7 @@ def read_incarnation(cx: Executor, *, mariadb: bool) -> Incarnation:
     )
 
 
-def server_start(cx: Executor) -> int:
+def server_start(cx: Asks) -> int:
     """Return the server's start, by its own clock in epoch milliseconds. 0: not known. Raises DatabaseError."""
     # Uptime is read between two readings of the clock. After a stall between them it is read again.
     for _ in range(_READINGS):
