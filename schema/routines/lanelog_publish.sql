@@ -6,7 +6,7 @@ CREATE PROCEDURE lanelog_publish(
   IN p_id      LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 )
   MODIFIES SQL DATA SQL SECURITY INVOKER
-  COMMENT 'lanelog'
+  COMMENT 'lanelog 1'
 BEGIN
   DECLARE v_offset BIGINT UNSIGNED;
   SET v_offset = lanelog_append(p_topic, p_key, p_payload, p_id);  -- not DO, which hides errors

@@ -57,6 +57,7 @@ _ALTER_NOT_SUPPORTED_FOR_REASON: Final = 1846
 _TOO_MANY_INSTANT_COLUMNS: Final = 4092  # MySQL
 ROUTINE_REFUSED: Final = frozenset({1418, ER.BINLOG_CREATE_ROUTINE_NEED_SUPER})
 """A server with a binary log refuses a function that writes."""
+ROUTINE_EXISTS: Final = ER.SP_ALREADY_EXISTS
 NOT_CONVERTIBLE: Final = 3854
 """MySQL cannot write the statement of some session into a column of three-byte characters. It refuses all rows."""
 

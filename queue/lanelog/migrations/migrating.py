@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from lanelog._database import codes
@@ -59,15 +60,20 @@ def migrate(database: Database, *, procedures: bool = False) -> list[str]:
     elif left:
         raise misfit(database, left)
     database.tables_version = version  # this process uses the new columns from now on
-    done += database.retry(lambda: _install(database, wanted=procedures), deadline=deadline, what=what)
+    database.retry(lambda: _install(database, deadline, done, wanted=procedures), deadline=deadline, what=what)
     _prove_locks(database)
     return done
 
 
-def _install(database: Database, *, wanted: bool) -> list[str]:
+def _install(database: Database, deadline: float, done: list[str], *, wanted: bool) -> None:
     session = database.session("migrate")
     try:
-        return routines.install(session, wanted=wanted)
+        if routines.outdated(session, wanted=wanted):
+            with _alone(database, session, deadline):
+                session.execute(_LOCK_WAIT)  # a routine is in use until the transactions of its callers end
+                names = routines.outdated(session, wanted=wanted)
+                if names:
+                    done += routines.install(session, names, mariadb=database.facts().mariadb)
     finally:
         session.close()
 
@@ -85,32 +91,47 @@ def _prove_locks(database: Database) -> None:
 def _migrate(database: Database, deadline: float, done: list[str]) -> None:
     session = database.session("migrate")
     try:
-        name = "lanelog.migrate." + hashlib.sha256(database.config.database.encode()).hexdigest()[:32]
-        locked = database.config.by_lock  # without it, two at once make each table and column once all the same
-        if locked:
-            _lock(session, name, deadline)
-        session.execute(_LOCK_WAIT)
-        before = found_tables(session, declared_tables())
-        applied = version_of(database, session) if "queue_schema" in before else 0
-        if applied > VERSION:
-            return  # a newer library was faster, and makes the missing tables
-        for table in declared_tables().values():
-            if table.name not in before:
-                _create(session, table.statement)
-                done.append(f"created table {table.name}")
-        _add_columns(session, before, done)
-        left = differences(found_tables(session, declared_tables()), VERSION)
-        if left:
-            raise misfit(database, left)
-        # The oldest version first: its time says when the tables were created.
-        for step in STEPS[applied:]:
-            record_version(session, step.version, checksum(declared_tables().values()), step.oldest_code)
-        if applied < VERSION:
-            done.append(f"recorded version {VERSION}" + (f", after {applied}" if applied else ""))
-        if locked:
-            session.execute(_UNLOCK, (name,))
+        with _alone(database, session, deadline):
+            _create_all(database, session, done)
     finally:
-        session.close()  # this frees the lock, too
+        session.close()
+
+
+@contextmanager
+def _alone(database: Database, session: Session, deadline: float) -> Iterator[None]:
+    """Keep other migrations of this database away, on one connection. Without locks each of two makes what is missing.
+
+    The connection ends with the migration, and that frees the lock, too.
+    """
+    name = "lanelog.migrate." + hashlib.sha256(database.config.database.encode()).hexdigest()[:32]
+    session.ensure()
+    with session.pinned():
+        if database.config.by_lock:
+            _lock(session, name, deadline)
+        yield
+        if database.config.by_lock:
+            session.execute(_UNLOCK, (name,))
+
+
+def _create_all(database: Database, session: Session, done: list[str]) -> None:
+    session.execute(_LOCK_WAIT)
+    before = found_tables(session, declared_tables())
+    applied = version_of(database, session) if "queue_schema" in before else 0
+    if applied > VERSION:
+        return  # a newer library was faster, and makes the missing tables
+    for table in declared_tables().values():
+        if table.name not in before:
+            _create(session, table.statement)
+            done.append(f"created table {table.name}")
+    _add_columns(session, before, done)
+    left = differences(found_tables(session, declared_tables()), VERSION)
+    if left:
+        raise misfit(database, left)
+    # The oldest version first: its time says when the tables were created.
+    for step in STEPS[applied:]:
+        record_version(session, step.version, checksum(declared_tables().values()), step.oldest_code)
+    if applied < VERSION:
+        done.append(f"recorded version {VERSION}" + (f", after {applied}" if applied else ""))
 
 
 def _add_columns(session: Session, before: dict[str, TableShape], done: list[str]) -> None:

@@ -6,7 +6,7 @@ an error, and nothing is published.
 
 from __future__ import annotations
 
-import hashlib
+import re
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from lanelog._database import Session
 
+VERSION: Final = 1
+"""The version of their texts, which stands in their comments. An older library leaves those of a newer one."""
+
 NAMES: Final = ("lanelog_append", "lanelog_publish")
 """In the order in which they are created: the second one calls the first."""
 
@@ -26,8 +29,9 @@ NAMES: Final = ("lanelog_append", "lanelog_publish")
 FOUND: Final = """SELECT routine_name AS name, routine_comment AS text FROM information_schema.routines
 WHERE routine_schema = DATABASE() AND routine_name IN ('lanelog_append', 'lanelog_publish')"""
 
+_TRIAL: Final = "lanelog_trial"
+_DROP_TRIAL: Final = f"DROP FUNCTION IF EXISTS {_TRIAL}"
 _DROP: Final = {"lanelog_append": "DROP FUNCTION IF EXISTS", "lanelog_publish": "DROP PROCEDURE IF EXISTS"}
-_MARK: Final = "COMMENT 'lanelog'"
 
 _REFUSED: Final = (
     "this account may not create routines that write while the server has a binary log: SET GLOBAL "
@@ -37,35 +41,43 @@ _REFUSED: Final = (
 
 @cache
 def declared() -> Mapping[str, str]:
-    """Return the statements that create them, by name. Each names its own checksum in its comment."""
+    """Return the statements that create them, by name."""
     folder = resources.files("lanelog").joinpath("_schema", "routines")
-    texts = {name: folder.joinpath(f"{name}.sql").read_text(encoding="utf-8") for name in NAMES}
-    return {name: text.replace(_MARK, f"COMMENT '{comment(text)}'") for name, text in texts.items()}
+    return {name: folder.joinpath(f"{name}.sql").read_text(encoding="utf-8") for name in NAMES}
 
 
-def comment(text: str) -> str:
-    """Return the comment of a routine that is created by this text."""
-    return f"lanelog {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+def outdated(session: Session, *, wanted: bool) -> list[str]:
+    """Return the names of those to create or replace: nothing, if none is there and none is `wanted`."""
+    found = {str(name): _version(str(text)) for name, text in session.query(FOUND)}
+    return [name for name in NAMES if found.get(name, 0) < VERSION] if wanted or found else []
 
 
-def install(session: Session, *, wanted: bool) -> list[str]:
-    """Create what is missing, if it is `wanted`, and replace what is of another text. Return what was done.
+def install(session: Session, names: list[str], *, mariadb: bool) -> list[str]:
+    """Create or replace these. Return what was done.
 
-    Raises ConfigurationError if the server lets this account create no such routine, and DatabaseError.
+    Raises ConfigurationError if the server lets this account create no such routine, and DatabaseError. Then those of
+    before are still there: the first one is tried under another name.
     """
-    found = {str(name): str(text) for name, text in session.query(FOUND)}
-    if not (wanted or found):
-        return []
-    done = []
-    for name, statement in declared().items():
-        if f"COMMENT '{found.get(name, '')}'" in statement:
-            continue
-        try:
-            session.execute(f"{_DROP[name]} {name}")
-            session.execute(statement)
-        except DatabaseError as error:
-            if error.code in codes.ROUTINE_REFUSED:
-                raise ConfigurationError(f"{_REFUSED} ({error})") from error
-            raise
-        done.append(f"{'replaced' if name in found else 'created'} routine {name}")
-    return done
+    try:
+        session.execute(_DROP_TRIAL)
+        session.execute(declared()[NAMES[0]].replace(f"FUNCTION {NAMES[0]}", f"FUNCTION {_TRIAL}", 1))
+        session.execute(_DROP_TRIAL)
+        for name in names:
+            statement = declared()[name]
+            if mariadb:
+                session.execute(re.sub(r"^CREATE ", "CREATE OR REPLACE ", statement, count=1, flags=re.MULTILINE))
+            else:
+                session.execute(f"{_DROP[name]} {name}")
+                session.execute(statement)
+    except DatabaseError as error:
+        if error.code in codes.ROUTINE_REFUSED:
+            raise ConfigurationError(f"{_REFUSED} ({error})") from error
+        if error.code == codes.ROUTINE_EXISTS:  # another process has just created it
+            error.retriable = True
+        raise
+    return [f"created routine {name}" for name in names]
+
+
+def _version(comment: str) -> int:
+    found = re.fullmatch(r"lanelog (\d+)", comment)
+    return int(found[1]) if found else 0

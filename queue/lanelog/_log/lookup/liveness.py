@@ -85,7 +85,8 @@ def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease
     Both need a steady server, for so long that all owners had time to come back after an event that hit all of them.
 
     A lock that is held vetoes expiry: no owner dies because a server stood still or its clock was set. The veto ends
-    after a long silence: see `VETO_DURATIONS`.
+    after a long silence: see `VETO_DURATIONS`. Without a lock (`liveness="lease"`) the heartbeat must also have stayed
+    unchanged for its duration, so that a step of the clock alone proves nothing.
 
     Args:
         row: The owner's row.
@@ -100,6 +101,8 @@ def proof(row: HeartbeatRow, server: Incarnation, watched: Observation, *, lease
         return Proof.LOCK
     duration = _duration(row, lease)
     if watched.steady < (lease or duration) or not _expired(row, watched.unchanged, duration):
+        return None
+    if row.lock_free is None and watched.unchanged < duration:
         return None
     if free is not False:
         return Proof.EXPIRY

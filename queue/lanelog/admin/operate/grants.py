@@ -32,12 +32,12 @@ def grants(
         where = _schema(database, pattern=table == ALL_TABLES)
         lines.append(f"GRANT {', '.join(privileges)} ON {where}.{table} TO {account};")
     if procedures:
-        schema, tables = _schema(database, pattern=False), chosen.privileges
+        schema = _schema(database, pattern=True)
         if role == "owner":
-            lines.append(f"GRANT CREATE ROUTINE, ALTER ROUTINE ON {_schema(database, pattern=True)}.* TO {account};")
-        elif "INSERT" in tables.get("queue_messages", ()):
-            lines.append(f"GRANT EXECUTE ON FUNCTION {schema}.lanelog_append TO {account};")
-            lines.append(f"GRANT EXECUTE ON PROCEDURE {schema}.lanelog_publish TO {account};")
+            lines.append(f"GRANT CREATE ROUTINE, ALTER ROUTINE ON {schema}.* TO {account};")
+        elif "INSERT" in chosen.privileges.get("queue_messages", ()):
+            # Not on the two alone: MySQL takes that back when a routine is replaced.
+            lines.append(f"GRANT EXECUTE ON {schema}.* TO {account};")
     return "\n".join(lines) + "\n"
 
 
