@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
         metavar="K/N",
-        help="of the thorough tests that both families run, part K of N; and of what is the same on both, one family's",
+        help="of the thorough tests, part K of N; and of what is the same on both families, that on one of them",
     )
     parser.addoption("--costs", metavar="FILE", help="measure what each test costs, and write it there")
 
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if (needs_local(item) and not is_local(kind))
         or (needs_own(item) and "://" in kind)
-        or (part and is_another_sides(item, part, kind))
+        or (part and is_for_another_run(item, part, kind))
     ]
     if unfit:
         config.hook.pytest_deselected(items=unfit)
@@ -141,14 +141,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"left out as thorough: {places}; `make test-all` runs everything")
 
 
-def is_another_sides(item: pytest.Item, part: str, kind: str) -> bool:
-    """Whether a run on another family has this test, when each runs a part of what both could."""
+def is_for_another_run(item: pytest.Item, part: str, kind: str) -> bool:
+    """Whether a run of a part leaves this test to the other family, or to a later commit."""
     family = item.get_closest_marker("one_family")
-    if family is not None:
-        return ("mysql" in kind) is not (family.args[0] == "mysql")
+    if family is not None and ("mysql" in kind) is not (family.args[0] == "mysql"):
+        return True
     number, count = map(int, part.split("/"))
-    shared = tier_of(item).name in {"contract", "integration"} and is_thorough(item)
-    return shared and crc32(item.nodeid.encode()) % count != number
+    divided = tier_of(item).name != "unit" and is_thorough(item)
+    return divided and crc32(item.nodeid.encode()) % count != number
 
 
 def is_thorough(item: pytest.Item) -> bool:

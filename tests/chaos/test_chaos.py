@@ -391,6 +391,7 @@ def chaos(module: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.chaos
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("seed", "seconds", "lease", "kinds"), CUTS)
 def test_a_short_run_has_no_unexplained_anomaly(

@@ -43,7 +43,7 @@ _SCHEMES: Final = {
 """The allowed schemes, and the driver that each names. SQLAlchemy calls mysqlclient by its module, MySQLdb."""
 
 _CHARSET = "utf8mb4"
-_PARAMETERS = ("unix_socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "charset")
+_PARAMETERS = ("unix_socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "liveness", "charset")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _DATABASE_MAX = 64
 PAYLOAD_MAX = 512 * 1024 * 1024

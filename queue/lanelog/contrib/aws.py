@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import boto3
@@ -26,11 +27,13 @@ class IamTokens:
     region: str | None = None
     session: Any = field(default=None, repr=False)
     _client: Any = field(default=None, init=False, repr=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
 
     def token(self, host: str, port: int, user: str) -> str:
         """Return the password of a login that begins now. Raises the errors of boto3."""
-        if self._client is None:  # two threads at once make two, of which one stays
-            session = self.session or boto3.Session()
-            self._client = session.client("rds", region_name=self.region)
+        with self._lock:  # boto3's sessions are not for two threads at once
+            if self._client is None:
+                session = self.session or boto3.Session()
+                self._client = session.client("rds", region_name=self.region)
         token: str = self._client.generate_db_auth_token(DBHostname=host, Port=port, DBUsername=user)
         return token

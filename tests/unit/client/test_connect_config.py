@@ -121,7 +121,7 @@ class TestUrl:
             ("mysql://u:hunter2%ff@host/db", "the password in the URL is not valid UTF-8"),
             ("mysql://u:hunter2%00@host/db", "password must not contain NUL"),
             ("mysql://u:hunter2@host/db?ssl_caa=/x", "unknown URL parameter 'ssl_caa'; did you mean 'ssl_ca'?"),
-            ("mysql://u:hunter2@host/db?zzz=1", "known are charset, ssl, ssl_ca"),
+            ("mysql://u:hunter2@host/db?zzz=1", "known are charset, liveness, ssl"),
             ("mysql://u:hunter2@host/db?pool_size=4", "unknown URL parameter 'pool_size'"),
             ("mysql://u:hunter2@host/db?ssl_ca", "as ssl_ca=value"),
             ("mysql://u:hunter2@host/db?ssl_ca=", "as ssl_ca=value"),
@@ -266,3 +266,12 @@ def test_a_socket_leads_to_one_server() -> None:
     """A socket beside several hosts would leave all but one unused."""
     with pytest.raises(ConfigurationError, match="unix_socket leads to one server"):
         ConnectConfig.from_url("mysql://app@db-1,db-2/shop?unix_socket=/run/mysqld.sock")
+
+
+def test_the_url_may_say_that_no_session_takes_locks() -> None:
+    """Commands and Spark jobs have no other way to say it."""
+    config = ConnectConfig.from_url("mysql://app@db/shop?liveness=lease")
+    assert (config.by_lock, config.safe_url()) == (False, "mysql://app@db:3306/shop?liveness=lease")
+    assert ConnectConfig.from_url("mysql://app@db/shop").by_lock
+    with pytest.raises(ConfigurationError, match="liveness must be one of lock, lease"):
+        ConnectConfig.from_url("mysql://app@db/shop?liveness=none")

@@ -240,7 +240,7 @@ def _session_locks(patient: Patient) -> Finding:
     return bad(
         "a lock that one session took does not show to another: a proxy shares sessions, or several servers answer; "
         "expiry alone shows who is dead, later",
-        "connect to the primary directly, or switch the proxy's multiplexing off for lanelog",
+        "connect to the primary directly, switch the proxy's multiplexing off, or add liveness=lease to the URL",
     )
 
 

@@ -165,11 +165,24 @@ def test_an_expired_heartbeat_is_death() -> None:
     """An owner whose heartbeat ran out by the database's clock is dead if it holds no lock on this server."""
     assert not dead(Checks()(LEASE, heartbeat(expires_at=DB)))
     before = Incarnation(START - 99_999, "one")
-    for lock, server in ((False, before), (None, before), (True, before), (None, SERVER), (True, SERVER)):
+    for lock, server in ((False, before), (True, before), (True, SERVER)):
         row = heartbeat(expires_at=DB - 1, lock_free=lock, incarnation=server)
         assert Checks()(LEASE, row) == LivenessView(
             live=("me",), dead=(DeadOwner(owner="other", heartbeat_at=row.heartbeat_at, proof=Proof.EXPIRY),)
         )
+
+
+def test_without_a_lock_a_step_of_the_clock_alone_proves_nothing() -> None:
+    """With `liveness="lease"` the heartbeat must also have stayed unchanged for as long as it was to last."""
+    stepped = DB + 3_600_000
+    row = heartbeat(lock_free=None, now=stepped)
+    check = Checks()
+    assert not dead(check(100.0, row))
+    beaten = heartbeat(lock_free=None, now=stepped, heartbeat_at=stepped, expires_at=stepped + int(LEASE * 1000))
+    assert not any(dead(check(100.0 + step, beaten)) for step in range(60))
+    check = Checks()
+    assert not any(dead(check(100.0 + step, row)) for step in range(int(LEASE)))
+    assert dead(check(100.0 + LEASE, row)) == ["other"]
 
 
 def test_a_lock_that_is_held_vetoes_expiry_until_its_owner_was_silent_for_two_leases() -> None:
