@@ -34,6 +34,9 @@ RECORDED: Final = Path(__file__).parent / "results" / "guard.json"
 ALLOWED: Final = 1.5
 """Times the recorded cost: a third less for the same processor."""
 
+MORE: Final = 4
+"""How often a cost above its bound is measured again."""
+
 PUBLISHED: Final = 2000
 CONSUMED: Final = 30_000
 
@@ -62,8 +65,10 @@ def main() -> int:
     least: dict[str, Cost] = {}
     with devserver.start(arguments.server) as server:
         _rounds(server, arguments.rounds, MEASURES, least)
-        # A machine that was disturbed in each of these rounds gets as many again. What is dearer stays dearer.
-        _rounds(server, arguments.rounds, _dearer(least, recorded), least)
+        # A machine that was disturbed in each of these rounds gets as many again, for some minutes: the same commit has
+        # cost 2.1 and 3.1 within ten minutes. What is dearer stays dearer.
+        for _ in range(MORE):
+            _rounds(server, arguments.rounds, _dearer(least, recorded), least)
     costs = {name: cost.ratio for name, cost in least.items()}
     if arguments.record:
         arguments.recorded.write_text(

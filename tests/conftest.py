@@ -144,7 +144,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def is_for_another_run(item: pytest.Item, part: str, kind: str) -> bool:
     """Whether a run of a part leaves this test to the other family, or to a later commit."""
     family = item.get_closest_marker("one_family")
-    if family is not None and ("mysql" in kind) is not (family.args[0] == "mysql"):
+    mysql = kind == "mysql-local" or kind.startswith("docker:mysql")
+    if family is not None and mysql is not (family.args[0] == "mysql"):
         return True
     number, count = map(int, part.split("/"))
     divided = tier_of(item).name != "unit" and is_thorough(item)

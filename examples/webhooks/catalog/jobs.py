@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http.client import HTTPException
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from django.conf import settings
 from tenacity import stop_never
@@ -17,13 +17,23 @@ GIVEN_UP = {400, 404, 405, 409, 410, 413, 415, 422}
 PATIENT = RetryPolicy(stop=stop_never)
 
 
+class NoRedirect(HTTPRedirectHandler):
+    """Makes an error of a redirection: urllib would follow it with a GET, without the message."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow nowhere."""
+
+
+OPENER = build_opener(NoRedirect)
+
+
 @client.subscriber("products", "webhook", workers=16, max_deliveries=None, retry=PATIENT)  # type: ignore[untyped-decorator]
 def forward(message: Message) -> None:
     """Send one change. A refused one becomes a dead letter, and the next one of its product follows."""
     headers = {"Content-Type": "application/json", "Idempotency-Key": message.id, "X-Lane": message.key}
     request = Request(settings.WEBHOOK_URL, message.payload, headers)  # noqa: S310 - the project's own address
     try:
-        with urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        with OPENER.open(request, timeout=10) as answer:
             answer.read()
     except HTTPError as error:
         if error.code in GIVEN_UP:

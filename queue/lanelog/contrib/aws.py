@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import boto3
@@ -21,19 +20,19 @@ class IamTokens:
 
     Args:
         region: The region of the database. None: the session's.
-        session: A `boto3.Session`. None: a new one, made at the first login.
+        session: A `boto3.Session`. None: a new one.
     """
 
     region: str | None = None
     session: Any = field(default=None, repr=False)
-    _client: Any = field(default=None, init=False, repr=False)
-    _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
+    _client: Any = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        # At once: boto3's sessions are not for two threads, and its clients are.
+        session = self.session or boto3.Session()
+        self._client = session.client("rds", region_name=self.region)
 
     def token(self, host: str, port: int, user: str) -> str:
         """Return the password of a login that begins now. Raises the errors of boto3."""
-        with self._lock:  # boto3's sessions are not for two threads at once
-            if self._client is None:
-                session = self.session or boto3.Session()
-                self._client = session.client("rds", region_name=self.region)
         token: str = self._client.generate_db_auth_token(DBHostname=host, Port=port, DBUsername=user)
         return token

@@ -28,8 +28,9 @@ PATIENCE: Final = 60.0
 
 _LEAST_PAGE: Final = 16_384
 
-# One migration at a time in a database. We wait in slices that are shorter than any read time-out.
-_LOCK = "SELECT GET_LOCK(%s, 5)"
+# One migration at a time in a database. We wait in slices that are shorter than the read time-out.
+_LOCK = "SELECT GET_LOCK(%s, %s)"
+_SLICE: Final = 5.0
 _UNLOCK = "SELECT RELEASE_LOCK(%s)"
 _PAGE_SIZE = "SELECT @@innodb_page_size"
 # Without it, a statement that alters a table would wait for open transactions for a day (MariaDB) or a year (MySQL).
@@ -107,7 +108,7 @@ def _alone(database: Database, session: Session, deadline: float) -> Iterator[No
     session.ensure()
     with session.pinned():
         if database.config.by_lock:
-            _lock(session, name, deadline)
+            _lock(session, name, deadline, min(_SLICE, database.config.read_timeout / 2))
         yield
         if database.config.by_lock:
             session.execute(_UNLOCK, (name,))
@@ -157,9 +158,9 @@ def _create(session: Session, statement: str) -> None:
         ) from exc
 
 
-def _lock(session: Session, name: str, deadline: float) -> None:
+def _lock(session: Session, name: str, deadline: float, seconds: float) -> None:
     while True:
-        row = session.one(_LOCK, (name,))
+        row = session.one(_LOCK, (name, int(seconds)))
         if row is not None and row[0] == 1:
             return
         if time.monotonic() >= deadline:

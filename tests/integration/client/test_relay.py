@@ -17,7 +17,7 @@ from support.waiting import eventually
 pytestmark = pytest.mark.one_family("mariadb")
 
 KEYS, EACH = ("repo-1", "repo-2", "repo-3"), 6
-FAULTS = ["503", "429", "dropped", "closed", "good"]
+FAULTS = ["503", "429", "dropped", "closed", "moved", "good"]
 """What the hook does with a message at its first request, by its number in its lane."""
 
 
@@ -49,6 +49,10 @@ class Hook:
             request.end_headers()
         elif fault == "closed":
             request.connection.close()
+        elif fault == "moved":
+            request.send_response(302)
+            request.send_header("Location", "/login")
+            request.end_headers()
         else:
             with self.lock:
                 if (key, body) not in self.accepted:
@@ -67,6 +71,10 @@ def serving(hook: Hook, port: int = 0) -> Iterator[int]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             hook.answer(self)
+
+        def do_GET(self) -> None:
+            self.send_response(200)  # a page for people: who follows the redirection takes it for an acceptance
+            self.end_headers()
 
         def log_message(self, *_: Any) -> None:
             pass

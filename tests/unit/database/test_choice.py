@@ -10,6 +10,7 @@ from lanelog._base.addresses import Address
 from lanelog._database.server.choice import HostChoice
 from lanelog._database.server.incarnation import Incarnation
 from lanelog._database.server.primary import judged
+from lanelog._database.server.server_facts import ServerFacts
 from lanelog.errors import ConfigurationError, DatabaseError
 from support.waiting import Record, events
 
@@ -36,15 +37,19 @@ class Asked:
     def __init__(self, *addresses: Address) -> None:
         self.ask = saying()
         self.choice = HostChoice(addresses or (ONE, TWO, THREE), 5.0, self._say)
-        self.leave = self.choice.leave
+
+    def leave(self, asked: int) -> None:
+        """A connection that was made after this question has failed."""
+        self.choice.leave(asked)
 
     def _say(self, address: Address) -> str:
         return self.ask(address)
 
     def current(self, ask: Callable[[Address], str]) -> tuple[Address, int]:
-        """What is chosen when the hosts say this."""
+        """What is chosen when the hosts say this, and the number of the choice."""
         self.ask = ask
-        return self.choice.current()
+        chosen = self.choice.current()
+        return chosen.address, chosen.number
 
 
 choice = Asked
@@ -68,8 +73,12 @@ def test_a_host_that_is_chosen_again_keeps_its_connections() -> None:
     """One lost connection makes no new choice of the others: the number stays."""
     made = choice()
     made.current(saying(db_2=""))
+    server = ServerFacts(version=(10, 11), mariadb=True, max_allowed_packet=1, connection_id=1, database="d", choice=1)
     made.leave(1)
     assert made.current(saying(db_2="", db_3=READ_ONLY)) == (TWO, 1)
+    assert made.choice.stands(server)
+    made.leave(1)  # another connection finds late that it was lost, too: that has been asked about
+    assert made.current(saying(db_1="")) == (TWO, 1)
 
 
 def test_an_error_of_the_host_before_does_not_leave_the_new_one() -> None:
@@ -110,11 +119,11 @@ def test_wrong_settings_are_told_at_the_first_choice_alone() -> None:
     """A grant that is missing everywhere ends the first connection. Later, a failover may pass."""
     made, wrong = choice(), ConfigurationError("a grant is missing")
     with pytest.raises(ConfigurationError, match="a grant is missing"):
-        made.current(saying(db_1=wrong))
+        made.current(saying(db_1=wrong, db_2=wrong, db_3=wrong))
     made.current(saying(db_2=""))
     made.leave(1)
     with pytest.raises(DatabaseError, match="a grant is missing") as refused:
-        made.current(saying(db_1=wrong))
+        made.current(saying(db_1=wrong, db_2=wrong, db_3=wrong))
     assert refused.value.retriable
 
 
@@ -127,7 +136,7 @@ def test_a_host_that_is_silent_is_not_waited_for() -> None:
             over.wait(20)
         return "" if address == TWO else READ_ONLY
 
-    assert HostChoice((ONE, TWO, THREE), 0.2, ask).current() == (TWO, 1)
+    assert HostChoice((ONE, TWO, THREE), 0.2, ask).current().address == TWO
     over.set()
 
 
@@ -158,23 +167,49 @@ def test_another_server_at_the_same_address_is_asked_about() -> None:
     """A primary that crashed may be back, and writable, while another host has been promoted."""
     made, old, new = choice(), Incarnation(1_000, "a"), Incarnation(900_000, "a")
     made.current(saying(db_1=""))
-    made.choice.check_same(1, old)
-    made.choice.check_same(1, Incarnation(1_900, "a"))  # the same life, read a moment later
+    chosen = made.choice.current()
+    made.choice.check_same(chosen, old)
+    made.choice.check_same(chosen, Incarnation(1_900, "a"))  # the same life, read a moment later
     with pytest.raises(DatabaseError, match="another server than before"):
-        made.choice.check_same(1, new)
-    made.leave(1)
+        made.choice.check_same(chosen, new)
+    made.leave(chosen.asked)
     with pytest.raises(DatabaseError, match="are both a primary"):
         made.current(saying(db_1="", db_2=""))
     assert made.current(saying(db_1="", db_2=READ_ONLY)) == (ONE, 1)
-    made.choice.check_same(1, new)
+    made.choice.check_same(made.choice.current(), new)
 
 
-def test_a_host_without_a_connection_left_is_no_reason_to_choose_another() -> None:
-    """The server lives, and may be the primary. The error keeps its number, by which others give connections up."""
+def test_connections_that_are_there_end_when_there_are_two_primaries() -> None:
+    """One that was open before would go on writing on what may be the wrong one."""
+    made = choice()
+    made.current(saying(db_1=""))
+    server = ServerFacts(version=(10, 11), mariadb=True, max_allowed_packet=1, connection_id=1, database="d", choice=1)
+    assert made.choice.stands(server)
+    made.leave(1)
+    with pytest.raises(DatabaseError, match="are both a primary"):
+        made.current(saying(db_1="", db_2=""))
+    assert not made.choice.stands(server)
+    made.current(saying(db_1=""))
+    assert made.choice.stands(server)
+
+
+def test_a_full_primary_is_not_left_for_another_host() -> None:
+    """A full server lives. Its error keeps the number that others go by. A full replica counts not."""
     full = DatabaseError("too many connections", code=1040, retriable=True)
+    made = choice()
+    made.current(saying(db_1="", db_2=full))
+    made.leave(1)
     with pytest.raises(DatabaseError, match="too many") as refused:
-        choice().current(saying(db_1=full, db_2=""))
+        made.current(saying(db_1=full, db_2=""))
     assert refused.value.code == 1040
+    assert made.current(saying(db_1="", db_2=full)) == (ONE, 1)
+
+
+def test_wrong_settings_of_one_host_wait_for_the_others() -> None:
+    """A host that is away may be the primary, so that passes; the error names both."""
+    with pytest.raises(DatabaseError, match="db-1:3306: a grant is missing; db-2:3306: nobody answers") as refused:
+        choice().current(saying(db_1=ConfigurationError("a grant is missing")))
+    assert refused.value.retriable
 
 
 def test_one_thread_asks_for_all() -> None:
@@ -191,17 +226,19 @@ def test_one_thread_asks_for_all() -> None:
     def wait() -> None:
         with pytest.raises(DatabaseError) as refused:
             made.current()
-        errors(str(refused.value))
+        errors(refused.value)
 
     threads = [threading.Thread(target=wait) for _ in range(8)]
     threads[0].start()
     asked.wait(2)
     for thread in threads[1:]:
         thread.start()
-    with pytest.raises(DatabaseError, match="no host is chosen just now"):
+    with pytest.raises(DatabaseError, match="no host is chosen yet"):
         made.current(choosing=False)
     go.set()
     for thread in threads:
         thread.join()
-    assert len(set(errors.wait(8))) == 1
+    found = errors.wait(8)
+    assert len({str(error) for error in found}) == 1
+    assert len({id(error) for error in found}) == 8  # each is changed by the thread that gets it
     assert len(asked) in {2, 4}  # a thread that had not begun to wait asks once more

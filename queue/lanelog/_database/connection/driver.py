@@ -17,7 +17,7 @@ from lanelog._database import codes
 from lanelog._database.connection.awaited import AwaitedPackets
 from lanelog._database.connection.login import CHARSET, COLLATION, Login, SecretText
 from lanelog._database.server import primary, session_settings
-from lanelog._database.server.choice import HostChoice
+from lanelog._database.server.choice import ChosenHost, HostChoice
 from lanelog._database.server.incarnation import Incarnation, incarnation_of
 from lanelog._database.server.server_facts import ServerFacts, refuse_imitation
 from lanelog._database.translation import breaks_connection, translate
@@ -157,13 +157,13 @@ class Driver:
         self.tried = True
         again = self.choice.several and not self.beside
         while True:
-            address, number = self.choice.current(choosing=not self.beside)
+            chosen = self.choice.current(choosing=not self.beside)
             try:
-                return self._open(address, number, autocommit=autocommit)
+                return self._open(chosen, autocommit=autocommit)
             except Exception as exc:
                 if self.beside or not self.choice.several or not _fails_host(exc):
                     raise
-                self.choice.leave(number)
+                self.choice.leave(chosen.asked)
                 if not again:
                     raise
                 again = False
@@ -188,19 +188,19 @@ class Driver:
         """
         error = translate(exc, committing=committing)
         if facts is not None and not self.beside and breaks_connection(error):
-            self.choice.leave(facts.choice)
+            self.choice.leave(facts.asked)
         return error
 
-    def _open(self, address: Address, number: int, *, autocommit: bool) -> tuple[Any, ServerFacts]:
-        raw = self._logins[address].open()
+    def _open(self, chosen: ChosenHost, *, autocommit: bool) -> tuple[Any, ServerFacts]:
+        raw = self._logins[chosen.address].open()
         try:
             cursor = raw.cursor()
-            facts = evolve(self._greet(raw, cursor, autocommit=autocommit), choice=number)
+            facts = evolve(self._greet(raw, cursor, autocommit=autocommit), choice=chosen.number, asked=chosen.asked)
             if self.config.tls:
                 _check_encryption(cursor)
             if self.choice.several:
-                primary.check(cursor, facts, address)
-                self.choice.check_same(number, incarnation_of(cursor, mariadb=facts.mariadb))
+                primary.check(cursor, facts, chosen.address)
+                self.choice.check_same(chosen, incarnation_of(cursor, mariadb=facts.mariadb))
             self.limit(raw, self.config.read_timeout)
         except BaseException:
             raw.close()

@@ -126,7 +126,7 @@ class Wire:
                 self._driver.ping(raw)
         except Exception as exc:
             self.drop()
-            raise translate(exc) from exc
+            raise self._driver.translate(exc, self.facts) from exc
         self._used = time.monotonic()
 
     def idle(self) -> float:
@@ -279,7 +279,7 @@ class Wire:
             with calling:
                 packet.permit(raw, several=several)
         except BaseException as exc:
-            error = translate(exc) if comes_from_driver(exc) else None
+            error = self._driver.translate(exc, self.facts) if comes_from_driver(exc) else None
             if several and isinstance(error, DatabaseError) and not breaks_connection(error):
                 self._several = None  # a proxy that does not know the command
                 return
@@ -316,7 +316,7 @@ class Wire:
             self.drop()  # its settings are unknown
             if not comes_from_driver(exc):
                 raise
-            raise translate(exc) from exc
+            raise self._driver.translate(exc, self.facts) from exc
         self._used = time.monotonic()
 
     def restore(self) -> None:

@@ -103,6 +103,10 @@ def _read(
     try:
         waiting.ensure()
         asking.ensure()
+        assert waiting.facts is not None  # noqa: S101 - for the type checker: they have connected
+        assert asking.facts is not None  # noqa: S101
+        if asking.facts.identity != waiting.facts.identity:
+            return  # numbers of connections are of one server
         found = _ask(waiting, asking, lock, time.monotonic() + seconds)
     except LanelogError:
         pass  # the error that led here is shown without a holder

@@ -38,11 +38,16 @@ class Said:
 
 
 @define(eq=False)
-class Chosen:
-    """One choice. It is replaced whole, so that an interrupt leaves the one before or the next one."""
+class ChosenHost:
+    """The answer to one question. It is replaced whole: an interrupt leaves the one before or the next one."""
 
     address: Address
     number: int
+    """How often another host was chosen."""
+    asked: int
+    """The number of the question, which counts also when the same host is chosen again."""
+    left: bool = False
+    """The host has failed since."""
     incarnation: Incarnation | None = None
     """The server that the first connection met there. Another one at the same address may be the old primary, back."""
 
@@ -53,8 +58,9 @@ class HostChoice:
 
     What if the chosen host dies while others choose: they find it dead at their first connection, and it is left. What
     if it was left because of one lost connection: it is asked like the others, and may be chosen again; then the other
-    connections to it stay. What if two hosts are the primary, as after a failover that left the old one running: none
-    is used, because what is written on the wrong one is lost.
+    connections to it stay, and their failures count for the question before. What if two hosts are the primary, as
+    after a failover that left the old one running: none is used, not even by connections that are there, because what
+    is written on the wrong one is lost.
     """
 
     addresses: tuple[Address, ...]
@@ -62,8 +68,8 @@ class HostChoice:
     """For how long hosts are asked: a host that answers later counts as dead, whoever asks."""
     ask: Callable[[Address], str]
     """Returns why a host is not the primary, or an empty text. Raises if the host does not answer."""
-    _chosen: Chosen | None = field(default=None, init=False)
-    _left: bool = field(default=False, init=False)  # the host has failed since
+    _chosen: ChosenHost | None = field(default=None, init=False)
+    _refused: bool = field(default=False, init=False)  # there were several primaries
     _failed: tuple[float, LanelogError] | None = field(default=None, init=False)  # when (monotonic) none was found
     _told: frozenset[Address] = field(default=frozenset(), init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -73,53 +79,47 @@ class HostChoice:
         """Whether there is a choice."""
         return len(self.addresses) > 1
 
-    @property
-    def number(self) -> int:
-        """How often another host was chosen. A connection of an earlier number leads to another host."""
-        chosen = self._chosen
-        return 0 if chosen is None else chosen.number
+    def current(self, *, choosing: bool = True) -> ChosenHost:
+        """Return the choice for new connections. Choose, if no host is chosen or the chosen one has failed.
 
-    def current(self, *, choosing: bool = True) -> tuple[Address, int]:
-        """Return the host of new connections, and the number of the choice. Choose one, if none is chosen.
-
-        `choosing`: False for a caller that must not wait so long, and gets a DatabaseError. One thread asks the hosts,
-        and the others wait for it, each for as long as it may. Raises DatabaseError if none or several can be used, and
-        ConfigurationError if no host was ever chosen and the settings are wrong.
+        `choosing`: False for a caller that must not wait so long and writes nothing: it gets the last choice. One
+        thread asks the hosts, and the others wait for it, each for as long as it may. Raises DatabaseError if none or
+        several can be used, and ConfigurationError if no host was ever chosen and the settings are wrong.
         """
-        if not self.several:
-            return self.addresses[0], 0
         chosen = self._chosen
-        if chosen is not None and not self._left:
-            return chosen.address, chosen.number
+        if not self.several:
+            return ChosenHost(self.addresses[0], 0, 0)
+        if chosen is not None and not (choosing and chosen.left):
+            return chosen
         if not choosing:
-            raise DatabaseError("no host is chosen just now", retriable=True)
+            raise DatabaseError("no host is chosen yet", retriable=True)
         began = time.monotonic()
         with taking(self._lock, seconds=at_most(self.seconds * 2)) as mine:
             if not mine:
                 raise DatabaseError("another thread still asks the hosts which is the primary", retriable=True)
             chosen = self._chosen
-            if chosen is None or self._left:
-                if self._failed is not None and self._failed[0] > began:
-                    raise self._failed[1]  # another thread has asked meanwhile
-                chosen = self._choose_again()
-            return chosen.address, chosen.number
+            if chosen is not None and not chosen.left:
+                return chosen
+            if self._failed is not None and self._failed[0] > began:
+                raise _again(self._failed[1])  # another thread has asked meanwhile
+            return self._choose_again()
 
-    def check_same(self, number: int, incarnation: Incarnation) -> None:
+    def check_same(self, chosen: ChosenHost, incarnation: Incarnation) -> None:
         """Raise DatabaseError if a new connection has met another server than the first one of this choice.
 
         A primary that crashed may be back, writable, when another host has been promoted.
         """
-        chosen = self._chosen
-        if chosen is not None and chosen.number == number:
-            if chosen.incarnation is None:
-                chosen.incarnation = incarnation
-            if chosen.incarnation.same(incarnation):
-                return
-        raise DatabaseError("another server than before answers: all hosts are asked again", retriable=True)
+        if chosen.incarnation is None:
+            chosen.incarnation = incarnation
+        if not chosen.incarnation.same(incarnation):
+            raise DatabaseError("another server than before answers: all hosts are asked again", retriable=True)
 
     def stands(self, server: ServerFacts | None) -> bool:
         """Whether a connection to this server still leads to the chosen host."""
-        return server is None or server.choice == self.number
+        if server is None or not self.several:
+            return True
+        chosen = self._chosen
+        return chosen is not None and server.choice == chosen.number and not self._refused
 
     def address(self, number: int) -> Address:
         """Return the host of this choice. Raises ConfigurationError if another one was chosen since."""
@@ -130,31 +130,29 @@ class HostChoice:
             raise ConfigurationError("the connection leads to a host that was left")
         return chosen.address
 
-    def leave(self, number: int) -> None:
-        """The host of this choice has failed: the next connection asks all of them. Never waits."""
-        if number == self.number:
-            self._left = True
+    def leave(self, asked: int) -> None:
+        """A connection that was made after this question has failed: the next one asks all hosts. Never waits."""
+        chosen = self._chosen
+        if chosen is not None and chosen.asked == asked:
+            chosen.left = True
 
     def abandon(self) -> None:
         """In a forked child: a thread that is gone may hold the lock."""
         self._lock = threading.Lock()
 
-    def _choose_again(self) -> Chosen:
-        self._left = False  # from now on a failure means that all hosts are asked once more
+    def _choose_again(self) -> ChosenHost:
         try:
             address = self._choose(self._asked())
-        except BaseException as error:
-            self._left = True
-            if isinstance(error, LanelogError):
-                self._failed = (time.monotonic(), error)
+        except LanelogError as error:
+            self._failed = (time.monotonic(), _again(error))  # without its traceback, which holds what callers send
             raise
         before = self._chosen
-        if before is not None and before.address == address:
-            before.incarnation = None  # all hosts were asked, so it may be another life of the same server
-            return before
-        chosen = Chosen(address, self.number + 1)
-        self._chosen = chosen
-        facts.host_chosen(host=str(address), instead_of="" if before is None else str(before.address))
+        same = before is not None and before.address == address
+        number, asked = (0, 0) if before is None else (before.number, before.asked)
+        chosen = ChosenHost(address, number if same else number + 1, asked + 1)
+        self._chosen, self._refused = chosen, False
+        if not same:
+            facts.host_chosen(host=str(address), instead_of="" if before is None else str(before.address))
         return chosen
 
     def _asked(self) -> list[Said]:
@@ -165,38 +163,53 @@ class HostChoice:
                 threading.Thread(target=_answer, args=arguments, name="lanelog-hosts", daemon=True).start()
             except RuntimeError:  # the system has no thread left, or the interpreter ends
                 _answer(*arguments)
-        until = time.monotonic() + self.seconds
+        limit = at_most(self.seconds)
+        until = time.monotonic() + limit
         found: dict[Address, Said] = {}
         while len(found) < len(self.addresses):
             try:
                 answer = answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
+                if limit < self.seconds:  # this caller cannot wait so long, and judges nobody
+                    raise DatabaseError("the hosts have not yet said which is the primary", retriable=True) from None
                 break
             found[answer.address] = answer
         silent = DatabaseError(f"no answer within {self.seconds:g} s", retriable=True)
         return [found.get(address, Said(address, error=silent)) for address in self.addresses]
 
     def _choose(self, answers: list[Said]) -> Address:
-        for answer in answers:
-            # It lives, and may be the primary: who has no connection left there is not led elsewhere.
-            if isinstance(answer.error, DatabaseError) and answer.error.code in codes.TOO_MANY:
-                raise answer.error
         primaries = [answer.address for answer in answers if not answer.why and answer.error is None]
-        if len(primaries) == 1:
+        before = None if self._chosen is None else self._chosen.address
+        full = [answer for answer in answers if isinstance(answer.error, DatabaseError) and _is_full(answer.error)]
+        if len(primaries) == 1 and (primaries[0] == before or before not in {answer.address for answer in full}):
             self._told = frozenset()
             return primaries[0]
-        if primaries:
+        if len(primaries) > 1:
+            self._refused = True
             both = " and ".join(map(str, primaries))
             if self._told != frozenset(primaries):  # loops ask every second
                 self._told = frozenset(primaries)
                 facts.hosts_two_primaries(hosts=[str(address) for address in primaries], remedy=_REMEDY)
             raise DatabaseError(f"{both} are both a primary, so none is used: {_REMEDY}", retriable=True)
+        if full and full[0].error is not None:
+            raise full[0].error  # it lives, and may be the primary: others give connections up by its number
         said = "; ".join(f"{answer.address}: {answer.why or answer.error}" for answer in answers)
-        refusals = [answer.error for answer in answers if isinstance(answer.error, ConfigurationError)]
-        if refusals and self._chosen is None:
-            raise refusals[0]
         passing = any(answer.error is None or answer.error.retriable for answer in answers)
-        raise DatabaseError(f"no host is a primary ({said})", retriable=passing or self._chosen is not None)
+        refusals = [answer.error for answer in answers if isinstance(answer.error, ConfigurationError)]
+        if refusals and before is None and not passing:
+            raise refusals[0]
+        raise DatabaseError(f"no host is a primary ({said})", retriable=passing or before is not None)
+
+
+def _is_full(error: DatabaseError) -> bool:
+    return error.code in codes.TOO_MANY
+
+
+def _again(error: LanelogError) -> LanelogError:
+    """Return the same error once more: each thread changes the one that it gets, and adds its frames."""
+    if isinstance(error, DatabaseError):
+        return DatabaseError(str(error), code=error.code, retriable=error.retriable)
+    return ConfigurationError(str(error))
 
 
 def _answer(address: Address, ask: Callable[[Address], str], put: Callable[[Said], None]) -> None:

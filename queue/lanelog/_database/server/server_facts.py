@@ -44,6 +44,8 @@ class ServerFacts:
     """Why this session must hold no lock, in a sentence. Empty: it may."""
     choice: int = 0
     """The number of the choice of a host that led here, by `HostChoice`."""
+    asked: int = 0
+    """The number of the question after which the connection was made."""
 
     @property
     def family(self) -> str:
