@@ -205,6 +205,13 @@ def test_a_full_primary_is_not_left_for_another_host() -> None:
     assert made.current(saying(db_1="", db_2=full)) == (ONE, 1)
 
 
+def test_wrong_settings_of_the_only_host_that_takes_writes_are_told_at_once() -> None:
+    """The others have answered that they are no primary: nothing passes by itself, and nobody waits for it."""
+    wrong = ConfigurationError("a grant is missing")
+    with pytest.raises(ConfigurationError, match="a grant is missing"):
+        choice().current(saying(db_1=wrong, db_2=READ_ONLY, db_3=READ_ONLY))
+
+
 def test_wrong_settings_of_one_host_wait_for_the_others() -> None:
     """A host that is away may be the primary, so that passes; the error names both."""
     with pytest.raises(DatabaseError, match="db-1:3306: a grant is missing; db-2:3306: nobody answers") as refused:

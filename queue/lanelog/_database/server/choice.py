@@ -194,11 +194,13 @@ class HostChoice:
         if full and full[0].error is not None:
             raise full[0].error  # it lives, and may be the primary: others give connections up by its number
         said = "; ".join(f"{answer.address}: {answer.why or answer.error}" for answer in answers)
-        passing = any(answer.error is None or answer.error.retriable for answer in answers)
-        refusals = [answer.error for answer in answers if isinstance(answer.error, ConfigurationError)]
-        if refusals and before is None and not passing:
-            raise refusals[0]
-        raise DatabaseError(f"no host is a primary ({said})", retriable=passing or before is not None)
+        errors = [answer.error for answer in answers if answer.error is not None]
+        away = any(error.retriable for error in errors)
+        refusals = [error for error in errors if isinstance(error, ConfigurationError)]
+        if refusals and before is None and not away:
+            raise refusals[0]  # all have answered, so it is the settings that hide the primary
+        passing = away or len(errors) < len(answers) or before is not None
+        raise DatabaseError(f"no host is a primary ({said})", retriable=passing)
 
 
 def _is_full(error: DatabaseError) -> bool:
