@@ -11,8 +11,9 @@ from lanelog._database.server.choice import HostChoice
 from lanelog._database.server.incarnation import Incarnation
 from lanelog._database.server.primary import judged
 from lanelog._database.server.server_facts import ServerFacts
+from lanelog._database.time_left import Limit
 from lanelog.errors import ConfigurationError, DatabaseError
-from support.waiting import Record, events
+from support.waiting import Record, events, eventually
 
 ONE, TWO, THREE = (Address(f"db-{number}", 3306) for number in (1, 2, 3))
 DEAD = DatabaseError("nobody answers", code=2003, retriable=True)
@@ -137,6 +138,33 @@ def test_a_host_that_is_silent_is_not_waited_for() -> None:
         return "" if address == TWO else READ_ONLY
 
     assert HostChoice((ONE, TWO, THREE), 0.2, ask).current().address == TWO
+    over.set()
+
+
+@pytest.mark.thorough
+def test_callers_with_little_time_find_what_was_asked_before() -> None:
+    """A publish may have less time than a silent host takes to count as dead. The next one goes on asking."""
+    over, asked = threading.Event(), Record()
+
+    def ask(address: Address) -> str:
+        asked(address)
+        if address == ONE:
+            over.wait(20)
+        return ""
+
+    made = HostChoice((ONE, TWO), 5.0, ask)
+
+    def chosen() -> Address | None:
+        with Limit(0.05):
+            try:
+                return made.current().address
+            except DatabaseError:
+                return None
+
+    with Limit(0.05), pytest.raises(DatabaseError, match="the hosts have not yet said"):
+        made.current()
+    assert eventually(chosen, within=20) == TWO
+    assert len(asked) == 2
     over.set()
 
 

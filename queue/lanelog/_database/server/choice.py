@@ -38,6 +38,20 @@ class Said:
 
 
 @define(eq=False)
+class Question:
+    """What all hosts are asked.
+
+    It goes on when a caller with little time has left. Otherwise each of them would ask a silent host anew, and no host
+    would ever be chosen.
+    """
+
+    until: float
+    """When (monotonic) it ends: a host that is silent until then counts as dead."""
+    answers: queue.SimpleQueue[Said] = field(factory=queue.SimpleQueue)
+    found: dict[Address, Said] = field(factory=dict)
+
+
+@define(eq=False)
 class ChosenHost:
     """The answer to one question. It is replaced whole: an interrupt leaves the one before or the next one."""
 
@@ -71,6 +85,7 @@ class HostChoice:
     _chosen: ChosenHost | None = field(default=None, init=False)
     _refused: bool = field(default=False, init=False)  # there were several primaries
     _failed: tuple[float, LanelogError] | None = field(default=None, init=False)  # when (monotonic) none was found
+    _question: Question | None = field(default=None, init=False)  # that nobody has waited for to its end
     _told: frozenset[Address] = field(default=frozenset(), init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
 
@@ -137,8 +152,9 @@ class HostChoice:
             chosen.left = True
 
     def abandon(self) -> None:
-        """In a forked child: a thread that is gone may hold the lock."""
+        """In a forked child: a thread that is gone may hold the lock, and those that ask are gone."""
         self._lock = threading.Lock()
+        self._question = None
 
     def _choose_again(self) -> ChosenHost:
         try:
@@ -156,26 +172,30 @@ class HostChoice:
         return chosen
 
     def _asked(self) -> list[Said]:
-        answers: queue.SimpleQueue[Said] = queue.SimpleQueue()
-        for address in self.addresses:
-            arguments = (address, self.ask, answers.put)
+        """Ask all hosts, or go on with a question that an earlier caller had no time to wait for."""
+        now = time.monotonic()
+        question = self._question
+        if question is None or now > question.until + self.seconds:  # the answers of an older one are out of date
+            question = self._question = Question(now + self.seconds)
+            for address in self.addresses:
+                arguments = (address, self.ask, question.answers.put)
+                try:
+                    threading.Thread(target=_answer, args=arguments, name="lanelog-hosts", daemon=True).start()
+                except RuntimeError:  # the system has no thread left, or the interpreter ends
+                    _answer(*arguments)
+        patience = now + at_most(self.seconds)
+        while len(question.found) < len(self.addresses):
+            now, until = time.monotonic(), min(question.until, patience)
             try:
-                threading.Thread(target=_answer, args=arguments, name="lanelog-hosts", daemon=True).start()
-            except RuntimeError:  # the system has no thread left, or the interpreter ends
-                _answer(*arguments)
-        limit = at_most(self.seconds)
-        until = time.monotonic() + limit
-        found: dict[Address, Said] = {}
-        while len(found) < len(self.addresses):
-            try:
-                answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+                answer = question.answers.get(timeout=max(0.0, until - now))
             except queue.Empty:
-                if limit < self.seconds:  # this caller cannot wait so long, and judges nobody
+                if patience < question.until:
                     raise DatabaseError("the hosts have not yet said which is the primary", retriable=True) from None
                 break
-            found[answer.address] = answer
+            question.found[answer.address] = answer
+        self._question = None
         silent = DatabaseError(f"no answer within {self.seconds:g} s", retriable=True)
-        return [found.get(address, Said(address, error=silent)) for address in self.addresses]
+        return [question.found.get(address, Said(address, error=silent)) for address in self.addresses]
 
     def _choose(self, answers: list[Said]) -> Address:
         primaries = [answer.address for answer in answers if not answer.why and answer.error is None]
